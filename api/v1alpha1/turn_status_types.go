@@ -79,7 +79,9 @@ type TurnStatus struct {
 	// annotation capstan.dev/traceparent, or else one of the Turn's own. It is set when the Turn is first bound to an
 	// executor, and all its runs have the same trace. The Turn of a sub-agent has the trace of its parent.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^[0-9a-f]{32}$`
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9a-f]{32}$")`,
+	// + message="traceID must be 32 hexadecimal digits in lower case"
 	TraceID string `json:"traceID,omitempty"`
 
 	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, it is the time
@@ -650,6 +652,6 @@ type AwaitedBudget struct {
 
 	// message says which limit refuses the request, what is spent, and when the next period begins.
 	// +required
-	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message"`
 }

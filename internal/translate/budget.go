@@ -59,11 +59,23 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 }
 
 // selectLabels sets the selector of labels.
-func (r *BudgetRule) selectLabels(s *metav1.LabelSelector) {
+func (r *BudgetRule) selectLabels(s *v1alpha1.BudgetLabelSelector) {
 	if s == nil {
 		return
 	}
-	by, err := metav1.LabelSelectorAsSelector(s)
+	standard := metav1.LabelSelector{MatchLabels: map[string]string{}}
+	for key, value := range s.MatchLabels {
+		standard.MatchLabels[key] = string(value)
+	}
+	for _, e := range s.MatchExpressions {
+		values := make([]string, len(e.Values))
+		for i, value := range e.Values {
+			values[i] = string(value)
+		}
+		standard.MatchExpressions = append(standard.MatchExpressions,
+			metav1.LabelSelectorRequirement{Key: e.Key, Operator: e.Operator, Values: values})
+	}
+	by, err := metav1.LabelSelectorAsSelector(&standard)
 	if err != nil {
 		r.Fault = fmt.Sprintf("spec.selector.agents.labelSelector cannot be used: %s: until it is corrected, all agents are selected", err)
 		return
@@ -162,4 +174,4 @@ func AwaitedBudget(b *loop.BudgetWait) *v1alpha1.AwaitedBudget {
 }
 
 // longestBudgetMessage is the maximum size of a message about a Budget, in bytes.
-const longestBudgetMessage = 1024
+const longestBudgetMessage = 512

@@ -38,7 +38,7 @@ func naming(patch, user string) string { return strings.Replace(patch, "NAME", u
 
 // inForce installs policies and waits until they are in force. It waits again until they are gone, because other tests
 // must not meet them.
-func inForce(ctx SpecContext, are func() bool, files ...[2]string) {
+func inForce(ctx SpecContext, are func(SpecContext) bool, files ...[2]string) {
 	GinkgoHelper()
 	DeferCleanup(func(ctx SpecContext) {
 		Eventually(are).WithContext(ctx).WithTimeout(patience).Should(BeFalse())
@@ -77,7 +77,7 @@ var _ = Describe("Who asks", func() {
 		createShipped(ctx, "rbac", "people_roles.yaml")
 		bound(ctx, "capstan-turn-author", "ada", "bob", "o'ada \"x\"", "ünï:cöde", strings.Repeat("u", 512), strings.Repeat("u", 513))
 		managerOf(ctx, "the-manager")
-		inForce(ctx, func() bool {
+		inForce(ctx, func(ctx SpecContext) bool {
 			_, err := asks(ctx, "bob", naming(named, "ada"))
 			return err != nil
 		}, [2]string{"policy", "requester_policy.yaml"}, [2]string{"policy", "requester_binding.yaml"})
@@ -124,7 +124,7 @@ var _ = Describe("Who asks", func() {
 	}, SpecTimeout(2*patience))
 
 	It("is set by an API server that can set fields", func(ctx SpecContext) {
-		inForce(ctx, func() bool {
+		inForce(ctx, func(ctx SpecContext) bool {
 			requester, err := asks(ctx, "ada", `{}`)
 			return err == nil && requester == "ada"
 		}, [2]string{"requester", "requester_mutation.yaml"}, [2]string{"requester", "requester_mutation_binding.yaml"})
@@ -169,7 +169,7 @@ var _ = Describe("Who may use an Agent", func() {
 		Expect(apiClient.Create(ctx, creator)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, creator)).To(Succeed()) })
 		bound(ctx, "creator", "bob")
-		inForce(ctx, func() bool {
+		inForce(ctx, func(ctx SpecContext) bool {
 			_, err := asks(ctx, "bob", `{}`)
 			return err != nil
 		}, [2]string{"usepolicy", "agent_use_policy.yaml"}, [2]string{"usepolicy", "agent_use_binding.yaml"})
@@ -192,13 +192,14 @@ var _ = Describe("The groups of who decides", func() {
 	It("are those that the API server knows", func(ctx SpecContext) {
 		createShipped(ctx, "rbac", "people_roles.yaml")
 		bound(ctx, "capstan-approver", "ada")
-		decide := func(groups string) error {
+		decide := func(ctx SpecContext, groups string) error {
 			return as("ada").Create(ctx, merged(approvalBase, `spec: {decidedBy: ada, decidedByGroups: [`+groups+`]}`), client.DryRunAll)
 		}
-		inForce(ctx, func() bool { return decide("leads") != nil },
+		inForce(ctx, func(ctx SpecContext) bool { return decide(ctx, "leads") != nil },
 			[2]string{"policy", "toolapproval_policy.yaml"}, [2]string{"policy", "toolapproval_binding.yaml"})
 
-		Expect(decide(`"system:authenticated"`)).To(Succeed())
-		Expect(decide(`"system:authenticated", leads`)).To(MatchError(ContainSubstring("spec.decidedByGroups must be groups of yours")))
+		Expect(decide(ctx, `"system:authenticated"`)).To(Succeed())
+		Expect(decide(ctx, `"system:authenticated", leads`)).To(
+			MatchError(ContainSubstring("spec.decidedByGroups must be groups of yours")))
 	}, SpecTimeout(2*patience))
 })

@@ -26,6 +26,10 @@ var bytewise = map[string]int{
 	"decision.toolsUsed[]":             64,
 	"prices[].provider":                253,
 	"prices[].date":                    10,
+	"traceID":                          32,
+	"awaitedBudget.name":               253,
+	"awaitedBudget.uid":                64,
+	"policyViolations[].policy":        63,
 }
 
 // TestLargestTurn measures the largest Turn that the schema allows. The data that Capstan writes must fit into an

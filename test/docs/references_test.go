@@ -38,7 +38,7 @@ func TestReferencePolicyKnowsEveryReference(t *testing.T) {
 			}
 		})
 	}
-	if want := 12; count != want {
+	if want := 13; count != want {
 		t.Errorf("%d references to Secrets and ConfigMaps, want %d: change the policy and this number together", count, want)
 	}
 }

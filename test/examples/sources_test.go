@@ -124,8 +124,8 @@ func objects(text string) ([]*unstructured.Unstructured, error) {
 
 // kinds lists the kinds that an example may contain.
 var kinds = []string{
-	"Agent", "ModelProvider", "PromptProfile", "ToolServer", "ToolApproval", "Turn", "Session", "Secret",
-	"ConfigMap", "Deployment", "Service",
+	"Agent", "ModelProvider", "PromptProfile", "ToolServer", "ToolApproval", "Turn", "Session", "Budget",
+	"Secret", "ConfigMap", "Deployment", "Service",
 }
 
 func isExampleKind(kind string) bool { return slices.Contains(kinds, kind) }

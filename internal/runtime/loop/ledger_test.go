@@ -188,7 +188,7 @@ func TestContendedBudget(t *testing.T) {
 				switch {
 				case parked != tc.parked, !parked && (err != nil || end.Reason != tc.reason):
 					t.Fatalf("Run: %+v, %v after %s", end, err, time.Since(began))
-				case parked && (!waits.Budget.Contended || waits.Budget.Until.Sub(time.Now()) > time.Minute ||
+				case parked && (!waits.Budget.Contended || time.Until(waits.Budget.Until) > time.Minute ||
 					time.Since(began) > time.Minute):
 					t.Errorf("parked for %+v after %s, want a short wait without a slot", waits.Budget, time.Since(began))
 				}
