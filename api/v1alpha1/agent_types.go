@@ -210,9 +210,10 @@ type AgentMemory struct {
 
 // ModelReference is one model of the chain.
 type ModelReference struct {
-	// providerRef names the ModelProvider that serves the model.
+	// providerRef names the ModelProvider that serves the model. It may be in another namespace, if its
+	// spec.allowedNamespaces allows that.
 	// +required
-	ProviderRef ObjectReference `json:"providerRef"`
+	ProviderRef SharedReference `json:"providerRef"`
 
 	// model is the name of the model as the provider knows it, 1 to 256 characters.
 	// +required

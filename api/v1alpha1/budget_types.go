@@ -99,54 +99,7 @@ type BudgetAgents struct {
 
 	// labelSelector selects Agents by their labels.
 	// +optional
-	LabelSelector *BudgetLabelSelector `json:"labelSelector,omitempty"`
-}
-
-// BudgetLabelSelector has the form of the label selectors of Kubernetes, with bounds. What matches must match all its
-// requirements.
-// +kubebuilder:validation:MinProperties=1
-type BudgetLabelSelector struct {
-	// matchLabels are labels with their values, 1 to 16.
-	// +optional
-	// +kubebuilder:validation:MinProperties=1
-	// +kubebuilder:validation:MaxProperties=16
-	// +kubebuilder:validation:XValidation:rule="self.all(key, size(key) > 0 && size(key) <= 317)",message="the name of a label
-	// +  must have 1 to 317 characters"
-	MatchLabels map[string]BudgetLabelValue `json:"matchLabels,omitempty"`
-
-	// matchExpressions are requirements on labels, 1 to 16.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=16
-	MatchExpressions []BudgetLabelRequirement `json:"matchExpressions,omitempty"`
-}
-
-// BudgetLabelValue is the value of a label, at most 63 characters.
-// +kubebuilder:validation:MaxLength=63
-type BudgetLabelValue string
-
-// BudgetLabelRequirement is a requirement on one label.
-// +kubebuilder:validation:XValidation:rule="(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
-// + message="values must be set for the operators In and NotIn, and absent for Exists and DoesNotExist"
-type BudgetLabelRequirement struct {
-	// key is the name of the label.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=317
-	Key string `json:"key"`
-
-	// operator is In, NotIn, Exists or DoesNotExist.
-	// +required
-	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
-	Operator metav1.LabelSelectorOperator `json:"operator"`
-
-	// values are the values for In and NotIn, 1 to 64.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=64
-	Values []BudgetLabelValue `json:"values,omitempty"`
+	LabelSelector *LabelSelector `json:"labelSelector,omitempty"`
 }
 
 // BudgetLimits are the limits of one period.

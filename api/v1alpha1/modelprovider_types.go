@@ -90,6 +90,11 @@ type ModelProviderSpec struct {
 	// +optional
 	Requests *RequestOptions `json:"requests,omitempty"`
 
+	// allowedNamespaces says which other namespaces may use the provider in their Agents. Its Secrets stay here: no
+	// other namespace can read them. Default: none. Withdrawn consent takes effect at the next request.
+	// +optional
+	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
+
 	// credentialsRef names the Secret key with the API key, which is sent as a bearer token, or in the header
 	// X-Api-Key if the type is Anthropic. Omit it if the endpoint requires none.
 	// +optional

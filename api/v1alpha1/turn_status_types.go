@@ -277,7 +277,8 @@ type Preparation struct {
 	// +required
 	PromptProfile PromptProfileRevision `json:"promptProfile"`
 
-	// provider is the name of the ModelProvider for which the prompt was made. If a model answered, it is the provider
+	// provider is the ModelProvider for which the prompt was made: its name, or NAMESPACE/NAME if the Agent names its
+	// namespace. If a model answered, it is the provider
 	// of that model.
 	// +required
 	// +kubebuilder:validation:MaxLength=253

@@ -271,7 +271,7 @@ func prepareNames(ctx context.Context, a *attacker) error {
 				name = hostile.WholeReplyPrefix + name
 			}
 			agent.Spec.Models = append(agent.Spec.Models,
-				v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "names"}, Model: name})
+				v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "names"}, Model: name})
 		}
 		return agent
 	})

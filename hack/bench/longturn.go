@@ -244,7 +244,7 @@ func longObjects(name, modelURL, toolsURL string) []client.Object {
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
 			PromptProfileRef: reference,
-			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
 			Limits: &v1alpha1.Limits{
 				TimeoutSeconds: new(int32(3600)), MaxSteps: new(int32(100)), MaxToolCalls: new(int32(1000)),

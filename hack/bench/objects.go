@@ -77,7 +77,7 @@ func objects(namespace, modelURL string, latency time.Duration) []client.Object 
 		}},
 		&v1alpha1.Agent{ObjectMeta: meta, Spec: v1alpha1.AgentSpec{
 			PromptProfileRef: reference,
-			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
 			Limits:           &v1alpha1.Limits{TimeoutSeconds: &timeout},
 		}},
 	}

@@ -239,7 +239,7 @@ func victimObjects(name, modelURL, toolsURL string) []client.Object {
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
 			PromptProfileRef: v1alpha1.ObjectReference{Name: victimNamespace},
-			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
 		}},
 	}

@@ -78,7 +78,7 @@ func agent(phase, name, provider string, tools ...v1alpha1.AgentTool) *v1alpha1.
 	reference := v1alpha1.ObjectReference{Name: objectName}
 	return &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase}, Spec: v1alpha1.AgentSpec{
 		PromptProfileRef: reference,
-		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: modelName}},
+		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: modelName}},
 		Tools:            append([]v1alpha1.AgentTool{{ServerRef: &reference, RequireApproval: []string{toolWipe}}}, tools...),
 		// A Turn must end with its answer, even after long outages.
 		Limits: &v1alpha1.Limits{

@@ -43,8 +43,8 @@ func TestRulesOfATurn(t *testing.T) {
 	of := func(a v1alpha1.BudgetAgents) func(*v1alpha1.Budget) {
 		return func(b *v1alpha1.Budget) { b.Spec.Selector = &v1alpha1.BudgetSelector{Agents: &a} }
 	}
-	team := &v1alpha1.BudgetLabelSelector{MatchLabels: map[string]v1alpha1.BudgetLabelValue{"team": "red"}}
-	blue := &v1alpha1.BudgetLabelSelector{MatchLabels: map[string]v1alpha1.BudgetLabelValue{"team": "blue"}}
+	team := &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"team": "red"}}
+	blue := &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"team": "blue"}}
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.Budget)
 		want   bool

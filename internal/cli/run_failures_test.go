@@ -77,3 +77,28 @@ func TestRunWithMissingObjects(t *testing.T) {
 		})
 	}
 }
+
+// TestRunWithSharedModel checks a run whose ModelProvider is in another namespace.
+func TestRunWithSharedModel(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "{apiKeys: ["+key+"], rules: [{reply: {text: The shared model answers.}}]}")
+	shared := func(allowed string) files {
+		return complete().with(t, "agent.yaml", "name: demo", "name: demo, namespace: platform").
+			with(t, "secret.yaml", "name: model-key", "name: model-key, namespace: platform").
+			with(t, "provider.yaml", "name: demo", "name: demo, namespace: platform").
+			with(t, "provider.yaml", "spec:", "spec:\n"+allowed)
+	}
+	for _, allowed := range []string{"{from: All}", "{from: Selector, selector: {matchLabels: {team: a}}}"} {
+		got := capstan(t, "run", "-f", shared("  allowedNamespaces: "+allowed).written(t, url), "-o", "json").mustEnd(t, exit.OK)
+		mustSay(t, got.out, "The shared model answers.", `"provider": "platform/demo"`)
+	}
+	for _, allowed := range []string{"", "  allowedNamespaces: {from: Same}"} {
+		got := capstan(t, "run", "-f", shared(allowed).written(t, url)).mustEnd(t, exit.Failed)
+		mustSay(t, got.err, `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ModelProvider "platform/demo" does not `+
+			`allow namespace "default": set its spec.allowedNamespaces, or use a ModelProvider of this namespace`)
+	}
+	absent := shared("  allowedNamespaces: {from: All}")
+	delete(absent, "secret.yaml")
+	got := capstan(t, "run", "-f", absent.written(t, url)).mustEnd(t, exit.Failed)
+	mustSay(t, got.err, `Secret "model-key" does not exist in namespace "platform"`, "--env-secret platform/model-key/apiKey=ENVVAR")
+}

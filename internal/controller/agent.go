@@ -21,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -40,6 +41,8 @@ type AgentReconciler struct {
 	ProbeInterval time.Duration
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut
+	// Sharing checks whether objects of other namespaces may be used.
+	Sharing *sharing.Checker
 }
 
 // SetupWithManager registers the reconciler. An Agent is reconciled when its spec changes, and when an object that
@@ -48,7 +51,7 @@ func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Agent{}, builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.PromptProfile{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
-		Watches(&v1alpha1.ModelProvider{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
+		Watches(&v1alpha1.ModelProvider{}, agentsOfProvider(r.Client)).
 		Watches(&v1alpha1.ToolServer{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer),
 			builder.WithPredicates(toolServerChanged())).
 		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -93,7 +96,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone)
 	a.Status.PromptRenderHash, a.Status.Tools = hash, exposed
 	a.Status.ObservedGeneration = a.Generation
-	again := ctrl.Result{RequeueAfter: earliest(r.Recheck, models.after, tools.after)}
+	again := ctrl.Result{RequeueAfter: earliest(r.Recheck, models.after, tools.after, recheckConsent(&a))}
 	if equality.Semantic.DeepEqual(before, &a.Status) {
 		return again, profile.failure
 	}

@@ -2,15 +2,18 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
 // resolveModels finds the ModelProviders of the Agent's chain. The finding names those that cannot be used now. It
@@ -23,7 +26,7 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	if err != nil {
 		return finding{}, err
 	}
-	answers := slices.ContainsFunc(providers, func(p *v1alpha1.ModelProvider) bool {
+	answers := slices.ContainsFunc(providers, func(p usedProvider) bool {
 		c := ready(p.Status.Conditions, p.Generation)
 		return c != nil && c.Status == metav1.ConditionTrue
 	})
@@ -32,21 +35,25 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	var unusable []string
 	for _, p := range providers {
 		c := ready(p.Status.Conditions, p.Generation)
-		why, left := r.awaitedNew("ModelProvider", p, c)
+		why, left := r.awaitedNew("ModelProvider", p.ModelProvider, c)
 		switch {
+		case p.refused != nil:
+			why, f.reason = p.refused.Error(), v1alpha1.ReasonReferenceNotAllowed
 		case p.ResourceVersion == "":
-			why, f.reason = fmt.Sprintf("ModelProvider %q does not exist", p.Name), v1alpha1.ReasonProviderNotFound
+			why, f.reason = fmt.Sprintf("ModelProvider %q does not exist", p.ref), v1alpha1.ReasonProviderNotFound
 		case c == nil:
-			why, awaited = fmt.Sprintf("ModelProvider %q is not checked yet", p.Name), true
+			why, awaited = fmt.Sprintf("ModelProvider %q is not checked yet", p.ref), true
 		case c.Status == metav1.ConditionTrue:
 			continue
 		case why != "" && !answers:
 			awaited, f.after = true, earliest(f.after, left)
 		case c.Reason == v1alpha1.ReasonEndpointUnreachable, c.Reason == v1alpha1.ReasonAddressRefused:
 			// Without the message of the probe: each change of it would be written to every Agent of the provider.
-			why, tried = fmt.Sprintf("ModelProvider %q does not answer (%s)", p.Name, c.Reason), true
+			why, tried = fmt.Sprintf("ModelProvider %q does not answer (%s)", p.ref, c.Reason), true
+		case p.Namespace != a.Namespace: // its message may have names that are known in its namespace only
+			why = fmt.Sprintf("ModelProvider %q is not ready (%s)", p.ref, c.Reason)
 		default:
-			why = fmt.Sprintf("ModelProvider %q is not ready: %s", p.Name, c.Message)
+			why = fmt.Sprintf("ModelProvider %q is not ready: %s", p.ref, c.Message)
 		}
 		unusable = append(unusable, why)
 	}
@@ -68,20 +75,49 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	return f, nil
 }
 
-// modelProviders returns the ModelProviders of the Agent's chain, in order and once each. One that does not exist has
-// only a name, and no resource version.
-func (r *AgentReconciler) modelProviders(ctx context.Context, a *v1alpha1.Agent) ([]*v1alpha1.ModelProvider, error) {
-	var all []*v1alpha1.ModelProvider
-	for _, name := range providerNames(a) {
-		p := new(v1alpha1.ModelProvider)
-		err := r.Client.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: name}, p)
-		if apierrors.IsNotFound(err) {
-			p, err = &v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+// usedProvider is a ModelProvider to which an Agent refers. One that does not exist, or that may not be used, has no
+// resource version.
+type usedProvider struct {
+	*v1alpha1.ModelProvider
+	ref v1alpha1.SharedReference
+	// refused is why a ModelProvider of another namespace may not be used.
+	refused *sharing.RefusedError
+}
+
+// modelProviders returns the ModelProviders of the Agent's chain, in order and once each.
+func (r *AgentReconciler) modelProviders(ctx context.Context, a *v1alpha1.Agent) ([]usedProvider, error) {
+	var all []usedProvider
+	for _, ref := range providerRefs(a) {
+		p, err := r.Sharing.Provider(ctx, r.get, ref, a.Namespace)
+		used := usedProvider{p, ref, nil}
+		refused, isRefused := errors.AsType[*sharing.RefusedError](err)
+		switch {
+		case isRefused, apierrors.IsNotFound(err):
+			used.ModelProvider, used.refused = &v1alpha1.ModelProvider{}, refused
+		case err != nil:
+			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("failed to get model provider %q: %w", name, err)
-		}
-		all = append(all, p)
+		all = append(all, used)
 	}
 	return all, nil
+}
+
+// get reads an object from the cache.
+func (r *AgentReconciler) get(ctx context.Context, key client.ObjectKey, o client.Object) error {
+	return r.Client.Get(ctx, key, o)
+}
+
+// consentRecheck is the time between two checks of an Agent that uses objects of other namespaces. It finds changes of
+// the labels of the Agent's namespace, which are not watched.
+const consentRecheck = time.Minute
+
+// recheckConsent returns when to check again whether an Agent may use the objects of other namespaces; 0 if it uses
+// none.
+func recheckConsent(a *v1alpha1.Agent) time.Duration {
+	for _, ref := range providerRefs(a) {
+		if ref.Key(a.Namespace).Namespace != a.Namespace {
+			return consentRecheck
+		}
+	}
+	return 0
 }

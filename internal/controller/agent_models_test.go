@@ -103,7 +103,7 @@ func TestModelsOfAnAgent(t *testing.T) {
 			a := subAgent("desk")
 			for _, provider := range []string{"a", "b"} {
 				a.Spec.Models = append(a.Spec.Models,
-					v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: "m"})
+					v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: "m"})
 			}
 			objects := slices.DeleteFunc([]client.Object{a, tc.a, tc.b}, func(o client.Object) bool { return o == nil })
 			r := &AgentReconciler{Client: inMemory(t, objects...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}

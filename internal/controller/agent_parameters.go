@@ -7,11 +7,11 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -20,17 +20,16 @@ import (
 func (r *AgentReconciler) checkParameters(ctx context.Context, a *v1alpha1.Agent, models finding) (finding, error) {
 	var wrong []string
 	for i, m := range a.Spec.Models {
-		var p v1alpha1.ModelProvider
-		name := m.ProviderRef.Name
-		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: a.Namespace, Name: name}, &p); apierrors.IsNotFound(err) {
+		p, err := r.Sharing.Provider(ctx, r.get, m.ProviderRef, a.Namespace)
+		if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 			continue // the finding about the models names it
 		} else if err != nil {
-			return finding{}, fmt.Errorf("failed to get model provider %q: %w", name, err)
+			return finding{}, fmt.Errorf("failed to get model provider %q: %w", m.ProviderRef, err)
 		}
-		if objectbudget.IsLeftOut(&p) {
+		if objectbudget.IsLeftOut(p) {
 			continue // it is not ready, and the cache does not have what it supports
 		}
-		err := translate.CheckParameters(a, i, &p)
+		err = translate.CheckParameters(a, i, p)
 		if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {
 			return finding{}, err
 		}

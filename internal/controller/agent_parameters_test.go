@@ -44,9 +44,9 @@ func TestParametersOfAnAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			agent := subAgent("desk")
 			agent.Spec.Models = []v1alpha1.ModelReference{
-				{ProviderRef: v1alpha1.ObjectReference{Name: "a"}, Model: "o3", Parameters: tc.a},
-				{ProviderRef: v1alpha1.ObjectReference{Name: "b"}, Model: "m", Parameters: tc.b},
-				{ProviderRef: v1alpha1.ObjectReference{Name: "missing"}, Model: "m", Parameters: seeded},
+				{ProviderRef: v1alpha1.SharedReference{Name: "a"}, Model: "o3", Parameters: tc.a},
+				{ProviderRef: v1alpha1.SharedReference{Name: "b"}, Model: "m", Parameters: tc.b},
+				{ProviderRef: v1alpha1.SharedReference{Name: "missing"}, Model: "m", Parameters: seeded},
 			}
 			a, b := providerOf("a", v1alpha1.ReasonReady, time.Hour), providerOf("b", v1alpha1.ReasonReady, time.Hour)
 			a.(*v1alpha1.ModelProvider).Spec = v1alpha1.ModelProviderSpec{

@@ -384,7 +384,7 @@ func TestMessageAboutToolsIsBounded(t *testing.T) {
 // TestAnAgentWithoutItsToolsIsNotReady reconciles an Agent twice and checks that the second time writes nothing.
 func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 	a := deskAgent(func(s *v1alpha1.AgentSpec) { s.Models, s.Tools = nil, []v1alpha1.AgentTool{ofServer("tickets")} })
-	a.Spec.Models = []v1alpha1.ModelReference{{Model: "m", ProviderRef: v1alpha1.ObjectReference{Name: "demo"}}}
+	a.Spec.Models = []v1alpha1.ModelReference{{Model: "m", ProviderRef: v1alpha1.SharedReference{Name: "demo"}}}
 	provider := &v1alpha1.ModelProvider{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "demo", Generation: 1},
 		Status:     v1alpha1.ModelProviderStatus{Conditions: []metav1.Condition{readyAs(metav1.ConditionTrue, v1alpha1.ReasonReady)}},

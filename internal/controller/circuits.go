@@ -92,7 +92,7 @@ func (c *OpenCircuits) isDown(a *v1alpha1.Agent) bool {
 	defer c.mu.Unlock()
 	for _, r := range c.reports {
 		for _, m := range a.Spec.Models {
-			if !slices.Contains(r.open[types.NamespacedName{Namespace: a.Namespace, Name: m.ProviderRef.Name}], m.Model) {
+			if !slices.Contains(r.open[m.ProviderRef.Key(a.Namespace)], m.Model) {
 				return false
 			}
 		}

@@ -64,8 +64,8 @@ func TestAgentIsDown(t *testing.T) {
 	c := &OpenCircuits{}
 	chain := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "chain"}, Spec: v1alpha1.AgentSpec{
 		Models: []v1alpha1.ModelReference{
-			{ProviderRef: v1alpha1.ObjectReference{Name: "demo"}, Model: "m"},
-			{ProviderRef: v1alpha1.ObjectReference{Name: "spare"}, Model: "m"},
+			{ProviderRef: v1alpha1.SharedReference{Name: "demo"}, Model: "m"},
+			{ProviderRef: v1alpha1.SharedReference{Name: "spare"}, Model: "m"},
 		},
 	}}
 	const both, first = `{"a/demo":["k","m"],"a/spare":["m"]}`, `{"a/demo":["m"]}`

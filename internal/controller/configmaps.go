@@ -112,6 +112,13 @@ func referrers(c client.Client, list client.ObjectList, field string) handler.Ev
 	})
 }
 
+// agentsOfProvider maps a ModelProvider to the Agents that refer to it, in any namespace.
+func agentsOfProvider(c client.Client) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return requestsFor(ctx, c, &v1alpha1.AgentList{}, metav1.NamespaceAll, indexAgentProvider, client.ObjectKeyFromObject(o).String())
+	})
+}
+
 // agentsOfConfigMap maps a ConfigMap to the Agents whose prompts contain its texts: those that name it, and those
 // whose profile names it. The event of such a profile is not enough, because its status may stay the same when the
 // text changes.

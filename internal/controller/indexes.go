@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -13,7 +14,7 @@ import (
 const (
 	indexProfileConfigMap = "spec:configMapKeyRef.name"
 	indexAgentProfile     = "spec.promptProfileRef.name"
-	indexAgentProvider    = "spec.models.providerRef.name"
+	indexAgentProvider    = "spec.models.providerRef" // as NAMESPACE/NAME
 	indexAgentConfigMap   = "spec:configMapKeyRef.name"
 	indexAgentToolServer  = "spec.tools.serverRef.name"
 	indexAgentSubAgent    = "spec.tools.agentRef.name"
@@ -38,7 +39,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return []string{o.(*v1alpha1.Agent).Spec.PromptProfileRef.Name}
 		}},
 		{&v1alpha1.Agent{}, indexAgentProvider, func(o client.Object) []string {
-			return providerNames(o.(*v1alpha1.Agent))
+			return providerKeys(o.(*v1alpha1.Agent))
 		}},
 		{&v1alpha1.Agent{}, indexAgentToolServer, func(o client.Object) []string { return toolServerNames(o.(*v1alpha1.Agent)) }},
 		{&v1alpha1.Agent{}, indexAgentSubAgent, func(o client.Object) []string { return subAgentNames(o.(*v1alpha1.Agent)) }},
@@ -74,15 +75,24 @@ func turnSession(o client.Object) []string {
 	return nil
 }
 
-// providerNames returns the providers of an Agent's chain of models, each once, in order.
-func providerNames(a *v1alpha1.Agent) []string {
-	var names []string
-	seen := map[string]bool{}
+// providerRefs returns the references to the providers of an Agent's chain of models, each once, in order.
+func providerRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
+	var refs []v1alpha1.SharedReference
 	for _, m := range a.Spec.Models {
-		if name := m.ProviderRef.Name; !seen[name] {
-			seen[name] = true
-			names = append(names, name)
+		if !slices.Contains(refs, m.ProviderRef) {
+			refs = append(refs, m.ProviderRef)
 		}
 	}
-	return names
+	return refs
+}
+
+// providerKeys returns the ModelProviders of an Agent's chain as NAMESPACE/NAME, each once.
+func providerKeys(a *v1alpha1.Agent) []string {
+	var keys []string
+	for _, ref := range providerRefs(a) {
+		if key := ref.Key(a.Namespace).String(); !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }

@@ -45,6 +45,10 @@ package controller
 // +kubebuilder:rbac:groups="",resources=services,verbs=get
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch
 
+// Objects may be shared with the namespaces that a selector selects. The manager reads the labels of a namespace that
+// uses such an object.
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
+
 // Profiles, Agents and Turns take texts of prompts from ConfigMaps. The manager reads one by the name in such an
 // object, when it is used (get). It watches only metadata (list and watch), so that objects are reconciled when a
 // ConfigMap that they name appears, changes or is deleted. No text is kept in a cache. A manager without list and

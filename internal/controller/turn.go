@@ -25,6 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/scheduler"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -64,6 +65,9 @@ type TurnReconciler struct {
 
 	// Circuits has the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
+
+	// Sharing checks whether objects of other namespaces may be used.
+	Sharing *sharing.Checker
 
 	// Budgets are the Budgets of all namespaces. It may be nil.
 	Budgets *budgets.Set

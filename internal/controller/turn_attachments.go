@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -19,14 +20,16 @@ func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Tur
 	if a == nil || t.Epoch() > 0 && !lacksPrompt(t) {
 		return "", nil
 	}
-	err := translate.CheckAttachments(t, a, func(name string) (*v1alpha1.ModelProvider, error) {
-		p := new(v1alpha1.ModelProvider)
-		err := r.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, p)
-		if apierrors.IsNotFound(err) {
+	get := func(ctx context.Context, key client.ObjectKey, o client.Object) error {
+		return r.Client.Get(ctx, key, o)
+	}
+	err := translate.CheckAttachments(t, a, func(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
+		p, err := r.Sharing.Provider(ctx, get, ref, t.Namespace)
+		if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 			return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 		}
 		if err != nil {
-			return nil, fmt.Errorf("failed to get model provider %q: %w", name, err)
+			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
 		}
 		return p, nil
 	})

@@ -36,6 +36,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/shared"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/tracing"
@@ -105,6 +106,8 @@ type Executor struct {
 	// Tools returns further tools that are offered to the Turns of an Agent, besides those of its spec. If Tools is
 	// nil, there are none.
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
+	// Sharing checks whether objects of other namespaces may be used.
+	Sharing *sharing.Checker
 	// ConfigMaps returns the reader for the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
 	// Contents returns the reader for the ConfigMaps of a namespace with the contents of attachments, which may be

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
@@ -21,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -167,17 +167,22 @@ func awaitingConfigMap(err error, agent string) error {
 // reaches it.
 func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Link {
 	e, t, l := r.executor, r.turn, translate.Link{Reference: m}
-	object := new(v1alpha1.ModelProvider)
-	if err := e.object(ctx, client.ObjectKey{Namespace: t.Namespace, Name: m.ProviderRef.Name}, object); err != nil {
+	object, err := e.Sharing.Provider(ctx, e.object, m.ProviderRef, t.Namespace)
+	if err != nil {
 		cause := errors.New("the ModelProvider does not exist")
-		if !apierrors.IsNotFound(err) {
+		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
+			cause = refused
+		} else if !apierrors.IsNotFound(err) {
 			cause = fmt.Errorf("failed to get the ModelProvider: %w", err)
 		}
-		l.Provider = providers.Unusable(m.ProviderRef.Name, cause)
+		l.Provider = providers.Unusable(m.ProviderRef.String(), cause)
 		return l
 	}
 	l.Object = e.providers.Of(versionOf(object), object)
-	if l.Provider = e.Provider(l.Object); e.Gates != nil {
+	if l.Provider = e.Provider(l.Object); object.Namespace != t.Namespace {
+		l.Provider = &sharedProvider{Provider: l.Provider, executor: e, ref: m.ProviderRef, from: t.Namespace}
+	}
+	if e.Gates != nil {
 		l.Provider = e.Gates.Gated(l.Object, pace.Caller{
 			Namespace: t.Namespace, Agent: t.Spec.AgentRef.Name, Waits: r.progress.awaitsProvider,
 		}, l.Provider)

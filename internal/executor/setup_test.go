@@ -86,7 +86,7 @@ func surroundings() []client.Object {
 	ref := func(name string) v1alpha1.ObjectReference { return v1alpha1.ObjectReference{Name: name} }
 	return []client.Object{
 		&v1alpha1.Agent{ObjectMeta: meta("support"), Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: ref("house"), Models: []v1alpha1.ModelReference{{ProviderRef: ref("demo"), Model: "m"}},
+			PromptProfileRef: ref("house"), Models: []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "demo"}, Model: "m"}},
 		}},
 		&v1alpha1.PromptProfile{ObjectMeta: meta("house"), Spec: v1alpha1.PromptProfileSpec{Instructions: "Be brief."}},
 		&v1alpha1.ModelProvider{ObjectMeta: meta("demo"), Spec: v1alpha1.ModelProviderSpec{BaseURL: "http://127.0.0.1:1/v1"}},

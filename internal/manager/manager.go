@@ -35,6 +35,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/secrets"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/statuswriter"
 	"github.com/capstan-dev/capstan/internal/toolservers"
@@ -174,6 +175,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
 	p.requesters = requesterCheck(o, p.clientset, p.now, log)
 	read := secretReader(p.manager.GetAPIReader())
+	p.sharing = sharing.New(p.manager.GetAPIReader(), time.Now, o.WatchNamespaces)
 	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
 	p.providers.SetCredentialSet(p.credentials)
 	tokens, err := secrets.ParseWorkloadTokens(o.WorkloadTokenDir, o.WorkloadTokens)

@@ -36,6 +36,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 	"github.com/capstan-dev/capstan/internal/tracing"
@@ -98,6 +99,8 @@ type parts struct {
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
 	skills           []prepare.Skill
+	// sharing checks whether objects of other namespaces may be used.
+	sharing *sharing.Checker
 	// traces exports the parts of Turns as spans.
 	traces *tracing.Provider
 	// now returns the time by the clock of the API server, which all times in a status use. local returns the time
@@ -126,7 +129,7 @@ func (p *parts) addController(ctx context.Context) error {
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
-		Budgets: &p.budgets, Traces: p.traces,
+		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
@@ -151,7 +154,7 @@ func (p *parts) addController(ctx context.Context) error {
 		},
 		&controller.AgentReconciler{
 			Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck, ProbeInterval: probeInterval,
-			LeftOut: leftOut,
+			LeftOut: leftOut, Sharing: p.sharing,
 		},
 		&controller.SessionReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
 		turns,
@@ -245,7 +248,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	meter := &quota.Meter{Store: p.store, Limits: limits, Forecast: &quota.Forecast{}, Log: p.log.WithName("journal-quota")}
 	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
-		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
+		LeaseAnnotations: p.leaseAnnotations, Store: p.identity, Sharing: p.sharing,
 		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
 		Engine: &turn.Engine{
 			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf,

@@ -28,7 +28,7 @@ type lazy struct {
 func (l *lazy) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	p, err := l.provider(ctx)
 	if err != nil {
-		return nil, unsent(l.object.Name, err)
+		return nil, Unsent(l.object.Name, err)
 	}
 	return p.Generate(ctx, req)
 }
@@ -51,7 +51,7 @@ func (l *lazy) provider(ctx context.Context) (*endpoint.Provider, error) {
 
 // Unusable returns a provider that fails each request with this cause. A chain then continues with its next model.
 func Unusable(name string, cause error) model.Provider {
-	e := unsent(name, cause)
+	e := Unsent(name, cause)
 	e.Kind = model.Unusable
 	return unusable{e}
 }
@@ -63,10 +63,10 @@ func (u unusable) Generate(context.Context, *model.Request) (*model.Reply, error
 	return nil, u.err
 }
 
-// unsent returns the error for a request that was never sent. A Secret that cannot be used counts as an
+// Unsent returns the error for a request that was never sent. A Secret that cannot be used counts as an
 // authentication error, which a repetition does not cure. Any other cause may pass, so it counts as a network
 // error.
-func unsent(name string, cause error) *model.Error {
+func Unsent(name string, cause error) *model.Error {
 	kind := model.Network
 	if _, ok := errors.AsType[*SecretError](cause); ok {
 		kind = model.Auth

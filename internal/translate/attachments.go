@@ -126,16 +126,16 @@ func refusedAttachment(t *v1alpha1.Turn, p *v1alpha1.ModelProvider, name string)
 }
 
 // CheckAttachments returns an *invalid.Error if none of the models of an Agent accepts the attachments of a Turn. find
-// returns a ModelProvider by its name, or nil if it does not exist.
+// returns a ModelProvider by its reference, or nil if it does not exist or may not be used.
 func CheckAttachments(
-	t *v1alpha1.Turn, a *v1alpha1.Agent, find func(name string) (*v1alpha1.ModelProvider, error),
+	t *v1alpha1.Turn, a *v1alpha1.Agent, find func(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error),
 ) error {
 	var first error
 	if len(t.Spec.Attachments) == 0 {
 		return nil
 	}
 	for _, m := range a.Spec.Models {
-		p, err := find(m.ProviderRef.Name)
+		p, err := find(m.ProviderRef)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func CheckAttachments(
 		}
 		if first == nil {
 			first = invalid.Field("Turn spec.attachments", "must be accepted by a model of Agent %q: ModelProvider %q: %s",
-				a.Name, m.ProviderRef.Name, why)
+				a.Name, m.ProviderRef, why)
 		}
 	}
 	return first

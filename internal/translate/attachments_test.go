@@ -98,7 +98,7 @@ func TestCheckAttachments(t *testing.T) {
 		"blind": provider("OpenAI"), "seeing": provider("OpenAI", v1alpha1.CapabilityImages),
 		"some": provider("XAI", v1alpha1.CapabilityImages), "text": provider("DeepSeek", v1alpha1.CapabilityImages),
 	}
-	find := func(name string) (*v1alpha1.ModelProvider, error) { return objects[name], nil }
+	find := func(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) { return objects[ref.Name], nil }
 	const begin = `Turn spec.attachments: must be accepted by a model of Agent "eyes": ModelProvider `
 	for name, tc := range map[string]struct {
 		mediaType string
@@ -121,7 +121,7 @@ func TestCheckAttachments(t *testing.T) {
 			a := &v1alpha1.Agent{}
 			a.Name = "eyes"
 			for _, p := range tc.chain {
-				a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: p}, Model: "m"})
+				a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: p}, Model: "m"})
 			}
 			turn := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{Name: "a", MediaType: tc.mediaType}}}}
 			err := translate.CheckAttachments(turn, a, find)

@@ -59,23 +59,11 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 }
 
 // selectLabels sets the selector of labels.
-func (r *BudgetRule) selectLabels(s *v1alpha1.BudgetLabelSelector) {
+func (r *BudgetRule) selectLabels(s *v1alpha1.LabelSelector) {
 	if s == nil {
 		return
 	}
-	standard := metav1.LabelSelector{MatchLabels: map[string]string{}}
-	for key, value := range s.MatchLabels {
-		standard.MatchLabels[key] = string(value)
-	}
-	for _, e := range s.MatchExpressions {
-		values := make([]string, len(e.Values))
-		for i, value := range e.Values {
-			values[i] = string(value)
-		}
-		standard.MatchExpressions = append(standard.MatchExpressions,
-			metav1.LabelSelectorRequirement{Key: e.Key, Operator: e.Operator, Values: values})
-	}
-	by, err := metav1.LabelSelectorAsSelector(&standard)
+	by, err := s.Selector()
 	if err != nil {
 		r.Fault = fmt.Sprintf("spec.selector.agents.labelSelector cannot be used: %s: until it is corrected, all agents are selected", err)
 		return

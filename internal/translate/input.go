@@ -159,14 +159,14 @@ func limits(all ...*v1alpha1.Limits) (loop.Limits, error) {
 func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
 	names := make([]prepare.ModelName, 0, len(a.Spec.Models))
 	for _, m := range a.Spec.Models {
-		names = append(names, prepare.ModelName{Provider: m.ProviderRef.Name, Model: m.Model})
+		names = append(names, prepare.ModelName{Provider: m.ProviderRef.String(), Model: m.Model})
 	}
 	return prepare.Resolve(t.Spec.Model, names)
 }
 
 func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) {
 	c := loop.Candidate{
-		ProviderName: l.Reference.ProviderRef.Name, Model: l.Reference.Model, Provider: l.Provider,
+		ProviderName: l.Reference.ProviderRef.String(), Model: l.Reference.Model, Provider: l.Provider,
 		Retry: loop.Retry{MaxAttempts: 1},
 	}
 	var err error

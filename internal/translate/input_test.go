@@ -53,7 +53,7 @@ func TestInput(t *testing.T) {
 	chain := []translate.Link{
 		{
 			Reference: v1alpha1.ModelReference{
-				ProviderRef: v1alpha1.ObjectReference{Name: "main"}, Model: "small",
+				ProviderRef: v1alpha1.SharedReference{Name: "main"}, Model: "small",
 				Parameters: &v1alpha1.ModelParameters{Temperature: &temperature, MaxOutputTokens: &tokens},
 			},
 			Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
@@ -66,7 +66,7 @@ func TestInput(t *testing.T) {
 			}},
 			Provider: mute{},
 		},
-		{Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "gone"}, Model: "large"}, Provider: mute{}},
+		{Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "gone"}, Model: "large"}, Provider: mute{}},
 	}
 	got, err := translate.Input(spec, agent, chain, nil, making)
 	if err != nil {
@@ -135,7 +135,7 @@ func TestPrices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
-				Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "main"}, Model: "gpt-4o-mini"},
+				Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "main"}, Model: "gpt-4o-mini"},
 				Object:    &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{BaseURL: tc.baseURL, Models: tc.models}},
 			}}, nil, making)
 			if err != nil {
@@ -235,7 +235,7 @@ func TestModelOfATurnComesFirst(t *testing.T) {
 		{Provider: "c", Model: "y"},
 		{Provider: "d", Model: "z:8b"},
 	} {
-		r := v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: m.Provider}, Model: m.Model}
+		r := v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: m.Provider}, Model: m.Model}
 		agent.Spec.Models = append(agent.Spec.Models, r)
 		chain = append(chain, translate.Link{Reference: r, Provider: mute{}})
 	}

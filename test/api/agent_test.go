@@ -34,6 +34,8 @@ var _ = Describe("Agent", func() {
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, agentBase, patch) },
 		Entry("a time zone with an offset", `spec: {timeZone: Etc/GMT+1}`),
+		Entry("a provider of another namespace", `spec: {models: [{providerRef: {namespace: `+strings.Repeat("n", 63)+`, name: `+
+			strings.Repeat("a", 189)+`}, model: m}]}`),
 		Entry("the longest chain", `spec: {models: [`+strings.Repeat(`{providerRef: {name: a}, model: m},`, 8)+`]}`),
 		Entry("temperatures at their bounds", `spec: {models: [
   {providerRef: {name: a}, model: m, parameters: {temperature: "0"}},
@@ -66,6 +68,10 @@ var _ = Describe("Agent", func() {
 		Entry("an unknown field", `spec: {modles: []}`, "spec.modles", "unknown field"),
 		Entry("a PromptProfile with an invalid name", `spec: {promptProfileRef: {name: Support_1}}`,
 			"spec.promptProfileRef.name", "name must be a lower-case DNS name"),
+		Entry("a provider in a namespace with an invalid name", `spec: {models: [{providerRef: {name: a, namespace: a.b}, model: m}]}`,
+			"spec.models[0].providerRef.namespace", "namespace must be a lower-case DNS label"),
+		Entry("a provider with too long a key", `spec: {models: [{providerRef: {namespace: `+strings.Repeat("n", 63)+`, name: `+
+			strings.Repeat("a", 190)+`}, model: m}]}`, "spec.models[0].providerRef", "must have at most 252 characters together"),
 		Entry("a provider with an invalid name", `spec: {models: [{providerRef: {name: a/b}, model: m}]}`,
 			"spec.models[0].providerRef.name", "name must be a lower-case DNS name"),
 		Entry("a model without a name", `spec: {models: [{providerRef: {name: a}, model: ""}]}`,

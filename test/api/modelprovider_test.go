@@ -31,6 +31,9 @@ var _ = Describe("ModelProvider", func() {
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, providerBase, patch) },
+		Entry("all namespaces", `spec: {allowedNamespaces: {from: All}}`),
+		Entry("its own namespace", `spec: {allowedNamespaces: {}}`),
+		Entry("the namespaces of a selector", `spec: {allowedNamespaces: {from: Selector, selector: {matchLabels: {team: a}}}}`),
 		Entry("plain http with a port", `spec: {baseURL: "http://127.0.0.1:8089/v1"}`),
 		Entry("an IPv6 address", `spec: {baseURL: "http://[::1]:8089/v1"}`),
 		Entry("a header with a value", `spec: {headers: [{name: X-Team, value: support}]}`),
@@ -70,6 +73,12 @@ var _ = Describe("ModelProvider", func() {
 
 	DescribeTable("refuses",
 		func(ctx SpecContext, patch, field, message string) { refused(ctx, providerBase, patch, field, message) },
+		Entry("a selector without from", `spec: {allowedNamespaces: {selector: {matchLabels: {team: a}}}}`,
+			"spec.allowedNamespaces.selector", "selector must be given if from is Selector, and only then"),
+		Entry("no selector", `spec: {allowedNamespaces: {from: Selector}}`, "spec.allowedNamespaces.selector",
+			"selector must be given if from is Selector"),
+		Entry("an unknown source of namespaces", `spec: {allowedNamespaces: {from: Any}}`, "spec.allowedNamespaces.from",
+			`supported values: "Same", "All", "Selector"`),
 		Entry("no type", `spec: {type: null}`, "spec.type", "Required value"),
 		Entry("an unknown type", `spec: {type: Azure}`, "spec.type", `supported values: "OpenAI"`),
 		Entry("a version without the dialect", `spec: {requests: {apiVersion: "2024-10-21"}}`,

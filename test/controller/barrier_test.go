@@ -61,7 +61,7 @@ rules:
 			s.newProvider(provider), s.newProvider("spare", func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "spare" }),
 			newAgent(agent, withTools("desk"), func(a *v1alpha1.Agent) {
 				a.Spec.Models = append(a.Spec.Models,
-					v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "spare"}, Model: modelName})
+					v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "spare"}, Model: modelName})
 			}))
 		for _, name := range []string{provider, "spare"} { // both have read their Secrets
 			says(ctx, s, &v1alpha1.ModelProvider{}, name, providerReadiness, HavePrefix("Ready"))

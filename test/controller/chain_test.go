@@ -21,7 +21,7 @@ func chain(models ...string) func(*v1alpha1.Agent) {
 		for _, m := range models {
 			of, name, _ := strings.Cut(m, "/")
 			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
-				ProviderRef: v1alpha1.ObjectReference{Name: of}, Model: name,
+				ProviderRef: v1alpha1.SharedReference{Name: of}, Model: name,
 			})
 		}
 	}

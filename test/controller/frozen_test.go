@@ -44,7 +44,7 @@ var _ = Describe("A prepared Turn", func() {
 		s := newTestEnv(ctx, `rules: [{when: {model: slow}, fault: {latencyMilliseconds: 3000, status: 503}}]`)
 		s.run()
 		objects := s.basics(func(a *v1alpha1.Agent) {
-			second := v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: modelName}
+			second := v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: modelName}
 			a.Spec.Models[0].Model = "slow"
 			a.Spec.Models = append(a.Spec.Models, second)
 		})

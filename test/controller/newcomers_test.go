@@ -46,7 +46,7 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 		s.run(seldom)
 		away := s.newProvider("away", func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" })
 		both := func(a *v1alpha1.Agent) {
-			a.Spec.Models = append([]v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: "away"}, Model: modelName}},
+			a.Spec.Models = append([]v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "away"}, Model: modelName}},
 				a.Spec.Models...)
 		}
 		s.create(ctx, append(s.basics(both), away, newTurn("early"))...)

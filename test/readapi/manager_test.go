@@ -101,7 +101,7 @@ func (s *testEnv) model(ctx context.Context) *server.Server {
 		},
 		&v1alpha1.Agent{ObjectMeta: in("support"), Spec: v1alpha1.AgentSpec{
 			PromptProfileRef: v1alpha1.ObjectReference{Name: "house"},
-			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: "demo"}, Model: "small"}},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "demo"}, Model: "small"}},
 		}},
 	} {
 		Expect(apiClient.Create(ctx, o)).To(Succeed(), "%T must be created", o)

@@ -162,14 +162,32 @@ func (p *Bundle) Attach() (attach func(context.Context) ([]attachment.Content, e
 
 // CheckAttachments returns an error if no model of the Agent accepts the attachments of the Turn.
 func (p *Bundle) CheckAttachments() error {
-	err := translate.CheckAttachments(p.Turn, p.Agent, func(name string) (*v1alpha1.ModelProvider, error) {
-		object, _ := p.Set.ModelProvider(p.Turn.Namespace, name)
+	err := translate.CheckAttachments(p.Turn, p.Agent, func(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
+		object, err := p.provider(ref)
+		if err != nil {
+			return nil, nil //nolint:nilerr,nilnil // because Chain reports it
+		}
 		return object, nil
 	})
 	if err != nil {
 		return exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	return nil
+}
+
+// provider returns the ModelProvider that a reference of an Agent means. If it is in another namespace, it must allow
+// that of the Turn. A selector counts as consent, because the labels of namespaces are not in manifests.
+func (p *Bundle) provider(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
+	key := ref.Key(p.Turn.Namespace)
+	object, ok := p.Set.ModelProvider(key.Namespace, key.Name)
+	if !ok {
+		return nil, errors.New(p.absentFrom(kindModelProvider, key.Namespace, key.Name))
+	}
+	if a := object.Spec.AllowedNamespaces; key.Namespace != p.Turn.Namespace && (a == nil || a.From == v1alpha1.NamespacesFromSame) {
+		return nil, fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use a %s of this namespace",
+			kindModelProvider, key, p.Turn.Namespace, kindModelProvider)
+	}
+	return object, nil
 }
 
 // contentsOfConfigMaps is configMaps for attachments, which may be binary.
@@ -189,8 +207,13 @@ func (p *Bundle) contentsOfConfigMaps(_ context.Context, ref v1alpha1.ConfigMapK
 
 // problem returns an error about a field of an object. The error names the file and the line of the object.
 func (p *Bundle) problem(kind, name, field, message string) *manifest.Error {
-	e := &manifest.Error{Kind: kind, Namespace: p.Turn.Namespace, Name: name, Field: field, Message: message}
-	e.File, e.Line = p.Set.Origin(kind, p.Turn.Namespace, name)
+	return p.problemOf(kind, p.Turn.Namespace, name, field, message)
+}
+
+// problemOf is problem for an object of any namespace.
+func (p *Bundle) problemOf(kind, namespace, name, field, message string) *manifest.Error {
+	e := &manifest.Error{Kind: kind, Namespace: namespace, Name: name, Field: field, Message: message}
+	e.File, e.Line = p.Set.Origin(kind, namespace, name)
 	return e
 }
 
@@ -200,9 +223,11 @@ func (p *Bundle) missing(kind, name, field, wantKind, want string) *manifest.Err
 }
 
 // absent returns a message that an object is not in the manifests.
-func (p *Bundle) absent(kind, name string) string {
+func (p *Bundle) absent(kind, name string) string { return p.absentFrom(kind, p.Turn.Namespace, name) }
+
+func (p *Bundle) absentFrom(kind, namespace, name string) string {
 	return fmt.Sprintf("%s %q is not in the manifests, which contain %s: correct the name, or add its file with -f",
-		kind, p.Turn.Namespace+"/"+name, p.namesOf(kind))
+		kind, namespace+"/"+name, p.namesOf(kind))
 }
 
 // namesOf returns the names of the objects of a kind in the manifests, as a list for messages.

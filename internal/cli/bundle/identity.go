@@ -46,8 +46,8 @@ func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error)
 	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
 	for name, member := range p.Team {
 		for _, m := range member.Agent.Spec.Models {
-			if object, ok := p.Set.ModelProvider(p.Turn.Namespace, m.ProviderRef.Name); ok {
-				inputs.Providers[object.Name] = object.Spec
+			if object, err := p.provider(m.ProviderRef); err == nil {
+				inputs.Providers[m.ProviderRef.String()] = object.Spec
 			}
 		}
 		for _, s := range member.ToolServers() {

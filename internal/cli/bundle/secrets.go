@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -31,10 +32,10 @@ func (p *Bundle) ReadSecret(_ context.Context, key types.NamespacedName) (*corev
 func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
 	var chain []translate.Link
 	for i, m := range p.Agent.Spec.Models {
-		object, ok := p.Set.ModelProvider(p.Turn.Namespace, m.ProviderRef.Name)
-		if !ok {
-			return nil, exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name,
-				fmt.Sprintf("spec.models[%d].providerRef.name", i), kindModelProvider, m.ProviderRef.Name))
+		object, err := p.provider(m.ProviderRef)
+		if err != nil {
+			return nil, exit.WithCode(exit.Failed,
+				p.problem(kindAgent, p.Agent.Name, fmt.Sprintf("spec.models[%d].providerRef.name", i), err.Error()))
 		}
 		if err := translate.CheckParameters(p.Agent, i, object); err != nil {
 			return nil, exit.WithCode(exit.Failed, err)
@@ -45,7 +46,7 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(p
 		} else {
 			provider, err := cache.Get(ctx, object)
 			if err != nil {
-				return nil, exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, object.Name, err))
+				return nil, exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, object, err))
 			}
 			link.Provider = cache.Gated(object, pace.Caller{Namespace: object.Namespace, Agent: p.Agent.Name, Waits: waits}, provider)
 		}
@@ -71,18 +72,22 @@ func (p *Bundle) CheckSecrets(ctx context.Context) error {
 			_, err = read.Certificates(ctx, s.Namespace, s.Spec.TLS, to)
 		}
 		if err != nil {
-			return exit.WithCode(exit.Failed, p.noSecret(kindToolServer, s.Name, err))
+			return exit.WithCode(exit.Failed, p.noSecret(kindToolServer, s, err))
 		}
 	}
 	return nil
 }
 
 // noSecret adds to the error of a missing credential which object needs it and how to provide it.
-func (p *Bundle) noSecret(kind, name string, err error) error {
+func (p *Bundle) noSecret(kind string, of client.Object, err error) error {
 	message := err.Error()
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok && missing.Secret != "" {
+		secret := missing.Secret
+		if of.GetNamespace() != p.Turn.Namespace {
+			secret = of.GetNamespace() + "/" + secret
+		}
 		message = fmt.Sprintf("%s (the manifests contain %s), or pass it with --env-secret %s/%s=ENVVAR",
-			missing.Reason, p.namesOf(kindSecret), missing.Secret, missing.Key)
+			missing.Reason, p.namesOf(kindSecret), secret, missing.Key)
 	}
-	return p.problem(kind, name, "", message)
+	return p.problemOf(kind, of.GetNamespace(), of.GetName(), "", message)
 }

@@ -104,7 +104,7 @@ func messages(ctx context.Context, p *bundle.Bundle, now time.Time, known toolbo
 		return nil, err
 	}
 	first := p.Agent.Spec.Models[at]
-	in.Provider, in.Model = first.ProviderRef.Name, first.Model
+	in.Provider, in.Model = first.ProviderRef.String(), first.Model
 	if in.Tools, err = tools(ctx, p, known); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,163 @@
+// Package sharing decides whether an object may be used from another namespace: the owner of the object must consent,
+// by its spec.allowedNamespaces.
+package sharing
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+const (
+	// labelsTTL is how long the labels of a namespace are used before they are read again.
+	labelsTTL = 10 * time.Second
+	// maxNamespaces limits the number of namespaces whose labels are kept. If it is reached, all are forgotten.
+	maxNamespaces = 4096
+)
+
+// RefusedError means that an object cannot be used from a namespace. It does not say whether the object exists, because
+// its owner has not allowed that namespace to know.
+type RefusedError struct {
+	// Kind and Object are the kind and the key of the object. From is the namespace that refers to it.
+	Kind, From string
+	Object     client.ObjectKey
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s %q cannot be used in namespace %q: it does not exist, or its spec.allowedNamespaces does not allow this namespace: "+
+		"ask its owner, or use a %s of this namespace", e.Kind, e.Object, e.From, e.Kind)
+}
+
+// Checker checks consent. It is safe for concurrent use.
+type Checker struct {
+	// reader reads Namespaces from the API server.
+	reader client.Reader
+	now    func() time.Time
+	// watched are the namespaces that the manager watches. If it is empty, the manager watches all of them.
+	watched []string
+
+	mu    sync.Mutex
+	known map[string]namespace
+}
+
+// namespace holds the labels of a namespace, as read at a time.
+type namespace struct {
+	labels labels.Set
+	read   time.Time
+}
+
+// New returns a checker that reads Namespaces with this reader, and for which only the watched namespaces exist; all of
+// them if watched is empty.
+func New(reader client.Reader, now func() time.Time, watched []string) *Checker {
+	return &Checker{reader: reader, now: now, watched: watched, known: map[string]namespace{}}
+}
+
+// Watches reports whether the objects of a namespace can be read.
+func (c *Checker) Watches(namespace string) bool {
+	return len(c.watched) == 0 || slices.Contains(c.watched, namespace)
+}
+
+// Allows reports whether the owner of an object in the namespace owner allows a namespace to use it. The error is that
+// of reading the labels of the namespace. A selector that cannot be used selects nothing.
+func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.AllowedNamespaces, from string) (bool, error) {
+	switch {
+	case owner == from:
+		return true, nil
+	case allowed == nil:
+		return false, nil
+	case allowed.From == v1alpha1.NamespacesFromAll:
+		return true, nil
+	case allowed.From != v1alpha1.NamespacesFromSelector, allowed.Selector == nil:
+		return false, nil
+	}
+	selector, err := allowed.Selector.Selector()
+	if err != nil {
+		return false, nil //nolint:nilerr // because the check of the object reports it
+	}
+	has, err := c.labelsOf(ctx, from)
+	return err == nil && selector.Matches(has), err
+}
+
+// labelsOf returns the labels of a namespace, which are at most labelsTTL old.
+func (c *Checker) labelsOf(ctx context.Context, name string) (labels.Set, error) {
+	c.mu.Lock()
+	known, ok := c.known[name]
+	c.mu.Unlock()
+	if age := c.now().Sub(known.read); ok && age >= 0 && age < labelsTTL {
+		return known.labels, nil
+	}
+	read := c.now()
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err := c.reader.Get(ctx, client.ObjectKey{Name: name}, o)
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsForbidden(err) {
+		if ok && ctx.Err() == nil { // the old labels serve while the API server is away
+			return known.labels, nil
+		}
+		return nil, fmt.Errorf("failed to get namespace %q: %w", name, err)
+	}
+	has := labels.Set{}
+	if err == nil {
+		has = o.Labels
+	}
+	if apierrors.IsForbidden(err) { // its name is known all the same
+		has[corev1.LabelMetadataName] = name
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.known) >= maxNamespaces {
+		clear(c.known)
+	}
+	c.known[name] = namespace{has, read}
+	return has, nil
+}
+
+// Check returns a *RefusedError unless an object may be used from a namespace. err is the result of reading the object: an
+// object that does not exist is refused like one that is not shared. Any other error is returned.
+func (c *Checker) Check(
+	ctx context.Context, kind string, key client.ObjectKey, err error, allowed *v1alpha1.AllowedNamespaces, from string,
+) error {
+	refused := &RefusedError{Kind: kind, Object: key, From: from}
+	if apierrors.IsNotFound(err) {
+		return refused
+	}
+	if err != nil {
+		return fmt.Errorf("failed to get %s %q: %w", kind, key, err)
+	}
+	ok, err := c.Allows(ctx, key.Namespace, allowed, from)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return refused
+	}
+	return nil
+}
+
+// Provider reads a ModelProvider for a namespace with get. If the reference has no namespace, it returns the error of
+// get. Otherwise it returns a *RefusedError if the ModelProvider does not exist or may not be used.
+func (c *Checker) Provider(
+	ctx context.Context, get func(context.Context, client.ObjectKey, client.Object) error, ref v1alpha1.SharedReference, from string,
+) (*v1alpha1.ModelProvider, error) {
+	p, key := new(v1alpha1.ModelProvider), ref.Key(from)
+	if key.Namespace == from {
+		return p, get(ctx, key, p)
+	}
+	if !c.Watches(key.Namespace) {
+		return nil, &RefusedError{Kind: "ModelProvider", Object: key, From: from}
+	}
+	if err := c.Check(ctx, "ModelProvider", key, get(ctx, key, p), p.Spec.AllowedNamespaces, from); err != nil {
+		return nil, err
+	}
+	return p, nil
+}

@@ -1,0 +1,168 @@
+package sharing_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/sharing"
+)
+
+// matching returns the consent for namespaces with a label.
+func matching(key, value string) *v1alpha1.AllowedNamespaces {
+	return &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSelector, Selector: &v1alpha1.LabelSelector{
+		MatchLabels: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)},
+	}}
+}
+
+// cluster is an API server with one namespace, which fails as long as failure is set.
+type cluster struct {
+	client.WithWatch
+	failure error
+	reads   int
+}
+
+func newCluster() *cluster {
+	c := &cluster{}
+	c.WithWatch = fake.NewClientBuilder().WithObjects(&corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: map[string]string{"models": "shared"}},
+	}).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if c.reads++; c.failure != nil {
+				return c.failure
+			}
+			return w.Get(ctx, key, o, options...)
+		},
+	}).Build()
+	return c
+}
+
+func (c *cluster) label(t *testing.T, value string) {
+	t.Helper()
+	var n corev1.Namespace
+	if err := c.WithWatch.Get(t.Context(), client.ObjectKey{Name: "team"}, &n); err != nil {
+		t.Fatal(err)
+	}
+	n.Labels["models"] = value
+	if err := c.Update(t.Context(), &n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAllows(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		allowed *v1alpha1.AllowedNamespaces
+		from    string
+		allows  bool
+	}{
+		"nothing said":             {allowed: nil, from: "team"},
+		"its own namespace":        {allowed: nil, from: "owner", allows: true},
+		"Same":                     {allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSame}, from: "team"},
+		"no default was set":       {allowed: &v1alpha1.AllowedNamespaces{}, from: "team"},
+		"All":                      {allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromAll}, from: "team", allows: true},
+		"a label":                  {allowed: matching("models", "shared"), from: "team", allows: true},
+		"another value":            {allowed: matching("models", "other"), from: "team"},
+		"a namespace that is gone": {allowed: matching("models", "shared"), from: "gone"},
+		"a selector without requirements selects nothing": {
+			allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSelector}, from: "team",
+		},
+		"an invalid selector selects nothing": {allowed: matching("not a name", "x"), from: "team"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			allows, err := sharing.New(newCluster(), time.Now, nil).Allows(t.Context(), "owner", tc.allowed, tc.from)
+			if err != nil || allows != tc.allows {
+				t.Errorf("Allows: %t, %v; want %t", allows, err, tc.allows)
+			}
+		})
+	}
+}
+
+// TestLabelsOfNamespaces checks how old labels may be, and what happens while they cannot be read.
+func TestLabelsOfNamespaces(t *testing.T) {
+	t.Parallel()
+	c, now := newCluster(), time.Unix(1_000_000, 0)
+	checker := sharing.New(c, func() time.Time { return now }, nil)
+	expect := func(want bool, reads int, why string) {
+		t.Helper()
+		allows, err := checker.Allows(t.Context(), "owner", matching("models", "shared"), "team")
+		if err != nil || allows != want || c.reads != reads {
+			t.Errorf("%s: %t, %v after %d reads; want %t after %d", why, allows, err, c.reads, want, reads)
+		}
+	}
+	expect(true, 1, "at first")
+	c.label(t, "no longer")
+	before := c.reads
+	now = now.Add(9 * time.Second)
+	expect(true, before, "the labels are 9 s old")
+	now = now.Add(2 * time.Second)
+	expect(false, before+1, "the labels are 11 s old")
+	c.label(t, "shared")
+	before = c.reads
+	now = now.Add(11 * time.Second)
+	expect(true, before+1, "the label is back")
+
+	c.failure = errors.New("the API server is away")
+	now = now.Add(time.Minute)
+	expect(true, before+2, "the old labels serve while the API server is away")
+	now = now.Add(-time.Hour)
+	expect(true, before+3, "a clock that was set back does not keep labels for an hour")
+	if _, err := sharing.New(c, time.Now, nil).Allows(t.Context(), "owner", matching("models", "shared"), "team"); err == nil {
+		t.Error("a namespace that was never read is refused without an error, so the request would not be tried again")
+	}
+	c.failure = apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "team", errors.New("no rule"))
+	fresh := sharing.New(c, time.Now, nil)
+	for label, want := range map[string]bool{corev1.LabelMetadataName: true, "models": false} {
+		value := map[bool]string{true: "team", false: "shared"}[want]
+		if allows, err := fresh.Allows(t.Context(), "owner", matching(label, value), "team"); err != nil || allows != want {
+			t.Errorf("without the right to read namespaces, label %s: %t, %v; want %t", label, allows, err, want)
+		}
+	}
+}
+
+func TestRefusedProvider(t *testing.T) {
+	t.Parallel()
+	ref := v1alpha1.SharedReference{Namespace: "owner", Name: "demo"}
+	missing := apierrors.NewNotFound(schema.GroupResource{Resource: "modelproviders"}, "demo")
+	away := errors.New("the API server is away")
+	for name, tc := range map[string]struct {
+		watched []string
+		get     error
+		from    string
+		refused bool
+		err     error
+	}{
+		"without consent":         {from: "team", refused: true},
+		"absent":                  {from: "team", get: missing, refused: true},
+		"not watched":             {from: "team", watched: []string{"team"}, refused: true, get: away},
+		"not read":                {from: "team", get: away, err: away},
+		"its own namespace":       {from: "owner"},
+		"absent in its namespace": {from: "owner", get: missing, err: missing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			get := func(context.Context, client.ObjectKey, client.Object) error { return tc.get }
+			_, err := sharing.New(newCluster(), time.Now, tc.watched).Provider(t.Context(), get, ref, tc.from)
+			refused, isRefused := errors.AsType[*sharing.RefusedError](err)
+			if isRefused != tc.refused || !tc.refused && !errors.Is(err, tc.err) {
+				t.Fatalf("Provider: %v, want refused %t or %v", err, tc.refused, tc.err)
+			}
+			const want = `ModelProvider "owner/demo" cannot be used in namespace "team": it does not exist, or its spec.allowedNamespaces ` +
+				`does not allow this namespace: ask its owner, or use a ModelProvider of this namespace`
+			if tc.refused && refused.Error() != want {
+				t.Errorf("the message is %q, want %q: it must not say whether the object exists", refused, want)
+			}
+		})
+	}
+}

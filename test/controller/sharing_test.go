@@ -1,0 +1,120 @@
+package controller_test
+
+import (
+	"context"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// platformKey is the key of the platform team's provider. It is longer than the shortest key that is redacted.
+const platformKey = "sk-platform-0123456789"
+
+// platform returns the namespace of a platform team with a ModelProvider and its key, and the namespace of another team
+// whose Agent uses this provider. One manager watches both.
+func platform(ctx context.Context, rules string, allowed *v1alpha1.AllowedNamespaces) (owner, team *testEnv) {
+	GinkgoHelper()
+	owner, team = newTestEnv(ctx, rules), newTestEnv(ctx, `rules: [{reply: {text: "the team's own model answers"}}]`)
+	owner.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })
+	owner.create(ctx, newSecret(secretName, platformKey), owner.newProvider(provider, func(p *v1alpha1.ModelProvider) {
+		p.Spec.AllowedNamespaces = allowed
+	}))
+	team.create(ctx, newProfile(profile), newAgent(agent, func(a *v1alpha1.Agent) {
+		a.Spec.Models[0].ProviderRef.Namespace = owner.namespace
+	}))
+	return owner, team
+}
+
+// from returns the consent for these namespaces.
+func from(which v1alpha1.NamespacesFrom, selector *v1alpha1.LabelSelector) *v1alpha1.AllowedNamespaces {
+	return &v1alpha1.AllowedNamespaces{From: which, Selector: selector}
+}
+
+// finding returns modelsFinding of the Agent.
+func (s *testEnv) finding(ctx context.Context) string {
+	GinkgoHelper()
+	var a v1alpha1.Agent
+	Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
+	return modelsFinding(&a)
+}
+
+var _ = Describe("A ModelProvider of another namespace", func() {
+	It("is used with its own key, and counts for the namespace that asks", func(ctx SpecContext) {
+		owner, team := platform(ctx, `{apiKeys: [`+platformKey+`], rules: [{reply: {text: "the platform's model answers"}}]}`,
+			from(v1alpha1.NamespacesFromAll, nil))
+		team.create(ctx, newTurn("asks"))
+		t := team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Result.Text).To(Equal("the platform's model answers"))
+		Expect(t.Status.Preparation.Provider).To(Equal(owner.namespace + "/" + provider))
+		Expect(team.fake.Stats().Requests).To(BeZero())
+	}, SpecTimeout(patience))
+
+	It("is refused without consent, whether it exists or not, and the reason says what to do", func(ctx SpecContext) {
+		owner, team := platform(ctx, `rules: [{reply: {text: "never"}}]`, nil)
+		team.create(ctx, newTurn("asks"))
+		refused := `False ReferenceNotAllowed: ModelProvider "` + owner.namespace + `/NAME" cannot be used in namespace "` + team.namespace +
+			`": it does not exist, or its spec.allowedNamespaces does not allow this namespace: ask its owner, or use a ModelProvider of ` +
+			`this namespace`
+		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(strings.ReplaceAll(refused, "NAME", provider)))
+		team.reaches(ctx, "asks", v1alpha1.TurnReasonWaitingForAgent)
+		change(ctx, team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Name = "absent" })
+		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(strings.ReplaceAll(refused, "NAME", "absent")))
+		change(ctx, team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Namespace = "kube-system" })
+		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring(`"kube-system/absent" cannot be used`),
+			"a namespace that the manager does not watch")
+		Expect(owner.fake.Stats().Requests).To(BeZero())
+	}, SpecTimeout(patience))
+
+	It("is allowed by a label of the namespace that asks", func(ctx SpecContext) {
+		_, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, from(v1alpha1.NamespacesFromSelector,
+			&v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"models": "shared"}}))
+		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring("False ReferenceNotAllowed"))
+		namespace := &corev1.Namespace{}
+		Expect(apiClient.Get(ctx, client.ObjectKey{Name: team.namespace}, namespace)).To(Succeed())
+		namespace.Labels["models"] = "shared"
+		Expect(apiClient.Update(ctx, namespace)).To(Succeed())
+		team.create(ctx, newTurn("asks"))
+		team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(2*patience))
+
+	It("is allowed by the name of the namespace that asks", func(ctx SpecContext) {
+		owner, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, nil)
+		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
+			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromSelector, &v1alpha1.LabelSelector{
+				MatchExpressions: []v1alpha1.LabelRequirement{{
+					Key: corev1.LabelMetadataName, Operator: "In", Values: []v1alpha1.LabelValue{v1alpha1.LabelValue(team.namespace)},
+				}},
+			})
+		})
+		team.create(ctx, newTurn("asks"))
+		team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+
+	It("gets no further request of a running Turn once its owner withdraws the consent", func(ctx SpecContext) {
+		owner, team := platform(ctx, `rules: [{fault: {status: 503}}]`, from(v1alpha1.NamespacesFromAll, nil))
+		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 5 })
+		open := owner.hold()
+		team.create(ctx, newTurn("asks"))
+		Eventually(owner.gate.waiting.Load).WithContext(ctx).Should(BeEquivalentTo(1), "the first request is in flight")
+		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.AllowedNamespaces = nil })
+		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring("False ReferenceNotAllowed"),
+			"the manager has seen it")
+		open()
+		t := team.reaches(ctx, "asks", v1alpha1.TurnReasonModelFailed)
+		Expect(message(t)).To(ContainSubstring("its spec.allowedNamespaces does not allow this namespace"))
+		Expect(owner.fake.Stats().Requests).To(BeEquivalentTo(1), "the request in flight was the last one")
+	}, SpecTimeout(patience))
+
+	It("does not tell other namespaces the names of its Secrets", func(ctx SpecContext) {
+		owner, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, from(v1alpha1.NamespacesFromAll, nil))
+		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "hidden" })
+		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(
+			`False ProviderNotReady: ModelProvider "` + owner.namespace + "/" + provider + `" is not ready (SecretNotFound)`))
+	}, SpecTimeout(patience))
+})
