@@ -9,9 +9,10 @@ type AgentSpec struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Description string `json:"description,omitempty"`
 
-	// promptProfileRef names the PromptProfile with the text of the prompt.
+	// promptProfileRef names the PromptProfile with the text of the prompt. It may be in another namespace, if its
+	// spec.allowedNamespaces allows that.
 	// +required
-	PromptProfileRef ObjectReference `json:"promptProfileRef"`
+	PromptProfileRef SharedReference `json:"promptProfileRef"`
 
 	// models is the chain of models, 1 to 8. The first model is asked first; the others are fallbacks, in order. A
 	// fallback is asked if a model could not be reached within its retries, or if its provider refused the credentials

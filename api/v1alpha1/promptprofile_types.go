@@ -23,6 +23,11 @@ const (
 // + message="at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not
 // +  blank"
 type PromptProfileSpec struct {
+	// allowedNamespaces says which other namespaces may use the profile in their Agents. Texts from ConfigMaps are read in
+	// the namespace of the profile. Default: none. Withdrawn consent takes effect when the next prompt is made.
+	// +optional
+	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
+
 	// id is the name of the logical prompt, such as agent.profile.default; 1 to 128 letters, digits, '.', '_', '-'
 	// and '/'. It stays the same across versions.
 	// +required

@@ -77,7 +77,7 @@ func (a *attacker) toolServer(name, url string) *v1alpha1.ToolServer {
 // some servers.
 func (a *attacker) agent(name string, servers ...string) *v1alpha1.Agent {
 	agent := &v1alpha1.Agent{ObjectMeta: a.own(name), Spec: v1alpha1.AgentSpec{
-		PromptProfileRef: v1alpha1.ObjectReference{Name: a.namespace},
+		PromptProfileRef: v1alpha1.SharedReference{Name: a.namespace},
 		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: name}, Model: modelName}},
 		Limits: &v1alpha1.Limits{
 			TimeoutSeconds: new(int32(86_400)), StartingDeadlineSeconds: new(int32(604_800)), MaxSteps: new(int32(100)),

@@ -243,7 +243,7 @@ func longObjects(name, modelURL, toolsURL string) []client.Object {
 			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: reference,
+			PromptProfileRef: v1alpha1.SharedReference{Name: reference.Name},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
 			Limits: &v1alpha1.Limits{

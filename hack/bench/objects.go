@@ -76,7 +76,7 @@ func objects(namespace, modelURL string, latency time.Duration) []client.Object 
 			ID: objectName, Version: "1.0.0", Instructions: "Answer in one sentence.",
 		}},
 		&v1alpha1.Agent{ObjectMeta: meta, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: reference,
+			PromptProfileRef: v1alpha1.SharedReference{Name: reference.Name},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
 			Limits:           &v1alpha1.Limits{TimeoutSeconds: &timeout},
 		}},

@@ -144,7 +144,7 @@ func toolObjects(modelURL, toolsURL string) []client.Object {
 			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: v1alpha1.ObjectReference{Name: objectName},
+			PromptProfileRef: v1alpha1.SharedReference{Name: objectName},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: toolsName}, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &v1alpha1.ObjectReference{Name: toolsName}}},
 			Limits: &v1alpha1.Limits{

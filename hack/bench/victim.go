@@ -238,7 +238,7 @@ func victimObjects(name, modelURL, toolsURL string) []client.Object {
 			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: v1alpha1.ObjectReference{Name: victimNamespace},
+			PromptProfileRef: v1alpha1.SharedReference{Name: victimNamespace},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
 		}},

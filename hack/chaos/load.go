@@ -77,7 +77,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 func agent(phase, name, provider string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
 	reference := v1alpha1.ObjectReference{Name: objectName}
 	return &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase}, Spec: v1alpha1.AgentSpec{
-		PromptProfileRef: reference,
+		PromptProfileRef: v1alpha1.SharedReference{Name: reference.Name},
 		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: modelName}},
 		Tools:            append([]v1alpha1.AgentTool{{ServerRef: &reference, RequireApproval: []string{toolWipe}}}, tools...),
 		// A Turn must end with its answer, even after long outages.

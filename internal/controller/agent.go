@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,8 +49,8 @@ type AgentReconciler struct {
 func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Agent{}, builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.PromptProfile{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
-		Watches(&v1alpha1.ModelProvider{}, agentsOfProvider(r.Client)).
+		Watches(&v1alpha1.PromptProfile{}, sharedReferrers(r.Client, indexAgentProfile)).
+		Watches(&v1alpha1.ModelProvider{}, sharedReferrers(r.Client, indexAgentProvider)).
 		Watches(&v1alpha1.ToolServer{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer),
 			builder.WithPredicates(toolServerChanged())).
 		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -152,12 +151,15 @@ func combineFindings(findings ...finding) finding {
 // resolveProfile finds the Agent's profile and renders both together. hash is the hash of the rendered prompt; it
 // is empty if rendering failed.
 func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent) (f finding, hash string, err error) {
-	name := a.Spec.PromptProfileRef.Name
-	var p v1alpha1.PromptProfile
-	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: a.Namespace, Name: name}, &p); err != nil {
-		if apierrors.IsNotFound(err) {
-			return finding{reason: v1alpha1.ReasonProfileNotFound, message: fmt.Sprintf("PromptProfile %q does not exist", name)}, "", nil
-		}
+	name := a.Spec.PromptProfileRef
+	p, err := r.Sharing.Profile(ctx, r.get, name, a.Namespace)
+	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
+		return finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: refused.Error()}, "", nil
+	}
+	if apierrors.IsNotFound(err) {
+		return finding{reason: v1alpha1.ReasonProfileNotFound, message: fmt.Sprintf("PromptProfile %q does not exist", name)}, "", nil
+	}
+	if err != nil {
 		return finding{}, "", fmt.Errorf("failed to get prompt profile %q: %w", name, err)
 	}
 	switch c := ready(p.Status.Conditions, p.Generation); {
@@ -165,6 +167,11 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 		return finding{
 			reason:  v1alpha1.ReasonProfileNotRendered,
 			message: fmt.Sprintf("PromptProfile %q is not rendered yet", name),
+		}, "", nil
+	case c.Status != metav1.ConditionTrue && p.Namespace != a.Namespace: // its message may have names of its namespace
+		return finding{
+			reason:  v1alpha1.ReasonProfileNotReady,
+			message: fmt.Sprintf("PromptProfile %q is not ready (%s)", name, c.Reason),
 		}, "", nil
 	case c.Status != metav1.ConditionTrue:
 		return finding{
@@ -176,7 +183,7 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 		f := finding{reason: v1alpha1.ReasonInvalidTimeZone, message: err.Error()}
 		return f, "", nil //nolint:nilerr // because the error is the finding
 	}
-	report, err := r.sample(ctx, a, &p)
+	report, err := r.sample(ctx, a, p)
 	if failure, ok := errors.AsType[*translate.UnreadableError](err); ok {
 		return unreadableConfigMap(failure), "", nil
 	}
@@ -209,12 +216,11 @@ func unrenderedReason(err error, field string) string {
 
 // sample renders the Agent's prompt for a Turn without parameters.
 func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1alpha1.PromptProfile) (prompt.Report, error) {
-	maps := r.ConfigMaps(a.Namespace)
-	agent, err := translate.Agent(ctx, a, maps)
+	agent, err := translate.Agent(ctx, a, r.ConfigMaps(a.Namespace))
 	if err != nil {
 		return prompt.Report{}, err
 	}
-	profile, err := translate.Profile(ctx, p, maps)
+	profile, err := translate.Profile(ctx, p, r.ConfigMaps(a.Spec.PromptProfileRef.Key(a.Namespace).Namespace))
 	if err != nil {
 		return prompt.Report{}, err
 	}

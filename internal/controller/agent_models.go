@@ -114,7 +114,7 @@ const consentRecheck = time.Minute
 // recheckConsent returns when to check again whether an Agent may use the objects of other namespaces; 0 if it uses
 // none.
 func recheckConsent(a *v1alpha1.Agent) time.Duration {
-	for _, ref := range providerRefs(a) {
+	for _, ref := range append(providerRefs(a), a.Spec.PromptProfileRef) {
 		if ref.Key(a.Namespace).Namespace != a.Namespace {
 			return consentRecheck
 		}

@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
@@ -143,10 +145,12 @@ func matchingTools(tools []tool.Tool, patterns []string) []tool.Tool {
 // pinned returns the tools that the Agent's profile pins. If there is no profile, it returns none: another
 // condition reports that.
 func (r *AgentReconciler) pinned(ctx context.Context, a *v1alpha1.Agent) ([]string, error) {
-	var p v1alpha1.PromptProfile
-	key := client.ObjectKey{Namespace: a.Namespace, Name: a.Spec.PromptProfileRef.Name}
-	if err := r.Client.Get(ctx, key, &p); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
+	p, err := r.Sharing.Profile(ctx, r.get, a.Spec.PromptProfileRef, a.Namespace)
+	if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to get prompt profile %q: %w", a.Spec.PromptProfileRef, err)
 	}
 	return p.Spec.PinnedTools, nil
 }

@@ -112,10 +112,10 @@ func referrers(c client.Client, list client.ObjectList, field string) handler.Ev
 	})
 }
 
-// agentsOfProvider maps a ModelProvider to the Agents that refer to it, in any namespace.
-func agentsOfProvider(c client.Client) handler.EventHandler {
+// sharedReferrers maps an object to the Agents that refer to it, in any namespace.
+func sharedReferrers(c client.Client, field string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		return requestsFor(ctx, c, &v1alpha1.AgentList{}, metav1.NamespaceAll, indexAgentProvider, client.ObjectKeyFromObject(o).String())
+		return requestsFor(ctx, c, &v1alpha1.AgentList{}, metav1.NamespaceAll, field, client.ObjectKeyFromObject(o).String())
 	})
 }
 
@@ -126,7 +126,8 @@ func agentsOfConfigMap(c client.Client) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		requests := requestsFor(ctx, c, &v1alpha1.AgentList{}, o.GetNamespace(), indexAgentConfigMap, o.GetName())
 		for _, profile := range requestsFor(ctx, c, &v1alpha1.PromptProfileList{}, o.GetNamespace(), indexProfileConfigMap, o.GetName()) {
-			requests = append(requests, requestsFor(ctx, c, &v1alpha1.AgentList{}, o.GetNamespace(), indexAgentProfile, profile.Name)...)
+			requests = append(requests,
+				requestsFor(ctx, c, &v1alpha1.AgentList{}, metav1.NamespaceAll, indexAgentProfile, profile.String())...)
 		}
 		return requests
 	})

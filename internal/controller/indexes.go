@@ -13,7 +13,7 @@ import (
 // The cache finds objects by these fields.
 const (
 	indexProfileConfigMap = "spec:configMapKeyRef.name"
-	indexAgentProfile     = "spec.promptProfileRef.name"
+	indexAgentProfile     = "spec.promptProfileRef"   // as NAMESPACE/NAME
 	indexAgentProvider    = "spec.models.providerRef" // as NAMESPACE/NAME
 	indexAgentConfigMap   = "spec:configMapKeyRef.name"
 	indexAgentToolServer  = "spec.tools.serverRef.name"
@@ -36,7 +36,8 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1alpha1.Agent{}, indexAgentConfigMap, agentConfigMaps},
 		{&v1alpha1.Turn{}, indexTurnConfigMap, awaitedConfigMaps},
 		{&v1alpha1.Agent{}, indexAgentProfile, func(o client.Object) []string {
-			return []string{o.(*v1alpha1.Agent).Spec.PromptProfileRef.Name}
+			a := o.(*v1alpha1.Agent)
+			return []string{a.Spec.PromptProfileRef.Key(a.Namespace).String()}
 		}},
 		{&v1alpha1.Agent{}, indexAgentProvider, func(o client.Object) []string {
 			return providerKeys(o.(*v1alpha1.Agent))

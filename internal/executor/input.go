@@ -136,16 +136,20 @@ func (e *Executor) preparation(
 		c.Status != metav1.ConditionTrue {
 		return prepare.Input{}, agentNotReady(agent.Name, c.Message)
 	}
-	var profile v1alpha1.PromptProfile
-	key := types.NamespacedName{Namespace: t.Namespace, Name: agent.Spec.PromptProfileRef.Name}
-	if err := e.object(ctx, key, &profile); err != nil {
-		if apierrors.IsNotFound(err) {
-			return prepare.Input{}, agentNotReady(agent.Name, fmt.Sprintf("PromptProfile %q does not exist", key.Name))
-		}
-		return prepare.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
+	ref := agent.Spec.PromptProfileRef
+	profile, err := e.Sharing.Profile(ctx, e.object, ref, t.Namespace)
+	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
+		return prepare.Input{}, agentNotReady(agent.Name, refused.Error())
+	}
+	if apierrors.IsNotFound(err) {
+		return prepare.Input{}, agentNotReady(agent.Name, fmt.Sprintf("PromptProfile %q does not exist", ref))
+	}
+	if err != nil {
+		return prepare.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", ref, err)
 	}
 	in, err := translate.Preparation(ctx, translate.Objects{
-		Turn: t, Agent: agent, Profile: &profile, ConfigMaps: e.ConfigMaps(t.Namespace), ManagerSkills: e.ManagerSkills, Session: session,
+		Turn: t, Agent: agent, Profile: profile, ConfigMaps: e.ConfigMaps(t.Namespace),
+		ProfileConfigMaps: e.ConfigMaps(ref.Key(t.Namespace).Namespace), ManagerSkills: e.ManagerSkills, Session: session,
 	}, start)
 	return in, awaitingConfigMap(err, agent.Name)
 }

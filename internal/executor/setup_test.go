@@ -83,10 +83,10 @@ func finished(t *v1alpha1.Turn) {
 // surroundings returns the objects that a Turn needs for its preparation.
 func surroundings() []client.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "helpdesk", Name: name} }
-	ref := func(name string) v1alpha1.ObjectReference { return v1alpha1.ObjectReference{Name: name} }
+	ref := func(name string) v1alpha1.SharedReference { return v1alpha1.SharedReference{Name: name} }
 	return []client.Object{
 		&v1alpha1.Agent{ObjectMeta: meta("support"), Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: ref("house"), Models: []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "demo"}, Model: "m"}},
+			PromptProfileRef: ref("house"), Models: []v1alpha1.ModelReference{{ProviderRef: ref("demo"), Model: "m"}},
 		}},
 		&v1alpha1.PromptProfile{ObjectMeta: meta("house"), Spec: v1alpha1.PromptProfileSpec{Instructions: "Be brief."}},
 		&v1alpha1.ModelProvider{ObjectMeta: meta("demo"), Spec: v1alpha1.ModelProviderSpec{BaseURL: "http://127.0.0.1:1/v1"}},

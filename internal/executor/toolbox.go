@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
@@ -52,10 +54,13 @@ func (e *Executor) pinned(ctx context.Context, agent *v1alpha1.Agent) ([]string,
 	if len(agent.Spec.Tools) == 0 {
 		return nil, nil
 	}
-	var profile v1alpha1.PromptProfile
-	key := client.ObjectKey{Namespace: agent.Namespace, Name: agent.Spec.PromptProfileRef.Name}
-	if err := e.object(ctx, key, &profile); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
+	ref := agent.Spec.PromptProfileRef
+	profile, err := e.Sharing.Profile(ctx, e.object, ref, agent.Namespace)
+	if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to get prompt profile %q: %w", ref, err)
 	}
 	return profile.Spec.PinnedTools, nil
 }

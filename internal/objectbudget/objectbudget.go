@@ -77,7 +77,7 @@ func (b *Budget) Transform(next cache.TransformFunc) cache.TransformFunc {
 		case *v1alpha1.Agent:
 			return admit(b, o, o.Status.Conditions, func(kept *v1alpha1.Agent, c []metav1.Condition) {
 				kept.Spec.Limits, kept.Spec.MaxParallelTurns = o.Spec.Limits, o.Spec.MaxParallelTurns
-				kept.Spec.PromptProfileRef.Name, kept.Status.Conditions = o.Spec.PromptProfileRef.Name, c
+				kept.Spec.PromptProfileRef, kept.Status.Conditions = o.Spec.PromptProfileRef, c
 			}), nil
 		case *v1alpha1.PromptProfile:
 			return admit(b, o, o.Status.Conditions, func(kept *v1alpha1.PromptProfile, c []metav1.Condition) {

@@ -62,8 +62,8 @@ func New(reader client.Reader, now func() time.Time, watched []string) *Checker 
 	return &Checker{reader: reader, now: now, watched: watched, known: map[string]namespace{}}
 }
 
-// Watches reports whether the objects of a namespace can be read.
-func (c *Checker) Watches(namespace string) bool {
+// watches reports whether the objects of a namespace can be read.
+func (c *Checker) watches(namespace string) bool {
 	return len(c.watched) == 0 || slices.Contains(c.watched, namespace)
 }
 
@@ -122,42 +122,44 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (labels.Set, error)
 	return has, nil
 }
 
-// Check returns a *RefusedError unless an object may be used from a namespace. err is the result of reading the object: an
-// object that does not exist is refused like one that is not shared. Any other error is returned.
-func (c *Checker) Check(
-	ctx context.Context, kind string, key client.ObjectKey, err error, allowed *v1alpha1.AllowedNamespaces, from string,
+// Reader reads an object, like the Get of a client.Reader.
+type Reader func(ctx context.Context, key client.ObjectKey, o client.Object) error
+
+// Provider reads a ModelProvider for a namespace. If the reference means an object of that namespace, it returns the
+// error of the reader. Otherwise it returns a *RefusedError if the object does not exist or may not be used.
+func (c *Checker) Provider(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.ModelProvider, error) {
+	p := new(v1alpha1.ModelProvider)
+	return p, c.get(ctx, read, "ModelProvider", ref.Key(from), p, func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }, from)
+}
+
+// Profile is Provider for a PromptProfile.
+func (c *Checker) Profile(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.PromptProfile, error) {
+	p := new(v1alpha1.PromptProfile)
+	return p, c.get(ctx, read, "PromptProfile", ref.Key(from), p, func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }, from)
+}
+
+// get reads an object for a namespace. allowed returns whom the object allows, once it is read.
+func (c *Checker) get(
+	ctx context.Context, read Reader, kind string, key client.ObjectKey, o client.Object, allowed func() *v1alpha1.AllowedNamespaces, from string,
 ) error {
+	if key.Namespace == from {
+		return read(ctx, key, o)
+	}
 	refused := &RefusedError{Kind: kind, Object: key, From: from}
-	if apierrors.IsNotFound(err) {
+	if !c.watches(key.Namespace) {
 		return refused
 	}
-	if err != nil {
-		return fmt.Errorf("failed to get %s %q: %w", kind, key, err)
-	}
-	ok, err := c.Allows(ctx, key.Namespace, allowed, from)
-	if err != nil {
+	if err := read(ctx, key, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			return refused
+		}
 		return err
 	}
-	if !ok {
+	switch ok, err := c.Allows(ctx, key.Namespace, allowed(), from); {
+	case err != nil:
+		return err
+	case !ok:
 		return refused
 	}
 	return nil
-}
-
-// Provider reads a ModelProvider for a namespace with get. If the reference has no namespace, it returns the error of
-// get. Otherwise it returns a *RefusedError if the ModelProvider does not exist or may not be used.
-func (c *Checker) Provider(
-	ctx context.Context, get func(context.Context, client.ObjectKey, client.Object) error, ref v1alpha1.SharedReference, from string,
-) (*v1alpha1.ModelProvider, error) {
-	p, key := new(v1alpha1.ModelProvider), ref.Key(from)
-	if key.Namespace == from {
-		return p, get(ctx, key, p)
-	}
-	if !c.Watches(key.Namespace) {
-		return nil, &RefusedError{Kind: "ModelProvider", Object: key, From: from}
-	}
-	if err := c.Check(ctx, "ModelProvider", key, get(ctx, key, p), p.Spec.AllowedNamespaces, from); err != nil {
-		return nil, err
-	}
-	return p, nil
 }

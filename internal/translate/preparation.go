@@ -22,8 +22,9 @@ type Objects struct {
 	Turn    *v1alpha1.Turn
 	Agent   *v1alpha1.Agent
 	Profile *v1alpha1.PromptProfile
-	// ConfigMaps reads the ConfigMaps to which the objects refer.
-	ConfigMaps ConfigMaps
+	// ConfigMaps reads the ConfigMaps to which the Turn and the Agent refer, and ProfileConfigMaps those to which the
+	// profile refers: it may be in another namespace. If ProfileConfigMaps is nil, it is the same as ConfigMaps.
+	ConfigMaps, ProfileConfigMaps ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
 	// Session is the Session of the Turn, or nil if it has none. It does not hold the history: the engine reads
@@ -46,7 +47,10 @@ func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, 
 	if in.Agent, err = Agent(ctx, o.Agent, o.ConfigMaps); err != nil {
 		return prepare.Input{}, err
 	}
-	if in.Profile, err = Profile(ctx, o.Profile, o.ConfigMaps); err != nil {
+	if o.ProfileConfigMaps == nil {
+		o.ProfileConfigMaps = o.ConfigMaps
+	}
+	if in.Profile, err = Profile(ctx, o.Profile, o.ProfileConfigMaps); err != nil {
 		return prepare.Input{}, err
 	}
 	in.Turn, err = request(ctx, o.Turn, o.ConfigMaps)

@@ -61,7 +61,7 @@ func newAgent(name string, change ...func(*v1alpha1.Agent)) *v1alpha1.Agent {
 	return build(&v1alpha1.Agent{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: v1alpha1.ObjectReference{Name: profile},
+			PromptProfileRef: v1alpha1.SharedReference{Name: profile},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: modelName}},
 		},
 	}, change)

@@ -2,11 +2,13 @@ package controller_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -117,4 +119,48 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(
 			`False ProviderNotReady: ModelProvider "` + owner.namespace + "/" + provider + `" is not ready (SecretNotFound)`))
 	}, SpecTimeout(patience))
+})
+
+var _ = Describe("A PromptProfile of another namespace", func() {
+	// house is the profile of the platform team, with a text from a ConfigMap of its namespace.
+	house := func(allowed *v1alpha1.AllowedNamespaces) *v1alpha1.PromptProfile {
+		return newProfile(profile, func(p *v1alpha1.PromptProfile) {
+			p.Spec.AllowedNamespaces = allowed
+			p.Spec.Contributions = []v1alpha1.Contribution{{
+				Name: "rules", ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "rules", Key: "text"},
+			}}
+		})
+	}
+	rules := func(text string) *corev1.ConfigMap {
+		o := &corev1.ConfigMap{Data: map[string]string{"text": text}}
+		o.Name = "rules"
+		return o
+	}
+	It("is used with the texts of its own namespace", func(ctx SpecContext) {
+		owner, team := newTestEnv(ctx, `rules: []`), newTestEnv(ctx, `rules: [{reply: {text: Fine.}}]`)
+		team.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })
+		owner.create(ctx, rules("Never promise a refund."), house(from(v1alpha1.NamespacesFromAll, nil)))
+		team.create(ctx, rules("Promise every refund."), newSecret(secretName, apiKey), team.newProvider(provider),
+			newAgent(agent, func(a *v1alpha1.Agent) { a.Spec.PromptProfileRef.Namespace = owner.namespace }), newTurn("asks"))
+		team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		prompt := fmt.Sprint(team.heard())
+		Expect(prompt).To(And(ContainSubstring("Never promise a refund."), Not(ContainSubstring("Promise every refund."))))
+
+		By("withdrawing the consent")
+		change(ctx, owner, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) { p.Spec.AllowedNamespaces = nil })
+		Eventually(func(g Gomega) {
+			var a v1alpha1.Agent
+			g.Expect(apiClient.Get(ctx, team.key(agent), &a)).To(Succeed())
+			c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionProfileResolved)
+			g.Expect(c.Reason + ": " + c.Message).To(Equal(`ReferenceNotAllowed: PromptProfile "` + owner.namespace + "/" + profile +
+				`" cannot be used in namespace "` + team.namespace + `": it does not exist, or its spec.allowedNamespaces does not allow ` +
+				`this namespace: ask its owner, or use a PromptProfile of this namespace`))
+		}).WithContext(ctx).Should(Succeed())
+		team.create(ctx, newTurn("later"))
+		team.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
+		change(ctx, owner, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
+			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
+		})
+		team.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(2*patience))
 })

@@ -100,7 +100,7 @@ func (s *testEnv) model(ctx context.Context) *server.Server {
 			Spec:       v1alpha1.PromptProfileSpec{ID: "house", Version: "1.0.0", Instructions: "Answer briefly."},
 		},
 		&v1alpha1.Agent{ObjectMeta: in("support"), Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: v1alpha1.ObjectReference{Name: "house"},
+			PromptProfileRef: v1alpha1.SharedReference{Name: "house"},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "demo"}, Model: "small"}},
 		}},
 	} {

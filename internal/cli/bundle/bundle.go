@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/output"
@@ -71,7 +73,7 @@ type Bundle struct {
 	// Skills are the skills that every Agent may load.
 	Skills []prepare.Skill
 	// read holds the values of the ConfigMap keys that were read. The value of a missing key is nil.
-	read map[v1alpha1.ConfigMapKeyReference]*string
+	read map[configMapKey]*string
 }
 
 // Load reads the manifests and finds the Turn, its Agent and the Agent's PromptProfile. Arguments are more paths,
@@ -107,7 +109,7 @@ func (s *Source) Manifests(ctx context.Context, paths []string) (*manifest.Set, 
 
 // Find returns a Turn of the manifests with the objects that it refers to.
 func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, error) {
-	p := &Bundle{Set: set, Skills: skills, read: map[v1alpha1.ConfigMapKeyReference]*string{}}
+	p := &Bundle{Set: set, Skills: skills, read: map[configMapKey]*string{}}
 	var err error
 	if p.Turn, err = set.Turn(turn); err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
@@ -129,28 +131,37 @@ func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, erro
 // Objects returns the objects from which the messages of the Turn are made.
 func (p *Bundle) Objects() translate.Objects {
 	return translate.Objects{
-		Turn: p.Turn, Agent: p.Agent, Profile: p.Profile, ConfigMaps: p.configMaps,
-		ManagerSkills: p.Skills, Session: p.Session,
+		Turn: p.Turn, Agent: p.Agent, Profile: p.Profile, ConfigMaps: p.configMaps(p.Turn.Namespace),
+		ProfileConfigMaps: p.configMaps(p.Profile.Namespace), ManagerSkills: p.Skills, Session: p.Session,
 	}
 }
 
-// configMaps returns a value of a ConfigMap in the manifests, and stores it in p.read.
-func (p *Bundle) configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
-	p.read[ref] = nil
-	object, ok := p.Set.ConfigMap(p.Turn.Namespace, ref.Name)
-	if !ok {
-		return "", &translate.MissingError{Reason: p.absent(kindConfigMap, ref.Name)}
+// configMapKey is a key of a ConfigMap in a namespace.
+type configMapKey struct {
+	namespace string
+	v1alpha1.ConfigMapKeyReference
+}
+
+// configMaps returns the reader for the ConfigMaps of a namespace in the manifests. It stores the values in p.read.
+func (p *Bundle) configMaps(namespace string) translate.ConfigMaps {
+	return func(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+		key := configMapKey{namespace, ref}
+		p.read[key] = nil
+		object, ok := p.Set.ConfigMap(namespace, ref.Name)
+		if !ok {
+			return "", &translate.MissingError{Reason: p.absentFrom(kindConfigMap, namespace, ref.Name)}
+		}
+		if _, binary := object.BinaryData[ref.Key]; binary {
+			return "", &translate.MissingError{Reason: fmt.Sprintf("key %q of ConfigMap %q is in its binaryData: put the text into data",
+				ref.Key, ref.Name)}
+		}
+		value, err := translate.ConfigMapValue(ref, object.Data)
+		if err != nil {
+			return "", err
+		}
+		p.read[key] = &value
+		return value, nil
 	}
-	if _, binary := object.BinaryData[ref.Key]; binary {
-		return "", &translate.MissingError{Reason: fmt.Sprintf("key %q of ConfigMap %q is in its binaryData: put the text into data",
-			ref.Key, ref.Name)}
-	}
-	value, err := translate.ConfigMapValue(ref, object.Data)
-	if err != nil {
-		return "", err
-	}
-	p.read[ref] = &value
-	return value, nil
 }
 
 // Attach returns the function that reads the attachments of the Turn: see translate.Attach.
@@ -180,19 +191,28 @@ func (p *Bundle) CheckAttachments() error {
 func (p *Bundle) provider(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
 	key := ref.Key(p.Turn.Namespace)
 	object, ok := p.Set.ModelProvider(key.Namespace, key.Name)
-	if !ok {
-		return nil, errors.New(p.absentFrom(kindModelProvider, key.Namespace, key.Name))
+	return object, p.consent(kindModelProvider, key, ok, func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
+}
+
+// consent returns an error if an object does not exist, or does not allow the namespace of the Turn.
+func (p *Bundle) consent(kind string, key types.NamespacedName, exists bool, allowed func() *v1alpha1.AllowedNamespaces) error {
+	if !exists {
+		return errors.New(p.absentFrom(kind, key.Namespace, key.Name))
 	}
-	if a := object.Spec.AllowedNamespaces; key.Namespace != p.Turn.Namespace && (a == nil || a.From == v1alpha1.NamespacesFromSame) {
-		return nil, fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use a %s of this namespace",
-			kindModelProvider, key, p.Turn.Namespace, kindModelProvider)
+	if key.Namespace == p.Turn.Namespace {
+		return nil
 	}
-	return object, nil
+	if a := allowed(); a == nil || a.From == v1alpha1.NamespacesFromSame || a.From == "" {
+		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use a %s of this namespace",
+			kind, key, p.Turn.Namespace, kind)
+	}
+	return nil
 }
 
 // contentsOfConfigMaps is configMaps for attachments, which may be binary.
 func (p *Bundle) contentsOfConfigMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
-	p.read[ref] = nil
+	key := configMapKey{p.Turn.Namespace, ref}
+	p.read[key] = nil
 	object, ok := p.Set.ConfigMap(p.Turn.Namespace, ref.Name)
 	if !ok {
 		return "", &translate.MissingError{Reason: p.absent(kindConfigMap, ref.Name)}
@@ -201,7 +221,7 @@ func (p *Bundle) contentsOfConfigMaps(_ context.Context, ref v1alpha1.ConfigMapK
 	if err != nil {
 		return "", err
 	}
-	p.read[ref] = new(attachment.Digest([]byte(value)))
+	p.read[key] = new(attachment.Digest([]byte(value)))
 	return value, nil
 }
 

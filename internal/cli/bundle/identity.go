@@ -91,7 +91,11 @@ func (p *Bundle) contents(ctx context.Context, now time.Time) map[string]*string
 	}
 	found := make(map[string]*string, len(p.read))
 	for ref, value := range p.read {
-		found[ref.Name+"/"+ref.Key] = value
+		name := ref.Name + "/" + ref.Key
+		if ref.namespace != p.Turn.Namespace {
+			name = ref.namespace + "/" + name
+		}
+		found[name] = value
 	}
 	return found
 }

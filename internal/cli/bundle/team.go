@@ -46,11 +46,13 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 
 // findProfile finds the PromptProfile of the Agent.
 func (p *Bundle) findProfile() error {
-	var ok bool
-	ref := p.Agent.Spec.PromptProfileRef.Name
-	if p.Profile, ok = p.Set.PromptProfile(p.Turn.Namespace, ref); !ok {
-		return exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name, "spec.promptProfileRef.name", kindPromptProfile, ref))
+	key := p.Agent.Spec.PromptProfileRef.Key(p.Turn.Namespace)
+	profile, ok := p.Set.PromptProfile(key.Namespace, key.Name)
+	err := p.consent(kindPromptProfile, key, ok, func() *v1alpha1.AllowedNamespaces { return profile.Spec.AllowedNamespaces })
+	if err != nil {
+		return exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, "spec.promptProfileRef.name", err.Error()))
 	}
+	p.Profile = profile
 	return nil
 }
 
