@@ -19,9 +19,10 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.serverRef) || !has(self.name)",
 // + message="name must be absent if serverRef is given: a server's tools have their own names",fieldPath=".name"
 type AgentTool struct {
-	// serverRef names a ToolServer. Exactly one of serverRef and agentRef must be given.
+	// serverRef names a ToolServer. It may be in another namespace, if its spec.allowedNamespaces allows that. Exactly
+	// one of serverRef and agentRef must be given.
 	// +optional
-	ServerRef *ObjectReference `json:"serverRef,omitempty"`
+	ServerRef *SharedReference `json:"serverRef,omitempty"`
 
 	// agentRef names another Agent, the sub-agent. Each call creates a Turn of that Agent, as a child of the
 	// calling Turn.

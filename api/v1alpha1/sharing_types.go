@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,6 +38,14 @@ func (r SharedReference) String() string {
 		return r.Name
 	}
 	return r.Namespace + "/" + r.Name
+}
+
+// ParseSharedReference returns the reference whose String is this text.
+func ParseSharedReference(text string) SharedReference {
+	if namespace, name, ok := strings.Cut(text, "/"); ok {
+		return SharedReference{Namespace: namespace, Name: name}
+	}
+	return SharedReference{Name: text}
 }
 
 // Key returns the object that the reference means in an object of a namespace.

@@ -66,6 +66,11 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.type != 'MCP' || has(self.mcp)",
 // + message="mcp must be given for a server of type MCP",fieldPath=".mcp"
 type ToolServerSpec struct {
+	// allowedNamespaces says which other namespaces may use the server in their Agents. Its Secrets stay here: no other
+	// namespace can read them. Default: none. Withdrawn consent takes effect at the next call.
+	// +optional
+	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
+
 	// type is the protocol of the server. MCP: the Model Context Protocol over streamable HTTP.
 	// +required
 	Type ToolServerType `json:"type"`

@@ -85,7 +85,7 @@ func (a *attacker) agent(name string, servers ...string) *v1alpha1.Agent {
 		},
 	}}
 	for _, server := range servers {
-		agent.Spec.Tools = append(agent.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: server}})
+		agent.Spec.Tools = append(agent.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.SharedReference{Name: server}})
 	}
 	return agent
 }

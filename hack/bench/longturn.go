@@ -235,7 +235,7 @@ func (s *longServers) count(c *LongCost) {
 // longObjects returns all objects that the long Turn needs, in a namespace of this name.
 func longObjects(name, modelURL, toolsURL string) []client.Object {
 	own := metav1.ObjectMeta{Name: name, Namespace: name}
-	reference := v1alpha1.ObjectReference{Name: name}
+	reference := v1alpha1.SharedReference{Name: name}
 	return []client.Object{
 		newNamespace(name), newProfile(name),
 		&v1alpha1.ModelProvider{ObjectMeta: own, Spec: v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL}},
@@ -243,8 +243,8 @@ func longObjects(name, modelURL, toolsURL string) []client.Object {
 			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: v1alpha1.SharedReference{Name: reference.Name},
-			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
+			PromptProfileRef: reference,
+			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
 			Limits: &v1alpha1.Limits{
 				TimeoutSeconds: new(int32(3600)), MaxSteps: new(int32(100)), MaxToolCalls: new(int32(1000)),

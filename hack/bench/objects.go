@@ -62,7 +62,7 @@ func turnClient(config *rest.Config, version schema.GroupVersion) (rest.Interfac
 // objects returns all objects that a Turn of a namespace needs, in an order in which they can be created.
 func objects(namespace, modelURL string, latency time.Duration) []client.Object {
 	meta := metav1.ObjectMeta{Name: objectName, Namespace: namespace}
-	reference := v1alpha1.ObjectReference{Name: objectName}
+	reference := v1alpha1.SharedReference{Name: objectName}
 	// A slow Turn should show up as slow and not end at its deadline.
 	timeout := int32(math.Ceil(latency.Seconds())) + 600
 	return []client.Object{
@@ -76,8 +76,8 @@ func objects(namespace, modelURL string, latency time.Duration) []client.Object 
 			ID: objectName, Version: "1.0.0", Instructions: "Answer in one sentence.",
 		}},
 		&v1alpha1.Agent{ObjectMeta: meta, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: v1alpha1.SharedReference{Name: reference.Name},
-			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
+			PromptProfileRef: reference,
+			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
 			Limits:           &v1alpha1.Limits{TimeoutSeconds: &timeout},
 		}},
 	}

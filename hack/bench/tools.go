@@ -146,7 +146,7 @@ func toolObjects(modelURL, toolsURL string) []client.Object {
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
 			PromptProfileRef: v1alpha1.SharedReference{Name: objectName},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: toolsName}, Model: modelName}},
-			Tools:            []v1alpha1.AgentTool{{ServerRef: &v1alpha1.ObjectReference{Name: toolsName}}},
+			Tools:            []v1alpha1.AgentTool{{ServerRef: &v1alpha1.SharedReference{Name: toolsName}}},
 			Limits: &v1alpha1.Limits{
 				TimeoutSeconds: new(int32(seconds)), MaxSteps: new(int32(30)),
 				MaxToolCalls: new(int32(100)),

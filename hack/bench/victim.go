@@ -231,7 +231,7 @@ func (l *VictimLoad) failures() int { return sumOf(l.Failed) }
 // victimObjects returns a ModelProvider, a ToolServer and an Agent with this name.
 func victimObjects(name, modelURL, toolsURL string) []client.Object {
 	own := metav1.ObjectMeta{Name: name, Namespace: victimNamespace}
-	reference := v1alpha1.ObjectReference{Name: name}
+	reference := v1alpha1.SharedReference{Name: name}
 	return []client.Object{
 		&v1alpha1.ModelProvider{ObjectMeta: own, Spec: v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL}},
 		&v1alpha1.ToolServer{ObjectMeta: own, Spec: v1alpha1.ToolServerSpec{
@@ -239,7 +239,7 @@ func victimObjects(name, modelURL, toolsURL string) []client.Object {
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
 			PromptProfileRef: v1alpha1.SharedReference{Name: victimNamespace},
-			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: reference.Name}, Model: modelName}},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
 		}},
 	}

@@ -75,9 +75,9 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 
 // agent returns an Agent that uses a ModelProvider, the test's tool server and other tools.
 func agent(phase, name, provider string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
-	reference := v1alpha1.ObjectReference{Name: objectName}
+	reference := v1alpha1.SharedReference{Name: objectName}
 	return &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase}, Spec: v1alpha1.AgentSpec{
-		PromptProfileRef: v1alpha1.SharedReference{Name: reference.Name},
+		PromptProfileRef: reference,
 		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: modelName}},
 		Tools:            append([]v1alpha1.AgentTool{{ServerRef: &reference, RequireApproval: []string{toolWipe}}}, tools...),
 		// A Turn must end with its answer, even after long outages.

@@ -51,7 +51,7 @@ func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.Agent{}, builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.PromptProfile{}, sharedReferrers(r.Client, indexAgentProfile)).
 		Watches(&v1alpha1.ModelProvider{}, sharedReferrers(r.Client, indexAgentProvider)).
-		Watches(&v1alpha1.ToolServer{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer),
+		Watches(&v1alpha1.ToolServer{}, sharedReferrers(r.Client, indexAgentToolServer),
 			builder.WithPredicates(toolServerChanged())).
 		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(fairOptions(renderingsAtOnce, renderingsOfNamespace))

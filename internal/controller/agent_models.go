@@ -114,7 +114,13 @@ const consentRecheck = time.Minute
 // recheckConsent returns when to check again whether an Agent may use the objects of other namespaces; 0 if it uses
 // none.
 func recheckConsent(a *v1alpha1.Agent) time.Duration {
-	for _, ref := range append(providerRefs(a), a.Spec.PromptProfileRef) {
+	refs := append(providerRefs(a), a.Spec.PromptProfileRef)
+	for _, t := range a.Spec.Tools {
+		if t.ServerRef != nil {
+			refs = append(refs, *t.ServerRef)
+		}
+	}
+	for _, ref := range refs {
 		if ref.Key(a.Namespace).Namespace != a.Namespace {
 			return consentRecheck
 		}

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -91,5 +92,11 @@ func callers(c client.Client) handler.EventHandler {
 
 // subAgentNames returns the sub-agents that an Agent names, each once, in order.
 func subAgentNames(a *v1alpha1.Agent) []string {
-	return uniqueNames(a, func(t v1alpha1.AgentTool) *v1alpha1.ObjectReference { return t.AgentRef })
+	var names []string
+	for _, t := range a.Spec.Tools {
+		if t.AgentRef != nil && !slices.Contains(names, t.AgentRef.Name) {
+			names = append(names, t.AgentRef.Name)
+		}
+	}
+	return names
 }

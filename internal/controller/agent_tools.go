@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
@@ -34,10 +33,11 @@ type toolFindings struct {
 	agent *v1alpha1.Agent
 	// offers holds the offers of the entries, in order.
 	offers []tool.Offer
-	// missingServers and missingAgents name ToolServers and sub-agents that do not exist. unasked names ToolServers
+	// missingServers and missingAgents name ToolServers and sub-agents that do not exist. refusedServers say which
+	// ToolServers of other namespaces may not be used. unasked names ToolServers
 	// whose tools are not known yet, because they have not been asked or are new and do not answer. notes holds
 	// further remarks for people.
-	missingServers, missingAgents, unasked, notes []string
+	missingServers, missingAgents, refusedServers, unasked, notes []string
 	// after is when to check again; 0 if an event will do so.
 	after time.Duration
 }
@@ -72,23 +72,27 @@ func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (
 
 // addServer adds the tools that a ToolServer offers.
 func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, entry *v1alpha1.AgentTool) error {
-	name := entry.ServerRef.Name
-	var s v1alpha1.ToolServer
-	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: found.agent.Namespace, Name: name}, &s); err != nil {
-		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("failed to get tool server %q: %w", name, err)
-		}
+	name := entry.ServerRef.String()
+	s, err := r.Sharing.ToolServer(ctx, r.get, *entry.ServerRef, found.agent.Namespace)
+	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
+		found.refusedServers = append(found.refusedServers, refused.Error())
+		return nil
+	}
+	if apierrors.IsNotFound(err) {
 		found.missingServers = append(found.missingServers, fmt.Sprintf("ToolServer %q does not exist", name))
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("failed to get tool server %q: %w", name, err)
 	}
 	// The notes give the reason and not the message. The message is on the ToolServer, and each change of it would
 	// be written to every Agent.
 	c, known := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady), s.Status.LastDiscoveryTime != nil
-	why, left := r.awaitedNew("ToolServer", &s, c)
+	why, left := r.awaitedNew("ToolServer", s, c)
 	switch {
-	case !wasAsked(&s) && c != nil && c.ObservedGeneration == s.Generation:
+	case !wasAsked(s) && c != nil && c.ObservedGeneration == s.Generation:
 		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q could not be asked for its tools yet (%s)", name, c.Reason))
-	case !wasAsked(&s):
+	case !wasAsked(s):
 		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q is not checked yet", name))
 	case !known && why != "":
 		found.unasked, found.after = append(found.unasked, why), earliest(found.after, left)
@@ -97,7 +101,7 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	case c != nil && c.Status != metav1.ConditionTrue:
 		found.note("ToolServer %q is not ready (%s) and was never reached: turns run without its tools until it is", name, c.Reason)
 	}
-	tools, unusable := toolsInStatus(&s)
+	tools, unusable := toolsInStatus(s)
 	found.offer(entry, name, tools)
 	if n := len(matchingTools(unusable, entry.Allow)); n > 0 {
 		found.note("models cannot be offered %d of the tools of ToolServer %q: see its status.tools[].unusable", n, name)
@@ -215,12 +219,14 @@ func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 
 // combined returns the finding for all entries together.
 func (f *toolFindings) combined() finding {
-	all := slices.Concat(f.missingServers, f.missingAgents, f.unasked, f.notes)
+	all := slices.Concat(f.missingServers, f.missingAgents, f.refusedServers, f.unasked, f.notes)
 	switch {
 	case len(f.missingServers) > 0:
 		return finding{reason: v1alpha1.ReasonToolServerNotFound, message: joinNotes(all)}
 	case len(f.missingAgents) > 0:
 		return finding{reason: v1alpha1.ReasonSubAgentNotFound, message: joinNotes(all)}
+	case len(f.refusedServers) > 0:
+		return finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: joinNotes(all)}
 	case len(f.unasked) > 0:
 		return finding{reason: v1alpha1.ReasonToolServerNotReady, message: joinNotes(all), after: f.after}
 	case len(all) > 0:
@@ -243,17 +249,16 @@ func joinNotes(remarks []string) string {
 	return strings.Join(once, "; ")
 }
 
-// toolServerNames returns the ToolServers that an Agent names, each once, in order.
-func toolServerNames(a *v1alpha1.Agent) []string {
-	return uniqueNames(a, func(t v1alpha1.AgentTool) *v1alpha1.ObjectReference { return t.ServerRef })
-}
-
-func uniqueNames(a *v1alpha1.Agent, ref func(v1alpha1.AgentTool) *v1alpha1.ObjectReference) []string {
-	var names []string
+// toolServerKeys returns the ToolServers that an Agent names as NAMESPACE/NAME, each once, in order.
+func toolServerKeys(a *v1alpha1.Agent) []string {
+	var keys []string
 	for _, t := range a.Spec.Tools {
-		if to := ref(t); to != nil && !slices.Contains(names, to.Name) {
-			names = append(names, to.Name)
+		if t.ServerRef == nil {
+			continue
+		}
+		if key := t.ServerRef.Key(a.Namespace).String(); !slices.Contains(keys, key) {
+			keys = append(keys, key)
 		}
 	}
-	return names
+	return keys
 }

@@ -85,7 +85,7 @@ func toolsNamed(n int, format string) []v1alpha1.DiscoveredTool {
 }
 
 func ofServer(name string, change ...func(*v1alpha1.AgentTool)) v1alpha1.AgentTool {
-	entry := v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}}
+	entry := v1alpha1.AgentTool{ServerRef: &v1alpha1.SharedReference{Name: name}}
 	for _, f := range change {
 		f(&entry)
 	}

@@ -42,7 +42,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1alpha1.Agent{}, indexAgentProvider, func(o client.Object) []string {
 			return providerKeys(o.(*v1alpha1.Agent))
 		}},
-		{&v1alpha1.Agent{}, indexAgentToolServer, func(o client.Object) []string { return toolServerNames(o.(*v1alpha1.Agent)) }},
+		{&v1alpha1.Agent{}, indexAgentToolServer, func(o client.Object) []string { return toolServerKeys(o.(*v1alpha1.Agent)) }},
 		{&v1alpha1.Agent{}, indexAgentSubAgent, func(o client.Object) []string { return subAgentNames(o.(*v1alpha1.Agent)) }},
 		{&v1alpha1.Turn{}, indexTurnAgent, turnAgent},
 		{&v1alpha1.Turn{}, indexTurnExecutor, func(o client.Object) []string {

@@ -22,8 +22,11 @@ func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 		Agent: agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, agent.Spec.Limits), Servers: r.executor.Servers,
 		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, agent.Spec.Limits),
 		Server: func(ctx context.Context, name string) (*v1alpha1.ToolServer, error) {
-			var s v1alpha1.ToolServer
-			return &s, r.entry(ctx, agent, "ToolServer", name, &s)
+			s, err := r.executor.Sharing.ToolServer(ctx, r.executor.object, v1alpha1.ParseSharedReference(name), t.Namespace)
+			if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
+				return nil, agentNotReady(agent.Name, refused.Error())
+			}
+			return s, r.found(agent, "ToolServer", name, err)
 		},
 		SubAgent: func(ctx context.Context, name string) (*v1alpha1.Agent, error) {
 			var a v1alpha1.Agent
@@ -41,7 +44,11 @@ func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 
 // entry reads the object that an entry of the Agent's tools names.
 func (r *run) entry(ctx context.Context, agent *v1alpha1.Agent, kind, name string, object client.Object) error {
-	err := r.executor.object(ctx, client.ObjectKey{Namespace: r.turn.Namespace, Name: name}, object)
+	return r.found(agent, kind, name, r.executor.object(ctx, client.ObjectKey{Namespace: r.turn.Namespace, Name: name}, object))
+}
+
+// found returns the error of reading an object that an entry of the Agent's tools names.
+func (r *run) found(agent *v1alpha1.Agent, kind, name string, err error) error {
 	if apierrors.IsNotFound(err) {
 		return agentNotReady(agent.Name, fmt.Sprintf("%s %q does not exist", kind, name))
 	}

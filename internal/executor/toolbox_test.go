@@ -24,7 +24,7 @@ func agentTool(name string) v1alpha1.AgentTool {
 }
 
 func serverTools(name string) v1alpha1.AgentTool {
-	return v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}}
+	return v1alpha1.AgentTool{ServerRef: &v1alpha1.SharedReference{Name: name}}
 }
 
 func TestToolboxOfATurn(t *testing.T) {

@@ -138,6 +138,12 @@ func (c *Checker) Profile(ctx context.Context, read Reader, ref v1alpha1.SharedR
 	return p, c.get(ctx, read, "PromptProfile", ref.Key(from), p, func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }, from)
 }
 
+// ToolServer is Provider for a ToolServer.
+func (c *Checker) ToolServer(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.ToolServer, error) {
+	s := new(v1alpha1.ToolServer)
+	return s, c.get(ctx, read, "ToolServer", ref.Key(from), s, func() *v1alpha1.AllowedNamespaces { return s.Spec.AllowedNamespaces }, from)
+}
+
 // get reads an object for a namespace. allowed returns whom the object allows, once it is read.
 func (c *Checker) get(
 	ctx context.Context, read Reader, kind string, key client.ObjectKey, o client.Object, allowed func() *v1alpha1.AllowedNamespaces, from string,

@@ -79,7 +79,7 @@ func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) er
 			continue
 		}
 		// The schema that the Turn knows went through Expose, which completes a schema.
-		if now := tool.Expose([]tool.Offer{{Server: server.Name, Tools: []tool.Tool{t}}}, nil); len(now) == 1 &&
+		if now := tool.Expose([]tool.Offer{{Server: r.source.Server, Tools: []tool.Tool{t}}}, nil); len(now) == 1 &&
 			now[0].SchemaHash() == r.schema {
 			return nil
 		}
@@ -94,7 +94,7 @@ func (r *route) server(ctx context.Context) (*v1alpha1.ToolServer, error) {
 	if err != nil {
 		return nil, &tool.Error{
 			Class:   tool.Unavailable,
-			Message: fmt.Sprintf("tool server %q no longer exists", r.source.Server), Err: err,
+			Message: fmt.Sprintf("tool server %q no longer exists, or may no longer be used", r.source.Server), Err: err,
 		}
 	}
 	return server, nil

@@ -42,7 +42,7 @@ type Box struct {
 	Depth, MaxDepth int
 	// MaxDescendants is how many Turns sub-agents may create. If it is 0, the Turn has no sub-agents.
 	MaxDescendants int
-	// Server returns the ToolServer, and SubAgent the Agent, with a name.
+	// Server returns the ToolServer, and SubAgent the Agent, with a name. The name of a ToolServer may be NAMESPACE/NAME.
 	Server   func(ctx context.Context, name string) (*v1alpha1.ToolServer, error)
 	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
 	// Servers holds the connections to ToolServers.
@@ -62,15 +62,15 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 		}
 		switch {
 		case entry.ServerRef != nil:
-			server, err := b.Server(ctx, entry.ServerRef.Name)
+			server, err := b.Server(ctx, entry.ServerRef.String())
 			if err != nil {
-				return nil, fmt.Errorf("failed to get tool server %q: %w", entry.ServerRef.Name, err)
+				return nil, fmt.Errorf("failed to get tool server %q: %w", entry.ServerRef, err)
 			}
-			o.Server, o.UID = server.Name, string(server.UID)
+			o.Server, o.UID = entry.ServerRef.String(), string(server.UID)
 			o.Tools, err = b.Servers.Tools(ctx, server)
 			o.Missing = errors.Is(err, ErrUnknown)
 			if err != nil && !o.Missing {
-				return nil, fmt.Errorf("failed to get the tools of tool server %q: %w", server.Name, err)
+				return nil, fmt.Errorf("failed to get the tools of tool server %q: %w", o.Server, err)
 			}
 		case entry.AgentRef != nil && b.Depth < b.MaxDepth && b.MaxDescendants > 0:
 			agent, err := b.SubAgent(ctx, entry.AgentRef.Name)

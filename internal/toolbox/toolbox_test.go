@@ -31,7 +31,7 @@ func (fakeServers) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil
 func boxOf(servers fakeServers, names ...string) *toolbox.Box {
 	agent := &v1alpha1.Agent{}
 	for _, name := range names {
-		agent.Spec.Tools = append(agent.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}})
+		agent.Spec.Tools = append(agent.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.SharedReference{Name: name}})
 	}
 	return &toolbox.Box{Agent: agent, Servers: servers, Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
 		return &v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil

@@ -42,6 +42,7 @@ var _ = Describe("Agent's tools", func() {
 		Entry("the longest name", tooled(`{agentRef: {name: a}, name: `+strings.Repeat("n", 64)+`}`)),
 		Entry("the same server twice, with different bounds",
 			tooled(`{serverRef: {name: a}, allow: [x], maxCalls: 1}, {serverRef: {name: a}, allow: [z]}`)),
+		Entry("a server of another namespace", tooled(`{serverRef: {name: a, namespace: b}}`)),
 		Entry("as many as there may be", tooled(numbered(32, `{serverRef: {name: s%d}}`))),
 		Entry("as many patterns as there may be",
 			tooled(`{serverRef: {name: a}, allow: [`+numbered(64, "p%d")+`], requireApproval: [`+numbered(64, "p%d")+`]}`)),
@@ -64,8 +65,10 @@ var _ = Describe("Agent's tools", func() {
 			"exactly one of serverRef and agentRef must be given"),
 		Entry("a server with an invalid name", tooled(`{serverRef: {name: A_b}}`), "spec.tools[0].serverRef.name",
 			"name must be a lower-case DNS name"),
-		Entry("a server of another namespace", tooled(`{serverRef: {name: a, namespace: b}}`),
-			"spec.tools[0].serverRef.namespace", "unknown field"),
+		Entry("a server of a namespace with an invalid name", tooled(`{serverRef: {name: a, namespace: b.c}}`),
+			"spec.tools[0].serverRef.namespace", "namespace must be a lower-case DNS label"),
+		Entry("a sub-agent of another namespace", tooled(`{agentRef: {name: a, namespace: b}}`),
+			"spec.tools[0].agentRef.namespace", "unknown field"),
 		Entry("patterns of a sub-agent", tooled(`{agentRef: {name: a}, allow: ["*"]}`), "spec.tools[0].allow",
 			"allow must be absent if agentRef is given"),
 		Entry("a name for the tools of a server", tooled(`{serverRef: {name: a}, name: b}`), "spec.tools[0].name",
@@ -128,6 +131,7 @@ var _ = Describe("Agent's tools", func() {
 var _ = Describe("PromptProfile's pinned tools", func() {
 	DescribeTable("accept",
 		func(ctx SpecContext, patch string) { accepted(ctx, profileBase, patch) },
+		Entry("a server of another namespace", tooled(`{serverRef: {name: a, namespace: b}}`)),
 		Entry("as many as there may be", `spec: {pinnedTools: [`+numbered(32, "t%d")+`]}`),
 		Entry("the longest name", `spec: {pinnedTools: [`+strings.Repeat("t", 64)+`]}`),
 	)

@@ -164,3 +164,43 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 		team.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
 })
+
+var _ = Describe("A ToolServer of another namespace", func() {
+	It("is called with its own key until its owner withdraws the consent", func(ctx SpecContext) {
+		owner, team := newTestEnv(ctx, `rules: []`), newTestEnv(ctx, calling("look"))
+		team.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })
+		host := newToolHost("look")
+		host.token.Store(new(platformKey))
+		owner.create(ctx, newSecret(secretName, platformKey), newToolServer("tickets", host.url, func(s *v1alpha1.ToolServer) {
+			s.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: secretName, Key: keyName}
+			s.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
+		}))
+		shared := owner.namespace + "/tickets"
+		team.create(ctx, team.basics(func(a *v1alpha1.Agent) {
+			a.Spec.Tools = []v1alpha1.AgentTool{{ServerRef: &v1alpha1.SharedReference{Namespace: owner.namespace, Name: "tickets"}}}
+		})...)
+		team.create(ctx, newTurn("call-1"))
+		t := team.reaches(ctx, "call-1", v1alpha1.TurnReasonCompleted)
+		Expect(outcomes(t)).To(Equal([]string{"look Succeeded"}))
+		var a v1alpha1.Agent
+		Expect(apiClient.Get(ctx, team.key(agent), &a)).To(Succeed())
+		Expect(a.Status.Tools[0].Server).To(Equal(shared))
+
+		By("withdrawing the consent while the model thinks")
+		open := team.hold()
+		team.create(ctx, newTurn("call-2"))
+		Eventually(team.gate.waiting.Load).WithContext(ctx).Should(BeEquivalentTo(1))
+		change(ctx, owner, "tickets", &v1alpha1.ToolServer{}, func(s *v1alpha1.ToolServer) { s.Spec.AllowedNamespaces = nil })
+		Eventually(func(g Gomega) {
+			var a v1alpha1.Agent
+			g.Expect(apiClient.Get(ctx, team.key(agent), &a)).To(Succeed())
+			c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionToolsResolved)
+			g.Expect(c.Reason + ": " + c.Message).To(HavePrefix(`ReferenceNotAllowed: ToolServer "` + shared + `" cannot be used in namespace "` +
+				team.namespace + `"`))
+		}).WithContext(ctx).Should(Succeed())
+		open()
+		t = team.reaches(ctx, "call-2", v1alpha1.TurnReasonCompleted)
+		Expect(outcomes(t)).To(Equal([]string{"look Failed"}))
+		Expect(team.lastMessage()).To(ContainSubstring(`tool server "` + shared + `" no longer exists, or may no longer be used`))
+	}, SpecTimeout(2*patience))
+})

@@ -101,7 +101,7 @@ func newToolServer(name, url string, change ...func(*v1alpha1.ToolServer)) *v1al
 func withTools(servers ...string) func(*v1alpha1.Agent) {
 	return func(a *v1alpha1.Agent) {
 		for _, name := range servers {
-			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}})
+			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.SharedReference{Name: name}})
 		}
 	}
 }

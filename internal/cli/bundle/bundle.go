@@ -302,7 +302,7 @@ func (p *Bundle) ObjectNames() []ObjectName {
 		case entry.AgentRef != nil:
 			o = ObjectName{kindAgent, entry.AgentRef.Name}
 		case entry.ServerRef != nil:
-			o = ObjectName{kindToolServer, entry.ServerRef.Name}
+			o = ObjectName{kindToolServer, entry.ServerRef.String()}
 		}
 		if !slices.Contains(all, o) {
 			all = append(all, o)

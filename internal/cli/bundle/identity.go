@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -51,7 +52,7 @@ func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error)
 			}
 		}
 		for _, s := range member.ToolServers() {
-			inputs.ToolServers[s.Name] = s.Spec
+			inputs.ToolServers[p.nameOf(s)] = s.Spec
 		}
 		if name != p.Agent.Name {
 			inputs.SubAgents[name] = subAgentSpec{member.Agent.Spec, member.Profile.Name, member.Profile.Spec}
@@ -116,4 +117,12 @@ func (p *Bundle) sessionOf(name string) *v1alpha1.Session {
 func sessionUID(namespace, name string) types.UID {
 	data, _ := json.Marshal(map[string]string{"Session": name, "Namespace": namespace}) // maps of strings always marshal
 	return UIDOf(data)
+}
+
+// nameOf returns the name of an object, with its namespace unless that is the Turn's.
+func (p *Bundle) nameOf(o client.Object) string {
+	if o.GetNamespace() == p.Turn.Namespace {
+		return o.GetName()
+	}
+	return o.GetNamespace() + "/" + o.GetName()
 }

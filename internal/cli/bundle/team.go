@@ -20,8 +20,8 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 	for i, entry := range p.Agent.Spec.Tools {
 		field := func(ref string) string { return fmt.Sprintf("spec.tools[%d].%s.name", i, ref) }
 		if ref := entry.ServerRef; ref != nil {
-			if _, ok := p.Set.ToolServer(p.Turn.Namespace, ref.Name); !ok {
-				return exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("serverRef"), kindToolServer, ref.Name))
+			if _, err := p.toolServer(*ref); err != nil {
+				return exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field("serverRef"), err.Error()))
 			}
 		}
 		ref := entry.AgentRef
@@ -56,6 +56,13 @@ func (p *Bundle) findProfile() error {
 	return nil
 }
 
+// toolServer returns a ToolServer as provider returns a ModelProvider.
+func (p *Bundle) toolServer(ref v1alpha1.SharedReference) (*v1alpha1.ToolServer, error) {
+	key := ref.Key(p.Turn.Namespace)
+	object, ok := p.Set.ToolServer(key.Namespace, key.Name)
+	return object, p.consent(kindToolServer, key, ok, func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
+}
+
 // ToolServers returns the ToolServers of the Agent, in the order of its tools.
 func (p *Bundle) ToolServers() []*v1alpha1.ToolServer {
 	var all []*v1alpha1.ToolServer
@@ -63,7 +70,7 @@ func (p *Bundle) ToolServers() []*v1alpha1.ToolServer {
 		if entry.ServerRef == nil {
 			continue
 		}
-		if s, ok := p.Set.ToolServer(p.Turn.Namespace, entry.ServerRef.Name); ok {
+		if s, err := p.toolServer(*entry.ServerRef); err == nil {
 			all = append(all, s)
 		}
 	}

@@ -22,8 +22,7 @@ func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 		Agent: p.Agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, p.Agent.Spec.Limits), Servers: servers,
 		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, p.Agent.Spec.Limits),
 		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
-			server, ok := p.Set.ToolServer(t.Namespace, name)
-			return server, goneUnless(ok, kindToolServer, name)
+			return p.toolServer(v1alpha1.ParseSharedReference(name))
 		},
 		SubAgent: func(_ context.Context, name string) (*v1alpha1.Agent, error) {
 			agent, ok := p.Set.Agent(t.Namespace, name)
