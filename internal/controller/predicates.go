@@ -3,6 +3,7 @@ package controller
 import (
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -36,7 +37,7 @@ func createdWithoutSession() predicate.Predicate {
 
 // toolServerChanged passes the changes of a ToolServer that an Agent's status reports: its tools, its readiness, and
 // whether it was asked for its tools at all. A check without news does not pass, and neither does a new spec of a
-// server whose tools are known.
+// server whose tools are known, unless it changes which namespaces may use the server.
 func toolServerChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -49,7 +50,8 @@ func toolServerChanged() predicate.Predicate {
 			is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
 			return before.UID != after.UID || (was == nil) != (is == nil) || wasAsked(before) != wasAsked(after) ||
 				(was != nil && (was.Status != is.Status || was.Reason != is.Reason)) ||
-				before.Status.ToolCount != after.Status.ToolCount || !slices.Equal(before.Status.Tools, after.Status.Tools)
+				before.Status.ToolCount != after.Status.ToolCount || !slices.Equal(before.Status.Tools, after.Status.Tools) ||
+				!equality.Semantic.DeepEqual(before.Spec.AllowedNamespaces, after.Spec.AllowedNamespaces)
 		},
 	}
 }

@@ -64,6 +64,9 @@ func TestToolServerChanged(t *testing.T) {
 		}, true},
 		"more tools than are listed": {"patterns may match these", func(s *v1alpha1.ToolServer) { s.Status.ToolCount = 300 }, true},
 		"another spec":               {"its result is discovered first", func(s *v1alpha1.ToolServer) { s.Generation++ }, false},
+		"other namespaces": {"Agents of others depend on it", func(s *v1alpha1.ToolServer) {
+			s.Spec.AllowedNamespaces = &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromAll}
+		}, true},
 		"an unchanged result": {"there is nothing to report", func(s *v1alpha1.ToolServer) {
 			s.Status.ServerVersion, s.Status.LastDiscoveryTime = "2", nil
 		}, false},
