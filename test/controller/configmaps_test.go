@@ -142,12 +142,12 @@ var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
-		s.create(ctx, newTurn("waits", contributing("terms")), newTurn("gives-up", contributing("terms"), startWithin(5)))
+		s.create(ctx, newTurn("waits", contributing("terms")), newTurn("gives-up", contributing("terms"), startWithin(20)))
 		// A Turn that no manager has seen before its deadline was never Pending.
 		s.reaches(ctx, "gives-up", v1alpha1.TurnReasonPending)
 		why := `ConfigMap "terms", which spec.context.contributions[0].configMapKeyRef names, does not exist`
 		ended := s.reaches(ctx, "gives-up", v1alpha1.TurnReasonDeadlineExceeded)
-		Expect(message(ended)).To(Equal("the turn did not start within 5s (limits.startingDeadlineSeconds); it was Pending: " + why))
+		Expect(message(ended)).To(Equal("the turn did not start within 20s (limits.startingDeadlineSeconds); it was Pending: " + why))
 		t := s.reaches(ctx, "waits", v1alpha1.TurnReasonPending)
 		Expect(message(t)).To(Equal(why))
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Pending", "Reconciling=True Pending"))

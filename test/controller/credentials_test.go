@@ -30,12 +30,12 @@ var _ = Describe("A Turn without credentials", func() {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		objects := s.basics()
-		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("late", startWithin(5)))
+		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("late", startWithin(20)))
 		// A Turn that no manager has seen before its deadline was never WaitingForAgent.
 		s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForAgent)
 		t := s.reaches(ctx, "late", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(message(t)).To(And(
-			HavePrefix("the turn did not start within 5s (limits.startingDeadlineSeconds); it was WaitingForAgent: "),
+			HavePrefix("the turn did not start within 20s (limits.startingDeadlineSeconds); it was WaitingForAgent: "),
 			ContainSubstring(`Secret "model-key" does not exist`)))
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopDeadline))
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=False DeadlineExceeded", "Stalled=True DeadlineExceeded"))

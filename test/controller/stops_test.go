@@ -146,7 +146,7 @@ var stops = []stop{
 		status: metav1.ConditionFalse, reason: v1alpha1.TurnReasonInvalidSpec, stop: v1alpha1.StopInvalidSpec, free: true,
 	},
 	{
-		name: "deadline", turn: timeout(10), status: metav1.ConditionFalse,
+		name: "deadline", turn: timeout(30), status: metav1.ConditionFalse,
 		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline,
 		text: looked + "deadline.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ToolCalls: 1},
 	},
