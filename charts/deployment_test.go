@@ -2,6 +2,7 @@ package charts_test
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -419,15 +420,15 @@ func TestAlerts(t *testing.T) {
 			name = fields["record"]
 		}
 		names = append(names, fmt.Sprint(name))
-		if expr := fmt.Sprint(fields["expr"]); !strings.Contains(expr, "capstan_") && !strings.Contains(expr, "capstan:") {
+		if expr := fmt.Sprint(fields["expr"]); !regexp.MustCompile(`capstan[_:]|gen_ai_client_`).MatchString(expr) {
 			t.Errorf("%s looks at %q, want metrics of Capstan", name, expr)
 		}
 	}
 	want := []string{
 		"capstan:journals_lost:increase15m", "capstan:turns_ended:increase15m", "capstan:turn_wait_seconds_bucket:increase15m",
-		"CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost",
+		"capstan:model_requests:increase15m", "CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost",
 		"CapstanTurnsQueue", "CapstanTurnsWaitLong",
-		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanModelUnavailable", "CapstanClockDiffers",
+		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanModelUnavailable", "CapstanModelRequestsFail", "CapstanClockDiffers",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("rules: -want +got:\n%s", diff)

@@ -90,6 +90,28 @@ func TestPromtoolAcceptsAlertsAndDashboard(t *testing.T) {
 	}
 }
 
+// TestPromtoolAcceptsQueriesOfSLIs checks the queries of docs/slis.md with promtool.
+func TestPromtoolAcceptsQueriesOfSLIs(t *testing.T) {
+	page, err := os.ReadFile("../docs/slis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```promql\n(.+?)```").FindAllSubmatch(page, -1)
+	if len(blocks) < 5 {
+		t.Fatalf("docs/slis.md has %d queries: these cannot be all", len(blocks))
+	}
+	var rules []map[string]string
+	for _, b := range blocks {
+		rules = append(rules, map[string]string{"record": "sli:query", "expr": string(b[1])})
+	}
+	text, err := yaml.Marshal(map[string]any{"groups": []map[string]any{{"name": "slis", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPrometheus(t)
+	p.run(t, "check", "rules", "--lint=none", p.put(t, "slis.yaml", text))
+}
+
 // TestAlertsOfARelease checks that the alerts contain the namespace if the chart sets up the scraping of its Pods.
 // Then another release cannot hide that this one is down.
 func TestAlertsOfARelease(t *testing.T) {

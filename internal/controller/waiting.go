@@ -75,12 +75,12 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now tim
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !ok {
-		w.drop(key)
+		w.end(key, now)
 		return false, false, 0
 	}
 	known, seen := w.turns[key]
 	if !seen || known.uid != t.UID || known.reason != reason {
-		w.drop(key)
+		w.end(key, now)
 		known = waitingTurn{uid: t.UID, reason: reason, since: now}
 		w.count(metrics.Wait{Namespace: t.Namespace, Reason: reason}, 1)
 	}
@@ -94,6 +94,14 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now tim
 	known.warned = true
 	warn, last = w.takeWarning(metrics.Wait{Namespace: t.Namespace, Reason: reason}, now)
 	return warn, last, 0
+}
+
+// end drops a Turn whose wait has ended, and counts the wait.
+func (w *waitingTurns) end(key client.ObjectKey, now time.Time) {
+	if known, seen := w.turns[key]; seen {
+		metrics.Waited(key.Namespace, known.reason, now.Sub(known.since))
+		w.drop(key)
+	}
 }
 
 // forget drops a deleted Turn.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -93,6 +94,51 @@ func TestLongWaitEmitsOneEventPerCause(t *testing.T) {
 	}
 	if n := b.turns.waiting.countsByCause(); len(n) > 0 {
 		t.Errorf("waiting Turns = %v, want none", n)
+	}
+}
+
+// waitsOf returns the sum of the waits of a namespace that have ended, in seconds by reason.
+func waitsOf(t *testing.T, namespace string) map[string]float64 {
+	t.Helper()
+	families, err := registry.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != "capstan_turn_wait_by_reason_seconds" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if m.GetLabel()[0].GetValue() == namespace {
+				sums[m.GetLabel()[1].GetValue()] = m.GetHistogram().GetSampleSum()
+			}
+		}
+	}
+	return sums
+}
+
+// TestWaitsCountByReason checks that each wait of a Turn counts once, under its reason and with its own time.
+func TestWaitsCountByReason(t *testing.T) {
+	one := turnWith(func(t *v1alpha1.Turn) { t.Namespace, t.UID = "waits-by-reason", "u" })
+	var w waitingTurns
+	at := now
+	for _, step := range []struct {
+		reason string
+		after  time.Duration
+	}{
+		{v1alpha1.TurnReasonWaitingForAgent, time.Second},
+		{v1alpha1.TurnReasonWaitingForAgent, 5 * time.Second}, {v1alpha1.TurnReasonQueued, 7 * time.Second},
+		{v1alpha1.TurnReasonAwaitingApproval, time.Minute}, {v1alpha1.TurnReasonQueued, 9 * time.Second},
+		{v1alpha1.TurnReasonRunning, time.Minute}, {v1alpha1.TurnReasonRunning, time.Minute},
+	} {
+		one.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: step.reason}}
+		w.observe(one, time.Hour, at)
+		at = at.Add(step.after)
+	}
+	want := map[string]float64{v1alpha1.TurnReasonWaitingForAgent: 6, v1alpha1.TurnReasonQueued: 16}
+	if diff := cmp.Diff(want, waitsOf(t, one.Namespace)); diff != "" {
+		t.Errorf("seconds of waits (-want +got):\n%s", diff)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
+	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
@@ -21,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -87,8 +89,20 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.HoldAnswer = r.suspended.Load
 	in.Budgets = e.budgetsOf(t, agent)
 	trace := e.Traces.Of(t)
-	in.Observer, in.TraceID = trace, trace.TraceID()
+	in.Observer, in.TraceID = observer{trace, t.Namespace, t.Spec.AgentRef.Name}, trace.TraceID()
 	return &in, nil
+}
+
+// observer records the parts of a Turn in its trace, and counts its requests.
+type observer struct {
+	*tracing.Turn
+	namespace, agent string
+}
+
+// Observe records a part.
+func (o observer) Observe(s *turn.Span) {
+	metrics.Requested(o.namespace, o.agent, s)
+	o.Turn.Observe(s)
 }
 
 // budgetsOf returns the function that returns the Budgets that apply to a Turn at present.

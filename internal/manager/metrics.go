@@ -93,8 +93,7 @@ func (p *parts) addSweeper() error {
 	})})
 }
 
-// liveSeries returns the namespaces that have an Agent or a ModelProvider, and the ModelProviders of each, from the
-// cache.
+// liveSeries returns the Agents and the ModelProviders of each namespace that has one, from the cache.
 func liveSeries(ctx context.Context, cache client.Reader) (metrics.Live, error) {
 	var agents v1alpha1.AgentList
 	var providers v1alpha1.ModelProviderList
@@ -103,17 +102,17 @@ func liveSeries(ctx context.Context, cache client.Reader) (metrics.Live, error) 
 		return nil, err
 	}
 	live := metrics.Live{}
-	in := func(namespace string) map[string]bool {
-		if live[namespace] == nil {
-			live[namespace] = map[string]bool{}
+	in := func(namespace string) metrics.Names {
+		if _, known := live[namespace]; !known {
+			live[namespace] = metrics.Names{Agents: map[string]bool{}, Providers: map[string]bool{}}
 		}
 		return live[namespace]
 	}
 	for i := range agents.Items {
-		in(agents.Items[i].Namespace)
+		in(agents.Items[i].Namespace).Agents[agents.Items[i].Name] = true
 	}
 	for i := range providers.Items {
-		in(providers.Items[i].Namespace)[providers.Items[i].Name] = true
+		in(providers.Items[i].Namespace).Providers[providers.Items[i].Name] = true
 	}
 	return live, nil
 }

@@ -56,7 +56,10 @@ func TestSeriesOfExistingObjectsStay(t *testing.T) {
 		&v1alpha1.ModelProvider{ObjectMeta: at("helpdesk", "vllm")}, &v1alpha1.Agent{ObjectMeta: at("helpdesk", "a")},
 	).Build()
 	got, err := liveSeries(t.Context(), c)
-	want := metrics.Live{"agents": {}, "helpdesk": {"openai": true, "vllm": true}}
+	want := metrics.Live{
+		"agents":   {Agents: map[string]bool{"a": true}, Providers: map[string]bool{}},
+		"helpdesk": {Agents: map[string]bool{"a": true}, Providers: map[string]bool{"openai": true, "vllm": true}},
+	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("error %v; live series (-want +got):\n%s", err, diff)
 	}

@@ -14,9 +14,15 @@ const (
 	mostNamespaces = 256
 	// mostModels is the number of pairs of a ModelProvider and a model that have their own series in one namespace.
 	mostModels = 16
+	// mostGroups is the number of groups of an Agent, a ModelProvider and a model that have their own series in one
+	// namespace. A namespace always has room for ownGroups of them. All others share sharedGroups: a group has about 60
+	// series.
+	mostGroups   = 16
+	ownGroups    = 4
+	sharedGroups = 256
 	// mostCurrencies is the number of currencies that have their own series in one namespace.
 	mostCurrencies = 4
-	// Other is the value of the labels namespace, provider, model and currency for everything beyond these bounds.
+	// Other is the value of the labels namespace, agent, provider, model and currency for everything beyond these bounds.
 	Other = "other"
 	// keepGone is the number of sweeps for which the series of a deleted object stay, so that they are scraped once
 	// more.
@@ -25,10 +31,13 @@ const (
 	keepIdle = 60
 )
 
-// Live has the namespaces that contain objects that Turns need, and the ModelProviders of each.
-type Live map[string]map[string]bool
+// Live has the namespaces that contain objects that Turns need.
+type Live map[string]Names
 
-// Sweep removes the series of deleted namespaces and ModelProviders, some time after their last use. The manager
+// Names are the names of the Agents and of the ModelProviders of a namespace.
+type Names struct{ Agents, Providers map[string]bool }
+
+// Sweep removes the series of deleted namespaces, Agents and ModelProviders, some time after their last use. The manager
 // calls it once a minute.
 func Sweep(live Live) { known.sweep(live) }
 
@@ -49,12 +58,16 @@ type namespaceSeries struct {
 	// idle is the number of sweeps since the last count.
 	idle   int
 	models map[pair]*int
+	groups map[group]*int
 	// currencies are the currencies that have series, unordered.
 	currencies []string
 }
 
 // pair is a model of a ModelProvider. Its value in the map models is the number of sweeps since the last count.
 type pair struct{ provider, model string }
+
+// group is a model that an Agent uses. Its value in the map groups is the number of sweeps since the last count.
+type group struct{ agent, provider, model string }
 
 // withNamespace calls count with the value of the label namespace and with the state of the namespace, which is nil
 // for Other.
@@ -70,7 +83,7 @@ func (b *bounds) withNamespace(name string, count func(label string, n *namespac
 		if b.namespaces == nil {
 			b.namespaces = map[string]*namespaceSeries{}
 		}
-		n = &namespaceSeries{models: map[pair]*int{}}
+		n = &namespaceSeries{models: map[pair]*int{}, groups: map[group]*int{}}
 		b.namespaces[name] = n
 	}
 	n.idle = 0
@@ -96,16 +109,59 @@ func (n *namespaceSeries) admit(name string, p pair) pair {
 	if n == nil {
 		return pair{Other, Other}
 	}
-	idle := n.models[p]
-	if idle == nil {
-		if len(n.models) >= mostModels && !n.evict(name) {
-			return pair{Other, Other}
-		}
-		idle = new(int)
-		n.models[p] = idle
+	room := func() bool { return len(n.models) < mostModels }
+	if !admit(n.models, p, room, func(p pair) { n.drop(name, p) }) {
+		return pair{Other, Other}
 	}
-	*idle = 0
 	return p
+}
+
+// admitGroup returns the labels agent, provider and model of a group. name is the name of the namespace; n is nil for
+// Other. The caller must hold the lock.
+func (b *bounds) admitGroup(name string, n *namespaceSeries, g group) group {
+	others := group{Other, Other, Other}
+	if n == nil {
+		return others
+	}
+	room := func() bool {
+		return len(n.groups) < ownGroups || len(n.groups) < mostGroups && b.shared() < sharedGroups
+	}
+	if !admit(n.groups, g, room, func(g group) { n.dropGroup(name, g) }) {
+		return others
+	}
+	return g
+}
+
+// shared returns the number of groups that namespaces have beyond their own room.
+func (b *bounds) shared() (sum int) {
+	for _, n := range b.namespaces {
+		sum += max(0, len(n.groups)-ownGroups)
+	}
+	return sum
+}
+
+// admit reports whether a key of a namespace has its own series. If there is no room, it drops the key that was idle for
+// the longest time, if that is at least keepIdle sweeps.
+func admit[K comparable](idle map[K]*int, key K, room func() bool, drop func(K)) bool {
+	if sweeps := idle[key]; sweeps != nil {
+		*sweeps = 0
+		return true
+	}
+	if !room() {
+		var longest *K
+		most := keepIdle - 1
+		for k, sweeps := range idle {
+			if *sweeps > most {
+				longest, most = &k, *sweeps
+			}
+		}
+		if longest == nil {
+			return false
+		}
+		drop(*longest)
+	}
+	idle[key] = new(int)
+	return true
 }
 
 // currency returns the label of a currency.
@@ -122,33 +178,23 @@ func (n *namespaceSeries) currency(name string) string {
 	return name
 }
 
-// evict removes the pair that was idle for the longest time, if that is at least keepIdle sweeps.
-func (n *namespaceSeries) evict(name string) bool {
-	var longest *pair
-	most := keepIdle - 1
-	for p, idle := range n.models {
-		if *idle > most {
-			longest, most = &p, *idle
-		}
-	}
-	if longest != nil {
-		n.drop(name, *longest)
-	}
-	return longest != nil
-}
-
 func (b *bounds) sweep(live Live) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, n := range b.namespaces {
-		providers, lives := live[name]
+		names, lives := live[name]
 		if n.idle++; !lives && n.running == 0 && n.idle >= keepGone {
 			b.drop(name)
 			continue
 		}
 		for p, idle := range n.models {
-			if *idle++; !providers[p.provider] && *idle >= keepGone {
+			if *idle++; !names.Providers[p.provider] && *idle >= keepGone {
 				n.drop(name, p)
+			}
+		}
+		for g, idle := range n.groups {
+			if *idle++; !(names.Providers[g.provider] && names.Agents[g.agent]) && *idle >= keepGone {
+				n.dropGroup(name, g)
 			}
 		}
 	}
@@ -166,4 +212,12 @@ func (b *bounds) drop(name string) {
 func (n *namespaceSeries) drop(name string, p pair) {
 	delete(n.models, p)
 	tokens.DeletePartialMatch(prometheus.Labels{"namespace": name, "provider": p.provider, "model": p.model})
+}
+
+// dropGroup deletes all series of a group.
+func (n *namespaceSeries) dropGroup(name string, g group) {
+	delete(n.groups, g)
+	for _, v := range requestVectors {
+		v.DeletePartialMatch(prometheus.Labels{"namespace": name, "agent": g.agent, "provider": g.provider, "model": g.model})
+	}
 }

@@ -138,7 +138,10 @@ func TestNamespacesAreBounded(t *testing.T) {
 // scraped.
 func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 	resetMetrics(t)
-	live := Live{"helpdesk": {"openai": true, "old": true}, "sales": {"openai": true}}
+	agents := map[string]bool{"a": true}
+	live := Live{
+		"helpdesk": {agents, map[string]bool{"openai": true, "old": true}}, "sales": {agents, map[string]bool{"openai": true}},
+	}
 	spend("helpdesk", "openai", "gpt")
 	spend("helpdesk", "old", "gpt")
 	spend("sales", "openai", "gpt")
@@ -149,7 +152,7 @@ func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 		t.Fatalf("there are %d series of objects that are there, want 6", got)
 	}
 
-	delete(live["helpdesk"], "old")
+	delete(live["helpdesk"].Providers, "old")
 	delete(live, "sales")
 	Sweep(live)
 	if got := seriesOf(ended); got != 1 {
@@ -179,7 +182,7 @@ func TestIdleSeriesMakeRoom(t *testing.T) {
 	resetMetrics(t)
 	live := Live{}
 	for i := range mostNamespaces {
-		live[fmt.Sprintf("ns-%d", i)] = map[string]bool{"p": true}
+		live[fmt.Sprintf("ns-%d", i)] = Names{Providers: map[string]bool{"p": true}}
 		spend(fmt.Sprintf("ns-%d", i), "p", "m")
 	}
 	for i := range mostModels {

@@ -47,14 +47,19 @@ var (
 			"suspension, to its first binding to an executor.",
 		Buckets: []float64{1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
 	}, []string{"namespace"})
+	waitByReason = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "capstan_turn_wait_by_reason_seconds", Help: "Time that a turn has waited to start or to continue, for one " +
+			"reason of its main condition. Waits for approvals and sub-agents are not counted.",
+		Buckets: []float64{1, 5, 15, 60, 300, 900, 3600, 14400},
+	}, []string{"namespace", "reason"})
 	cost = counter("capstan_cost_total", "Cost of turns that have ended, without the cost of their sub-agents, by currency.", "currency")
 	// vectors are all metrics with the label namespace.
-	vectors = []vector{
+	vectors = append([]vector{
 		running.MetricVec, ended.MetricVec, duration.MetricVec, modelRequests.MetricVec, modelRetries.MetricVec,
 		tokens.MetricVec, toolCalls.MetricVec,
 		contextWarnings.MetricVec, compactions.MetricVec, parked.MetricVec, journalsLost.MetricVec,
-		queueWait.MetricVec, cost.MetricVec,
-	}
+		queueWait.MetricVec, waitByReason.MetricVec, cost.MetricVec,
+	}, requestVectors...)
 	purged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
 	})
@@ -89,7 +94,8 @@ const (
 func init() {
 	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens,
 		toolCalls, contextWarnings, compactions, parked, journalsLost,
-		waiting, queueWait, cost, purged, clockOffset, budgets, journals, journalUse, memory, modelGates)
+		tokenUsage, requestDuration, firstChunk, requestErrors, requestCost,
+		waiting, queueWait, waitByReason, cost, purged, clockOffset, budgets, journals, journalUse, memory, modelGates)
 }
 
 // Controls records that this process is the active controller, until done is called.
@@ -151,6 +157,13 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 // Bound counts a Turn that was bound to an executor for the first time. waited is its waiting time.
 func Bound(namespace string, waited time.Duration) {
 	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { queueWait.WithLabelValues(label).Observe(waited.Seconds()) })
+}
+
+// Waited counts the end of a Turn's wait for one reason.
+func Waited(namespace, reason string, waited time.Duration) {
+	known.withNamespace(namespace, func(label string, _ *namespaceSeries) {
+		waitByReason.WithLabelValues(label, reason).Observe(max(0, waited).Seconds())
+	})
 }
 
 // ClockOffset records how far the clock of the API server is ahead of the clock of this machine.

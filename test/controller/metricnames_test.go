@@ -18,9 +18,11 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-var _ = Describe("The alerts and the dashboard of the chart", func() {
+var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 	It("name only metrics and labels that a manager serves", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,6 +40,10 @@ var _ = Describe("The alerts and the dashboard of the chart", func() {
 		lost := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace}}
 		metrics.JournalLost(lost, metrics.LossRerun)
 		metrics.Parked(lost)
+		metrics.Requested(s.namespace, "a", &turn.Span{
+			Kind: turn.SpanRequest, Request: &loop.Request{Provider: "p", Model: "m"}, Failure: "Timeout",
+			Failed: &loop.FailedRequest{Kind: "Timeout"},
+		})
 
 		var series []string
 		Eventually(func() (string, error) {
@@ -59,10 +65,13 @@ var _ = Describe("The alerts and the dashboard of the chart", func() {
 			ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total")))
 
 		named := 0
-		for _, file := range []string{"alerts.yaml", "dashboard.json"} {
-			text, err := os.ReadFile(filepath.Join("..", "..", "charts", "capstan", "files", file))
+		files := filepath.Join("charts", "capstan", "files")
+		for _, file := range []string{
+			filepath.Join(files, "alerts.yaml"), filepath.Join(files, "dashboard.json"), filepath.Join("docs", "slis.md"),
+		} {
+			text, err := os.ReadFile(filepath.Join("..", "..", file))
 			Expect(err).NotTo(HaveOccurred())
-			for _, use := range regexp.MustCompile(`(capstan_[a-z0-9_]+)(\{[^}]*\})?`).FindAllStringSubmatch(string(text), -1) {
+			for _, use := range regexp.MustCompile(`((?:capstan|gen_ai_client)_[a-z0-9_]+)(\{[^}]*\})?`).FindAllStringSubmatch(string(text), -1) {
 				name := use[1]
 				found := slices.IndexFunc(series, func(
 					line string,

@@ -251,6 +251,7 @@ func (w *world) check(t *testing.T, calm *world, ending string, last *process, r
 		t.Errorf("the Turn ended with %s and %q, want %s and %q: %s", result.Stop, result.Text, e.stop, e.text, result.Message)
 	}
 	w.checkRequests(t, calm, ending)
+	w.checkObserved(t)
 	w.checkCalls(t, e.made)
 	w.checkResult(t, result, e, min(len(e.made)+1, e.limits.MaxToolCalls)) // plus the call of load_skill or read_artifact
 	w.checkSession(t, result)
@@ -259,6 +260,7 @@ func (w *world) check(t *testing.T, calm *world, ending string, last *process, r
 	if diff := cmp.Diff(result, again); diff != "" || err != nil || len(w.requests) != asked {
 		t.Errorf("one more run (error %v, %d requests): -first +again:\n%s", err, len(w.requests)-asked, diff)
 	}
+	w.checkObserved(t)
 }
 
 // checkRequests checks that no reply was paid for twice. The last request must equal that of the calm world, except
@@ -300,6 +302,28 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 	}
 	if told != w.unknown && ending != "over budget" { // this Turn sends no later request that could mention the unknown outcomes
 		t.Errorf("the model received %d unknown outcomes, want %d", told, w.unknown)
+	}
+}
+
+// checkObserved checks that all processes together have counted each request once, however many of them died. A process
+// that dies right after it has recorded the end of a request dies with its metrics.
+func (w *world) checkObserved(t *testing.T) {
+	t.Helper()
+	missing := 0
+	for _, entry := range entries(t, w.journal, w.uid) {
+		if entry.Kind != journal.ModelRequested {
+			continue
+		}
+		switch key := turn.RequestKey(decoded[loop.Request](t, entry).ID); w.observed[key] {
+		case 0:
+			missing++
+		case 1:
+		default:
+			t.Errorf("the request %s counts %d times in the metrics, want once", key, w.observed[key])
+		}
+	}
+	if missing > w.unobserved {
+		t.Errorf("%d requests do not count in the metrics, and %d processes died before they could count one", missing, w.unobserved)
 	}
 }
 

@@ -59,6 +59,8 @@ type Span struct {
 	Step int
 	// Failure is the class of the failure, or empty.
 	Failure string
+	// Again is true if an earlier run may have observed the part, too. It has recorded the end of the Turn.
+	Again bool
 	// Report describes the prompt, and Tags are the tags of its profile. They are set if Kind is SpanPreparation.
 	Report *prepare.Report
 	Tags   []string
@@ -116,9 +118,13 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 	if s.observer == nil {
 		return
 	}
+	observe := func(part *Span) {
+		part.Again = !fresh
+		s.observer.Observe(part)
+	}
 	emit := func(part *Span) {
 		if fresh {
-			s.observer.Observe(part)
+			observe(part)
 		}
 	}
 	l := &state.loop
@@ -158,8 +164,8 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 			emit(part)
 		}
 	case journal.Finalized:
-		s.interruptRequest(e, s.observer.Observe)
-		s.end(l)
+		s.interruptRequest(e, observe)
+		s.end(l, observe)
 	}
 }
 
@@ -308,16 +314,16 @@ func (s *spans) approvalSpan(e journal.Entry, l *loop.State) *Span {
 }
 
 // end reports the parts that are reported at the end of the Turn.
-func (s *spans) end(l *loop.State) {
+func (s *spans) end(l *loop.State, observe func(*Span)) {
 	for i, times := range s.steps {
-		s.observer.Observe(&Span{
+		observe(&Span{
 			Kind: SpanStep, Key: StepKey(i + 1), Start: earlier(times.start, times.end), End: times.end, Step: i + 1,
 		})
 	}
 	for i := range l.Finishes {
 		f := &l.Finishes[i]
 		if _, made := s.calls[callOf{f.Step, f.CallID}]; made && f.Spent != nil {
-			s.observer.Observe(s.callPart(f, l))
+			observe(s.callPart(f, l))
 		}
 	}
 }

@@ -45,6 +45,10 @@ type world struct {
 	// lost is the number of requests that reached the endpoint and whose end is not in the journal. unknown is the
 	// number of harmful calls that were under way when their process died.
 	lost, unknown int
+	// observed is how often the observers of all processes have counted each request, by its key. unobserved is the
+	// number of processes that died between an entry with which a request may have ended and its observation.
+	observed   map[string]int
+	unobserved int
 	// last are the messages of the last answered request. checkRequests sets it.
 	last []model.Message
 }
@@ -53,7 +57,7 @@ func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 	t.Helper()
 	w := &world{
 		t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, calls: map[string]int{}, replied: map[string]bool{},
-		gaveUp: map[string]bool{}, began: map[string]int64{},
+		gaveUp: map[string]bool{}, began: map[string]int64{}, observed: map[string]int{},
 	}
 	earlier := session.Turn{
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
@@ -186,8 +190,8 @@ func (p *process) input() turn.Input {
 		UID: p.world.uid, Epoch: p.epoch, Timeout: time.Hour, Limit: time.Hour,
 		Config:      loop.Config{Chain: []loop.Candidate{link("p0"), link("p1")}, Limits: p.world.ending.limits},
 		Preparation: making(withSkill), DecisionKey: "k",
-		Session: &turn.Session{UID: p.world.talk, Name: "talk"},
-		Tools:   []tool.Tool{named("find", tool.ReadOnly), named("store", tool.Idempotent), named("send", tool.Destructive)},
+		Session: &turn.Session{UID: p.world.talk, Name: "talk"}, Observer: observer{p},
+		Tools: []tool.Tool{named("find", tool.ReadOnly), named("store", tool.Idempotent), named("send", tool.Destructive)},
 	}
 	if change := p.world.ending.change; change != nil {
 		change(p, &in)
@@ -244,10 +248,33 @@ func (p *process) Append(ctx context.Context, uid string, entries ...journal.Ent
 		p.wrote(entries)
 	}
 	if !p.alive() {
+		p.world.mu.Lock()
+		defer p.world.mu.Unlock()
+		if uid == p.world.uid && slices.ContainsFunc(entries, mayEndRequest) {
+			p.world.unobserved++
+		}
 		return errKilled
 	}
 	return nil
 }
+
+// mayEndRequest reports whether a request may end with an entry, or was interrupted before it.
+func mayEndRequest(e journal.Entry) bool {
+	return slices.Contains([]journal.Kind{journal.ModelRequested, journal.ModelReplied, journal.ModelFailed, journal.Finalized}, e.Kind)
+}
+
+// observer counts the requests of a process, as metrics do.
+type observer struct{ *process }
+
+func (o observer) Observe(s *turn.Span) {
+	o.world.mu.Lock()
+	defer o.world.mu.Unlock()
+	if s.Kind == turn.SpanRequest && !s.Again {
+		o.world.observed[s.Key]++
+	}
+}
+
+func (observer) Within(ctx context.Context, _ string) context.Context { return ctx }
 
 // wrote updates the world after entries were added to the Turn's journal.
 func (p *process) wrote(entries []journal.Entry) {
