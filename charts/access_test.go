@@ -141,7 +141,7 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		"visitors":         viewer(),
 		"helpdesk":         viewer("turns", "sessions"),
 		"helpdesk-authors": viewer("agents", "promptprofiles"),
-		"platform":         viewer("modelproviders", "toolservers"),
+		"platform":         viewer("modelproviders", "toolservers", "budgets"),
 		// the rights of one ServiceAccount's token are checked below
 		"auditors":       {"turns": get, "turns/log": get, "turns/records": {"list"}},
 		"helpdesk-leads": {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},

@@ -86,7 +86,7 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		const ofPolicy, ofNetwork = "capstan-system-capstan-approval-policy", "capstan-system-capstan-network"
 		roles := []string{
 			"capstan-system-capstan-agent-author", ofPolicy, "capstan-system-capstan-approver",
-			"capstan-system-capstan-connection-author", "capstan-system-capstan-metrics-reader",
+			"capstan-system-capstan-budget-author", "capstan-system-capstan-connection-author", "capstan-system-capstan-metrics-reader",
 			ofNetwork, "capstan-system-capstan-turn-author", "capstan-system-capstan-turn-reader", "capstan-system-capstan-viewer",
 		}
 		if diff := cmp.Diff(roles, slices.Sorted(slices.Values(clusterRoles(objects)))); diff != "" {
@@ -145,7 +145,7 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 }
 
 // peopleRoles lists the suffixes of the names of the roles for people, which have no bindings.
-var peopleRoles = []string{"viewer", "turn-reader", "turn-author", "agent-author", "connection-author", "approver"}
+var peopleRoles = []string{"viewer", "turn-reader", "turn-author", "agent-author", "connection-author", "budget-author", "approver"}
 
 // metricsReader is the suffix of the name of the role for scrapers.
 const metricsReader = "capstan-metrics-reader"
@@ -195,6 +195,11 @@ func TestTheRolesOfPeople(t *testing.T) {
 			if source[name].Labels[aggregate+whole] != "" {
 				t.Errorf("%s is part of %s, want it part of admin alone", name, whole)
 			}
+		}
+	}
+	for _, whole := range []string{"view", "edit", "admin"} {
+		if source["budget-author"].Labels[aggregate+whole] != "" {
+			t.Errorf("budget-author is part of %s, want it part of no other role: whoever spends must not raise the limit", whole)
 		}
 	}
 	for name, objects := range manifests(t) {

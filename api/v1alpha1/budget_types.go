@@ -83,6 +83,18 @@ type BudgetSelector struct {
 	// agents selects the Turns of these Agents.
 	// +optional
 	Agents *BudgetAgents `json:"agents,omitempty"`
+
+	// requesters selects the Turns of these users, by spec.requestedBy.username, 1 to 64 names. A Turn must match agents,
+	// too, if both are set. A requester counts if the API server has checked it by the policy for requesters. A Turn whose
+	// requester is absent, or was not checked, is selected as well: no user can evade a budget by leaving out the name or
+	// by writing another one.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	Requesters []string `json:"requesters,omitempty"`
 }
 
 // BudgetAgents selects Agents by name, by label, or both: an Agent must then match both.

@@ -63,6 +63,9 @@ const (
 	// ReasonInvalidBudget is set on Ready=False. It means that a part of the spec cannot be used; the message says how
 	// the Budget applies until it is corrected.
 	ReasonInvalidBudget = "InvalidBudget"
+	// ReasonRequestersNotChecked is set on Ready=False. It means that the Budget selects requesters, and that the API server
+	// does not check who asks: the Budget applies to the Turns of all requesters.
+	ReasonRequestersNotChecked = "RequestersNotChecked"
 )
 
 // Reasons of a ModelProvider's condition Available.

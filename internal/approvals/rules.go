@@ -81,32 +81,36 @@ func RulesOf(
 	if !r.Approval.ForbidRequester || r.Requester == "" {
 		return r, nil
 	}
+	var err error
+	r.Unchecked, err = Unchecked(ctx, check, reader, t)
+	return r, err
+}
+
+// Unchecked returns why the requester of a Turn may be forged; it is empty if the API server has checked the requester of
+// the Turn and of each Turn above it, which Unchecked gets from reader. If check is nil, each requester may be forged.
+func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, t *v1alpha1.Turn) (why string, err error) {
 	if check == nil {
-		r.Unchecked = "Capstan does not check who asks"
-		return r, nil
+		return "Capstan does not check who asks", nil
 	}
 	for range maxDepth + 1 {
-		var err error
-		if r.Unchecked, err = check(ctx, t.CreationTimestamp.Time); err != nil || r.Unchecked != "" {
-			return r, err
+		if why, err = check(ctx, t.CreationTimestamp.Time); err != nil || why != "" {
+			return why, err
 		}
 		owner, ok := translate.Parent(t)
 		if !ok {
-			return r, nil
+			return "", nil
 		}
 		parent := new(v1alpha1.Turn)
 		err = reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: owner.Name}, parent)
 		switch {
 		case apierrors.IsNotFound(err) || err == nil && parent.UID != owner.UID:
-			r.Unchecked = "the Turn that called this one was deleted, so its requester is not known"
-			return r, nil
+			return "the Turn that called this one was deleted, so its requester is not known", nil
 		case err != nil:
-			return r, fmt.Errorf("failed to get the turn %q, which called turn %q: %w", owner.Name, t.Name, err)
+			return "", fmt.Errorf("failed to get the turn %q, which called turn %q: %w", owner.Name, t.Name, err)
 		}
 		t = parent
 	}
-	r.Unchecked = "too many Turns have called each other to find its requester"
-	return r, nil
+	return "too many Turns have called each other to find its requester", nil
 }
 
 // Apply returns those of the given ToolApprovals that count, in the given order. why is a message of one line about

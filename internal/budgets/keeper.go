@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -44,6 +46,8 @@ type Keeper struct {
 	Set *Set
 	// Client reads Budgets from the cache and writes their status.
 	Client client.Client
+	// Requesters reports whether the API server checks the requesters of Turns. If Requesters is nil, it does not.
+	Requesters approvals.RequesterCheck
 	// Events emits the Events of Budgets.
 	Events events.EventRecorder
 	// Now returns the time by the clock of the API server.
@@ -92,12 +96,13 @@ func (k *Keeper) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	unchecked := sync.OnceValues(func() (bool, error) { return k.unchecked(ctx, now) })
 	var uses []metrics.BudgetUse
 	var errs []error
 	written, begin := 0, k.from%len(all.Items)
 	for n := range all.Items {
 		b := &all.Items[(begin+n)%len(all.Items)]
-		s, used, err := k.statusOf(b, accounts, now)
+		s, used, err := k.statusOf(b, accounts, unchecked, now)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -153,16 +158,24 @@ func (k *Keeper) accounts(ctx context.Context, now time.Time) (map[budget.Key]bu
 }
 
 // statusOf returns the status that a Budget should have, and its use for the metrics.
-func (k *Keeper) statusOf(b *v1alpha1.Budget, accounts map[budget.Key]budget.Account, now time.Time) (
-	*v1alpha1.BudgetStatus, []metrics.BudgetUse, error,
-) {
+func (k *Keeper) statusOf(
+	b *v1alpha1.Budget, accounts map[budget.Key]budget.Account, requesters func() (unchecked bool, err error), now time.Time,
+) (*v1alpha1.BudgetStatus, []metrics.BudgetUse, error) {
 	rule := translate.Budget(b)
 	p, err := budget.PeriodAt(rule.Unit, rule.Zone, now)
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed to compute the period of budget %s/%s: %w", b.Namespace, b.Name, err)
 	}
 	account := accounts[budget.KeyOf(rule.UID, p)]
-	s := translate.BudgetStatus(b, rule, p, account, k.Set.Applies(b), now)
+	unchecked := false
+	if rule.ByRequester() {
+		if unchecked, err = requesters(); err != nil {
+			return nil, nil, fmt.Errorf("failed to update the status of budget %s/%s: %w", b.Namespace, b.Name, err)
+		}
+	}
+	s := translate.BudgetStatus(b, rule, translate.BudgetState{
+		Period: p, Account: account, Applies: k.Set.Applies(b), Unchecked: unchecked,
+	}, now)
 	if !k.Set.Applies(b) {
 		return s, nil, nil
 	}
@@ -171,9 +184,19 @@ func (k *Keeper) statusOf(b *v1alpha1.Budget, accounts map[budget.Key]budget.Acc
 		uses = append(uses, metrics.BudgetUse{
 			Namespace: b.Namespace, Budget: b.Name, Resource: string(u.Of),
 			Spent: u.Spent.InexactFloat64(), Limit: u.Limit.InexactFloat64(),
+			Warn: u.Limit.InexactFloat64() * float64(translate.WarnPercent(b)) / 100,
 		})
 	}
 	return s, uses, nil
+}
+
+// unchecked reports whether a requester that a Turn of this moment names may be forged.
+func (k *Keeper) unchecked(ctx context.Context, now time.Time) (bool, error) {
+	if k.Requesters == nil {
+		return true, nil
+	}
+	why, err := k.Requesters(ctx, now)
+	return why != "", err
 }
 
 // write writes a status, and then emits Events about the conditions that have changed. A conflict is resolved by the

@@ -2,6 +2,7 @@ package budgets
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	core "github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
@@ -128,6 +130,42 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 	}
 	if got, err := store.Accounts(t.Context(), now); err != nil || len(got) != 0 {
 		t.Errorf("Accounts: %v, %v; want none of a deleted Budget", got, err)
+	}
+}
+
+// TestReadySaysWhetherRequestersAreChecked checks the condition Ready of a Budget of requesters, and that it does not
+// change while the API server cannot say.
+func TestReadySaysWhetherRequestersAreChecked(t *testing.T) {
+	b := &v1alpha1.Budget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "day", UID: "uid"},
+		Spec: v1alpha1.BudgetSpec{
+			Period: v1alpha1.BudgetPeriodDay, TimeZone: "UTC", Currency: "USD", Limits: v1alpha1.BudgetLimits{Turns: new(int64(1))},
+			Selector: &v1alpha1.BudgetSelector{Requesters: []string{"ada"}},
+		},
+	}
+	now := time.Date(2026, 11, 25, 21, 0, 0, 0, time.UTC)
+	away := errors.New("the API server is away")
+	for name, tc := range map[string]struct {
+		check approvals.RequesterCheck
+		want  string
+		err   error
+	}{
+		"checked":           {approvals.TrustRequesters, v1alpha1.ReasonReady, nil},
+		"nothing checks":    {nil, v1alpha1.ReasonRequestersNotChecked, nil},
+		"without a policy":  {func(context.Context, time.Time) (string, error) { return "no policy", nil }, v1alpha1.ReasonRequestersNotChecked, nil},
+		"it cannot be read": {func(context.Context, time.Time) (string, error) { return "", away }, "", away},
+	} {
+		k := &Keeper{Set: &Set{}, Requesters: tc.check}
+		k.Set.Put(b)
+		requesters := func() (bool, error) { return k.unchecked(t.Context(), now) }
+		s, _, err := k.statusOf(b, nil, requesters, now)
+		got := ""
+		if s != nil {
+			got = meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady).Reason
+		}
+		if got != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%s: Ready has the reason %q (%v), want %q (%v)", name, got, err, tc.want, tc.err)
+		}
 	}
 }
 

@@ -158,21 +158,42 @@ func (s *Set) Applies(b *v1alpha1.Budget) bool {
 	return slices.ContainsFunc(s.applied(b.Namespace), func(e *entry) bool { return e.uid == b.UID })
 }
 
-// Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent.
-func (s *Set) Rules(t *v1alpha1.Turn, agent map[string]string) []budget.Rule {
+// Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent. requester returns the name of the
+// Turn's requester, or an empty name if the requester is not known or may be forged. It is called only if a Budget selects
+// requesters, and its error is returned.
+func (s *Set) Rules(t *v1alpha1.Turn, agent map[string]string, requester func() (string, error)) ([]budget.Rule, error) {
 	if s == nil {
-		return nil
+		return nil, nil
 	}
 	s.awaitSync()
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	selected, byRequester := s.selected(t, agent)
+	var name string
+	if byRequester {
+		var err error
+		if name, err = requester(); err != nil {
+			return nil, err
+		}
+	}
 	var rules []budget.Rule
-	for _, e := range s.applied(t.Namespace) {
-		if e.rule.Selects(t.Spec.AgentRef.Name, agent) {
+	for _, e := range selected {
+		if e.rule.SelectsRequester(name) {
 			rules = append(rules, e.rule.Rule)
 		}
 	}
-	return rules
+	return rules, nil
+}
+
+// selected returns the Budgets that apply to the Turns of an Agent, and whether one of them selects requesters.
+func (s *Set) selected(t *v1alpha1.Turn, agent map[string]string) (all []*entry, byRequester bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, e := range s.applied(t.Namespace) {
+		if e.rule.SelectsAgent(t.Spec.AgentRef.Name, agent) {
+			all = append(all, e)
+			byRequester = byRequester || e.rule.ByRequester()
+		}
+	}
+	return all, byRequester
 }
 
 // Verdict is the effect of the Budgets on a Turn that is not bound.
@@ -184,7 +205,8 @@ type Verdict struct {
 }
 
 // Evaluate returns whether a Turn must wait for a Budget before it is bound: for the Budget that its status names, or
-// for one that is exceeded and queues Turns. agent holds the labels of its Agent.
+// for one that is exceeded and queues Turns. agent holds the labels of its Agent. The requester that the Turn names may be
+// forged. If a Budget selects it, the Budget applies either way; if not, the executor decides.
 func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time) Verdict {
 	if s == nil {
 		return Verdict{}
@@ -194,13 +216,13 @@ func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time)
 	awaited := t.Status.AwaitedBudget
 	var v Verdict
 	for _, e := range s.applied(t.Namespace) {
-		if !e.rule.Selects(t.Spec.AgentRef.Name, agent) {
+		if !e.rule.SelectsAgent(t.Spec.AgentRef.Name, agent) {
 			continue
 		}
 		if awaited != nil && awaited.UID == string(e.uid) && awaited.Generation == e.rule.Generation && now.Before(awaited.RetryTime.Time) {
 			return Verdict{Message: awaited.Message, Until: awaited.RetryTime.Time}
 		}
-		if e.rule.Queue && e.exceeded != "" && now.Before(e.reset) && e.reset.After(v.Until) {
+		if e.rule.SelectsRequester(t.Requester()) && e.rule.Queue && e.exceeded != "" && now.Before(e.reset) && e.reset.After(v.Until) {
 			v = Verdict{Message: e.exceeded, Until: e.reset}
 		}
 	}

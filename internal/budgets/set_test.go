@@ -1,6 +1,7 @@
 package budgets_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -33,6 +34,12 @@ func budget(name string, age int, change ...func(*v1alpha1.Budget)) *v1alpha1.Bu
 }
 
 func turn() *v1alpha1.Turn {
+	t := anonymous()
+	t.Spec.RequestedBy = &v1alpha1.Requester{Username: "ada"}
+	return t
+}
+
+func anonymous() *v1alpha1.Turn {
 	return &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "first"},
 		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}},
@@ -61,8 +68,50 @@ func TestRulesOfATurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s budgets.Set
 			s.Put(budget("day", 0, tc.change))
-			if got := s.Rules(turn(), map[string]string{"team": "red"}); (len(got) == 1) != tc.want {
-				t.Errorf("Rules: %+v, want that it applies: %t", got, tc.want)
+			got, err := s.Rules(turn(), map[string]string{"team": "red"}, noRequester(t))
+			if err != nil || (len(got) == 1) != tc.want {
+				t.Errorf("Rules: %+v, %v; want that it applies: %t", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// noRequester is for Turns whose requester must not be looked up.
+func noRequester(t *testing.T) func() (string, error) {
+	return func() (string, error) {
+		t.Error("the requester is looked up, and no Budget selects requesters")
+		return "", nil
+	}
+}
+
+// TestRulesOfARequester checks that a Turn cannot evade a Budget by a requester that is absent or may be forged.
+func TestRulesOfARequester(t *testing.T) {
+	of := func(b *v1alpha1.Budget) {
+		b.Spec.Selector = &v1alpha1.BudgetSelector{Requesters: []string{"ada", "bob"}}
+	}
+	ofSales := func(b *v1alpha1.Budget) {
+		of(b)
+		b.Spec.Selector.Agents = &v1alpha1.BudgetAgents{Names: []string{"sales"}}
+	}
+	for name, tc := range map[string]struct {
+		change    func(*v1alpha1.Budget)
+		requester string
+		err       error
+		want      int
+	}{
+		"selected":                {of, "bob", nil, 1},
+		"not selected":            {of, "eve", nil, 0},
+		"not known or not sure":   {of, "", nil, 1},
+		"another agent":           {ofSales, "bob", nil, 0},
+		"the check is away":       {of, "", errors.New("the API server is away"), 0},
+		"not selected, by prefix": {of, "ad", nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s budgets.Set
+			s.Put(budget("day", 0, tc.change))
+			got, err := s.Rules(turn(), nil, func() (string, error) { return tc.requester, tc.err })
+			if len(got) != tc.want || !errors.Is(err, tc.err) {
+				t.Errorf("Rules: %+v, %v; want %d and %v", got, err, tc.want, tc.err)
 			}
 		})
 	}
@@ -76,15 +125,15 @@ func TestTooManyBudgets(t *testing.T) {
 		at := (i * 7919) % all // each once, in another order
 		s.Put(budget(fmt.Sprintf("b-%05d", at), at))
 	}
-	rules := s.Rules(turn(), nil)
-	if len(rules) != budgets.MaxOfNamespace || rules[0].Name != "b-00000" || rules[len(rules)-1].Name != "b-00063" {
+	rules, err := s.Rules(turn(), nil, noRequester(t))
+	if err != nil || len(rules) != budgets.MaxOfNamespace || rules[0].Name != "b-00000" || rules[len(rules)-1].Name != "b-00063" {
 		t.Fatalf("%d rules apply, want the 64 oldest ones", len(rules))
 	}
 	if !s.Applies(budget("b-00063", 63)) || s.Applies(budget("b-00064", 64)) {
 		t.Error("Applies must say the same as Rules")
 	}
 	s.Delete(budget("b-00000", 0))
-	if rules = s.Rules(turn(), nil); rules[0].Name != "b-00001" || !s.Applies(budget("b-00064", 64)) {
+	if rules, err = s.Rules(turn(), nil, noRequester(t)); err != nil || rules[0].Name != "b-00001" || !s.Applies(budget("b-00064", 64)) {
 		t.Errorf("the next Budget must apply when one is deleted: %+v", rules[0])
 	}
 }
@@ -114,6 +163,9 @@ func TestEvaluate(t *testing.T) {
 		"exceeded":           {"it would be bound in vain", budget("day", 0, exceeded), turn(), "all is spent"},
 		"exceeded, rejects":  {"its end must name the figures", budget("day", 0, exceeded, rejects), turn(), ""},
 		"exceeded, changed":  {"the status is about the old limits", budget("day", 0, exceeded, changed), turn(), ""},
+		"another requester":  {"the executor decides", budget("day", 0, exceeded, ofEve), turn(), ""},
+		"no requester":       {"it may be anyone", budget("day", 0, exceeded, ofEve), anonymous(), "all is spent"},
+		"refused, requester": {"its executor has found that the Budget applies", budget("day", 0, ofEve), awaits(1, reset), "too much"},
 		"refused":            {"the rest does not suffice", budget("day", 0), awaits(1, reset), "too much"},
 		"refused, over":      {"the wait is over", budget("day", 0), awaits(1, noon), ""},
 		"refused, changed":   {"the new limit may allow it", budget("day", 0, changed), awaits(1, reset), ""},
@@ -129,6 +181,9 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+func ofEve(b *v1alpha1.Budget) {
+	b.Spec.Selector = &v1alpha1.BudgetSelector{Requesters: []string{"eve"}}
+}
 func rejects(b *v1alpha1.Budget) { b.Spec.OnExceeded = v1alpha1.OnBudgetExceededReject }
 func changed(b *v1alpha1.Budget) { b.Generation = 2 }
 func renewed(b *v1alpha1.Budget) { b.UID = "uid-new" }

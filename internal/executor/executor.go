@@ -87,8 +87,9 @@ type Executor struct {
 	Approvals approvals.Check
 	// Requesters checks whether the API server has checked the requester of a Turn. If Requesters is nil, it has not.
 	Requesters approvals.RequesterCheck
-	// Budgets returns the Budgets that apply to a Turn, by the labels of its Agent. If Budgets is nil, there are none.
-	Budgets func(t *v1alpha1.Turn, agent map[string]string) []budget.Rule
+	// Budgets returns the Budgets that apply to a Turn, by the labels of its Agent and by its requester: see
+	// budgets.Set.Rules. If Budgets is nil, there are none.
+	Budgets func(t *v1alpha1.Turn, agent map[string]string, requester func() (string, error)) ([]budget.Rule, error)
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
 	// Specs receives the specs of the Turns that run. If Specs is nil, the cache keeps specs of its own.

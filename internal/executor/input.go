@@ -14,6 +14,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -87,7 +88,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		in.Tools = e.Tools(ctx, agent)
 	}
 	in.HoldAnswer = r.suspended.Load
-	in.Budgets = e.budgetsOf(t, agent)
+	in.Budgets = e.budgetsOf(ctx, t, agent)
 	trace := e.Traces.Of(t)
 	in.Observer, in.TraceID = observer{trace, t.Namespace, t.Spec.AgentRef.Name}, trace.TraceID()
 	return &in, nil
@@ -106,11 +107,26 @@ func (o observer) Observe(s *turn.Span) {
 }
 
 // budgetsOf returns the function that returns the Budgets that apply to a Turn at present.
-func (e *Executor) budgetsOf(t *v1alpha1.Turn, agent *v1alpha1.Agent) func() []budget.Rule {
+func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent) func() ([]budget.Rule, error) {
 	if e.Budgets == nil {
 		return nil
 	}
-	return func() []budget.Rule { return e.Budgets(t, agent.Labels) }
+	var name string
+	known := false
+	requester := func() (string, error) { // requests of a Turn are made one after another
+		if known || t.Requester() == "" {
+			return name, nil
+		}
+		unchecked, err := approvals.Unchecked(ctx, e.Requesters, e.Reader, t)
+		if err != nil {
+			return "", &unreadError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
+		}
+		if known = true; unchecked == "" {
+			name = t.Requester()
+		}
+		return name, nil
+	}
+	return func() ([]budget.Rule, error) { return e.Budgets(t, agent.Labels, requester) }
 }
 
 // endsWithoutAgent reports whether a Turn whose Agent is gone must end. Such a Turn needs no model, and its journal

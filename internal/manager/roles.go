@@ -209,7 +209,8 @@ func (p *parts) addKeepers() error {
 		return err
 	}
 	if err := mgr.Add(&budgets.Keeper{
-		Ledger: p.store, Set: &p.budgets, Client: p.client, Events: p.events, Now: p.now, Log: p.log.WithName("budgets"),
+		Ledger: p.store, Set: &p.budgets, Client: p.client, Requesters: p.requesters, Events: p.events, Now: p.now,
+		Log: p.log.WithName("budgets"),
 	}); err != nil {
 		return err
 	}

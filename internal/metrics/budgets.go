@@ -16,6 +16,8 @@ type BudgetUse struct {
 	// Resource is tokens, cost or turns.
 	Namespace, Budget, Resource string
 	Spent, Limit                float64
+	// Warn is the amount from which the Budget warns.
+	Warn float64
 }
 
 // part returns which part of the limit is spent. A limit of 0 is always reached.
@@ -41,12 +43,15 @@ var (
 	budgetSpent  = prometheus.NewDesc("capstan_budget_spent",
 		"Tokens, cost or turns that are spent in the current period of a Budget, of the 100 limits that are closest to their end.",
 		budgetLabels, nil)
+	budgetWarn = prometheus.NewDesc("capstan_budget_warning_level",
+		"The amount of capstan_budget_spent from which the Budget warns.", budgetLabels, nil)
 	budgetLimit = prometheus.NewDesc("capstan_budget_limit", "The limit of capstan_budget_spent.", budgetLabels, nil)
 )
 
 // Describe sends the descriptions of the gauges.
 func (b *budgetUses) Describe(out chan<- *prometheus.Desc) {
 	out <- budgetSpent
+	out <- budgetWarn
 	out <- budgetLimit
 }
 
@@ -62,6 +67,7 @@ func (b *budgetUses) Collect(out chan<- prometheus.Metric) {
 	})
 	for _, u := range sorted[:min(len(sorted), maxBudgets)] {
 		out <- prometheus.MustNewConstMetric(budgetSpent, prometheus.GaugeValue, u.Spent, u.Namespace, u.Budget, u.Resource)
+		out <- prometheus.MustNewConstMetric(budgetWarn, prometheus.GaugeValue, u.Warn, u.Namespace, u.Budget, u.Resource)
 		out <- prometheus.MustNewConstMetric(budgetLimit, prometheus.GaugeValue, u.Limit, u.Namespace, u.Budget, u.Resource)
 	}
 }

@@ -23,8 +23,9 @@ type BudgetRule struct {
 	// Fault says what is wrong with the spec of the Budget; empty if nothing is. The rule applies all the same.
 	Fault string
 
-	agents  []string
-	byLabel labels.Selector // nil selects all
+	agents     []string
+	byLabel    labels.Selector // nil selects all
+	requesters []string        // empty selects all
 }
 
 // Budget returns the rule of a Budget. A fault of the spec that the schema cannot find never switches a Budget off:
@@ -51,9 +52,12 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 		}
 		r.Limits.Cost = &amount
 	}
-	if s := b.Spec.Selector; s != nil && s.Agents != nil {
-		r.agents = s.Agents.Names
-		r.selectLabels(s.Agents.LabelSelector)
+	if s := b.Spec.Selector; s != nil {
+		r.requesters = s.Requesters
+		if s.Agents != nil {
+			r.agents = s.Agents.Names
+			r.selectLabels(s.Agents.LabelSelector)
+		}
 	}
 	return r
 }
@@ -71,13 +75,41 @@ func (r *BudgetRule) selectLabels(s *v1alpha1.LabelSelector) {
 	r.byLabel = by
 }
 
-// Selects reports whether the rule applies to the Turns of an Agent. agent holds the labels of the Agent.
-func (r *BudgetRule) Selects(name string, agent map[string]string) bool {
+// SelectsRequester reports whether the rule applies to the Turns of a requester. The name is empty if the requester is
+// not known, or may be forged: then the rule applies.
+func (r *BudgetRule) SelectsRequester(name string) bool {
+	return !r.ByRequester() || name == "" || slices.Contains(r.requesters, name)
+}
+
+// ByRequester reports whether the rule depends on the requester of a Turn.
+func (r *BudgetRule) ByRequester() bool { return len(r.requesters) > 0 }
+
+// SelectsAgent reports whether the rule applies to the Turns of an Agent. agent holds the labels of the Agent.
+func (r *BudgetRule) SelectsAgent(name string, agent map[string]string) bool {
 	return (len(r.agents) == 0 || slices.Contains(r.agents, name)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agent)))
 }
 
-// BudgetStatus returns the status of a Budget. applies is false if the namespace has too many Budgets.
-func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, p budget.Period, a budget.Account, applies bool, now time.Time) *v1alpha1.BudgetStatus {
+// WarnPercent returns the percentage of its limits from which a Budget warns.
+func WarnPercent(b *v1alpha1.Budget) int64 {
+	if b.Spec.WarnPercent == nil {
+		return 80
+	}
+	return int64(*b.Spec.WarnPercent)
+}
+
+// BudgetState holds the facts about a Budget that are not in its object.
+type BudgetState struct {
+	Period  budget.Period
+	Account budget.Account
+	// Applies is false if the namespace has too many Budgets.
+	Applies bool
+	// Unchecked is true if the API server does not check the requesters of Turns.
+	Unchecked bool
+}
+
+// BudgetStatus returns the status of a Budget.
+func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.Time) *v1alpha1.BudgetStatus {
+	p, a := state.Period, state.Account
 	s := b.Status.DeepCopy()
 	s.ObservedGeneration = b.Generation
 	set := func(kind string, holds bool, yes, no, message string) {
@@ -91,7 +123,7 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, p budget.Period, a budget.Ac
 		meta.SetStatusCondition(&s.Conditions, c)
 	}
 	switch {
-	case !applies:
+	case !state.Applies:
 		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonTooManyBudgets, fmt.Sprintf(
 			"the budget does not apply, because the namespace has %d older budgets: delete budgets", budget.MaxOfTurn))
 		for _, kind := range []string{v1alpha1.ConditionWarning, v1alpha1.ConditionExceeded} {
@@ -101,6 +133,10 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, p budget.Period, a budget.Ac
 		return s
 	case r.Fault != "":
 		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonInvalidBudget, r.Fault)
+	case r.ByRequester() && state.Unchecked:
+		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonRequestersNotChecked,
+			"the API server does not check who asks, so the budget applies to the Turns of all requesters: install config/policy, "+
+				"or set requesterPolicy.install=true in the chart")
 	default:
 		set(v1alpha1.ConditionReady, true, v1alpha1.ReasonReady, "", "the budget applies to each request")
 	}
@@ -110,10 +146,7 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, p budget.Period, a budget.Ac
 	if a.ReservedTokens > 0 || a.ReservedCost.IsPositive() {
 		s.Reserved = &v1alpha1.BudgetReserved{Tokens: a.ReservedTokens, Cost: a.ReservedCost.String()}
 	}
-	percent := int64(80)
-	if b.Spec.WarnPercent != nil {
-		percent = int64(*b.Spec.WarnPercent)
-	}
+	percent := WarnPercent(b)
 	var warn, over string
 	for _, u := range r.Uses(a) {
 		text := fmt.Sprintf("%s of %s %s are spent; the next period begins at %s",

@@ -30,14 +30,14 @@ func many(n int, item string) string {
 
 var _ = Describe("Budget", func() {
 	It("counts in US dollars and days of UTC, and ends Turns, by default", func(ctx SpecContext) {
-		Expect(accepted(ctx, budgetBase, `{}`)).To(Equal(map[string]any{
+		Expect(acceptedAndIgnored(ctx, budgetBase, `{}`)).To(Equal(map[string]any{
 			"period": "Day", "timeZone": "UTC", "currency": "USD", "onExceeded": "Reject", "warnPercent": int64(80),
 			"limits": map[string]any{"tokens": int64(1000)},
 		}))
 	})
 
 	DescribeTable("accepts",
-		func(ctx SpecContext, patch string) { accepted(ctx, budgetBase, patch) },
+		func(ctx SpecContext, patch string) { acceptedAndIgnored(ctx, budgetBase, patch) },
 		Entry("all limits at 0, which stops all Turns", `spec: {limits: {tokens: 0, cost: "0", turns: 0}}`),
 		Entry("the largest limits",
 			`spec: {limits: {tokens: 1000000000000, turns: 1000000000, cost: "`+strings.Repeat("9", 12)+`.`+strings.Repeat("9", 10)+`"}}`),
@@ -45,6 +45,8 @@ var _ = Describe("Budget", func() {
 		Entry("16 labels and 16 requirements", ofLabels(`matchLabels: {`+many(16, "l%d: v")+`}, matchExpressions: [`+
 			many(16, "{key: k%d, operator: Exists}")+`]`)),
 		Entry("a requirement of 64 values", ofLabels(`matchExpressions: [{key: k, operator: NotIn, values: [`+many(63, "%d")+`, ""]}]`)),
+		Entry("64 requesters and an Agent", `spec: {selector: {requesters: [`+many(63, "u%d")+`, "system:serviceaccount:a:`+
+			strings.Repeat("b", 488)+`"], agents: {names: [a]}}}`),
 		Entry("another time zone, period and currency", `spec: {period: Month, timeZone: America/Argentina/Buenos_Aires, currency: EUR}`),
 		Entry("a zone with a sign", `spec: {timeZone: Etc/GMT+5}`),
 		Entry("Turns that wait", `spec: {onExceeded: Queue}`),
@@ -71,7 +73,7 @@ var _ = Describe("Budget", func() {
 		Entry("65 names", `spec: {selector: {agents: {names: [`+many(65, "a%d")+`]}}}`, "spec.selector.agents.names", "at most 64 items"),
 		Entry("an empty selector of labels", ofLabels(``), "spec.selector.agents.labelSelector", "at least 1 properties"),
 		Entry("17 labels", ofLabels(`matchLabels: {`+many(17, "l%d: v")+`}`), "spec.selector.agents.labelSelector.matchLabels",
-			"at most 16 properties"),
+			"must have at most 16 items"),
 		Entry("too long a value", ofLabels(`matchLabels: {team: `+strings.Repeat("v", 64)+`}`),
 			"spec.selector.agents.labelSelector.matchLabels.team", "63"),
 		Entry("too long a name of a label", ofLabels(`matchLabels: {`+strings.Repeat("k", 318)+`: v}`),
@@ -84,6 +86,12 @@ var _ = Describe("Budget", func() {
 			"spec.selector.agents.labelSelector.matchExpressions[0]", "absent for Exists and DoesNotExist"),
 		Entry("an unknown operator", ofLabels(`matchExpressions: [{key: k, operator: Gt, values: ["1"]}]`),
 			"spec.selector.agents.labelSelector.matchExpressions[0].operator", "supported values"),
+		Entry("no requesters", `spec: {selector: {requesters: []}}`, "spec.selector.requesters", "at least 1 items"),
+		Entry("65 requesters", `spec: {selector: {requesters: [`+many(65, "u%d")+`]}}`, "spec.selector.requesters", "at most 64 items"),
+		Entry("a requester twice", `spec: {selector: {requesters: [ada, ada]}}`, "spec.selector.requesters[1]", "Duplicate value"),
+		Entry("a requester without a name", `spec: {selector: {requesters: [""]}}`, "spec.selector.requesters[0]", "at least 1 chars"),
+		Entry("a requester with a long name", `spec: {selector: {requesters: [`+strings.Repeat("u", 513)+`]}}`,
+			"spec.selector.requesters[0]", "512"),
 		Entry("warnings at 0 %", `spec: {warnPercent: 0}`, "spec.warnPercent", "greater than or equal to 1"),
 		Entry("warnings at 101 %", `spec: {warnPercent: 101}`, "spec.warnPercent", "less than or equal to 100"),
 		Entry("an unknown consequence", `spec: {onExceeded: Kill}`, "spec.onExceeded", `supported values: "Queue", "Reject"`),

@@ -30,7 +30,7 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 		address := listener.Addr().String()
 		Expect(listener.Close()).To(Succeed()) // the manager listens there next
 		s.run(func(o *manager.Options) { o.MetricsBindAddress = address })
-		s.create(ctx, s.basics()...)
+		s.create(ctx, append(s.basics(), newBudget("month"))...)
 		s.create(ctx, newTurns(1)...)
 		s.create(ctx, build(newTurns(2)[1].(*v1alpha1.Turn), []func(*v1alpha1.Turn){func(t *v1alpha1.Turn) {
 			t.Name, t.Spec.AgentRef.Name = "waits", "absent"
@@ -40,6 +40,7 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 		lost := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace}}
 		metrics.JournalLost(lost, metrics.LossRerun)
 		metrics.Parked(lost)
+		metrics.Waited(s.namespace, "Queued", time.Second)
 		metrics.Requested(s.namespace, "a", &turn.Span{
 			Kind: turn.SpanRequest, Request: &loop.Request{Provider: "p", Model: "m"}, Failure: "Timeout",
 			Failed: &loop.FailedRequest{Kind: "Timeout"},
@@ -62,7 +63,8 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 			series = strings.Split(string(said), "\n")
 			return string(said), err
 		}).WithContext(ctx).Should(And(ContainSubstring("capstan_journal_namespace_used_bytes"),
-			ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total")))
+			ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total"),
+			ContainSubstring("capstan_budget_spent{")))
 
 		named := 0
 		files := filepath.Join("charts", "capstan", "files")

@@ -32,9 +32,12 @@ var _ = Describe("examples", func() {
 		It("can be run without a cluster: "+folder, func(ctx SpecContext) {
 			set, err := manifest.Load(ctx, []string{filepath.Join(root, "examples", folder)}, manifest.Options{})
 			Expect(err).NotTo(HaveOccurred())
-			if folder == "cluster" { // its servers are Pods
+			switch folder {
+			case "cluster": // its servers are Pods
 				Expect(set.Ignored).To(HaveEach(Or(ContainSubstring("Deployment"), ContainSubstring("Service"))))
-			} else {
+			case "budgets": // their ledger is in the store of a cluster
+				Expect(set.Ignored).To(And(HaveLen(3), HaveEach(ContainSubstring("Budget"))))
+			default:
 				Expect(set.Ignored).To(BeEmpty())
 			}
 			Expect(set.Turns()).NotTo(BeEmpty(), "an example must show a Turn")

@@ -92,7 +92,10 @@ func (run *runner) awaitOthers(ctx context.Context, waited *contention, wait *Bu
 func (run *runner) reservations(c *Candidate, r *Request) ([]budget.Rule, *budget.Change, error) {
 	var rules []budget.Rule
 	if run.Budgets != nil && !c.Unusable {
-		rules = run.Budgets()
+		var err error
+		if rules, err = run.Budgets(); err != nil {
+			return nil, nil, fmt.Errorf("failed to find the budgets of the turn: %w", err)
+		}
 		rules = rules[:min(len(rules), budget.MaxOfTurn)]
 	}
 	if r.Reserved = len(rules) > 0; !r.Reserved {

@@ -23,7 +23,7 @@ func daily(name string, l budget.Limits, queue bool) budget.Rule {
 
 // under lets budgets apply to a run.
 func under(in loop.Input, rules ...budget.Rule) loop.Input {
-	in.Budgets = func() []budget.Rule { return rules }
+	in.Budgets = func() ([]budget.Rule, error) { return rules, nil }
 	return in
 }
 

@@ -69,8 +69,8 @@ type Config struct {
 	// Limits of the Turn. They apply to all its runs together.
 	Limits Limits
 	// Budgets returns the budgets that apply to the Turn now, at most budget.MaxOfTurn. It is called before each request,
-	// and must not wait. If Budgets is nil, there are none.
-	Budgets func() []budget.Rule
+	// and should return soon. An error ends the run, and a later run asks again. If Budgets is nil, there are none.
+	Budgets func() ([]budget.Rule, error)
 	// Policy for tool calls.
 	Policy Policy
 	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts

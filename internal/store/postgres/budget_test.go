@@ -105,7 +105,7 @@ func TestBudgetEqualsUsage(t *testing.T) {
 			},
 			Config: loop.Config{
 				Limits:  loop.Limits{MaxSteps: 6, MaxToolCalls: 5, MaxDescendants: 5},
-				Budgets: func() []budget.Rule { return []budget.Rule{rule, other} },
+				Budgets: func() ([]budget.Rule, error) { return []budget.Rule{rule, other}, nil },
 				Chain: []loop.Candidate{{
 					ProviderName: "p", Model: "m", Provider: talkative{}, MaxOutputTokens: 100,
 					Retry:   loop.Retry{MaxAttempts: 20, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},

@@ -1,0 +1,133 @@
+package controller_test
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// newBudget returns a Budget of one Turn in each month, whose other Turns wait.
+func newBudget(name string, change ...func(*v1alpha1.Budget)) *v1alpha1.Budget {
+	return build(&v1alpha1.Budget{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.BudgetSpec{
+			Period: v1alpha1.BudgetPeriodMonth, Limits: v1alpha1.BudgetLimits{Turns: new(int64(1))}, OnExceeded: v1alpha1.OnBudgetExceededQueue,
+		},
+	}, change)
+}
+
+func rejecting(b *v1alpha1.Budget) { b.Spec.OnExceeded = v1alpha1.OnBudgetExceededReject }
+
+func ofAgents(names ...string) func(*v1alpha1.Budget) {
+	return func(b *v1alpha1.Budget) {
+		b.Spec.Selector = &v1alpha1.BudgetSelector{Agents: &v1alpha1.BudgetAgents{Names: names}}
+	}
+}
+
+func ofRequesters(names ...string) func(*v1alpha1.Budget) {
+	return func(b *v1alpha1.Budget) { b.Spec.Selector = &v1alpha1.BudgetSelector{Requesters: names} }
+}
+
+func requestedBy(name string) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) { t.Spec.RequestedBy = &v1alpha1.Requester{Username: name} }
+}
+
+// reasonOf waits until a condition of a Budget has a reason, and returns its message.
+func (s *testEnv) reasonOf(ctx SpecContext, name, condition, reason string) string {
+	GinkgoHelper()
+	var text string
+	Eventually(func(g Gomega) {
+		var b v1alpha1.Budget
+		g.Expect(apiClient.Get(ctx, s.key(name), &b)).To(Succeed())
+		c := meta.FindStatusCondition(b.Status.Conditions, condition)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Reason).To(Equal(reason), c.Message)
+		g.Expect(c.ObservedGeneration).To(Equal(b.Generation))
+		text = c.Message
+	}).WithContext(ctx).Should(Succeed())
+	return text
+}
+
+var _ = Describe("A Budget", func() {
+	// begin runs a Turn that uses the Budget up.
+	begin := func(ctx SpecContext, budget *v1alpha1.Budget, change ...func(*v1alpha1.Turn)) *testEnv {
+		GinkgoHelper()
+		s := newTestEnv(ctx, ``)
+		s.create(ctx, append(s.basics(), budget)...)
+		s.run()
+		s.create(ctx, newTurn("first", change...))
+		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+		return s
+	}
+	const refused = `^Budget "month"(: 1 of 1 turns are spent;| allows 1 turns per month, and 1 have begun:) ` +
+		`the next period begins at \d{4}-\d\d-01T00:00:00Z$`
+
+	It("lets Turns wait until it is raised or deleted", func(ctx SpecContext) {
+		s := begin(ctx, newBudget("month"))
+		s.create(ctx, newTurn("second"))
+		Expect(message(s.reaches(ctx, "second", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused))
+		Expect(s.reasonOf(ctx, "month", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)).To(
+			MatchRegexp(`^Budget "month": 1 of 1 turns are spent; the next period begins at \d{4}-\d\d-01T00:00:00Z$`))
+		Eventually(func() []string { return s.events(ctx, "Budget", "month") }).WithContext(ctx).Should(
+			ConsistOf("Warning LimitReached", "Warning WarnPercentReached"))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "the Turn that waits has sent no request")
+
+		change(ctx, s, "month", &v1alpha1.Budget{}, func(b *v1alpha1.Budget) { b.Spec.Limits.Turns = new(int64(2)) })
+		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+
+		s.create(ctx, newTurn("third"))
+		s.reaches(ctx, "third", v1alpha1.TurnReasonWaitingForBudget)
+		Expect(apiClient.Delete(ctx, newBudget("month", func(b *v1alpha1.Budget) { b.Namespace = s.namespace }))).To(Succeed())
+		s.reaches(ctx, "third", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+
+	It("lets a Turn continue that its selector does not select any more", func(ctx SpecContext) {
+		s := begin(ctx, newBudget("month", ofAgents(agent)))
+		s.create(ctx, newTurn("second"))
+		s.reaches(ctx, "second", v1alpha1.TurnReasonWaitingForBudget)
+		change(ctx, s, "month", &v1alpha1.Budget{}, ofAgents("another"))
+		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+		change(ctx, s, "month", &v1alpha1.Budget{}, ofAgents(agent))
+		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+		s.create(ctx, newTurn("third"))
+		Expect(message(s.reaches(ctx, "third", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused),
+			"the Turn that was not selected does not count")
+	}, SpecTimeout(patience))
+
+	It("ends Turns before their first request", func(ctx SpecContext) {
+		s := begin(ctx, newBudget("month", rejecting))
+		s.create(ctx, newTurn("second"))
+		Expect(message(s.reaches(ctx, "second", v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
+	}, SpecTimeout(patience))
+
+	It("of requesters applies to all Turns while the API server does not check who asks", func(ctx SpecContext) {
+		s := begin(ctx, newBudget("month", rejecting, ofRequesters("eve")), requestedBy("ada"))
+		s.create(ctx, newTurn("second", requestedBy("bob")), newTurn("third"))
+		for _, name := range []string{"second", "third"} {
+			Expect(message(s.reaches(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
+		}
+		Expect(s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonRequestersNotChecked)).To(Equal(
+			"the API server does not check who asks, so the budget applies to the Turns of all requesters: install config/policy, " +
+				"or set requesterPolicy.install=true in the chart"))
+	}, SpecTimeout(patience))
+
+	It("of requesters applies to their Turns and to those without a requester", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
+		s.create(ctx, append(s.basics(), newBudget("month", rejecting, ofRequesters("eve", "robin")))...)
+		s.run(func(o *manager.Options) { o.TrustRequestedBy = true })
+		s.create(ctx, newTurn("of-ada", requestedBy("ada")), newTurn("of-robin", requestedBy("robin")))
+		s.reaches(ctx, "of-ada", v1alpha1.TurnReasonCompleted)
+		s.reaches(ctx, "of-robin", v1alpha1.TurnReasonCompleted)
+		s.create(ctx, newTurn("of-eve", requestedBy("eve")), newTurn("of-nobody"), newTurn("again-of-ada", requestedBy("ada")))
+		s.reaches(ctx, "again-of-ada", v1alpha1.TurnReasonCompleted)
+		for _, name := range []string{"of-eve", "of-nobody"} {
+			Expect(message(s.reaches(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
+		}
+		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	}, SpecTimeout(patience))
+})
