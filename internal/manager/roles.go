@@ -215,7 +215,8 @@ func (p *parts) addKeepers() error {
 		return err
 	}
 	records := &recordkeeper.Keeper{
-		Store: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces, Labels: p.options.RecordLabels,
+		Store: p.store, Ledger: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces,
+		Labels:    p.options.RecordLabels,
 		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
 		Log: p.log.WithName("records"),
 	}

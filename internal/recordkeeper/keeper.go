@@ -9,6 +9,9 @@
 //
 // A Turn without an entry in a journal that is deleted before either has seen it leaves no record. Such a Turn has
 // used nothing.
+//
+// Such a Turn may have a reservation in Budgets: its run was killed during a request, and no run has continued it. The
+// package also charges these reservations.
 package recordkeeper
 
 import (
@@ -26,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -35,6 +39,8 @@ import (
 type Keeper struct {
 	// Store keeps the records.
 	Store store.Records
+	// Ledger has the reservations of Turns in Budgets. If Ledger is nil, there are none.
+	Ledger budget.Ledger
 	// Reader reads from the API server.
 	Reader client.Reader
 	// Namespaces are the namespaces of this installation; empty means all.
@@ -153,9 +159,6 @@ func (k *Keeper) Round(ctx context.Context) error {
 
 // repair adds the missing records of a namespace. It reads only the metadata of the Turns that have a record.
 func (k *Keeper) repair(ctx context.Context, namespace string) error {
-	if k.Retention == 0 {
-		return nil
-	}
 	for next := ""; ; {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TurnList"))
@@ -180,10 +183,24 @@ func (k *Keeper) repair(ctx context.Context, namespace string) error {
 	}
 }
 
+// closeReservations charges the requests of Turns that have ended without a run. No run knows the end of such a request, and
+// the journal may stay for as long as the Turn.
+func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
+	if k.Ledger == nil || len(turns) == 0 {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := k.Ledger.CloseReservations(bounded, turns...); err != nil {
+		return fmt.Errorf("failed to close the reservations of turns that have ended: %w", err)
+	}
+	return nil
+}
+
 // record adds the records of those Turns that have none. A Turn that is gone, or whose record would be purged at once, is
 // left out.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
-	if len(turns) == 0 || k.Retention == 0 {
+	if len(turns) == 0 {
 		return nil
 	}
 	uids := make([]string, 0, len(turns))
@@ -195,6 +212,9 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 	missing, err := k.Store.Unrecorded(bounded, uids)
 	if err != nil {
 		return fmt.Errorf("failed to find out which turns have records: %w", err)
+	}
+	if err := k.closeReservations(ctx, missing); err != nil || k.Retention == 0 {
+		return err
 	}
 	oldest := k.Now().Add(-k.Retention)
 	var records []turnrecord.Record

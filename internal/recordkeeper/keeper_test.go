@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -160,6 +162,36 @@ func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, erro
 
 // TestHintsAreFollowedUp checks that a hint is followed up soon, and that a round finds its Turn if the store fails at that
 // time.
+// TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without a run does not keep its reservation, with
+// and without records, and that a Turn that runs keeps it.
+func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
+	for _, retention := range []time.Duration{0, 24 * time.Hour} {
+		s := &journaltest.Memory{}
+		key := budget.Key{Budget: "b", Start: now.Unix() - 60, End: now.Unix() + 3600}
+		for _, uid := range []string{"uid-ended", "uid-running"} {
+			hold := budget.Hold{Key: key, Currency: "USD", Tokens: 1000, Unknown: budget.Amount{Tokens: 7}}
+			if err := s.Append(t.Context(), uid, journal.Entry{
+				Seq: 1, Epoch: 1, Version: 1, Time: now, Payload: []byte("{}"),
+				Ledger: &budget.Change{Reserve: []budget.Reservation{{Hold: hold, CountTurn: true}}},
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k := keeper(t, s, ended("ended", 1)) // the API server does not list Turns that run
+		k.Ledger, k.Retention = s, retention
+		for range 2 {
+			if err := k.Round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := s.Accounts(t.Context(), now)
+		if err != nil || len(got) != 1 || got[0].Tokens != 7 || got[0].ReservedTokens != 1000 {
+			t.Errorf("retention %s: accounts %+v, %v; want 7 tokens of the Turn that has ended, and the reservation of the other",
+				retention, got, err)
+		}
+	}
+}
+
 func TestHintsAreFollowedUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		failures int

@@ -51,6 +51,16 @@ func (s *Store) writeWithLedger(ctx context.Context, uid string, entries []journ
 	return refused, err
 }
 
+// CloseReservations charges the open reservations of Turns that have ended.
+func (s *Store) CloseReservations(ctx context.Context, turns ...string) error {
+	for some := range slices.Chunk(turns, retireAtOnce) {
+		if err := s.closeHolds(ctx, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // closeHolds charges the open reservations of Turns that no run continues.
 func (s *Store) closeHolds(ctx context.Context, uids []string) error {
 	turns, err := read(ctx, s, func(row pgx.CollectableRow) (turn string, err error) {

@@ -132,6 +132,21 @@ func (s *Store) Accounts(ctx context.Context, at time.Time) (accounts []budget.A
 	return accounts, s.failed(rows.Err())
 }
 
+// CloseReservations charges the open reservations of Turns that have ended.
+func (s *Store) CloseReservations(ctx context.Context, turns ...string) error {
+	open, err := s.strings(ctx, `SELECT DISTINCT turn_uid FROM budget_hold`) // at most one request of each Turn that runs
+	if err != nil {
+		return s.failed(err)
+	}
+	turns = slices.DeleteFunc(slices.Clone(turns), func(turn string) bool { return !slices.Contains(open, turn) })
+	for some := range slices.Chunk(turns, retireAtOnce) {
+		if err := s.change(ctx, func(t *tx) error { return t.closeHolds(some) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ForgetBudgets deletes everything about budgets.
 func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
 	for some := range slices.Chunk(uids, retireAtOnce) {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
+	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/schema"
 )
@@ -71,6 +73,11 @@ func (r *Reader) Last(ctx context.Context, uid string) (int64, error) { return r
 // Append always fails. It makes Reader a journal.Journal.
 func (r *Reader) Append(context.Context, string, ...journal.Entry) error {
 	return fmt.Errorf("failed to write to the journal %q: it was opened for reading only", r.store.path)
+}
+
+// Accounts returns the accounts of budgets, as Store.Accounts does.
+func (r *Reader) Accounts(ctx context.Context, at time.Time) ([]budget.Account, error) {
+	return r.store.Accounts(ctx, at)
 }
 
 // PayloadBytes returns the size of payloads, as Store.PayloadBytes does.

@@ -185,13 +185,17 @@ func abandons(t *testing.T, s LedgerStore) {
 func retires(t *testing.T, s LedgerStore) {
 	add(t, s, "a", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 100, "1", budget.Limits{})}}))
 	add(t, s, "b", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("y", 100, "1", budget.Limits{})}}))
+	add(t, s, "c", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 200, "2", budget.Limits{})}}))
 	for range 2 {
 		if err := s.Retire(t.Context(), noon, "a", "unknown"); err != nil {
 			t.Fatalf("Retire: %v", err)
 		}
+		if err := s.CloseReservations(t.Context(), "unknown", "c", "a"); err != nil {
+			t.Fatalf("CloseReservations: %v", err)
+		}
 	}
 	live := budget.Account{Key: day("y"), Turns: 1, ReservedTokens: 100, ReservedCost: decimal.NewFromInt(1)}
-	accounts(t, s, spent("x", 1, 10, "0.1"), live)
+	accounts(t, s, spent("x", 2, 30, "0.3"), live)
 }
 
 // races sends many requests at once, half of which name the budgets in the other order.

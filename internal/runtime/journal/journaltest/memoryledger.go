@@ -59,6 +59,21 @@ func (m *Memory) Accounts(ctx context.Context, at time.Time) ([]budget.Account, 
 	}), nil
 }
 
+// CloseReservations charges the open reservations of Turns that have ended.
+func (m *Memory) CloseReservations(ctx context.Context, turns ...string) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, turn := range turns {
+		if err := m.apply(turn, &budget.Change{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ForgetBudgets deletes everything about budgets.
 func (m *Memory) ForgetBudgets(ctx context.Context, uids ...string) error {
 	return m.dropAccounts(ctx, func(k budget.Key) bool { return slices.Contains(uids, k.Budget) })
