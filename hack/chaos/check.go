@@ -49,6 +49,7 @@ func check(e evidence) (figures, []violation) {
 	c.checkApprovals()
 	c.checkSessions()
 	c.checkBill()
+	c.checkBudget()
 	return c.figures, c.broken
 }
 
@@ -254,5 +255,24 @@ func (c *checker) checkBill() {
 		c.wrong(exactUsage, "", "%+v tokens were billed; the statuses have %+v, including estimates of %+v for "+
 			"requests that were cut off; lost replies used %+v",
 			c.Billed, c.Reported, c.Estimated, c.Lost)
+	}
+}
+
+// checkBudget compares the ledger of the Budget with the statuses: each request counts once, whichever process was killed,
+// and nothing stays reserved.
+func (c *checker) checkBudget() {
+	b := c.Budget
+	if b == nil {
+		return // the phase has no Budget
+	}
+	c.Counted, c.CountedTurns = b.Tokens, b.Turns
+	if sum := c.Reported.Input + c.Reported.Output; b.Tokens != sum {
+		c.wrong(exactBudget, "", "the ledger has counted %d tokens, but the statuses have %d", b.Tokens, sum)
+	}
+	if b.Turns != int64(c.figures.Turns) {
+		c.wrong(exactBudget, "", "the ledger has counted %d Turns of %d", b.Turns, c.figures.Turns)
+	}
+	if b.ReservedTokens != 0 {
+		c.wrong(exactBudget, "", "all Turns have finished, but %d tokens are still reserved", b.ReservedTokens)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -202,6 +203,30 @@ func TestUnknownOutcomesOfEarlierTurnsOfTheSession(t *testing.T) {
 		got, broken := check(e)
 		if len(broken) != want || got.UnknownTold != 1+want {
 			t.Errorf("Session %q: %d unknown outcomes shown, violations: %+v", session, got.UnknownTold, broken)
+		}
+	}
+}
+
+// TestABudgetEqualsTheUsageOfItsTurns checks that a difference between the ledger and the statuses is found.
+func TestABudgetEqualsTheUsageOfItsTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ledger budget.Account
+		says   string
+	}{
+		"equal":          {budget.Account{Tokens: 45, Turns: 1}, ""},
+		"twice":          {budget.Account{Tokens: 57, Turns: 1}, "has counted 57 tokens, but the statuses have 45"},
+		"never":          {budget.Account{}, "has counted 0 tokens"},
+		"a Turn twice":   {budget.Account{Tokens: 45, Turns: 2}, "has counted 2 Turns of 1"},
+		"still reserved": {budget.Account{Tokens: 45, Turns: 1, ReservedTokens: 9}, "9 tokens are still reserved"},
+	} {
+		e := story()
+		e.Budget = &tc.ledger
+		_, broken := check(e)
+		found := slices.ContainsFunc(broken, func(v violation) bool {
+			return v.Guarantee == exactBudget && strings.Contains(v.What, tc.says)
+		})
+		if found != (tc.says != "") {
+			t.Errorf("%s: violations %+v, want %q", name, broken, tc.says)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -19,6 +20,8 @@ type evidence struct {
 	Called map[string]called
 	// Decided are the decisions that the API server holds, by the keys of their calls.
 	Decided map[string]v1alpha1.ApprovalDecision
+	// Budget is what the ledger has counted for the Budget of all Turns.
+	Budget *budget.Account
 	// Kills are the times at which a process was killed, or paused for longer than its Lease.
 	Kills []kill
 }
@@ -62,6 +65,7 @@ const (
 	approvedOnly      guarantee = "calls that require approval were made if approved, and only then"
 	oneChild          guarantee = "each call of a sub-agent made one child Turn"
 	exactUsage        guarantee = "usage equals what the model server billed"
+	exactBudget       guarantee = "a Budget equals the sum of the usage of its Turns"
 	wholeSessions     guarantee = "a Session has each Turn once, and correct totals"
 	lostJournals      guarantee = "a Turn that lost its journal reports it and repeats nothing"
 	wholeJournals     guarantee = "journals have no gap and no entry of an older epoch"
@@ -72,7 +76,7 @@ const (
 
 // guarantees lists the guarantees that every phase checks.
 var guarantees = []guarantee{
-	everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage,
+	everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage, exactBudget,
 	wholeSessions, wholeJournals,
 }
 

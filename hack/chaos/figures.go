@@ -78,4 +78,7 @@ type figures struct {
 	OfChildren tokens `json:"reportedTokensOfChildren"`
 	Lost       tokens `json:"billedTokensOfLostReplies"`
 	Estimated  tokens `json:"reportedEstimates"`
+	// Counted are the tokens, and CountedTurns the Turns that the Budget of all Turns has counted.
+	Counted      int64 `json:"tokensCountedByTheBudget"`
+	CountedTurns int64 `json:"turnsCountedByTheBudget"`
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -62,6 +63,10 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 			ID: objectName, Version: "1.0.0", Instructions: "Do as you are told.",
 		}},
 		&v1alpha1.Session{ObjectMeta: meta},
+		// No Turn reaches the limits: the Budget only counts.
+		&v1alpha1.Budget{ObjectMeta: meta, Spec: v1alpha1.BudgetSpec{
+			Period: v1alpha1.BudgetPeriodMonth, Limits: v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000_000_000))},
+		}},
 		agent(phase, agentHelper, objectName),
 		agent(phase, agentMain, objectName, v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: agentHelper}, Name: toolHelper}),
 		agent(phase, agentNarrow, agentNarrow),
@@ -171,6 +176,9 @@ func (r *rig) collect(ctx context.Context, phase string, store journalStore, kil
 		return e, fmt.Errorf("failed to open the store: %w", err)
 	}
 	defer kept.Close() //nolint:errcheck // because it was only read
+	if e.Budget, err = r.budget(ctx, phase, kept); err != nil {
+		return e, err
+	}
 	for i := range turns {
 		entries, err := journal.Collect(ctx, kept, string(turns[i].UID))
 		if err != nil {
@@ -190,6 +198,24 @@ func (r *rig) collect(ctx context.Context, phase string, store journalStore, kil
 		e.Sessions = append(e.Sessions, sessionEvidence{Session: &sessions.Items[i], Entries: entries})
 	}
 	return e, nil
+}
+
+// budget returns what the ledger has counted for the Budget of a phase.
+func (r *rig) budget(ctx context.Context, phase string, kept keptJournal) (*budget.Account, error) {
+	var b v1alpha1.Budget
+	if err := r.api.Get(ctx, client.ObjectKey{Namespace: phase, Name: objectName}, &b); err != nil {
+		return nil, fmt.Errorf("failed to get the Budget: %w", err)
+	}
+	accounts, err := kept.Accounts(ctx, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the ledger of Budgets: %w", err)
+	}
+	for i := range accounts {
+		if accounts[i].Budget == string(b.UID) {
+			return &accounts[i], nil
+		}
+	}
+	return &budget.Account{}, nil
 }
 
 // asked returns the requests that the model server has received.

@@ -12,6 +12,7 @@ import (
 
 	_ "modernc.org/sqlite" // the driver with which the test locks and copies the file
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
@@ -24,6 +25,7 @@ const postgresVariable = "CAPSTAN_POSTGRES_BIN"
 // keptJournal is a journal that the test has opened for reading.
 type keptJournal interface {
 	journal.Journal
+	Accounts(ctx context.Context, at time.Time) ([]budget.Account, error)
 	Close() error
 }
 
