@@ -428,7 +428,8 @@ func TestAlerts(t *testing.T) {
 		"capstan:journals_lost:increase15m", "capstan:turns_ended:increase15m", "capstan:turn_wait_seconds_bucket:increase15m",
 		"capstan:model_requests:increase15m", "CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost",
 		"CapstanTurnsQueue", "CapstanTurnsWaitLong",
-		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanModelUnavailable", "CapstanModelRequestsFail", "CapstanBudgetNearLimit",
+		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanModelUnavailable",
+		"CapstanModelRequestsFail", "CapstanBudgetNearLimit",
 		"CapstanBudgetReached", "CapstanClockDiffers",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {

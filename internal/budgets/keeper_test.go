@@ -150,9 +150,11 @@ func TestReadySaysWhetherRequestersAreChecked(t *testing.T) {
 		want  string
 		err   error
 	}{
-		"checked":           {approvals.TrustRequesters, v1alpha1.ReasonReady, nil},
-		"nothing checks":    {nil, v1alpha1.ReasonRequestersNotChecked, nil},
-		"without a policy":  {func(context.Context, time.Time) (string, error) { return "no policy", nil }, v1alpha1.ReasonRequestersNotChecked, nil},
+		"checked":        {approvals.TrustRequesters, v1alpha1.ReasonReady, nil},
+		"nothing checks": {nil, v1alpha1.ReasonRequestersNotChecked, nil},
+		"without a policy": {
+			func(context.Context, time.Time) (string, error) { return "no policy", nil }, v1alpha1.ReasonRequestersNotChecked, nil,
+		},
 		"it cannot be read": {func(context.Context, time.Time) (string, error) { return "", away }, "", away},
 	} {
 		k := &Keeper{Set: &Set{}, Requesters: tc.check}

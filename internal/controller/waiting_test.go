@@ -132,7 +132,9 @@ func TestWaitsCountByReason(t *testing.T) {
 		{v1alpha1.TurnReasonAwaitingApproval, time.Minute}, {v1alpha1.TurnReasonQueued, 9 * time.Second},
 		{v1alpha1.TurnReasonRunning, time.Minute}, {v1alpha1.TurnReasonRunning, time.Minute},
 	} {
-		one.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: step.reason}}
+		one.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: step.reason,
+		}}
 		w.observe(one, time.Hour, at)
 		at = at.Add(step.after)
 	}

@@ -32,7 +32,8 @@ func failure(kind model.ErrorKind, unsent bool) *turn.Span {
 		f.Usage = model.Usage{}
 	}
 	return &turn.Span{
-		Kind: turn.SpanRequest, Failure: string(kind), Failed: f, Request: &loop.Request{Provider: "openai", Model: "gpt", EstimatedTokens: 7},
+		Kind: turn.SpanRequest, Failure: string(kind), Failed: f,
+		Request: &loop.Request{Provider: "openai", Model: "gpt", EstimatedTokens: 7},
 	}
 }
 

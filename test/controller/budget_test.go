@@ -15,7 +15,8 @@ func newBudget(name string, change ...func(*v1alpha1.Budget)) *v1alpha1.Budget {
 	return build(&v1alpha1.Budget{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.BudgetSpec{
-			Period: v1alpha1.BudgetPeriodMonth, Limits: v1alpha1.BudgetLimits{Turns: new(int64(1))}, OnExceeded: v1alpha1.OnBudgetExceededQueue,
+			Period: v1alpha1.BudgetPeriodMonth, Limits: v1alpha1.BudgetLimits{Turns: new(int64(1))},
+			OnExceeded: v1alpha1.OnBudgetExceededQueue,
 		},
 	}, change)
 }

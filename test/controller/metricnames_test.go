@@ -73,7 +73,8 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 		} {
 			text, err := os.ReadFile(filepath.Join("..", "..", file))
 			Expect(err).NotTo(HaveOccurred())
-			for _, use := range regexp.MustCompile(`((?:capstan|gen_ai_client)_[a-z0-9_]+)(\{[^}]*\})?`).FindAllStringSubmatch(string(text), -1) {
+			uses := regexp.MustCompile(`((?:capstan|gen_ai_client)_[a-z0-9_]+)(\{[^}]*\})?`)
+			for _, use := range uses.FindAllStringSubmatch(string(text), -1) {
 				name := use[1]
 				found := slices.IndexFunc(series, func(
 					line string,
