@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,15 @@ type Live map[string]Names
 
 // Names are the names of the Agents and of the ModelProviders of a namespace.
 type Names struct{ Agents, Providers map[string]bool }
+
+// hasProvider reports whether there is a ModelProvider with the name that Turns of a namespace use: NAMESPACE/NAME for
+// one that another namespace shares.
+func (l Live) hasProvider(namespace, name string) bool {
+	if owner, shared, ok := strings.Cut(name, "/"); ok {
+		namespace, name = owner, shared
+	}
+	return l[namespace].Providers[name]
+}
 
 // Sweep removes the series of deleted namespaces, Agents and ModelProviders, some time after their last use. The manager
 // calls it once a minute.
@@ -188,12 +198,12 @@ func (b *bounds) sweep(live Live) {
 			continue
 		}
 		for p, idle := range n.models {
-			if *idle++; !names.Providers[p.provider] && *idle >= keepGone {
+			if *idle++; !live.hasProvider(name, p.provider) && *idle >= keepGone {
 				n.drop(name, p)
 			}
 		}
 		for g, idle := range n.groups {
-			if *idle++; !(names.Providers[g.provider] && names.Agents[g.agent]) && *idle >= keepGone {
+			if *idle++; !(live.hasProvider(name, g.provider) && names.Agents[g.agent]) && *idle >= keepGone {
 				n.dropGroup(name, g)
 			}
 		}

@@ -148,6 +148,22 @@ func TestGroupsOfDeletedAgentsAreDropped(t *testing.T) {
 	}
 }
 
+// TestSeriesOfSharedModelProvidersStay checks that a ModelProvider of another namespace counts as one that exists.
+func TestSeriesOfSharedModelProvidersStay(t *testing.T) {
+	resetMetrics(t)
+	live := Live{
+		"helpdesk": {Agents: map[string]bool{"support": true}}, "platform": {Providers: map[string]bool{"openai": true}},
+	}
+	Requested("helpdesk", "support", reply("platform/openai", "gpt"))
+	Requested("helpdesk", "support", reply("platform/gone", "gpt"))
+	for range keepGone {
+		Sweep(live)
+	}
+	if got := seriesOf(firstChunk); got != 1 || observations(t, firstChunk, "helpdesk", "support", "platform/openai", "gpt")[0] != 1 {
+		t.Errorf("there are %d series, want that of the ModelProvider that exists", got)
+	}
+}
+
 func TestWaitsAreBounded(t *testing.T) {
 	resetMetrics(t)
 	for i := range mostNamespaces + 10 {
