@@ -128,9 +128,12 @@ func TestWaitsCountByReason(t *testing.T) {
 		after  time.Duration
 	}{
 		{v1alpha1.TurnReasonWaitingForAgent, time.Second},
-		{v1alpha1.TurnReasonWaitingForAgent, 5 * time.Second}, {v1alpha1.TurnReasonQueued, 7 * time.Second},
-		{v1alpha1.TurnReasonAwaitingApproval, time.Minute}, {v1alpha1.TurnReasonQueued, 9 * time.Second},
-		{v1alpha1.TurnReasonRunning, time.Minute}, {v1alpha1.TurnReasonRunning, time.Minute},
+		{v1alpha1.TurnReasonWaitingForAgent, 5 * time.Second},
+		{v1alpha1.TurnReasonQueued, 7 * time.Second},
+		{v1alpha1.TurnReasonAwaitingApproval, time.Minute},
+		{v1alpha1.TurnReasonQueued, 9 * time.Second},
+		{v1alpha1.TurnReasonRunning, time.Minute},
+		{v1alpha1.TurnReasonRunning, time.Minute},
 	} {
 		one.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: step.reason,

@@ -64,7 +64,9 @@ func TestRequests(t *testing.T) {
 	again.Again = true
 	for _, s := range []*turn.Span{
 		reply("openai", "gpt"), failure(model.Timeout, false), failure(model.Unusable, true), failure(model.Cancelled, false), interrupted,
-		&again, {Kind: turn.SpanStep, Step: 1}, {Kind: turn.SpanCall, Failure: "Timeout"},
+		&again,
+		{Kind: turn.SpanStep, Step: 1},
+		{Kind: turn.SpanCall, Failure: "Timeout"},
 	} {
 		Requested("helpdesk", "support", s)
 	}
