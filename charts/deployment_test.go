@@ -234,6 +234,7 @@ func TestArguments(t *testing.T) {
 			},
 			want: []string{"--workload-tokens=helpdesk/gateway=https://llm.test", "--workload-tokens=helpdesk/gateway=*.llm.test"},
 		},
+		"NoURLs": {values: []string{"attachments.urls=false"}, want: []string{"--attachment-urls=false"}},
 		"Large": {
 			values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"},
 			want:   []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"},

@@ -49,6 +49,8 @@ type TurnReconciler struct {
 	// Ceiling holds the highest limits of all Turns, whatever a Turn and its Agent say. If Ceiling is nil, there is no
 	// ceiling. Executors have the same ceiling.
 	Ceiling *v1alpha1.Limits
+	// RefuseURLs is true if Turns must not have attachments from URLs. Executors refuse them as well.
+	RefuseURLs bool
 	// Approvals reports which decisions about calls may be used.
 	Approvals approvals.Check
 	// Requesters reports whether the API server has checked the requester of a Turn. If it is nil, it has not.

@@ -14,11 +14,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// refusedAttachments returns why no model of the Agent accepts the attachments of a Turn, or an empty text if one does.
-// For Turns without attachments, and for those that may already have their prompt, it reads nothing.
+// refusedAttachments returns why the attachments of a Turn cannot be used, or an empty text if they can: they are not
+// allowed, or no model of the Agent accepts them. For Turns without attachments, and for those that may already have
+// their prompt, it reads nothing.
 func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Turn, a *v1alpha1.Agent) (string, error) {
-	if a == nil || t.Epoch() > 0 && !lacksPrompt(t) {
+	if len(t.Spec.Attachments) == 0 || a == nil || t.Epoch() > 0 && !lacksPrompt(t) {
 		return "", nil
+	}
+	if r.RefuseURLs {
+		if err := translate.CheckURLs(t); err != nil {
+			return err.Error(), nil
+		}
 	}
 	get := func(ctx context.Context, key client.ObjectKey, o client.Object) error {
 		return r.Client.Get(ctx, key, o)
@@ -39,7 +45,7 @@ func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Tur
 	return "", err
 }
 
-// whenAttachmentsRefused ends a Turn whose attachments no model of its Agent accepts.
+// whenAttachmentsRefused ends a Turn whose attachments cannot be used.
 func whenAttachmentsRefused(v snapshot) (decision, bool) {
 	if v.refused == "" {
 		return decision{}, false

@@ -121,6 +121,8 @@ type Options struct {
 	// folder of their files: see secrets.ParseWorkloadTokens.
 	WorkloadTokens   []string
 	WorkloadTokenDir string
+	// AttachmentURLs is true if Turns may have attachments from URLs, which this process fetches.
+	AttachmentURLs bool
 	// ClusterCIDRs are the prefixes of the cluster's Services, Pods and nodes. If it is empty, the manager asks the
 	// API server.
 	ClusterCIDRs []string
@@ -238,6 +240,9 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"namespace, and is sent only to this host. Repeat it for further hosts")
 	f.StringVar(&o.WorkloadTokenDir, secrets.WorkloadTokenDirFlag, "/var/run/secrets/capstan",
 		"folder with the files of these tokens, each NAMESPACE/NAME, which are read again when they change")
+	f.BoolVar(&o.AttachmentURLs, "attachment-urls", true,
+		"fetch attachments of Turns from URLs; with --attachment-urls=false, a Turn with such an attachment ends as InvalidSpec. "+
+			"All processes must have the same value")
 	f.StringSliceVar(&o.ClusterCIDRs, netpolicy.ClusterFlag, nil,
 		"prefixes of IP addresses of the cluster's Services, Pods and nodes, separated by commas; of these, "+
 			"ModelProviders and ToolServers may use only Services of their own namespace and the prefixes in --"+netpolicy.AllowFlag+

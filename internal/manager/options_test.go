@@ -36,7 +36,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	want := Options{
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
 		RecordRetention: 90 * 24 * time.Hour, MaxRecordsPerNamespace: 100_000,
-		MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
+		AttachmentURLs: true, MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
 		DataDir: "data", WorkloadTokenDir: "/var/run/secrets/capstan", Namespace: "capstan-system", ExecutorName: "manager-0",
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
 		ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
@@ -92,6 +92,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
 		{"CAPSTAN_WORKLOAD_TOKENS", "[helpdesk/gateway=https://llm.example.com]", "workload-tokens"},
 		{"CAPSTAN_WORKLOAD_TOKEN_DIR", "/tokens", "workload-token-dir"},
+		{"CAPSTAN_ATTACHMENT_URLS", "false", "attachment-urls"},
 	} {
 		t.Run(tc.flag, func(t *testing.T) {
 			var o Options
@@ -115,8 +116,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 43 {
-		t.Errorf("there are %d flags; the table above has 43", count)
+	if count != 44 {
+		t.Errorf("there are %d flags; the table above has 44", count)
 	}
 }
 

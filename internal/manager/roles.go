@@ -40,6 +40,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 	"github.com/capstan-dev/capstan/internal/tracing"
+	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -129,7 +130,7 @@ func (p *parts) addController(ctx context.Context) error {
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
-		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing,
+		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing, RefuseURLs: !o.AttachmentURLs,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
@@ -264,7 +265,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Approvals: p.approvals, Requesters: p.requesters, Budgets: p.budgets.Rules, Ceiling: p.ceiling, Memory: p.memory,
 		Specs:      &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), Contents: contentReader(mgr.GetAPIReader()),
-		Fetch: fetch.For(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
+		Fetch: o.fetch(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Traces: p.traces, Processors: p.processors, Writes: fairgate.NewPreWriteGate(),
 		Endings:      fairgate.New(maxEndings, endingsOfNamespace),
 		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
@@ -272,6 +273,14 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
+}
+
+// fetch returns the function that fetches attachments for a namespace. It fetches nothing if URLs are not allowed.
+func (o *Options) fetch(p *netpolicy.Policy) func(namespace string) translate.Fetch {
+	if !o.AttachmentURLs {
+		return func(string) translate.Fetch { return nil }
+	}
+	return fetch.For(p)
 }
 
 // approvalCheck returns the check for which decisions about calls may be used.

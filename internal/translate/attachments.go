@@ -20,7 +20,7 @@ type Fetch = func(ctx context.Context, url, mediaType string, most int) ([]byte,
 type AttachmentSources struct {
 	// ConfigMaps reads the contents of ConfigMaps, also of their binaryData.
 	ConfigMaps ConfigMaps
-	// Fetch fetches the contents of URLs.
+	// Fetch fetches the contents of URLs. If it is nil, attachments from URLs are refused.
 	Fetch Fetch
 }
 
@@ -66,6 +66,9 @@ func (s *AttachmentSources) read(ctx context.Context, at string, a *v1alpha1.Att
 		return field, data, err
 	}
 	field = at + ".url"
+	if s.Fetch == nil {
+		return field, nil, refusedURL(field)
+	}
 	data, err = s.Fetch(ctx, a.URL, a.MediaType, attachment.MaxOf(a.MediaType))
 	switch {
 	case err == nil:
@@ -74,6 +77,21 @@ func (s *AttachmentSources) read(ctx context.Context, at string, a *v1alpha1.Att
 		return field, nil, context.Cause(ctx)
 	}
 	return field, nil, invalid.Field(field, "%s", err)
+}
+
+// refusedURL returns the error for an attachment from a URL where these are not allowed.
+func refusedURL(field string) error {
+	return invalid.Field(field, "the operator of the cluster does not allow attachments from URLs: use a ConfigMap")
+}
+
+// CheckURLs returns an *invalid.Error if a Turn has an attachment from a URL.
+func CheckURLs(t *v1alpha1.Turn) error {
+	for i, a := range t.Spec.Attachments {
+		if a.URL != "" {
+			return refusedURL(fmt.Sprintf("Turn spec.attachments[%d].url", i))
+		}
+	}
+	return nil
 }
 
 // readContent reads a value that may be binary. Its size is not checked.

@@ -39,10 +39,13 @@ func TestAttach(t *testing.T) {
 		fetch translate.Fetch
 		want  string // the error
 	}{
-		"both":              {ours, fetch, ""},
-		"no ConfigMap":      {missing, fetch, `Turn spec.attachments[0].configMapKeyRef: ConfigMap "files" does not exist`},
-		"API server away":   {noServer, fetch, away.Error()},
-		"URL not found":     {ours, answer(nil, gone), "Turn spec.attachments[1].url: status 404"},
+		"both":            {ours, fetch, ""},
+		"no ConfigMap":    {missing, fetch, `Turn spec.attachments[0].configMapKeyRef: ConfigMap "files" does not exist`},
+		"API server away": {noServer, fetch, away.Error()},
+		"URL not found":   {ours, answer(nil, gone), "Turn spec.attachments[1].url: status 404"},
+		"URLs not allowed": {
+			ours, nil, "Turn spec.attachments[1].url: the operator of the cluster does not allow attachments from URLs: use a ConfigMap",
+		},
 		"empty content":     {ours, answer(nil, nil), "must not be empty"},
 		"content of a type": {ours, answer([]byte{0}, nil), "not a text in UTF-8"},
 	} {

@@ -130,6 +130,9 @@ spec:
         {{- with .Values.connections.denyCIDRs }}
         - --tool-deny-cidrs={{ join "," . }}
         {{- end }}
+        {{- if not .Values.attachments.urls }}
+        - --attachment-urls=false
+        {{- end }}
         {{- range .Values.workloadTokens }}
         {{- $token := printf "%s/%s" .namespace .name }}
         {{- range .hosts }}

@@ -80,7 +80,7 @@ func Options(tb testing.TB, namespace string) manager.Options {
 	return manager.Options{
 		DataDir: tb.TempDir(), Namespace: namespace, ExecutorName: namespace + "-0", WatchNamespaces: []string{namespace},
 		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "0",
-		RecordRetention: time.Hour, MaxRecordsPerNamespace: 1000,
+		RecordRetention: time.Hour, MaxRecordsPerNamespace: 1000, AttachmentURLs: true,
 		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1, ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
 	}
 }
