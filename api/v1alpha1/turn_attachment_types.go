@@ -2,8 +2,8 @@ package v1alpha1
 
 // Attachment is an image or a file that belongs to the message of a Turn. Its content is read once, when the prompt is
 // prepared, and kept in the journal.
-// +kubebuilder:validation:XValidation:rule="has(self.url) != has(self.configMapKeyRef)",
-// + message="exactly one of url and configMapKeyRef must be given"
+// +kubebuilder:validation:XValidation:rule="[has(self.url), has(self.configMapKeyRef), has(self.artifactRef)].filter(g, g).size() == 1",
+// + message="exactly one of url, configMapKeyRef and artifactRef must be given"
 type Attachment struct {
 	// name is the name of the attachment, a lower-case DNS label of 1 to 63 characters, unique within the Turn.
 	// +required
@@ -29,7 +29,7 @@ type Attachment struct {
 
 	// url is the https URL of the content, at most 2048 characters, without credentials and fragment. Capstan fetches it
 	// itself, from addresses that the manager may connect to, and follows redirects within the same host only. Exactly
-	// one of url and configMapKeyRef must be given.
+	// one of url, configMapKeyRef and artifactRef must be given.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -43,4 +43,47 @@ type Attachment struct {
 	// ConfigMap exists.
 	// +optional
 	ConfigMapKeyRef *ConfigMapKeyReference `json:"configMapKeyRef,omitempty"`
+
+	// artifactRef names an artifact of another Turn of the namespace: an output of a tool, an answer or an attachment.
+	// That Turn must have the artifact when the prompt of this Turn is prepared.
+	// +optional
+	ArtifactRef *ArtifactReference `json:"artifactRef,omitempty"`
+}
+
+// ArtifactScope says which Turns an ArtifactReference may name.
+// +kubebuilder:validation:Enum=Session;Namespace
+type ArtifactScope string
+
+// The scopes.
+const (
+	// ArtifactScopeSession means the Turns of the same Session.
+	ArtifactScopeSession ArtifactScope = "Session"
+	// ArtifactScopeNamespace means all Turns of the namespace, if the author of the reference may read their journals.
+	ArtifactScopeNamespace ArtifactScope = "Namespace"
+)
+
+// ArtifactReference names an artifact in the journal of another Turn.
+type ArtifactReference struct {
+	// turnName is the name of the Turn that has the artifact, 1 to 253 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	TurnName string `json:"turnName"`
+
+	// name is the name of the artifact, 1 to 80 characters: of an output, as in status.toolCalls[].artifact, such as
+	// call-3-1; of an answer, as in status.result.artifacts[].name, such as answer.txt; or attachments/NAME for the
+	// attachment NAME of that Turn.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(attachments/)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",
+	// + message="name must be the name of an artifact, such as call-3-1, answer.txt or attachments/plan"
+	Name string `json:"name"`
+
+	// scope says which Turns may be named. Session: those of the same Session, so this Turn must have a sessionRef.
+	// Namespace: all Turns of the namespace; the author must have the right to get turns/log in the namespace. The
+	// default is Session.
+	// +optional
+	// +kubebuilder:default=Session
+	Scope ArtifactScope `json:"scope,omitempty"`
 }

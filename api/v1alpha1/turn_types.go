@@ -75,6 +75,9 @@ const (
 // + message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
 // +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",
 // + message="history must not change: create a new Turn instead",fieldPath=".history"
+// +kubebuilder:validation:XValidation:rule="has(self.sessionRef) || !has(self.attachments)
+// +  || self.attachments.all(a, !has(a.artifactRef) || a.artifactRef.scope == 'Namespace')",
+// + message="artifactRef.scope must be Namespace in a Turn without sessionRef",fieldPath=".attachments"
 // +kubebuilder:validation:XValidation:rule="has(self.attachments) == has(oldSelf.attachments)",
 // + message="attachments must not change: create a new Turn instead",fieldPath=".attachments"
 // +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",

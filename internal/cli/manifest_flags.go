@@ -24,6 +24,8 @@ func addSourceFlags(cmd *cobra.Command, s *bundle.Source, format *output.Format)
 	f.StringVarP(&s.Namespace, "namespace", "n", "default", "namespace of objects that do not name one")
 	f.StringVar(&s.SkillsFile, "skills-file", "",
 		"`PATH` of a YAML file of skills that every Agent may load, like those of the manager; default: none")
+	f.StringArrayVar(&s.Attach, "attach", nil,
+		"attach `NAME=FILE`, an image, a PDF or a text, to the Turn, or replace its attachment of this name; may be repeated")
 	f.Var(instant{&s.Now}, "now", "time that the prompt and the record contain; default: the current time")
 	f.VarP(formatValue{format}, "output", "o", "output format")
 	for flag, complete := range map[string]cobra.CompletionFunc{
@@ -33,10 +35,19 @@ func addSourceFlags(cmd *cobra.Command, s *bundle.Source, format *output.Format)
 		"output":    cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp),
 		"now":       cobra.NoFileCompletions,
 		"namespace": cobra.NoFileCompletions,
+		"attach":    completeAttach,
 	} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, complete)) // fails only for a flag that does not exist
 	}
 	cobra.CheckErr(cmd.MarkFlagFilename("skills-file", "yaml", "yml"))
+}
+
+// completeAttach leaves the completion of the file after NAME= to the shell.
+func completeAttach(_ *cobra.Command, _ []string, given string) ([]string, cobra.ShellCompDirective) {
+	if strings.Contains(given, "=") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeManifests lists the Turns of the manifests on the command line. It returns no names if the manifests cannot

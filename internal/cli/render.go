@@ -23,6 +23,9 @@ The text output puts "| " before each line of a message, and marks the end of th
 prompt that providers can cache. Use -o json for the exact messages. The messages of earlier Turns of a
 Session are not shown, because only the store of the Session has them.
 
+--attach NAME=FILE attaches a file to the Turn, as run does. Attachments with an artifactRef are not shown,
+because only the journal of the other Turn has them.
+
 With --diff, render prints how a change affects the prompt: -f is the new state, and OTHER (a file, a
 directory or -) is the old one. Objects of OTHER replace those of -f with the same kind, namespace and
 name; all other objects are taken from -f. OTHER may be a whole directory, or only the old version of one

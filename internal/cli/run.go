@@ -30,6 +30,9 @@ capstan logs shows what a Turn did, even while it runs.
 The Turns of a Session run one after another, and each sees the earlier messages. If the manifests do not
 contain the Session, run creates it. The history of a Session belongs to its name, whatever else changes.
 
+--attach NAME=FILE attaches an image (PNG, JPEG, WebP, GIF), a PDF or a text to the Turn. Its type is taken from
+the content. An attachment with an artifactRef is read from the journals of --data-dir.
+
 Tools come from the ToolServers in the manifests, which may be on this machine. Sub-agents run here, too.
 If a tool call requires approval, run shows the call and asks at a terminal. Without a terminal, the Turn
 waits (exit code 3), and continues when the same command with the same --data-dir runs at a terminal.
@@ -52,6 +55,9 @@ Ctrl-C stops the run at once. A second Ctrl-C kills the program.
 
   # use the skills that the manager offers to every Agent
   capstan run -f examples/quickstart --skills-file skills.yaml
+
+  # attach a file to the Turn
+  capstan run -f examples/quickstart --attach notes=README.md
 
   # keep the journal, so that the Turn can continue after an interruption
   capstan run -f examples/quickstart --data-dir data`,

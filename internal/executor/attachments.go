@@ -3,8 +3,12 @@ package executor
 import (
 	"context"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -14,10 +18,39 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, agent *v1alpha1.Agen
 	if len(t.Spec.Attachments) == 0 {
 		return
 	}
-	attach, most := translate.Attach(t, translate.AttachmentSources{ConfigMaps: e.Contents(t.Namespace), Fetch: e.Fetch(t.Namespace)})
+	attach, most := translate.Attach(t, translate.AttachmentSources{
+		ConfigMaps: e.Contents(t.Namespace), Fetch: e.Fetch(t.Namespace), Artifacts: e.artifacts(t),
+	})
 	in.AttachBytes = most
 	in.Attach = func(ctx context.Context) ([]attachment.Content, error) {
 		contents, err := attach(ctx)
 		return contents, awaitingConfigMap(err, agent.Name)
+	}
+}
+
+// artifacts returns the function that reads the artifacts of other Turns that a Turn names. It reads such a Turn from the
+// API server, because the cache has no finished ones. Texts are searched for credentials again, because some may have
+// become known since the artifact was written.
+func (e *Executor) artifacts(t *v1alpha1.Turn) translate.Artifacts {
+	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
+		source := new(v1alpha1.Turn)
+		err := e.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: a.ArtifactRef.TurnName}, source)
+		if apierrors.IsNotFound(err) {
+			return nil, &turn.ArtifactError{Message: "it does not exist"}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if why := translate.OutOfScope(t, a.ArtifactRef, source); why != "" {
+			return nil, &turn.ArtifactError{Message: why}
+		}
+		content, err := turn.ReadArtifact(ctx, e.Engine.Journal, string(source.UID), a.ArtifactRef.Name, most,
+			func(ctx context.Context, bytes int64) (func(), error) {
+				return e.reserveResult(ctx, t.Namespace, bytes)
+			})
+		if err != nil || model.KindOf(a.MediaType) != model.AttachedText {
+			return content, err
+		}
+		return []byte(e.Credentials.RedactFunc(t.Namespace)(string(content))), nil
 	}
 }

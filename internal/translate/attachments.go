@@ -11,10 +11,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
 // Fetch returns the content of a URL, at most most bytes, which the server must declare as of the media type.
 type Fetch = func(ctx context.Context, url, mediaType string, most int) ([]byte, error)
+
+// Artifacts returns the content of an attachment with an artifactRef, at most most bytes. Its error is a
+// *turn.ArtifactError if the artifact cannot be used. After any other error it may be read again.
+type Artifacts = func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error)
 
 // AttachmentSources are where the contents of attachments come from.
 type AttachmentSources struct {
@@ -22,6 +27,8 @@ type AttachmentSources struct {
 	ConfigMaps ConfigMaps
 	// Fetch fetches the contents of URLs. If it is nil, attachments from URLs are refused.
 	Fetch Fetch
+	// Artifacts reads artifacts of other Turns. If it is nil, artifacts cannot be read.
+	Artifacts Artifacts
 }
 
 // Attach returns the function that reads the attachments of a Turn, and the maximum size of their contents together, in
@@ -65,6 +72,11 @@ func (s *AttachmentSources) read(ctx context.Context, at string, a *v1alpha1.Att
 		data, err := s.ConfigMaps.readContent(ctx, field, *ref)
 		return field, data, err
 	}
+	if ref := a.ArtifactRef; ref != nil {
+		field = at + ".artifactRef"
+		data, err := s.readArtifact(ctx, field, a)
+		return field, data, err
+	}
 	field = at + ".url"
 	if s.Fetch == nil {
 		return field, nil, refusedURL(field)
@@ -77,6 +89,36 @@ func (s *AttachmentSources) read(ctx context.Context, at string, a *v1alpha1.Att
 		return field, nil, context.Cause(ctx)
 	}
 	return field, nil, invalid.Field(field, "%s", err)
+}
+
+// OutOfScope returns why a Turn may not use the artifacts of another Turn of its namespace, or an empty text if it may.
+// The API server has checked the rights of the author for the scope Namespace.
+func OutOfScope(t *v1alpha1.Turn, ref *v1alpha1.ArtifactReference, source *v1alpha1.Turn) string {
+	if ref.Scope == v1alpha1.ArtifactScopeNamespace {
+		return ""
+	}
+	if own, other := t.Spec.SessionRef, source.Spec.SessionRef; own == nil || other == nil || own.Name != other.Name {
+		return "it does not belong to the same Session: set scope to Namespace, which needs the right to read its journal"
+	}
+	return ""
+}
+
+// readArtifact reads an artifact of another Turn.
+func (s *AttachmentSources) readArtifact(ctx context.Context, field string, a *v1alpha1.Attachment) ([]byte, error) {
+	if s.Artifacts == nil {
+		return nil, invalid.Field(field, "the journals of other Turns cannot be read here")
+	}
+	data, err := s.Artifacts(ctx, a, attachment.MaxOf(a.MediaType))
+	if wrong, ok := errors.AsType[*turn.ArtifactError](err); ok {
+		return nil, invalid.Field(field, "Turn %q: %s", a.ArtifactRef.TurnName, wrong.Message)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to read an artifact of Turn %q: %w", a.ArtifactRef.TurnName, err)
+	}
+	if model.KindOf(a.MediaType) == model.AttachedText {
+		data = attachment.TextOf(data) // an output of a tool may contain anything
+	}
+	return data, nil
 }
 
 // refusedURL returns the error for an attachment from a URL where these are not allowed.

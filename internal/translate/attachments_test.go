@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -132,5 +134,74 @@ func TestCheckAttachments(t *testing.T) {
 				t.Errorf("error is %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestAttachArtifact checks the errors of artifacts, and that a text has no control characters.
+func TestAttachArtifact(t *testing.T) {
+	asks := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{
+		Name: "a", MediaType: "text/plain", ArtifactRef: &v1alpha1.ArtifactReference{TurnName: "before", Name: "call-1-1"},
+	}}}}
+	away := errors.New("the store is away")
+	for name, tc := range map[string]struct {
+		artifacts translate.Artifacts
+		want      string
+		ends      bool
+	}{
+		"read": {func(context.Context, *v1alpha1.Attachment, int) ([]byte, error) { return []byte("\x1bone"), nil }, "", false},
+		"lost": {
+			func(context.Context, *v1alpha1.Attachment, int) ([]byte, error) {
+				return nil, &turn.ArtifactError{Message: "it does not exist"}
+			}, `Turn spec.attachments[0].artifactRef: Turn "before": it does not exist`, true,
+		},
+		"away": {
+			func(context.Context, *v1alpha1.Attachment, int) ([]byte, error) { return nil, away },
+			`failed to read an artifact of Turn "before": the store is away`, false,
+		},
+		"none": {nil, "Turn spec.attachments[0].artifactRef: the journals of other Turns cannot be read here", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			attach, _ := translate.Attach(asks, translate.AttachmentSources{Artifacts: tc.artifacts})
+			got, err := attach(t.Context())
+			if tc.want == "" {
+				if err != nil || string(got[0].Data) != "\uFFFDone" {
+					t.Errorf("contents are %+v, %v", got, err)
+				}
+				return
+			}
+			_, ends := errors.AsType[*invalid.Error](err)
+			if err == nil || err.Error() != tc.want || ends != tc.ends {
+				t.Errorf("error is %v (ends the Turn: %v), want %q (%v)", err, ends, tc.want, tc.ends)
+			}
+		})
+	}
+}
+
+// TestOutOfScope checks which Turns may be named by the artifacts of a Turn.
+func TestOutOfScope(t *testing.T) {
+	in := func(session string) *v1alpha1.Turn {
+		if session == "" {
+			return &v1alpha1.Turn{}
+		}
+		return &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{SessionRef: &v1alpha1.ObjectReference{Name: session}}}
+	}
+	session, namespace := &v1alpha1.ArtifactReference{Scope: v1alpha1.ArtifactScopeSession},
+		&v1alpha1.ArtifactReference{Scope: v1alpha1.ArtifactScopeNamespace}
+	for name, tc := range map[string]struct {
+		turn, source *v1alpha1.Turn
+		ref          *v1alpha1.ArtifactReference
+		allowed      bool
+	}{
+		"the same Session":             {in("a"), in("a"), session, true},
+		"another Session":              {in("a"), in("b"), session, false},
+		"a source without a Session":   {in("a"), in(""), session, false},
+		"no Session at all":            {in(""), in(""), session, false},
+		"no scope":                     {in("a"), in("b"), &v1alpha1.ArtifactReference{}, false},
+		"another Session in the scope": {in("a"), in("b"), namespace, true},
+		"no Session in the scope":      {in(""), in(""), namespace, true},
+	} {
+		if why := translate.OutOfScope(tc.turn, tc.ref, tc.source); (why == "") != tc.allowed {
+			t.Errorf("%s: refused because %q, want allowed: %v", name, why, tc.allowed)
+		}
 	}
 }

@@ -9,13 +9,22 @@ import (
 // attaching returns a patch that sets the attachments of the Turn, in YAML's flow style without the brackets.
 func attaching(list string) string { return `spec: {attachments: [` + list + `]}` }
 
+// artifact returns an attachment with an artifact of the Turn t.
+func artifact(fields string) string {
+	return `{name: a, mediaType: text/plain, artifactRef: {turnName: t, ` + fields + `}}`
+}
+
 var _ = Describe("the attachments of a Turn", func() {
+	const exactlyOne = "exactly one of url, configMapKeyRef and artifactRef must be given"
 	const url = `url: "https://files.example/a.png?size=2"`
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, turnBase, patch) },
 		Entry("a URL", attaching(`{name: a, mediaType: image/png, `+url+`}`)),
 		Entry("a ConfigMap", attaching(`{name: a, mediaType: text/x-diff, configMapKeyRef: {name: c, key: k}}`)),
+		Entry("an output of a Turn of the namespace", attaching(artifact(`name: call-12-3, scope: Namespace`))),
+		Entry("an answer of a Turn of the same Session", `spec: {sessionRef: {name: s}, attachments: [`+artifact(`name: answer.txt`)+`]}`),
+		Entry("an attachment of such a Turn", `spec: {sessionRef: {name: s}, attachments: [`+artifact(`name: attachments/plan-2, scope: Session`)+`]}`),
 		Entry("an at sign in the path", attaching(`{name: a, mediaType: application/json, url: "https://files.example/@me/a?b=c@d"}`)),
 		Entry("as many as there may be",
 			attaching(numbered(8, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}"))),
@@ -25,9 +34,21 @@ var _ = Describe("the attachments of a Turn", func() {
 		func(ctx SpecContext, attachment, field, message string) {
 			refused(ctx, turnBase, attaching(attachment), "spec.attachments[0]"+field, message)
 		},
-		Entry("without a content", `{name: a, mediaType: image/png}`, "", "exactly one of url and configMapKeyRef must be given"),
+		Entry("without a content", `{name: a, mediaType: image/png}`, "", exactlyOne),
 		Entry("with two contents", `{name: a, mediaType: image/png, configMapKeyRef: {name: c, key: k}, `+url+`}`, "",
-			"exactly one of url and configMapKeyRef must be given"),
+			exactlyOne),
+		Entry("with a URL and an artifact", `{name: a, mediaType: image/png, artifactRef: {turnName: t, name: call-1-1, scope: Namespace}, `+
+			url+`}`, "", exactlyOne),
+		Entry("from an artifact without a Turn", `{name: a, mediaType: text/plain, artifactRef: {name: call-1-1, scope: Namespace}}`,
+			".artifactRef.turnName", "Required value"),
+		Entry("from an artifact without a name", `{name: a, mediaType: text/plain, artifactRef: {turnName: t, scope: Namespace}}`,
+			".artifactRef.name", "Required value"),
+		Entry("from an artifact of a path", artifact(`name: "../secret", scope: Namespace`), ".artifactRef.name",
+			"name must be the name of an artifact, such as call-3-1, answer.txt or attachments/plan"),
+		Entry("from an artifact of a long name", artifact(`name: `+strings.Repeat("a", 81)+`, scope: Namespace`), ".artifactRef.name",
+			"may not be more than 80"),
+		Entry("from an artifact of another scope", artifact(`name: a, scope: Cluster`), ".artifactRef.scope",
+			`supported values: "Session", "Namespace"`),
 		Entry("without a name", `{mediaType: image/png, `+url+`}`, ".name", "Required value"),
 		Entry("with a name that is no label", `{name: A_b, mediaType: image/png, `+url+`}`, ".name", "name must be a lower-case DNS label"),
 		Entry("without a type", `{name: a, `+url+`}`, ".mediaType", "Required value"),
@@ -50,6 +71,10 @@ var _ = Describe("the attachments of a Turn", func() {
 	It("refuses too many of them", func(ctx SpecContext) {
 		refused(ctx, turnBase, attaching(numbered(9, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}")),
 			"spec.attachments", "must have at most 8 items")
+	})
+	It("refuses an artifact of a Session in a Turn without one", func(ctx SpecContext) {
+		refused(ctx, turnBase, attaching(artifact(`name: call-1-1`)), "spec.attachments",
+			"artifactRef.scope must be Namespace in a Turn without sessionRef")
 	})
 	It("refuses two of one name", func(ctx SpecContext) {
 		refused(ctx, turnBase, attaching(`{name: a, mediaType: image/png, `+url+`}, {name: a, mediaType: image/gif, `+url+`}`),

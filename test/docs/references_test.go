@@ -8,7 +8,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// ownKinds are the fields that refer to kinds of capstan.dev. The reference policy is about Secrets and ConfigMaps.
+// ownKinds are the fields that refer to kinds of capstan.dev. The reference policy is about Secrets,
+// ConfigMaps and artifacts.
 var ownKinds = map[string]bool{
 	"promptProfileRef": true, "providerRef": true, "serverRef": true, "agentRef": true, "sessionRef": true, "turnRef": true,
 }
@@ -16,8 +17,8 @@ var ownKinds = map[string]bool{
 // indexInPolicy is the form of an index in the names of fields of the reference policy.
 var indexInPolicy = regexp.MustCompile(`\[' \+ [a-z.]+ \+ '\]`)
 
-// TestReferencePolicyKnowsEveryReference checks that each field that refers to a Secret or a ConfigMap is in the
-// reference policy and in the page about it. A field that the policy does not know would give its author the manager's
+// TestReferencePolicyKnowsEveryReference checks that each field that refers to a Secret, a ConfigMap or an artifact is in
+// the reference policy and in the page about it. A field that the policy does not know would give its author the manager's
 // right to read that object.
 func TestReferencePolicyKnowsEveryReference(t *testing.T) {
 	policy := indexInPolicy.ReplaceAllString(read(t, "config/policy/reference_policy.yaml"), "[]")
@@ -38,7 +39,7 @@ func TestReferencePolicyKnowsEveryReference(t *testing.T) {
 			}
 		})
 	}
-	if want := 13; count != want {
-		t.Errorf("%d references to Secrets and ConfigMaps, want %d: change the policy and this number together", count, want)
+	if want := 14; count != want {
+		t.Errorf("%d references to Secrets, ConfigMaps and artifacts, want %d: change the policy and this number together", count, want)
 	}
 }

@@ -15,10 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
-	"github.com/capstan-dev/capstan/internal/fetch"
 	"github.com/capstan-dev/capstan/internal/manifest"
-	"github.com/capstan-dev/capstan/internal/netpolicy"
-	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -47,6 +44,8 @@ type Source struct {
 	Namespace string
 	// SkillsFile is the path of a file of skills that every Agent may load. If it is empty, there are none.
 	SkillsFile string
+	// Attach are files to attach to the Turn, as NAME=FILE.
+	Attach []string
 	// Now is the time that the prompt and the record contain. If it is zero, they contain the current time.
 	Now time.Time
 }
@@ -72,6 +71,8 @@ type Bundle struct {
 	Team map[string]*Bundle
 	// Skills are the skills that every Agent may load.
 	Skills []prepare.Skill
+	// files holds the contents of the files of --attach by the names of their attachments.
+	files map[string]string
 	// read holds the values of the ConfigMap keys that were read. The value of a missing key is nil.
 	read map[configMapKey]*string
 }
@@ -92,7 +93,11 @@ func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
 			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--skills-file: %w", err))
 		}
 	}
-	return Find(set, s.Turn, skills)
+	p, err := Find(set, s.Turn, skills)
+	if err != nil {
+		return nil, err
+	}
+	return p, s.AttachFiles(p)
 }
 
 // Manifests reads objects from files, and prints a note about each object that it ignores.
@@ -164,28 +169,6 @@ func (p *Bundle) configMaps(namespace string) translate.ConfigMaps {
 	}
 }
 
-// Attach returns the function that reads the attachments of the Turn: see translate.Attach.
-func (p *Bundle) Attach() (attach func(context.Context) ([]attachment.Content, error), most int64) {
-	return translate.Attach(p.Turn, translate.AttachmentSources{
-		ConfigMaps: p.contentsOfConfigMaps, Fetch: (&fetch.Fetcher{Policy: netpolicy.NewLocalPolicy()}).Fetch,
-	})
-}
-
-// CheckAttachments returns an error if no model of the Agent accepts the attachments of the Turn.
-func (p *Bundle) CheckAttachments() error {
-	err := translate.CheckAttachments(p.Turn, p.Agent, func(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
-		object, err := p.provider(ref)
-		if err != nil {
-			return nil, nil //nolint:nilerr,nilnil // because Chain reports it
-		}
-		return object, nil
-	})
-	if err != nil {
-		return exit.WithCode(exit.Failed, p.Located(err.Error()))
-	}
-	return nil
-}
-
 // provider returns the ModelProvider that a reference of an Agent means. If it is in another namespace, it must allow
 // that of the Turn. A selector counts as consent, because the labels of namespaces are not in manifests.
 func (p *Bundle) provider(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
@@ -207,22 +190,6 @@ func (p *Bundle) consent(kind string, key types.NamespacedName, exists bool, all
 			kind, key, p.Turn.Namespace, kind)
 	}
 	return nil
-}
-
-// contentsOfConfigMaps is configMaps for attachments, which may be binary.
-func (p *Bundle) contentsOfConfigMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
-	key := configMapKey{p.Turn.Namespace, ref}
-	p.read[key] = nil
-	object, ok := p.Set.ConfigMap(p.Turn.Namespace, ref.Name)
-	if !ok {
-		return "", &translate.MissingError{Reason: p.absent(kindConfigMap, ref.Name)}
-	}
-	value, err := translate.ConfigMapValue(ref, translate.ConfigMapContents(object.Data, object.BinaryData))
-	if err != nil {
-		return "", err
-	}
-	p.read[key] = new(attachment.Digest([]byte(value)))
-	return value, nil
 }
 
 // problem returns an error about a field of an object. The error names the file and the line of the object.

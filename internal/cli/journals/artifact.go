@@ -2,7 +2,6 @@ package journals
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +15,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
-	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
@@ -68,37 +65,21 @@ func hashOf(ctx context.Context, r reader, artifact string) (string, error) {
 		if err != nil {
 			return "", Explain(err)
 		}
-		name, sha256, err := artifactOf(e)
+		all, err := turn.ArtifactsOf(e)
 		if err != nil {
 			return "", fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
 		}
-		if name == artifact && name != "" {
-			return sha256, nil
-		}
-		if name != "" {
-			names = append(names, termsafe.Line(name, output.LongestID))
+		for _, a := range all {
+			if a.Name == artifact {
+				return a.SHA256, nil
+			}
+			names = append(names, termsafe.Line(a.Name, output.LongestID))
 		}
 	}
 	if len(names) == 0 {
 		return "", fmt.Errorf("the Turn has no artifact %q: it has no artifacts so far", artifact)
 	}
 	return "", fmt.Errorf("the Turn has no artifact %q: it has %s", artifact, strings.Join(names, ", "))
-}
-
-// artifactOf returns the name and the SHA-256 of the artifact in an entry. Both are empty for most entries.
-func artifactOf(e journal.Entry) (name, sha256 string, err error) {
-	switch e.Kind { //nolint:exhaustive // because the others name no artifact
-	case journal.ToolFinished:
-		var f loop.CallResult
-		err = json.Unmarshal(e.Payload, &f)
-		return f.ArtifactName, f.Artifact, err
-	case journal.Finalized:
-		var r turn.Result
-		if err = json.Unmarshal(e.Payload, &r); err == nil && r.Answer != nil {
-			return r.Answer.Name, r.Answer.SHA256, nil
-		}
-	}
-	return "", "", err
 }
 
 // printSafely prints content that may hold terminal control characters. It removes them if Out is a terminal.

@@ -110,8 +110,29 @@ func choose(ctx context.Context, env terminal.Environment, s *sqlite.Reader, dir
 	return found[0], nil
 }
 
+// folder has the journals of a folder.
+type folder interface {
+	journal.Journal
+	UIDs(ctx context.Context, after string, limit int) ([]string, error)
+}
+
+// Newest returns the UID of the newest Turn of a name that has a journal, or an empty text if there is none. The Turn with
+// the UID besides does not count.
+func Newest(ctx context.Context, s folder, namespace, name, besides string) (uid string, err error) {
+	all, err := listLocal(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	for _, t := range all {
+		if t.namespace == namespace && t.name == name && t.uid != besides {
+			return t.uid, nil
+		}
+	}
+	return "", nil
+}
+
 // listLocal returns the Turns that have a journal, newest first.
-func listLocal(ctx context.Context, s *sqlite.Reader) ([]storedTurn, error) {
+func listLocal(ctx context.Context, s folder) ([]storedTurn, error) {
 	var all []storedTurn
 	for after := ""; ; {
 		page, err := s.UIDs(ctx, after, pageOfUIDs)
@@ -137,7 +158,7 @@ func listLocal(ctx context.Context, s *sqlite.Reader) ([]storedTurn, error) {
 }
 
 // firstOf returns the Turn to which a journal belongs. ok is false for the journal of a Session.
-func firstOf(ctx context.Context, s *sqlite.Reader, uid string) (t storedTurn, ok bool, err error) {
+func firstOf(ctx context.Context, s folder, uid string) (t storedTurn, ok bool, err error) {
 	for e, err := range s.Read(ctx, uid, 0) {
 		if err != nil {
 			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)

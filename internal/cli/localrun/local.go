@@ -169,7 +169,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
-	in.Attach, in.AttachBytes = p.Attach()
+	in.Attach, in.AttachBytes = p.Attachments(j.artifacts(t))
 	in.About = translate.About(t, nil)
 	in.Redact = j.credentials.RedactFunc(t.Namespace)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools

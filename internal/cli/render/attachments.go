@@ -3,16 +3,21 @@ package render
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// attachments reads the attachments of the Turn.
+// attachments reads the attachments of the Turn, without those that are artifacts of other Turns.
 func attachments(ctx context.Context, p *bundle.Bundle) ([]model.Attachment, error) {
-	attach, _ := p.Attach()
+	here := *p
+	here.Turn = p.Turn.DeepCopy()
+	here.Turn.Spec.Attachments = slices.DeleteFunc(here.Turn.Spec.Attachments, isArtifact)
+	attach, _ := here.Attachments(nil)
 	if attach == nil {
 		return nil, nil
 	}
@@ -25,6 +30,18 @@ func attachments(ctx context.Context, p *bundle.Bundle) ([]model.Attachment, err
 		all = append(all, contents[i].Attachment)
 	}
 	return all, nil
+}
+
+func isArtifact(a v1alpha1.Attachment) bool { return a.ArtifactRef != nil }
+
+// withoutArtifacts prints a note for each attachment that is not shown, because it is an artifact of another Turn.
+func (r *Options) withoutArtifacts(p *bundle.Bundle) {
+	for _, a := range p.Turn.Spec.Attachments {
+		if a.ArtifactRef != nil {
+			r.Env.Tell("note: attachment %s is not shown; a run reads artifact %s of Turn %s", a.Name, a.ArtifactRef.Name,
+				a.ArtifactRef.TurnName)
+		}
+	}
 }
 
 // describeAttachments returns a line for each attachment of a message.

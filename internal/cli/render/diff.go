@@ -55,6 +55,9 @@ func (r *Options) Compare(ctx context.Context, args []string) error {
 	if err != nil {
 		return oldState(err)
 	}
+	if err := r.AttachFiles(before); err != nil {
+		return err
+	}
 	c := &comparison{turn: after.Title(), oldPath: pathNames(r.Other), newPath: pathNames(paths...)}
 	now := r.Clock()() // the same time for both states, so that only the change shows
 	if c.after, err = r.prepared(ctx, after, now); err != nil {

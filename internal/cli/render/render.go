@@ -53,6 +53,7 @@ func (r *Options) Render(ctx context.Context, args []string) error {
 	}
 	r.withoutTools(p)
 	r.withoutHistory(p)
+	r.withoutArtifacts(p)
 	if r.Output == output.Text {
 		return r.Env.Print(termsafe.Safe(describe(p, prepared)))
 	}

@@ -142,10 +142,22 @@ func mismatch(mediaType string, data []byte) string {
 }
 
 // isText reports whether a content is UTF-8 without control characters, except white space.
-func isText(data []byte) bool {
-	return utf8.Valid(data) && bytes.IndexFunc(data, func(r rune) bool {
-		return r < ' ' && !strings.ContainsRune("\t\n\v\f\r", r)
-	}) < 0
+func isText(data []byte) bool { return utf8.Valid(data) && bytes.IndexFunc(data, isControl) < 0 }
+
+func isControl(r rune) bool { return r < ' ' && !strings.ContainsRune("\t\n\v\f\r", r) }
+
+// TextOf returns a content that others have written as a text: with U+FFFD in the place of control characters and of bytes
+// that are not UTF-8.
+func TextOf(data []byte) []byte {
+	if isText(data) {
+		return data
+	}
+	return bytes.Map(func(r rune) rune {
+		if isControl(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, data)
 }
 
 // The estimate of an image: a token for each 750 pixels of the size to which services reduce it, as Anthropic

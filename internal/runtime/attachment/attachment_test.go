@@ -118,3 +118,17 @@ func TestTextIsFenced(t *testing.T) {
 		t.Errorf("text is %q, want it to end with %q", got, want)
 	}
 }
+
+// TestTextOf checks that the output of a tool becomes a text.
+func TestTextOf(t *testing.T) {
+	for in, want := range map[string]string{
+		"one\ttwo\r\n":  "one\ttwo\r\n",
+		"\x1b[2Jé":      "\uFFFD[2Jé",
+		"cut off \xc3":  "cut off \uFFFD",
+		"\x00\x01 done": "\uFFFD\uFFFD done",
+	} {
+		if got := string(attachment.TextOf([]byte(in))); got != want {
+			t.Errorf("text of %q is %q, want %q", in, got, want)
+		}
+	}
+}

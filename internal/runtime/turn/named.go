@@ -1,0 +1,165 @@
+package turn
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// AttachedPrefix begins the names of the artifacts that are attachments of a Turn. The name of the attachment follows.
+const AttachedPrefix = "attachments/"
+
+// NamedArtifact is an artifact of a Turn with the name by which users refer to it.
+type NamedArtifact struct {
+	Name, SHA256 string
+	// Bytes is the size of the content. An output of a tool may have more bytes than its artifact.
+	Bytes int64
+}
+
+// ArtifactsOf returns the artifacts that an entry of a Turn's journal names: an attachment, the whole output of a call,
+// or a long answer. Most entries name none. The payload of e must be filled.
+func ArtifactsOf(e journal.Entry) ([]NamedArtifact, error) {
+	switch e.Kind { //nolint:exhaustive // because the others name no artifact
+	case journal.Prepared:
+		var p struct {
+			Messages []struct{ Attachments []model.Attachment }
+		}
+		if err := json.Unmarshal(e.Payload, &p); err != nil {
+			return nil, err
+		}
+		var all []NamedArtifact
+		for _, m := range p.Messages {
+			for _, a := range m.Attachments {
+				all = append(all, NamedArtifact{AttachedPrefix + a.Name, a.SHA256, a.Bytes})
+			}
+		}
+		return all, nil
+	case journal.ToolFinished:
+		var f loop.CallResult
+		if err := json.Unmarshal(e.Payload, &f); err != nil || f.ArtifactName == "" {
+			return nil, err
+		}
+		return []NamedArtifact{{f.ArtifactName, f.Artifact, f.Bytes}}, nil
+	case journal.Finalized:
+		var r struct{ Answer *Artifact }
+		if err := json.Unmarshal(e.Payload, &r); err != nil || r.Answer == nil {
+			return nil, err
+		}
+		return []NamedArtifact{{r.Answer.Name, r.Answer.SHA256, r.Answer.Bytes}}, nil
+	}
+	return nil, nil
+}
+
+// kindsOf returns the kinds of entries that may name an artifact.
+func kindsOf(name string) (kinds [2]journal.Kind) {
+	if strings.HasPrefix(name, AttachedPrefix) {
+		return [2]journal.Kind{journal.Prepared}
+	}
+	return [2]journal.Kind{journal.ToolFinished, journal.Finalized}
+}
+
+// ArtifactError means that an artifact of another Turn cannot be used.
+type ArtifactError struct {
+	// Message describes the problem and its remedy.
+	Message string
+}
+
+// Error returns the message.
+func (e *ArtifactError) Error() string { return e.Message }
+
+// Reserve waits until there is memory to read so many bytes of a journal, and returns the function that releases it.
+type Reserve func(ctx context.Context, bytes int64) (release func(), err error)
+
+// ReadArtifact returns the content of a named artifact of a Turn that another run may still be working on. uid is the
+// UID of that Turn. A content of more than most bytes is not read. If reserve is nil, memory has no limit. The
+// error is an *ArtifactError if the artifact cannot be used.
+func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, most int, reserve Reserve) ([]byte, error) {
+	if reserve == nil {
+		reserve = func(context.Context, int64) (func(), error) { return func() {}, nil }
+	}
+	found, err := findArtifact(ctx, j, uid, name, reserve)
+	if err != nil {
+		return nil, err
+	}
+	if found.Bytes > int64(most) {
+		return nil, &ArtifactError{fmt.Sprintf("artifact %q has %d bytes and may have at most %d: use a smaller one", name, found.Bytes, most)}
+	}
+	release, err := reserve(ctx, found.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	a, err := j.Artifact(ctx, uid, found.SHA256)
+	if errors.Is(err, journal.ErrNoArtifact) {
+		return nil, &ArtifactError{fmt.Sprintf("artifact %q no longer exists: its journal was deleted", name)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer fairgate.AcquireProcessor(ctx, int(found.Bytes))()
+	return a.Content()
+}
+
+// findArtifact looks for an artifact in a journal. The first one of a name counts.
+func findArtifact(ctx context.Context, j journal.Journal, uid, name string, reserve Reserve) (NamedArtifact, error) {
+	kinds := kindsOf(name)
+	var known []string
+	for e, err := range j.Read(ctx, uid, 0) {
+		if err != nil {
+			return NamedArtifact{}, err
+		}
+		if e.Kind != kinds[0] && e.Kind != kinds[1] {
+			continue
+		}
+		all, err := loadArtifacts(ctx, j, uid, e, reserve)
+		if err != nil {
+			return NamedArtifact{}, err
+		}
+		for _, a := range all {
+			if a.Name == name {
+				return a, nil
+			}
+			known = append(known, a.Name)
+		}
+	}
+	has := "it has no artifacts of this kind so far"
+	if n := len(known); n > 0 {
+		has = "it has " + strings.Join(known[max(0, n-maxNamed):], ", ")
+	}
+	return NamedArtifact{}, &ArtifactError{fmt.Sprintf("there is no artifact %q: %s", name, has)}
+}
+
+// loadArtifacts fills the payload of an entry and returns the artifacts that it names.
+func loadArtifacts(ctx context.Context, j journal.Journal, uid string, e journal.Entry, reserve Reserve) ([]NamedArtifact, error) {
+	release := func() {}
+	defer func() { release() }()
+	err := journal.LoadAdmittedPayload(ctx, j, uid, &e, func(bytes int64) (err error) {
+		if e.Artifact != "" {
+			release, err = reserve(ctx, bytes)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, unusable(err)
+	}
+	all, err := ArtifactsOf(e)
+	if err != nil {
+		return nil, &ArtifactError{fmt.Sprintf("entry %d of its journal cannot be read: %s", e.Seq, err)}
+	}
+	return all, nil
+}
+
+// unusable turns the error of an entry that will never be readable into an *ArtifactError.
+func unusable(err error) error {
+	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+		return &ArtifactError{"its journal cannot be read: " + err.Error()}
+	}
+	return err
+}

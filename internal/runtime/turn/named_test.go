@@ -1,0 +1,100 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// TestReadArtifactOfAnotherTurn reads what a Turn has left: an attachment, the whole output of a call, and a long answer.
+func TestReadArtifactOfAnotherTurn(t *testing.T) {
+	last := strings.Repeat("a", 33<<10)
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"), call("c2", "count"))}, says(last))
+			in := input(c)
+			in.Tools = []tool.Tool{named("dump", tool.ReadOnly, saying(long)), named("count", tool.ReadOnly, saying("1"))}
+			attaching(&in, "the plan")
+			mustRun(t, j, in)
+			held := 0
+			reserve := func(context.Context, int64) (func(), error) {
+				held++
+				return func() { held-- }, nil
+			}
+			for name, tc := range map[string]struct{ artifact, want, problem string }{
+				"an attachment":         {"attachments/notes", "the plan", ""},
+				"an output":             {"call-1-1", long, ""},
+				"an answer":             {"answer.txt", last, ""},
+				"a short output":        {"call-1-2", "", `there is no artifact "call-1-2": it has call-1-1, answer.txt`},
+				"another attachment":    {"attachments/plan", "", `there is no artifact "attachments/plan": it has attachments/notes`},
+				"the digest of a text":  {"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "", "there is no artifact"},
+				"a name of an artifact": {"notes", "", `there is no artifact "notes"`},
+			} {
+				t.Run(name, func(t *testing.T) {
+					got, err := turn.ReadArtifact(t.Context(), j, in.UID, tc.artifact, 1<<20, reserve)
+					wrong, _ := errors.AsType[*turn.ArtifactError](err)
+					if tc.problem == "" && err != nil || tc.problem != "" && (wrong == nil || !strings.Contains(wrong.Message, tc.problem)) {
+						t.Fatalf("error is %v, want %q", err, tc.problem)
+					}
+					if diff := cmp.Diff(tc.want, string(got)); diff != "" {
+						t.Errorf("content: -want +got:\n%s", diff)
+					}
+					if held != 0 {
+						t.Errorf("%d reservations of memory are not released", held)
+					}
+				})
+			}
+			_, err := turn.ReadArtifact(t.Context(), j, in.UID, "call-1-1", 49_999, nil)
+			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok || !strings.Contains(wrong.Message, "has 50000 bytes and may have at most 49999") {
+				t.Errorf("error of a large artifact is %v", err)
+			}
+			_, err = turn.ReadArtifact(t.Context(), j, "unknown", "call-1-1", 1<<20, nil)
+			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok || !strings.Contains(wrong.Message, "it has no artifacts of this kind so far") {
+				t.Errorf("error of a Turn without a journal is %v", err)
+			}
+		})
+	}
+}
+
+// failingArtifacts is a journal whose entries can be read, and whose artifacts cannot.
+type failingArtifacts struct {
+	*journaltest.Memory
+	err error
+}
+
+func (f failingArtifacts) Artifact(context.Context, string, string) (journal.Artifact, error) {
+	return journal.Artifact{}, f.err
+}
+
+// TestArtifactThatCannotBeRead checks that a lost artifact ends the Turn, and that a store which fails does not.
+func TestArtifactThatCannotBeRead(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("Done."))
+	in := input(c)
+	attaching(&in, "the plan")
+	mustRun(t, j, in)
+	_, err := turn.ReadArtifact(t.Context(), failingArtifacts{j, journal.ErrNoArtifact}, in.UID, "attachments/notes", 1<<20, nil)
+	if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok || !strings.Contains(wrong.Message, "no longer exists") {
+		t.Errorf("error of a lost artifact is %v", err)
+	}
+	away := errors.New("the store is away")
+	_, err = turn.ReadArtifact(t.Context(), failingArtifacts{j, away}, in.UID, "attachments/notes", 1<<20, nil)
+	if _, ends := errors.AsType[*turn.ArtifactError](err); ends || !errors.Is(err, away) {
+		t.Errorf("error of a failing store is %v, want one after which the Turn tries again", err)
+	}
+	none := errors.New("no memory")
+	_, err = turn.ReadArtifact(t.Context(), j, in.UID, "attachments/notes", 1<<20,
+		func(context.Context, int64) (func(), error) { return nil, none })
+	if !errors.Is(err, none) {
+		t.Errorf("error without memory is %v", err)
+	}
+}
