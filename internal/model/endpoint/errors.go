@@ -116,6 +116,9 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.ContentFiltered, "the content filter refused the request")
 	case isSpent(status, code, words):
 		return as(model.QuotaExceeded, "the account's quota is used up (HTTP %d): check its plan and billing", status)
+	case refusesInput(words):
+		return as(model.InvalidRequest, "the model does not accept images or files: remove the capability Images or Files from it, "+
+			"or use another model")
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(words):
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
@@ -163,6 +166,18 @@ func isSpent(status int, code, words string) bool {
 	return slices.ContainsFunc(spentWords, func(row []string) bool {
 		return !slices.ContainsFunc(row, func(part string) bool { return !strings.Contains(words, part) })
 	})
+}
+
+// refusesInput reports whether the words of an error refuse images or files because of the model. Their status may be
+// that of a failure of the endpoint, or of an unknown model.
+func refusesInput(words string) bool {
+	return containsAny(strings.ToLower(words),
+		"image input is not supported",  // llama.cpp, 500: github.com/ggml-org/llama.cpp/issues/15377 and 13566
+		"unsupported content part type", // llama.cpp, 500: github.com/ggml-org/llama.cpp/issues/12947
+		"support image input",           // OpenRouter, 404: github.com/aaif-goose/goose/issues/5396; Ollama: ollama/ollama/issues/17301
+		"is not a multimodal model",     // vLLM: github.com/vllm-project/vllm/issues/19144
+		"unknown variant `image_url`",   // DeepSeek: github.com/1jehuang/jcode/issues/310
+	)
 }
 
 // refusesKey reports whether the words of an error with status 400 refuse the key, as those of Gemini and xAI do.

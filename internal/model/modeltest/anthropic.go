@@ -83,6 +83,13 @@ type AnthropicBlock struct {
 	ToolUseID    string          `json:"tool_use_id,omitempty"`
 	Content      string          `json:"content,omitempty"`
 	IsError      bool            `json:"is_error,omitempty"`
+	// Source and Title are of an image or a document.
+	Source *struct {
+		Type      string `json:"type"`
+		MediaType string `json:"media_type"`
+		Data      string `json:"data"`
+	} `json:"source,omitempty"`
+	Title        string `json:"title,omitempty"`
 	CacheControl *struct {
 		Type string `json:"type"`
 	} `json:"cache_control,omitempty"`
@@ -379,6 +386,11 @@ func (m *AnthropicMessage) check(calls []string, hasTools bool) (own []string, p
 			return nil, fmt.Sprintf("content.%d: unexpected `tool_use_id` found in `tool_result` blocks: %s", i, b.ToolUseID)
 		case b.Type == "tool_result" && hasText:
 			return nil, fmt.Sprintf("content.%d: `tool_result` blocks must come before text", i)
+		case b.Type == "image" || b.Type == "document":
+			if problem := m.sourceProblem(b); problem != "" {
+				return nil, fmt.Sprintf("content.%d.%s.%s", i, b.Type, problem)
+			}
+			hasText = true
 		case b.Type == "tool_result":
 			calls = slices.DeleteFunc(slices.Clone(calls), func(id string) bool { return id == b.ToolUseID })
 		case m.Role != "assistant":
@@ -399,6 +411,40 @@ func (m *AnthropicMessage) check(calls []string, hasTools bool) (own []string, p
 		return nil, "content: `tool_use` ids were found without `tool_result` blocks immediately after: " + strings.Join(calls, ", ")
 	}
 	return own, ""
+}
+
+// signatures are the beginnings of the contents of media types.
+var signatures = map[string]map[string]string{
+	"image":    {"image/png": "\x89PNG\r\n\x1a\n", "image/jpeg": "\xff\xd8\xff", "image/gif": "GIF8", "image/webp": "RIFF"},
+	"document": {"application/pdf": "%PDF-"},
+}
+
+// maxSource is the maximum size of an image in base64.
+const maxSource = 5 << 20
+
+// sourceProblem checks an image or a document, with the words of github.com/anthropics/claude-code/issues/8184, 10612 and
+// 15746.
+func (m *AnthropicMessage) sourceProblem(b AnthropicBlock) string {
+	switch s := b.Source; {
+	case m.Role != "user":
+		return "source: images and documents may only be in messages of the user"
+	case s == nil:
+		return "source: Field required"
+	case s.Type != "base64":
+		return "source: Input tag '" + s.Type + "' found using 'type' does not match any of the expected tags: 'base64'"
+	case signatures[b.Type][s.MediaType] == "":
+		return "source.base64.media_type: Input should be 'image/jpeg', 'image/png', 'image/gif', 'image/webp' or 'application/pdf'"
+	case len(s.Data) > maxSource:
+		return fmt.Sprintf("source.base64: image exceeds 5 MB maximum: %d bytes > %d bytes", len(s.Data), maxSource)
+	}
+	data, err := base64.StdEncoding.DecodeString(b.Source.Data)
+	switch {
+	case err != nil:
+		return "source.base64.data: Invalid base64 data"
+	case !bytes.HasPrefix(data, []byte(signatures[b.Type][b.Source.MediaType])):
+		return "source.base64.data: Image does not match the provided media type " + b.Source.MediaType
+	}
+	return ""
 }
 
 // thinkingProblem checks the setting for thinking. The reply since the newest message of the user, with the calls in

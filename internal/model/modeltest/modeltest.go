@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net/http"
@@ -36,6 +37,10 @@ type Exchange struct {
 	Name string
 	// Source is where the form of the answer is known from.
 	Source string
+	// Attached are the media types of the attachments of the request, and Sent is the content that its last message must
+	// have, as JSON. Both are empty if the request has no attachments.
+	Attached []string
+	Sent     json.RawMessage
 	// Status, Header and Body of the answer.
 	Status int
 	Header http.Header
@@ -97,7 +102,8 @@ func Load(folder string) ([]Exchange, error) {
 
 // Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks
 // of the head may be LF alone; the body is taken as it is. The fields are source, reply or error (as JSON) and, if the
-// connection breaks after the body, end: cut.
+// connection breaks after the body, end: cut. If the request has attachments, attached lists their media types, separated
+// by commas, and sent is the content that its last message must have.
 func Parse(file []byte) (Exchange, error) {
 	fields, answer, ok := bytes.Cut(file, []byte("\n\n"))
 	if !ok {
@@ -110,6 +116,10 @@ func Parse(file []byte) (Exchange, error) {
 		switch name {
 		case "source":
 			x.Source = value
+		case "attached":
+			x.Attached = strings.Split(value, ", ")
+		case "sent":
+			err = json.Unmarshal([]byte(value), &x.Sent)
 		case "end":
 			x.Cut = value == "cut"
 		case "reply":
@@ -122,6 +132,9 @@ func Parse(file []byte) (Exchange, error) {
 		if err != nil {
 			return Exchange{}, fmt.Errorf("field %q: %w", name, err)
 		}
+	}
+	if (x.Attached == nil) != (x.Sent == nil) {
+		return Exchange{}, errors.New("a file with attached needs sent, and the reverse")
 	}
 	if x.Source == "" || (x.Reply == nil) == (x.Error == nil) {
 		return Exchange{}, errors.New("a file needs source, and either reply or error")
@@ -174,9 +187,18 @@ func Run(t *testing.T, folder string, start func(t *testing.T, baseURL string) m
 // run checks the reply or the error of one exchange.
 func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) model.Provider) {
 	t.Helper()
-	web := httptest.NewServer(x)
+	var sent []byte
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent, _ = io.ReadAll(r.Body) // a test that needs it notices
+		x.ServeHTTP(w, r)
+	}))
 	t.Cleanup(web.Close)
-	got, err := start(t, web.URL+"/v1").Generate(t.Context(), Request())
+	got, err := start(t, web.URL+"/v1").Generate(t.Context(), x.request())
+	if x.Sent != nil {
+		if diff := cmp.Diff(decoded(t, x.Sent), lastContent(t, sent)); diff != "" {
+			t.Errorf("the request differs from %s: -want +got:\n%s", x.Source, diff)
+		}
+	}
 	if got != nil && got.Release != nil {
 		got.Release()
 		got.Release = nil
@@ -198,6 +220,39 @@ func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) mo
 	if diff := cmp.Diff(*x.Error, failure); diff != "" {
 		t.Errorf("a form of %s: -want +got:\n%s", x.Source, diff)
 	}
+}
+
+// request returns the request of an exchange. The content of an attachment is its media type.
+func (x *Exchange) request() *model.Request {
+	req := Request()
+	last := &req.Messages[len(req.Messages)-1]
+	for _, mediaType := range x.Attached {
+		last.Attachments = append(last.Attachments, model.Attachment{
+			Name: "plan", MediaType: mediaType, SHA256: mediaType, Bytes: int64(len(mediaType)),
+		})
+	}
+	req.Content = func(a *model.Attachment) ([]byte, error) { return []byte(a.MediaType), nil }
+	return req
+}
+
+// lastContent returns the content of the last message of a body.
+func lastContent(t *testing.T, body []byte) any {
+	t.Helper()
+	var req struct {
+		Messages []struct{ Content json.RawMessage }
+	}
+	if err := json.Unmarshal(body, &req); err != nil || len(req.Messages) == 0 {
+		t.Fatalf("the body %s has no messages (error %v)", body, err)
+	}
+	return decoded(t, req.Messages[len(req.Messages)-1].Content)
+}
+
+func decoded(t *testing.T, text json.RawMessage) (value any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &value); err != nil {
+		t.Fatalf("%s is not JSON: %v", text, err)
+	}
+	return value
 }
 
 // Request returns a request with a tool, to which the answers of the corpus belong.

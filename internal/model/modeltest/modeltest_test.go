@@ -9,7 +9,7 @@ import (
 )
 
 // kinds are the kinds of answers. The name of a file begins with one of them.
-var kinds = []string{"reply", "tools", "parallel", "reasoning", "finish", "error", "broken"}
+var kinds = []string{"reply", "tools", "parallel", "reasoning", "finish", "input", "error", "broken"}
 
 // absent are the kinds that a service does not have, and why.
 var absent = map[string]map[string]string{
@@ -51,6 +51,7 @@ func TestWrongFiles(t *testing.T) {
 		"no blank line":              "source: x\nHTTP/1.1 200 OK\n",
 		`field "sorce"`:              "sorce: x\n\nHTTP/1.1 200 OK\n\n",
 		`field "reply": json: unkno`: "source: x\nreply: {\"txt\":\"\"}\n\nHTTP/1.1 200 OK\n\n",
+		"needs sent":                 "source: x\nattached: image/png\nreply: {}\n\nHTTP/1.1 200 OK\n\n",
 		"either reply or error":      "source: x\n\nHTTP/1.1 200 OK\n\n",
 		"head of the answer":         "source: x\nreply: {}\n\nHTP\n\n",
 	} {
