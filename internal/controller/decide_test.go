@@ -429,9 +429,11 @@ func TestAttachmentsRefused(t *testing.T) {
 func TestURLsRefused(t *testing.T) {
 	asks := turnWith()
 	asks.Spec.Attachments = []v1alpha1.Attachment{{Name: "a", MediaType: "text/plain", URL: "https://files.example/a"}}
-	got, err := (&TurnReconciler{RefuseURLs: true}).refusedAttachments(t.Context(), asks, &v1alpha1.Agent{})
 	const want = "Turn spec.attachments[0].url: the operator of the cluster does not allow attachments from URLs: use a ConfigMap"
-	if err != nil || got != want {
-		t.Errorf("refused with %q (error %v), want %q", got, err, want)
+	for _, turn := range wholeAndStripped(asks) {
+		got, err := (&TurnReconciler{RefuseURLs: true}).refusedAttachments(t.Context(), turn, &v1alpha1.Agent{})
+		if err != nil || got != want {
+			t.Errorf("refused with %q (error %v), want %q", got, err, want)
+		}
 	}
 }

@@ -36,9 +36,15 @@ func Strip(t *v1alpha1.Turn) {
 	s.Message, s.Parameters, s.History, s.Shaping, s.Guardrails, s.Output = "", nil, nil, nil, nil, nil
 	s.Context = strippedContext(s.Context)
 	for i := range s.Attachments {
-		s.Attachments[i].URL = ""
+		a := &s.Attachments[i]
+		if a.ArtifactRef = nil; a.URL != "" {
+			a.URL = someURL
+		}
 	}
 }
+
+// someURL stands for the URL of an attachment in the cache.
+const someURL = "-"
 
 // OwnLabels returns the labels that Capstan reads; nil if there are none.
 func OwnLabels(labels map[string]string) map[string]string {

@@ -39,6 +39,11 @@ func large() *v1alpha1.Turn {
 			{Name: "first", Text: &text},
 			{Name: "second", ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "terms", Key: "k"}},
 		}}
+		s.Attachments = []v1alpha1.Attachment{
+			{Name: "a", MediaType: "image/png", URL: "https://files.example/" + text},
+			{Name: "b", MediaType: "text/csv", ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "files", Key: "k"}},
+			{Name: "c", MediaType: "text/csv", ArtifactRef: &v1alpha1.ArtifactReference{TurnName: text, Name: text}},
+		}
 		s.Model, s.Limits = "m", &v1alpha1.Limits{MaxSteps: new(int32(3))}
 		for range 64 {
 			s.History = append(s.History, v1alpha1.HistoryMessage{Role: v1alpha1.HistoryRoleUser, Content: text})
@@ -58,6 +63,9 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	want.Annotations = map[string]string{annotationSpecBytes: fmt.Sprint(len(size))}
 	want.Spec = v1alpha1.TurnSpec{
 		AgentRef: whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
+		Attachments: []v1alpha1.Attachment{
+			{Name: "a", MediaType: "image/png", URL: someURL}, whole.Spec.Attachments[1], {Name: "c", MediaType: "text/csv"},
+		},
 		Context: &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{
 			{}, {ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "terms", Key: "k"}},
 		}},
