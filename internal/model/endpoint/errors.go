@@ -112,7 +112,7 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	switch {
 	case isTooLong:
 		return as(model.ContextLength, "the prompt is longer than the model's context window")
-	case strings.Contains(code, "content_filter"), strings.Contains(code, "content_policy"):
+	case containsAny(code, "content_filter", "content_policy") || isFiltered(words):
 		return as(model.ContentFiltered, "the content filter refused the request")
 	case isSpent(status, code, words):
 		return as(model.QuotaExceeded, "the account's quota is used up (HTTP %d): check its plan and billing", status)
@@ -166,6 +166,17 @@ func isSpent(status int, code, words string) bool {
 	return slices.ContainsFunc(spentWords, func(row []string) bool {
 		return !slices.ContainsFunc(row, func(part string) bool { return !strings.Contains(words, part) })
 	})
+}
+
+// isFiltered reports whether the words of an error are those of a content filter. Their status and code are those of a
+// request with a mistake, or of a refused key. Then another model would be asked, which must not bypass the filter.
+func isFiltered(words string) bool {
+	return containsAny(strings.ToLower(words),
+		"content exists risk",              // DeepSeek, 400: github.com/666ghj/BettaFish/issues/108
+		"content violates usage guideline", // xAI, 403: github.com/UKGovernmentBEIS/inspect_ai/pull/2267
+		"content filtering policy",         // Anthropic, 400 and in the stream: github.com/anthropics/claude-code/issues/58367
+		"considered high risk",             // Moonshot, also without its code: github.com/MoonshotAI/kimi-code/issues/242
+	)
 }
 
 // refusesInput reports whether the words of an error refuse images or files because of the model. Their status may be

@@ -53,6 +53,8 @@ func nestedReport(data []byte, depth int) report {
 		Metadata lenient.Maybe[struct {
 			// Raw is the error of the provider that OpenRouter has asked.
 			Raw json.RawMessage `json:"raw"`
+			// Flagged is the part of a request that OpenRouter's moderation has refused, with the status 403.
+			Flagged json.RawMessage `json:"flagged_input"`
 		}] `json:"metadata"`
 	}
 	whole := report{words: string(data)}
@@ -68,6 +70,9 @@ func nestedReport(data []byte, depth int) report {
 	if raw := object.Metadata.Value.Raw; IsPresent(raw) {
 		cause := nestedReport(raw, depth-1)
 		whole.words, whole.codes = whole.words+": "+cause.words, whole.codes+" "+cause.codes
+	}
+	if IsPresent(object.Metadata.Value.Flagged) {
+		whole.add("content_filter")
 	}
 	for _, code := range []json.RawMessage{object.Code, object.Type, object.Status} {
 		whole.add(strings.Trim(string(code), `"`))

@@ -152,7 +152,9 @@ var endings = map[string]ending{
 	"pause_turn":                    endedByLimit,
 
 	"content_filter": endedByFilter,
-	"safety":         endedByFilter, "recitation": endedByFilter, "prohibited_content": endedByFilter, // Gemini
+	// Gemini, whose compatible endpoint sends its own names: github.com/HKUDS/Vibe-Trading/pull/308.
+	"safety": endedByFilter, "recitation": endedByFilter, "prohibited_content": endedByFilter, "blocklist": endedByFilter,
+	"spii": endedByFilter, "image_safety": endedByFilter, "image_prohibited_content": endedByFilter, "image_recitation": endedByFilter,
 	"refusal":          endedByFilter,                                        // Anthropic
 	"content_filtered": endedByFilter, "guardrail_intervened": endedByFilter, // Bedrock
 
