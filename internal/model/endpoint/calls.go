@@ -32,8 +32,10 @@ type call struct {
 	arguments strings.Builder
 	// data is data of the endpoint that it needs again with the call, or empty.
 	data string
-	// parts is the number of pieces that had arguments.
-	parts int
+	// parts is the number of pieces that had arguments, and last is where those of the newest one begin.
+	parts, last int
+	// differs is true if a piece does not begin with the arguments of the piece before it.
+	differs bool
 }
 
 // CallPiece is a part of a call. Every member may be absent.
@@ -117,10 +119,60 @@ func (c *call) extend(piece CallPiece) {
 		c.name = join(c.name, piece.Name)
 	}
 	c.data = cmp.Or(piece.Data, c.data)
-	c.arguments.WriteString(piece.Arguments)
 	if piece.Arguments != "" {
+		c.differs = c.differs || !strings.HasPrefix(piece.Arguments, c.arguments.String()[c.last:])
+		c.last = c.arguments.Len()
+		c.arguments.WriteString(piece.Arguments)
 		c.parts++
 	}
+}
+
+// whole returns the arguments of the call: its pieces in a row, if they are JSON. Some servers send the arguments so far
+// with every piece, or repeat them whole at the end. Then the last piece has all of them.
+func (c *call) whole() string {
+	all := c.arguments.String()
+	last := all[c.last:]
+	if c.parts < 2 || !c.differs || last == all[:c.last] {
+		if !json.Valid([]byte(all)) && json.Valid([]byte(last)) {
+			return last
+		}
+	}
+	return all
+}
+
+// joined is a call with all its arguments.
+type joined struct {
+	*call
+	arguments string
+	// isJSON is true if the arguments are JSON.
+	isJSON bool
+}
+
+// repeats reports whether a call is another one with the same ID, which a server has sent with several indexes: as a whole,
+// or as far as it was known. Calls with the same ID and other arguments are different calls of a server that reuses IDs.
+func (c *joined) repeats(other *joined) bool {
+	return c.id != "" && c.id == other.id && c.name == other.name && strings.HasPrefix(other.arguments, c.arguments) &&
+		(!c.isJSON || len(c.arguments) == len(other.arguments))
+}
+
+// withoutRepeated returns the calls without those that repeat another one, because a tool would be called twice. Of equal
+// calls, the first one stays.
+func withoutRepeated(list []*call) []joined {
+	all, out := make([]joined, 0, len(list)), make([]joined, 0, len(list))
+	for _, c := range list {
+		whole := c.whole()
+		all = append(all, joined{c, whole, json.Valid([]byte(whole))})
+	}
+	for i := range all {
+		repeated := false
+		for j := range all {
+			repeated = repeated || i != j && all[i].repeats(&all[j]) && (j < i || !all[j].repeats(&all[i]))
+		}
+		if !repeated {
+			out = append(out, all[i])
+		}
+	}
+	return out
 }
 
 // join appends a piece unless it equals the whole. Bytes beyond maxLabel are left out. The result shares no memory with
@@ -141,12 +193,14 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 		}
 	}
 	slices.SortStableFunc(c.list, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
-	out := make([]model.ToolCall, 0, len(c.list))
-	for _, of := range c.list {
+	list := withoutRepeated(c.list)
+	out := make([]model.ToolCall, 0, len(list))
+	for i := range list {
+		of := &list[i]
 		if strings.TrimSpace(of.name) == "" {
 			return nil, Malformed("the model called a tool without a name")
 		}
-		whole := model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments.String()}
+		whole := model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments}
 		if of.data != "" {
 			whole.ProviderData = json.RawMessage(of.data)
 		}
