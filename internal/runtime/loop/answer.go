@@ -36,26 +36,6 @@ func (s *State) AnswerText() string {
 	return last.Reply.Text
 }
 
-// Answer extracts the JSON of a structured answer. The text must be one JSON value, optionally in one Markdown code
-// block; reasoning before it in <think>...</think> is skipped. For any other text, Answer returns false. It does
-// not check the value against a schema.
-func Answer(text string) (json.RawMessage, bool) {
-	_, text = model.SplitReasoning(text, false)
-	text = strings.TrimSpace(text)
-	if opened, ok := strings.CutPrefix(text, "```"); ok {
-		language, body, _ := strings.Cut(opened, "\n")
-		body, closed := strings.CutSuffix(strings.TrimRight(body, " \t\r\n"), "```")
-		if language = strings.TrimSpace(language); !closed || language != "" && !strings.EqualFold(language, "json") {
-			return nil, false
-		}
-		text = strings.TrimSpace(body)
-	}
-	if !json.Valid([]byte(text)) {
-		return nil, false
-	}
-	return json.RawMessage(text), true
-}
-
 // endAfter returns an End if a reply is the last one, and nil otherwise.
 func (run *runner) endAfter(s *Step) *End {
 	switch {
@@ -118,7 +98,7 @@ func (run *runner) notOffered(s *Step) []journal.Record {
 func (run *runner) violations(text string) []string { return violations(run.Output, text) }
 
 func violations(output *schema.Schema, text string) []string {
-	value, ok := Answer(text)
+	value, ok := model.JSONAnswer(text)
 	if !ok {
 		return []string{"it must be one JSON value without other text"}
 	}

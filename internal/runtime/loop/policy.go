@@ -14,14 +14,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
+	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 )
 
 const (
-	// maxVerdicts is the number of replies of a model about one answer: a reply that makes no sense is requested once
-	// more.
-	maxVerdicts = 2
+	// maxVerdicts is the number of replies of a model about one answer.
+	maxVerdicts = verdicts.MaxReplies
 	// maxFindingChars bounds the reason of a finding, in characters.
-	maxFindingChars = 300
+	maxFindingChars = verdicts.MaxReasonChars
 )
 
 // verdictInstruction is the instruction to check an answer against rules. The rules follow.
@@ -207,7 +207,7 @@ func (run *runner) findings(ctx context.Context, c *Candidate, s *Step, policies
 	if len(prompts) == 0 || check.Refused() {
 		return check, nil, nil
 	}
-	verdicts, why, end, err := run.verdicts(ctx, c, s.Step, text, prompts)
+	said, why, end, err := run.verdicts(ctx, c, s.Step, text, prompts)
 	enforced := outputpolicy.AnyEnforced(prompts)
 	switch {
 	case err != nil && (enforced || !run.outOfTime(ctx, err)):
@@ -222,13 +222,13 @@ func (run *runner) findings(ctx context.Context, c *Candidate, s *Step, policies
 	}
 	for i := range prompts {
 		f := Finding{Policy: prompts[i].Name, OnViolation: prompts[i].OnViolation, Rule: prompts[i].Rule()}
-		switch v, ok := verdicts[f.Policy]; {
+		switch v, ok := said[f.Policy]; {
 		case !ok:
 			f.Unchecked, f.Reason = true, why
 		case !v.Violated:
 			continue
 		default:
-			f.Reason, _ = untrusted.Cap(untrusted.StripLine(v.Reason), maxFindingChars)
+			f.Reason = verdicts.Reason(v.Reason)
 		}
 		check.Findings = append(check.Findings, f)
 	}
@@ -264,7 +264,7 @@ func (run *runner) output(text string) *outputpolicy.Output {
 func (s *State) PolicyOutput(text string, structured bool, local []string) *outputpolicy.Output {
 	o := &outputpolicy.Output{Text: text, Citations: outputpolicy.Citations{Local: local}}
 	if structured {
-		if data, ok := Answer(text); ok {
+		if data, ok := model.JSONAnswer(text); ok {
 			_ = json.Unmarshal(data, &o.Data) // it is valid JSON
 		}
 	}
@@ -371,31 +371,23 @@ func verdictRequest(c *Candidate, message, text string, prompts []outputpolicy.P
 	for _, p := range prompts {
 		fmt.Fprintf(&rules, "\n- %s: %s", p.Name, strings.ReplaceAll(strings.TrimSpace(p.Prompt), "\n", "\n  "))
 	}
-	r := model.Request{Messages: []model.Message{
-		{Role: model.RoleSystem, Name: MessagePolicy, Content: rules.String()},
-		{
-			Role: model.RoleUser, Name: MessagePolicy,
-			Content: untrusted.Untrusted("## Request of the user", untrusted.Block(message)) + "\n\n" +
-				untrusted.Untrusted("## Answer to check", untrusted.Block(text)),
+	q := verdicts.Question{
+		Name: MessagePolicy, Instruction: rules.String(), Schema: verdictSchema,
+		Parts: []string{
+			untrusted.Untrusted("## Request of the user", untrusted.Block(message)),
+			untrusted.Untrusted("## Answer to check", untrusted.Block(text)),
 		},
-	}}
-	if c.StructuredOutput {
-		r.Output = json.RawMessage(verdictSchema)
 	}
-	return r
+	return q.Request(c.StructuredOutput)
 }
 
 // parseVerdicts returns the verdicts in a reply, or nil if the reply makes no sense: it is cut off or no such JSON, or it
 // does not have exactly one verdict for each policy.
 func parseVerdicts(reply model.Reply, prompts []outputpolicy.Policy) map[string]policyVerdict {
-	data, ok := Answer(reply.Text)
-	if !ok || reply.FinishReason == model.FinishLength || reply.FinishReason == model.FinishRefusal {
-		return nil
-	}
 	var said struct {
 		Verdicts []ruleVerdict `json:"verdicts"`
 	}
-	if json.Unmarshal(data, &said) != nil || len(said.Verdicts) != len(prompts) {
+	if !verdicts.Read(&reply, &said) || len(said.Verdicts) != len(prompts) {
 		return nil
 	}
 	all := map[string]policyVerdict{}

@@ -359,7 +359,7 @@ func (r *run) restore() error {
 
 // structuredAnswer returns the compact JSON of an answer.
 func structuredAnswer(text string) (json.RawMessage, bool) {
-	data, ok := loop.Answer(text)
+	data, ok := model.JSONAnswer(text)
 	if !ok {
 		return nil, false
 	}

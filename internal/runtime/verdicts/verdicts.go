@@ -1,0 +1,59 @@
+// Package verdicts asks a model for a verdict about an answer, and reads the reply. Output policies and judges use it.
+// The question is a conversation of its own, without the history and the tools of the Turn.
+package verdicts
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
+)
+
+const (
+	// MaxReplies is the number of replies of a model to one question: a reply that makes no sense is requested once more.
+	MaxReplies = 2
+	// MaxReasonChars is the maximum length of the reason of a verdict, in characters.
+	MaxReasonChars = 300
+)
+
+// Question is a question about an answer.
+type Question struct {
+	// Name identifies the messages of the question.
+	Name string
+	// Instruction says what to decide, and the form of the reply.
+	Instruction string
+	// Schema is the JSON Schema of the reply.
+	Schema string
+	// Parts are the texts to decide about. Each must be in a fence.
+	Parts []string
+}
+
+// Request returns the request for a model. structured is true if the endpoint itself makes the model keep to a schema.
+func (q *Question) Request(structured bool) model.Request {
+	r := model.Request{Messages: []model.Message{
+		{Role: model.RoleSystem, Name: q.Name, Content: q.Instruction},
+		{Role: model.RoleUser, Name: q.Name, Content: strings.Join(q.Parts, "\n\n")},
+	}}
+	if structured {
+		r.Output = json.RawMessage(q.Schema)
+	}
+	return r
+}
+
+// Read reads the JSON of a reply, and reports whether there is any. A reply that is cut off or refuses has none, and so has
+// one with text around its JSON: the model may quote JSON that the answer itself contains.
+func Read(reply *model.Reply, into any) bool {
+	data, ok := model.JSONAnswer(reply.Text)
+	if !ok || reply.FinishReason == model.FinishLength || reply.FinishReason == model.FinishRefusal {
+		return false
+	}
+	return json.Unmarshal(data, into) == nil
+}
+
+// Reason returns the reason of a verdict as one line of at most MaxReasonChars characters. A model wrote it, so it may
+// quote the answer.
+func Reason(text string) string {
+	reason, _ := untrusted.Cap(untrusted.StripLine(text), MaxReasonChars)
+	return reason
+}
