@@ -164,7 +164,82 @@ type PromptProfileSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
 	OutputPolicy []OutputPolicy `json:"outputPolicy,omitempty"`
+
+	// judges give scores to answers, at most 4. A judge asks a model after the answer, and cannot change the answer or
+	// the Turn. capstan eval asks the judges of a profile about each case.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=4
+	Judges []Judge `json:"judges,omitempty"`
 }
+
+// JudgeType says what a judge decides.
+// +kubebuilder:validation:Enum=Faithfulness;Relevance;Custom
+type JudgeType string
+
+const (
+	// JudgeFaithfulness scores the share of statements that the conversation, the context and the tool results support.
+	JudgeFaithfulness JudgeType = "Faithfulness"
+	// JudgeRelevance scores how well the answer responds to the message of the user.
+	JudgeRelevance JudgeType = "Relevance"
+	// JudgeCustom scores how well the answer meets the criterion in prompt.
+	JudgeCustom JudgeType = "Custom"
+)
+
+// Judge makes a model give a score to answers.
+// +kubebuilder:validation:XValidation:rule="has(self.prompt) == (self.type == 'Custom')",
+// + message="prompt must be given if type is Custom, and only then"
+type Judge struct {
+	// name identifies the judge, 1 to 63 letters, digits, '_' and '-'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")`,
+	// + message="name must consist of letters, digits, '_' and '-', starting and ending with a letter or digit"
+	Name string `json:"name"`
+
+	// type says what the judge decides. Faithfulness: the share of statements in the answer that the conversation, the
+	// context and the tool results support. Relevance: how well the answer responds to the message of the user. Custom:
+	// how well the answer meets the criterion in prompt.
+	// +required
+	Type JudgeType `json:"type"`
+
+	// prompt is the criterion of a Custom judge in words, 1 to 4096 characters. It is not a template.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Prompt string `json:"prompt,omitempty"`
+
+	// modelRef is the model to ask, of any ModelProvider in the namespace. Default: the models of the Agent, in order,
+	// with their parameters.
+	// +optional
+	ModelRef *JudgeModelReference `json:"modelRef,omitempty"`
+
+	// threshold is the lowest score of an answer that passes: a decimal from "0" to "1" with at most 2 decimals.
+	// +optional
+	// +kubebuilder:default="0.7"
+	// +kubebuilder:validation:MaxLength=4
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0(\.[0-9]{1,2})?|1(\.0{1,2})?)$")`,
+	// + message="threshold must be a decimal from 0 to 1 with at most 2 decimals, such as 0.75"
+	Threshold string `json:"threshold,omitempty"`
+}
+
+// JudgeModelReference names the model that a judge asks.
+type JudgeModelReference struct {
+	// providerRef names the ModelProvider that serves the model.
+	// +required
+	ProviderRef ObjectReference `json:"providerRef"`
+
+	// model is the name of the model as the provider knows it, 1 to 256 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Model string `json:"model"`
+}
+
+// DefaultJudgeThreshold is the default of threshold of a judge.
+const DefaultJudgeThreshold = "0.7"
 
 // ViolationAction says what follows if an answer violates a policy.
 // +kubebuilder:validation:Enum=Fail;Report;Retry

@@ -81,7 +81,7 @@ func Input(
 		case i <= first:
 			at = i - 1
 		}
-		c, err := candidate(chain[at], a.Spec.Thinking)
+		c, err := Candidate(chain[at], a.Spec.Thinking)
 		if err != nil {
 			return turn.Input{}, err
 		}
@@ -164,7 +164,8 @@ func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
 	return prepare.Resolve(t.Spec.Model, names)
 }
 
-func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) {
+// Candidate returns a model of a chain in the form of the engine. thinking is that of the Agent.
+func Candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) {
 	c := loop.Candidate{
 		ProviderName: l.Reference.ProviderRef.String(), Model: l.Reference.Model, Provider: l.Provider,
 		Retry: loop.Retry{MaxAttempts: 1},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -139,6 +140,24 @@ func outputPolicies(list []v1alpha1.OutputPolicy) []outputpolicy.Policy {
 		out = append(out, policy)
 	}
 	return out
+}
+
+// Judges returns the judges of a PromptProfile in the form of the engine.
+func Judges(p *v1alpha1.PromptProfile) ([]judge.Judge, error) {
+	var all []judge.Judge
+	for i := range p.Spec.Judges {
+		spec := &p.Spec.Judges[i]
+		j := judge.Judge{Name: spec.Name, Kind: judge.Kind(spec.Type), Prompt: spec.Prompt}
+		if ref := spec.ModelRef; ref != nil {
+			j.Provider, j.Model = ref.ProviderRef.Name, ref.Model
+		}
+		var err error
+		if j.Threshold, err = judge.ParseScore(cmp.Or(spec.Threshold, v1alpha1.DefaultJudgeThreshold)); err != nil {
+			return nil, invalid.Field(fmt.Sprintf("PromptProfile spec.judges[%d].threshold", i), "%s", err)
+		}
+		all = append(all, j)
+	}
+	return all, nil
 }
 
 // addSession adds the Turn's Session to the caller's facts about the conversation.

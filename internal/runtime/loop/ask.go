@@ -59,7 +59,7 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 		facts := new(model.Facts)
-		reply, err := generate(run.forRequest(ctx, r), ticket, run.providerRequest(ctx, c, q, r, limit, facts))
+		reply, err := Generate(run.forRequest(ctx, r), ticket, run.providerRequest(ctx, c, q, r, limit, facts))
 		took := time.Since(begin)
 		if err == nil {
 			return nil, run.keepReply(c, r, reply, facts, took.Milliseconds())
@@ -242,8 +242,8 @@ func stackOf(err error) string {
 	return string(stack)
 }
 
-// generate asks a provider and turns a panic of its adapter into an error of this request.
-func generate(ctx context.Context, p model.Provider, r *model.Request) (reply *model.Reply, err error) {
+// Generate asks a provider and turns a panic of its adapter into an error of this request.
+func Generate(ctx context.Context, p model.Provider, r *model.Request) (reply *model.Reply, err error) {
 	defer recoverPanic(&err)
 	return p.Generate(ctx, r)
 }

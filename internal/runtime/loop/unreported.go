@@ -43,3 +43,14 @@ func completeUsage(reported model.Usage, prompt, received int64, output func() i
 
 // tokensOf estimates the number of tokens in this number of bytes. It is used if the text itself is not available.
 func tokensOf(bytes int64) int64 { return (max(0, bytes) + bytesPerToken - 1) / bytesPerToken }
+
+// SpentOn returns the usage and the cost of a request that was sent outside of a Turn. One of reply and failure is nil.
+func SpentOn(c *Candidate, r *model.Request, reply *model.Reply, failure *model.Error) (model.Usage, *model.Cost) {
+	entry, usage := &Request{EstimatedTokens: countPrompt(*r)}, model.Usage{}
+	if reply != nil {
+		usage = usageOfReply(entry, reply)
+	} else {
+		usage = usageOfFailure(entry, failure)
+	}
+	return usage, c.Pricing.Cost(usage)
+}

@@ -1,0 +1,152 @@
+package judge
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
+)
+
+// The bounds of a question, in characters. Longer texts are cut, and the question says so.
+const (
+	maxSystem       = 16_000
+	maxConversation = 48_000
+	maxMessage      = 16_000
+	maxContext      = 24_000
+	maxToolResult   = 8_000
+	maxToolResults  = 32_000
+	maxAnswer       = 32_000
+)
+
+// Subject is the answer to judge, with the texts that the model had received.
+type Subject struct {
+	// Messages are the conversation, in order, without the context pack, tool results and the answer.
+	Messages []Message
+	// LeftOut is the number of older messages that are not in Messages.
+	LeftOut int
+	// Context is the context pack. It may be empty.
+	Context string
+	// Tools are the results of tools, in order.
+	Tools []ToolResult
+	// Answer is the answer.
+	Answer string
+}
+
+// Message is one message of the conversation.
+type Message struct {
+	// Role is system, user or assistant.
+	Role model.Role
+	Text string
+}
+
+// ToolResult is the text that the model received from one call.
+type ToolResult struct {
+	// Name of the tool.
+	Name string
+	Text string
+}
+
+// parts returns the fenced texts of a question. A part without text is left out, except for the answer.
+func (s *Subject) parts() []string {
+	var all []string
+	add := func(label, body string) {
+		if strings.TrimSpace(body) != "" {
+			all = append(all, untrusted.Untrusted(label, body))
+		}
+	}
+	add("## Conversation", s.conversation())
+	add("## Context pack", capped(s.Context, maxContext))
+	add("## Results of tools", s.toolResults())
+	return append(all, untrusted.Untrusted("## Answer to judge", capped(s.Answer, maxAnswer)))
+}
+
+// conversation returns the conversation as flat text: "[role] text". Further lines of a message are indented, so no line of
+// a message can begin with the tag of a speaker. The system prompts come first. Of a long conversation, the newest messages
+// remain.
+func (s *Subject) conversation() string {
+	var system, talk []string
+	used, room, leftOut := 0, maxSystem, s.LeftOut
+	for _, m := range s.Messages {
+		if m.Role != model.RoleSystem || room <= 0 {
+			continue
+		}
+		text := "[system] " + indented(capped(m.Text, room))
+		system, room = append(system, text), room-utf8.RuneCountInString(text)
+	}
+	for i := len(s.Messages) - 1; i >= 0; i-- {
+		m := s.Messages[i]
+		if m.Role == model.RoleSystem {
+			continue
+		}
+		if used >= maxConversation {
+			leftOut++
+			continue
+		}
+		text := "[" + speaker(m.Role) + "] " + indented(capped(m.Text, min(maxMessage, maxConversation-used)))
+		talk, used = append(talk, text), used+utf8.RuneCountInString(text)
+	}
+	if leftOut > 0 {
+		system = append(system, fmt.Sprintf("(%d older messages are left out)", leftOut))
+	}
+	for i := len(talk) - 1; i >= 0; i-- {
+		system = append(system, talk[i])
+	}
+	return strings.Join(system, "\n")
+}
+
+// speaker returns the tag of a role. Any other role counts as the user, who has the least weight.
+func speaker(r model.Role) string {
+	if r == model.RoleAssistant {
+		return "assistant"
+	}
+	return "user"
+}
+
+// toolResults returns the results of tools as flat text, in the same form as the conversation.
+func (s *Subject) toolResults() string {
+	var lines []string
+	used, leftOut := 0, 0
+	for i := len(s.Tools) - 1; i >= 0; i-- {
+		if used >= maxToolResults {
+			leftOut++
+			continue
+		}
+		text := "[tool " + tag(untrusted.Line(s.Tools[i].Name)) + "] " + indented(capped(s.Tools[i].Text, min(maxToolResult, maxToolResults-used)))
+		lines, used = append(lines, text), used+utf8.RuneCountInString(text)
+	}
+	if leftOut > 0 {
+		lines = append(lines, fmt.Sprintf("(%d older results are left out)", leftOut))
+	}
+	for i, j := 0, len(lines)-1; i < j; i, j = i+1, j-1 {
+		lines[i], lines[j] = lines[j], lines[i]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// maxToolName bounds the name of a tool in a question, in characters.
+const maxToolName = 64
+
+// tag returns the name of a tool in its tag.
+func tag(name string) string {
+	name, _ = untrusted.Cap(strings.NewReplacer("[", "", "]", "").Replace(name), maxToolName)
+	return name
+}
+
+// capped returns a text that is safe in a fence: escaped, without tags of speakers, and cut to a number of characters.
+func capped(text string, limit int) string {
+	kept, leftOut := untrusted.Cap(text, limit)
+	kept = speakerTag.ReplaceAllString(strings.Trim(untrusted.Block(kept), "\n"), "&#91;$1")
+	if leftOut > 0 {
+		kept += fmt.Sprintf("\n(%d more characters are left out)", leftOut)
+	}
+	return kept
+}
+
+// indented indents all lines but the first.
+func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
+
+// speakerTag matches the beginning of a tag that looks like one of this package.
+var speakerTag = regexp.MustCompile(`(?i)[\[［【〔]([\s/]*(?:system|user|assistant|tool|developer)\b)`)
