@@ -40,7 +40,8 @@ var _ = Describe("PromptProfile", func() {
 		Entry("an output policy with an expression", `spec: {outputPolicy: [{name: short, expression: size(output.text) < 9}]}`),
 		Entry("an output policy with retries",
 			`spec: {outputPolicy: [{name: polite, prompt: Be polite., message: Polite!, onViolation: Retry, maxRetries: 5}]}`),
-		Entry("judges of all types", `spec: {judges: [{name: a, type: Faithfulness, threshold: "0"}, {name: b, type: Relevance, threshold: "1.00"},`+
+		Entry("judges of all types", `spec: {judges: [{name: a, type: Faithfulness, threshold: "0"},`+
+			` {name: b, type: Relevance, threshold: "1.00"},`+
 			` {name: c, type: Custom, prompt: Be polite., threshold: "0.75", modelRef: {providerRef: {name: p}, model: m}}]}`),
 		Entry("text of all scripts", `spec: {instructions: "Антворте 日本語 \U0001F680 \u202E"}`),
 	)
@@ -87,7 +88,8 @@ var _ = Describe("PromptProfile", func() {
 			"must be a decimal from 0 to 1"),
 		Entry("a threshold in percent", `spec: {judges: [{name: a, type: Relevance, threshold: "70%"}]}`, "spec.judges[0].threshold",
 			"must be a decimal from 0 to 1"),
-		Entry("too many judges", `spec: {judges: [`+numbered(5, "{name: j%d, type: Relevance}")+`]}`, "spec.judges", "must have at most 4 items"),
+		Entry("too many judges", `spec: {judges: [`+numbered(5, "{name: j%d, type: Relevance}")+`]}`, "spec.judges",
+			"must have at most 4 items"),
 		Entry("a judge with a model without a provider", `spec: {judges: [{name: a, type: Relevance, modelRef: {model: m}}]}`,
 			"spec.judges[0].modelRef.providerRef", "Required value"),
 		Entry("an empty identity", `spec: {identity: {}}`, "spec.identity", "at least 1 properties"),

@@ -12,6 +12,7 @@ import (
 // ConfigMaps and artifacts.
 var ownKinds = map[string]bool{
 	"promptProfileRef": true, "providerRef": true, "serverRef": true, "agentRef": true, "sessionRef": true, "turnRef": true,
+	"modelRef": true, // a ModelProvider and one of its models
 }
 
 // indexInPolicy is the form of an index in the names of fields of the reference policy.

@@ -48,7 +48,11 @@ var _ = Describe("examples", func() {
 	}
 
 	It("can all be applied to one namespace: no two share a name", func(ctx SpecContext) {
-		_, err := manifest.Load(ctx, []string{filepath.Join(root, "examples")}, manifest.Options{})
+		var paths []string
+		for _, folder := range append(folders(), "cluster/servers", "gitops") {
+			paths = append(paths, filepath.Join(root, "examples", folder))
+		}
+		_, err := manifest.Load(ctx, paths, manifest.Options{})
 		Expect(err).NotTo(HaveOccurred())
 	})
 })

@@ -43,16 +43,35 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(p
 		link := translate.Link{Reference: m, Object: object}
 		if p.Turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
 			link.Provider = providers.Unusable(object.Name, errors.New("a Turn with execution PrepareOnly sends no request to a model"))
-		} else {
-			provider, err := cache.Get(ctx, object)
-			if err != nil {
-				return nil, exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, object, err))
-			}
-			link.Provider = cache.Gated(object, pace.Caller{Namespace: object.Namespace, Agent: p.Agent.Name, Waits: waits}, provider)
+		} else if err := p.connect(ctx, cache, &link, waits); err != nil {
+			return nil, err
 		}
 		chain = append(chain, link)
 	}
 	return chain, nil
+}
+
+// connect sets the provider of a link whose ModelProvider is known.
+func (p *Bundle) connect(ctx context.Context, cache *providers.Cache, l *translate.Link, waits func(provider string)) error {
+	provider, err := cache.Get(ctx, l.Object)
+	if err != nil {
+		return exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, l.Object, err))
+	}
+	l.Provider = cache.Gated(l.Object, pace.Caller{Namespace: l.Object.Namespace, Agent: p.Agent.Name, Waits: waits}, provider)
+	return nil
+}
+
+// JudgeLink returns the model of a judge of the profile, which must name one. i is the index of the judge.
+func (p *Bundle) JudgeLink(ctx context.Context, cache *providers.Cache, i int, waits func(provider string)) (translate.Link, error) {
+	ref := p.Profile.Spec.Judges[i].ModelRef
+	shared := v1alpha1.SharedReference{Name: ref.ProviderRef.Name}
+	l := translate.Link{Reference: v1alpha1.ModelReference{ProviderRef: shared, Model: ref.Model}}
+	var err error
+	if l.Object, err = p.provider(shared); err != nil {
+		field := fmt.Sprintf("spec.judges[%d].modelRef.providerRef.name", i)
+		return l, exit.WithCode(exit.Failed, p.problem(kindPromptProfile, p.Profile.Name, field, err.Error()))
+	}
+	return l, p.connect(ctx, cache, &l, waits)
 }
 
 // CheckSecrets returns an error if a ToolServer of the Agent lacks a Secret. In a cluster only the calls would

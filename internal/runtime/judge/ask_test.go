@@ -43,6 +43,7 @@ func candidate(name string, s *script) loop.Candidate {
 
 func TestAsk(t *testing.T) {
 	const good, bad = `{"score": 90, "reason": "It is."}`, `{"score": 69, "reason": "It is not."}`
+	const nonsense = "the judge gave no usable verdict: its reply must be JSON with a score and a reason"
 	overloaded := &model.Error{Kind: model.Overloaded, Message: "the endpoint is overloaded"}
 	for name, tc := range map[string]struct {
 		reason        string
@@ -53,25 +54,33 @@ func TestAsk(t *testing.T) {
 		asked         [2]int
 		cost          string
 	}{
-		"passed":  {"the score is high enough", []any{good}, nil, judge.Passed, 90, "It is.", "first", [2]int{1, 0}, "0.002"},
-		"below":   {"the score is below the threshold", []any{bad}, nil, judge.BelowThreshold, 69, "It is not.", "first", [2]int{1, 0}, "0.002"},
-		"limit":   {"the threshold itself passes", []any{`{"score": 70}`}, nil, judge.Passed, 70, "", "first", [2]int{1, 0}, "0.002"},
-		"asked 2": {"nonsense is requested once more", []any{"Good!", good}, nil, judge.Passed, 90, "It is.", "first", [2]int{2, 0}, "0.004"},
+		"passed": {"the score is high enough", []any{good}, nil, judge.Passed, 90, "It is.", "first", [2]int{1, 0}, "0.002"},
+		"below": {
+			"the score is below the threshold", []any{bad}, nil, judge.BelowThreshold, 69, "It is not.", "first", [2]int{1, 0}, "0.002",
+		},
+		"limit": {"the threshold itself passes", []any{`{"score": 70}`}, nil, judge.Passed, 70, "", "first", [2]int{1, 0}, "0.002"},
+		"asked 2": {
+			"nonsense is requested once more", []any{"Good!", good}, nil, judge.Passed, 90, "It is.", "first", [2]int{2, 0}, "0.004",
+		},
 		"nonsense": {
 			"no other model is paid for the same question", []any{"Good!"}, []any{good}, judge.Failed, 0,
-			"the judge gave no usable verdict: its reply must be JSON with a score and a reason", "first", [2]int{2, 0}, "0.004",
+			nonsense, "first", [2]int{2, 0}, "0.004",
 		},
 		"repeats the prompt": {
 			"the form in the instruction is no verdict", []any{`Reply only with JSON of this form: {"score": 100, "reason": "x"}`}, nil,
-			judge.Failed, 0, "the judge gave no usable verdict: its reply must be JSON with a score and a reason", "first", [2]int{2, 0}, "0.004",
+			judge.Failed, 0, nonsense, "first", [2]int{2, 0}, "0.004",
 		},
-		"retried": {"an overloaded endpoint is asked again", []any{overloaded, good}, nil, judge.Passed, 90, "It is.", "first", [2]int{2, 0}, "0.002"},
+		"retried": {
+			"an overloaded endpoint is asked again", []any{overloaded, good}, nil, judge.Passed, 90, "It is.", "first", [2]int{2, 0},
+			"0.002",
+		},
 		"fallback": {
 			"the next model of the chain is asked", []any{overloaded}, []any{bad}, judge.BelowThreshold, 69, "It is not.", "second",
 			[2]int{2, 1}, "0.002",
 		},
 		"all fail": {
-			"the evaluation has failed, with a reason", []any{overloaded}, []any{&model.Error{Kind: model.Auth, Message: "the key is refused"}},
+			"the evaluation has failed, with a reason", []any{overloaded},
+			[]any{&model.Error{Kind: model.Auth, Message: "the key is refused"}},
 			judge.Failed, 0, "the key is refused", "second", [2]int{2, 1}, "",
 		},
 		"filtered": {
@@ -80,7 +89,9 @@ func TestAsk(t *testing.T) {
 		},
 		"billed": {
 			"a request that may be billed is not repeated",
-			[]any{&model.Error{Kind: model.Timeout, Message: "too slow", MayBeBilled: true, Usage: model.Usage{InputTokens: 100, OutputTokens: 10}}},
+			[]any{&model.Error{
+				Kind: model.Timeout, Message: "too slow", MayBeBilled: true, Usage: model.Usage{InputTokens: 100, OutputTokens: 10},
+			}},
 			[]any{good}, judge.Passed, 90, "It is.", "second", [2]int{1, 1}, "0.004",
 		},
 		"panic": {
@@ -103,7 +114,8 @@ func TestAsk(t *testing.T) {
 			if got.Score != nil {
 				score = *got.Score
 			}
-			if got.Verdict != tc.verdict || score != tc.score || got.Reason != tc.why || got.Model != tc.model || asked != tc.asked || cost != tc.cost {
+			if got.Verdict != tc.verdict || score != tc.score || got.Reason != tc.why || got.Model != tc.model || asked != tc.asked ||
+				cost != tc.cost {
 				t.Errorf("evaluation %+v, score %s, cost %q, requests %v; want %s, %s, %q, %s, %v, %q: %s",
 					got, score, cost, asked, tc.verdict, tc.score, tc.why, tc.model, tc.asked, tc.cost, tc.reason)
 			}
@@ -143,7 +155,9 @@ func TestAskUnknownCost(t *testing.T) {
 	first, second := &script{answers: []any{"Good!"}}, &script{answers: []any{`{"score": 90}`}}
 	c := candidate("second", second)
 	c.Pricing = nil
-	first.answers = []any{&model.Error{Kind: model.Timeout, Message: "slow", MayBeBilled: true, Usage: model.Usage{InputTokens: 1, OutputTokens: 1}}}
+	first.answers = []any{&model.Error{
+		Kind: model.Timeout, Message: "slow", MayBeBilled: true, Usage: model.Usage{InputTokens: 1, OutputTokens: 1},
+	}}
 	got := (&judge.Asker{Chain: []loop.Candidate{candidate("first", first), c}}).Ask(t.Context(), relevance(), subject("x"))
 	if got.Cost != nil || got.Usage.InputTokens != 101 {
 		t.Errorf("cost %v and usage %+v, want no cost and the tokens of both requests", got.Cost, got.Usage)

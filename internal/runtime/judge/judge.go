@@ -130,8 +130,8 @@ Find the statements of fact in the answer. A statement is supported if the sourc
 }
 
 // customCriterion comes before the prompt of a Custom judge.
-const customCriterion = `You judge an answer of an assistant by one criterion. The score says how well the answer meets the criterion: 100 if it ` +
-	`meets it completely, 0 if not at all.
+const customCriterion = `You judge an answer of an assistant by one criterion. The score says how well the answer meets the ` +
+	`criterion: 100 if it meets it completely, 0 if not at all.
 The criterion:
 `
 

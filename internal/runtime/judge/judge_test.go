@@ -11,7 +11,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 )
 
-func relevance() *judge.Judge { return &judge.Judge{Name: "to-the-point", Kind: judge.Relevance, Threshold: 70} }
+func relevance() *judge.Judge {
+	return &judge.Judge{Name: "to-the-point", Kind: judge.Relevance, Threshold: 70}
+}
 
 // subject is a Turn with all kinds of texts.
 func subject(answer string) *judge.Subject {

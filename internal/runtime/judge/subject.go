@@ -114,7 +114,8 @@ func (s *Subject) toolResults() string {
 			leftOut++
 			continue
 		}
-		text := "[tool " + tag(untrusted.Line(s.Tools[i].Name)) + "] " + indented(capped(s.Tools[i].Text, min(maxToolResult, maxToolResults-used)))
+		room := min(maxToolResult, maxToolResults-used)
+		text := "[tool " + tag(untrusted.Line(s.Tools[i].Name)) + "] " + indented(capped(s.Tools[i].Text, room))
 		lines, used = append(lines, text), used+utf8.RuneCountInString(text)
 	}
 	if leftOut > 0 {

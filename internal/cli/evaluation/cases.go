@@ -1,0 +1,273 @@
+package evaluation
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/pattern"
+)
+
+// The bounds of a file of cases.
+const (
+	maxFileBytes = 8 << 20
+	// MaxCases is the maximum number of cases of a file.
+	MaxCases = 1000
+	// maxExpected is the maximum number of entries of each list of a case.
+	maxExpected = 32
+)
+
+// file is a file of cases.
+type file struct {
+	// Agent is the Agent that answers, as NAME or NAMESPACE/NAME.
+	Agent string `json:"agent"`
+	// Manifests are the paths of manifests, relative to the folder of the file.
+	Manifests []string `json:"manifests"`
+	// Cases are the cases, with the fields of a Turn's spec.
+	Cases []map[string]json.RawMessage `json:"cases"`
+}
+
+// Case is one case: a Turn and what is expected of it.
+type Case struct {
+	Name   string
+	Expect Expect
+	// spec is the spec of the Turn without agentRef.
+	spec map[string]json.RawMessage
+}
+
+// Expect is what is expected of a Turn. A Turn must also succeed, unless Reason names another end.
+type Expect struct {
+	// Reason is the reason of the condition Succeeded. Empty means any reason of a Turn that has succeeded.
+	Reason string `json:"reason,omitempty"`
+	// Contains and NotContains are texts that the answer must or must not contain.
+	Contains    []string `json:"contains,omitempty"`
+	NotContains []string `json:"notContains,omitempty"`
+	// Matches and NotMatches are RE2 patterns that the answer must or must not match.
+	Matches    []string `json:"matches,omitempty"`
+	NotMatches []string `json:"notMatches,omitempty"`
+	// Expressions are CEL expressions over output, as in output policies, that must be true.
+	Expressions []string `json:"expressions,omitempty"`
+	// Tools are the names of tools, as the model uses them.
+	Tools Tools `json:"tools,omitzero"`
+	// Judges replace the thresholds of judges of the profile, by name.
+	Judges map[string]string `json:"judges,omitempty"`
+}
+
+// Tools are tools that must or must not be called.
+type Tools struct {
+	Called    []string `json:"called,omitempty"`
+	NotCalled []string `json:"notCalled,omitempty"`
+}
+
+// fixed are the fields of a Turn that a case cannot have, and why.
+var fixed = map[string]string{
+	"agentRef":                "the file names the Agent",
+	"sessionRef":              "each case is a conversation of its own: use history",
+	"execution":               "each case asks a model",
+	"desiredState":            "each case runs to its end",
+	"ttlSecondsAfterFinished": "nothing is kept",
+}
+
+// readFile reads a file of cases, or standard input for "-".
+func readFile(path string, stdin io.Reader) (text []byte, err error) {
+	if path == "-" {
+		text, err = io.ReadAll(io.LimitReader(stdin, maxFileBytes+1))
+	} else {
+		var f *os.File
+		if f, err = os.Open(path); err != nil { //nolint:gosec // because the caller chooses the file
+			return nil, err
+		}
+		text, err = io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+		err = errors.Join(err, f.Close())
+	}
+	if err == nil && len(text) > maxFileBytes {
+		err = fmt.Errorf("it must be at most %d MiB", maxFileBytes>>20)
+	}
+	return text, err
+}
+
+// parse reads the cases of a file. Its errors name the case and the field.
+func parse(text []byte) (*file, []Case, error) {
+	data, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	f := &file{}
+	if err := strict(data, f); err != nil {
+		return nil, nil, err
+	}
+	switch n := len(f.Cases); {
+	case n == 0:
+		return nil, nil, errors.New("cases: there must be at least one case")
+	case n > MaxCases:
+		return nil, nil, fmt.Errorf("cases: there must be at most %d cases, not %d", MaxCases, n)
+	}
+	var cases []Case
+	for i, fields := range f.Cases {
+		c, err := parseCase(fields)
+		if err != nil {
+			return nil, nil, fmt.Errorf("cases[%d]: %w", i, err)
+		}
+		if slices.ContainsFunc(cases, func(o Case) bool { return o.Name == c.Name }) {
+			return nil, nil, fmt.Errorf("cases[%d]: name: another case has the name %q", i, c.Name)
+		}
+		cases = append(cases, c)
+	}
+	return f, cases, nil
+}
+
+// strict decodes JSON, and refuses fields that do not exist or occur twice.
+func strict(data []byte, into any) error {
+	wrong, err := kjson.UnmarshalStrict(data, into)
+	return errors.Join(append(wrong, err)...)
+}
+
+func parseCase(fields map[string]json.RawMessage) (Case, error) {
+	c := Case{spec: map[string]json.RawMessage{}}
+	if err := json.Unmarshal(fields["name"], &c.Name); err != nil || c.Name == "" {
+		return c, errors.New("name: is required, as a string")
+	}
+	for field, value := range fields {
+		if why := fixed[field]; why != "" {
+			return c, fmt.Errorf("%s: must not be given: %s", field, why)
+		}
+		if field != "name" && field != "expect" {
+			c.spec[field] = value
+		}
+	}
+	if expect, ok := fields["expect"]; ok {
+		if err := strict(expect, &c.Expect); err != nil {
+			return c, fmt.Errorf("expect: %w", err)
+		}
+	}
+	return c, c.Expect.check()
+}
+
+// check returns an error if an expectation cannot be used.
+func (e *Expect) check() error {
+	for _, l := range []struct {
+		field   string
+		entries []string
+	}{
+		{"contains", e.Contains},
+		{"notContains", e.NotContains},
+		{"matches", e.Matches},
+		{"notMatches", e.NotMatches},
+		{"expressions", e.Expressions},
+		{"tools.called", e.Tools.Called},
+		{"tools.notCalled", e.Tools.NotCalled},
+	} {
+		if len(l.entries) > maxExpected {
+			return fmt.Errorf("expect.%s: must have at most %d entries", l.field, maxExpected)
+		}
+		for i, text := range l.entries {
+			at := fmt.Sprintf("expect.%s[%d]", l.field, i)
+			if text == "" {
+				return fmt.Errorf("%s: must not be empty", at)
+			}
+			if err := checkEntry(l.field, at, text); err != nil {
+				return err
+			}
+		}
+	}
+	for name, threshold := range e.Judges {
+		if _, err := judge.ParseScore(threshold); err != nil {
+			return fmt.Errorf("expect.judges.%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// checkEntry returns an error if a pattern or an expression cannot be used.
+func checkEntry(field, at, text string) error {
+	switch field {
+	case "matches", "notMatches":
+		if _, err := pattern.Compile(text); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+	case "expressions":
+		if len(text) > outputpolicy.MaxExpression {
+			return fmt.Errorf("%s: must have at most %d characters", at, outputpolicy.MaxExpression)
+		}
+		err := outputpolicy.Check("", []outputpolicy.Policy{{Expression: text}})
+		if wrong, ok := errors.AsType[*invalid.Error](err); ok {
+			wrong.Field = at
+		}
+		return err
+	}
+	return nil
+}
+
+// checkJudges returns an error if a case names a judge that the profile does not have.
+func checkJudges(cases []Case, p *v1alpha1.PromptProfile) error {
+	for i := range cases {
+		for name := range cases[i].Expect.Judges {
+			if !slices.ContainsFunc(p.Spec.Judges, func(j v1alpha1.Judge) bool { return j.Name == name }) {
+				return fmt.Errorf("case %q: expect.judges: PromptProfile %q has no judge %q", cases[i].Name, p.Name, name)
+			}
+		}
+	}
+	return nil
+}
+
+// turns returns the manifests of the Turns of all cases.
+func turns(cases []Case, namespace, agent string) ([]byte, error) {
+	var all bytes.Buffer
+	for i := range cases {
+		spec := map[string]any{"agentRef": map[string]string{"name": agent}}
+		for field, value := range cases[i].spec {
+			spec[field] = value
+		}
+		text, err := json.Marshal(map[string]any{
+			"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Turn", "spec": spec,
+			"metadata": map[string]string{"namespace": namespace, "name": cases[i].Name},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("failed to make the Turn of case %q: %w", cases[i].Name, err)
+		}
+		all.Write(append(text, '\n'))
+	}
+	return all.Bytes(), nil
+}
+
+// load reads the manifests together with the Turns of the cases, as a cluster would check them.
+func load(ctx context.Context, path string, manifests []string, documents []byte, namespace string) (*manifest.Set, error) {
+	set, err := manifest.Load(ctx, append(slices.Clone(manifests), "-"), manifest.Options{
+		Stdin: bytes.NewReader(documents), Namespace: namespace,
+	})
+	if wrong, ok := errors.AsType[manifest.Errors](err); ok {
+		for _, e := range wrong {
+			if e.File == "-" { // the Turn of a case
+				e.File, e.Line, e.Kind, e.Namespace, e.Field = path, 0, "case", "", strings.TrimPrefix(e.Field, "spec.")
+			}
+		}
+	}
+	if err != nil {
+		return nil, exit.WithCode(exit.Usage, err)
+	}
+	return set, nil
+}
+
+// beside returns a path that is relative to the folder of a file.
+func beside(file, path string) string {
+	if filepath.IsAbs(path) || file == "-" {
+		return path
+	}
+	return filepath.Join(filepath.Dir(file), path)
+}

@@ -1,0 +1,337 @@
+// Package evaluation runs an Agent over a file of cases without a cluster, and reports which answers meet their
+// expectations.
+package evaluation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/localrun"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/skillfile"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// MaxParallel is the maximum number of cases that run at the same time.
+const MaxParallel = 32
+
+// Options holds the flags of capstan eval.
+type Options struct {
+	Env terminal.Environment
+	// File is the path of the file of cases; "-" is standard input.
+	File string
+	// Manifests are the paths of further manifests.
+	Manifests []string
+	// Namespace is the namespace of objects that do not name one.
+	Namespace string
+	// Agent is NAME or NAMESPACE/NAME of the Agent. If it is empty, the file names it, or there is only one.
+	Agent string
+	// Profile is the name of a PromptProfile that replaces that of the Agent. It may be empty.
+	Profile string
+	// Cases are the names of the cases to run. If there are none, all run.
+	Cases []string
+	// Threshold is the share of cases that must pass, a decimal from 0 to 1.
+	Threshold string
+	// Parallel is the number of cases that run at the same time, from 1 to MaxParallel.
+	Parallel int
+	// Approve decides about tool calls that require approval: localrun.ApproveAll or localrun.ApproveNone.
+	Approve localrun.ApprovalMode
+	// EnvSecrets set keys of Secrets from environment variables, as [NAMESPACE/]NAME/KEY=ENVVAR.
+	EnvSecrets []string
+	// SkillsFile is the path of a file of skills that every Agent may load. It may be empty.
+	SkillsFile string
+	// Now is the time that the prompts contain. If it is zero, they contain the current time.
+	Now time.Time
+	// Quiet hides the line for each case that ends.
+	Quiet bool
+	// Output is the format of the report.
+	Output Format
+}
+
+// Run runs the cases and prints the report. It returns an error with exit.Failed if fewer cases pass than Threshold
+// demands, and one with exit.Usage if the input cannot be used.
+func (o *Options) Run(ctx context.Context) error {
+	threshold, err := judge.ParseScore(o.Threshold)
+	if err != nil {
+		return exit.WithCode(exit.Usage, fmt.Errorf("--threshold: %w", err))
+	}
+	if o.Parallel < 1 || o.Parallel > MaxParallel {
+		return exit.WithCode(exit.Usage, fmt.Errorf("--parallel: must be from 1 to %d", MaxParallel))
+	}
+	e, err := o.prepare(ctx)
+	if err != nil {
+		return asInput(err)
+	}
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	defer context.AfterFunc(watched, release)() // a second signal kills the program
+	report, err := e.run(watched, threshold)
+	if err != nil {
+		return exit.InterruptedOr(watched, err)
+	}
+	text, err := report.encode(o.Output, o.Env.OutIsTerminal)
+	if err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	if err := o.Env.Print(text); err != nil {
+		return err
+	}
+	switch {
+	case watched.Err() != nil:
+		return exit.WithCode(exit.Interrupted, errors.New("interrupted: the report has the cases that had ended"))
+	case !report.OK:
+		return exit.WithCode(exit.Failed, fmt.Errorf("%s, want %s of the cases", report.summary(), percent(threshold)))
+	}
+	return nil
+}
+
+// asInput gives an error of the input the exit code of wrong input: no case has run.
+func asInput(err error) error {
+	if f, ok := errors.AsType[*exit.Error](err); ok && f.Code == exit.Interrupted {
+		return err
+	}
+	return exit.WithCode(exit.Usage, err)
+}
+
+// evaluation is what is to run.
+type evaluation struct {
+	*Options
+	cases   []Case
+	bundles []*bundle.Bundle
+}
+
+// prepare reads the cases and the manifests.
+func (o *Options) prepare(ctx context.Context) (*evaluation, error) {
+	if o.File == "" {
+		return nil, errors.New("there are no cases: name a file or - with -f")
+	}
+	text, err := readFile(o.File, o.Env.In)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the cases: %w", err)
+	}
+	f, cases, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.File, err)
+	}
+	if cases, err = selected(cases, o.Cases); err != nil {
+		return nil, err
+	}
+	paths := slices.Clone(o.Manifests)
+	for _, path := range f.Manifests {
+		paths = append(paths, beside(o.File, path))
+	}
+	if len(paths) == 0 {
+		return nil, errors.New("there are no manifests: name them in the field manifests of the file, or with --manifests")
+	}
+	if slices.Contains(paths, "-") {
+		return nil, errors.New("manifests cannot be read from standard input here: name a file or a directory")
+	}
+	agents, err := manifest.Load(ctx, paths, manifest.Options{Namespace: o.Namespace})
+	if err != nil {
+		return nil, err
+	}
+	namespace, agent, err := o.findAgent(agents, f.Agent)
+	if err != nil {
+		return nil, err
+	}
+	documents, err := turns(cases, namespace, agent)
+	if err != nil {
+		return nil, err
+	}
+	set, err := load(ctx, o.File, paths, documents, o.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range set.Ignored {
+		o.Env.Tell("note: %s", line)
+	}
+	return o.assemble(set, cases, namespace, agent)
+}
+
+// assemble finds the objects of all cases.
+func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent string) (*evaluation, error) {
+	for _, spec := range o.EnvSecrets {
+		if err := set.SetSecretFromEnv(spec, o.Env.LookupEnv); err != nil {
+			return nil, fmt.Errorf("--env-secret: %w", err)
+		}
+	}
+	if a, ok := set.Agent(namespace, agent); ok && o.Profile != "" {
+		a.Spec.PromptProfileRef.Name = o.Profile
+	}
+	var skills []prepare.Skill
+	if o.SkillsFile != "" {
+		var err error
+		if skills, err = skillfile.Load(o.SkillsFile); err != nil {
+			return nil, fmt.Errorf("--skills-file: %w", err)
+		}
+	}
+	e := &evaluation{Options: o, cases: cases}
+	for i := range cases {
+		b, err := bundle.Find(set, namespace+"/"+cases[i].Name, skills)
+		if err != nil {
+			return nil, err
+		}
+		e.bundles = append(e.bundles, b)
+	}
+	return e, checkJudges(cases, e.bundles[0].Profile)
+}
+
+// findAgent returns the namespace and the name of the Agent.
+func (o *Options) findAgent(set *manifest.Set, named string) (namespace, name string, err error) {
+	if o.Agent != "" {
+		named = o.Agent
+	}
+	if named != "" {
+		namespace, name = o.split(named)
+		if _, ok := set.Agent(namespace, name); !ok {
+			//nolint:staticcheck // because the names of kinds are capitalized
+			return "", "", fmt.Errorf("Agent %q is not in the manifests, which contain %s", namespace+"/"+name, orNone(set.Names("Agent")))
+		}
+		return namespace, name, nil
+	}
+	names := set.Names("Agent")
+	if len(names) != 1 {
+		return "", "", fmt.Errorf("failed to choose an Agent: name one in the field agent of the file, or with --agent; the manifests "+
+			"contain %s", orNone(names))
+	}
+	namespace, name = o.split(names[0])
+	return namespace, name, nil
+}
+
+// split returns the namespace and the name of an object that is given as NAME or NAMESPACE/NAME.
+func (o *Options) split(text string) (namespace, name string) {
+	if namespace, name, ok := strings.Cut(text, "/"); ok {
+		return namespace, name
+	}
+	return o.Namespace, text
+}
+
+// selected returns the cases with these names, or all cases if there are no names.
+func selected(cases []Case, names []string) ([]Case, error) {
+	if len(names) == 0 {
+		return cases, nil
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Name == name }) {
+			return nil, fmt.Errorf("--case: the file has no case %q", name)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return !slices.Contains(names, c.Name) }), nil
+}
+
+// CaseNames returns the names of the cases of a file, for completions. It returns none if the file cannot be read.
+func CaseNames(path string) []string {
+	text, err := readFile(path, strings.NewReader(""))
+	if err != nil {
+		return nil
+	}
+	_, cases, err := parse(text)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, 0, len(cases))
+	for i := range cases {
+		names = append(names, cases[i].Name)
+	}
+	return names
+}
+
+// run runs the cases, Parallel of them at the same time. After the end of ctx, no case begins.
+func (e *evaluation) run(ctx context.Context, threshold judge.Score) (*Report, error) {
+	r := &localrun.Options{Source: &bundle.Source{Env: e.Env, Now: e.Now}, Approve: e.Approve}
+	var live *terminal.Spinner
+	if !e.Quiet {
+		live = r.Env.StartSpinner()
+	}
+	if live != nil {
+		defer live.Close()
+	}
+	batch, err := r.NewBatch(ctx, e.bundles[0])
+	if err != nil {
+		return nil, asInput(err)
+	}
+	results := make([]*Result, len(e.cases))
+	var work sync.WaitGroup
+	next, done := make(chan int), 0
+	var mu sync.Mutex
+	for range min(e.Parallel, len(e.cases)) {
+		work.Go(func() {
+			for i := range next {
+				result := e.one(ctx, batch, i)
+				mu.Lock()
+				results[i] = result
+				done++
+				if !e.Quiet {
+					r.Env.Tell("%s", result.line())
+				}
+				if live != nil {
+					live.Show(fmt.Sprintf("%d of %d cases have ended", done, len(e.cases)))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range e.cases {
+		if ctx.Err() != nil {
+			break
+		}
+		select {
+		case next <- i:
+		case <-ctx.Done():
+		}
+	}
+	close(next)
+	work.Wait()
+	err = batch.Close(ctx)
+	return e.report(results, threshold), err
+}
+
+// one runs one case.
+func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Result {
+	c := &e.cases[i]
+	begin := e.Env.Now()
+	out := &Result{Name: c.Name, Outcome: Errored}
+	t, result, err := batch.Run(e.bundles[i])
+	if err != nil {
+		out.Problems = []string{termsafe.Line(err.Error(), maxProblem)}
+		return out
+	}
+	out.Outcome, out.Reason, out.Answer = Passed, t.StateReason(), result.Text
+	out.addTurn(result)
+	out.Problems = c.Expect.unmet(ctx, t, result)
+	if t.StateReason() == v1alpha1.TurnReasonModelFailed && c.Expect.Reason == "" {
+		out.Outcome = Errored // the answer is not wrong: there is none
+	}
+	if result.Text != "" {
+		for k, j := range batch.Judges() {
+			if ctx.Err() != nil {
+				break
+			}
+			evaluation := batch.Judge(ctx, string(t.UID), k)
+			if given, ok := c.Expect.Judges[j.Name]; ok && evaluation.Score != nil {
+				evaluation.Threshold, _ = judge.ParseScore(given) // check has read it
+				evaluation.Evaluate(*evaluation.Score, evaluation.Reason)
+			}
+			out.addEvaluation(&evaluation)
+		}
+	}
+	if len(out.Problems) > 0 && out.Outcome == Passed {
+		out.Outcome = Failed
+	}
+	out.Milliseconds = e.Env.Now().Sub(begin).Milliseconds()
+	return out
+}

@@ -1,0 +1,414 @@
+package evaluation
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// Format is a format of the report.
+type Format string
+
+// The formats.
+const (
+	Text     Format = "text"
+	JSON     Format = "json"
+	JUnit    Format = "junit"
+	Markdown Format = "markdown"
+)
+
+// Formats lists all formats.
+var Formats = []string{string(Text), string(JSON), string(JUnit), string(Markdown)}
+
+// Set parses a value of the command line.
+func (f *Format) Set(value string) error {
+	if !slices.Contains(Formats, value) {
+		return errors.New("must be text, json, junit or markdown")
+	}
+	*f = Format(value)
+	return nil
+}
+
+// String returns the format.
+func (f *Format) String() string { return string(*f) }
+
+// Type returns the values for help texts.
+func (f *Format) Type() string { return strings.Join(Formats, "|") }
+
+// Outcome is the outcome of a case.
+type Outcome string
+
+// The outcomes.
+const (
+	// Passed means that all expectations are met.
+	Passed Outcome = "Passed"
+	// Failed means that there is a result, and that it does not meet an expectation.
+	Failed Outcome = "Failed"
+	// Errored means that there is no answer to check: no model answered, or the Turn could not run.
+	Errored Outcome = "Error"
+)
+
+const (
+	// maxProblem bounds a problem in a report, and maxAnswer an answer, in characters. maxShown bounds an answer in a text.
+	maxProblem, maxAnswer, maxShown = 2000, 32_000, 300
+)
+
+// Report is the result of an evaluation.
+type Report struct {
+	// Agent, PromptProfile and Version are what was evaluated.
+	Agent         string `json:"agent"`
+	PromptProfile string `json:"promptProfile"`
+	Version       string `json:"version"`
+	// OK is true if enough cases passed. Threshold is the share of cases that must pass.
+	OK        bool   `json:"ok"`
+	Threshold string `json:"threshold"`
+	// Total is the number of cases that have run, and Passed, Failed and Errors their outcomes. Missing is the number of
+	// cases that have not run, because the evaluation was interrupted.
+	Total   int `json:"total"`
+	Passed  int `json:"passed"`
+	Failed  int `json:"failed"`
+	Errors  int `json:"errors"`
+	Missing int `json:"missing,omitempty"`
+	// Spent and JudgesSpent are the tokens and the cost of the Turns and of their judges.
+	Spent       Spent     `json:"spent"`
+	JudgesSpent Spent     `json:"judgesSpent"`
+	Cases       []*Result `json:"cases"`
+}
+
+// Spent is an amount of tokens and its cost.
+type Spent struct {
+	Tokens int64 `json:"tokens"`
+	// Cost is absent if it is not known, or if it has several currencies.
+	Cost *finalize.Cost `json:"cost,omitempty"`
+	// unknown is true if the cost of a part is not known.
+	unknown bool
+}
+
+// Result is the result of one case.
+type Result struct {
+	Name    string  `json:"name"`
+	Outcome Outcome `json:"outcome"`
+	// Reason is the reason of the Turn's condition Succeeded.
+	Reason string `json:"reason,omitempty"`
+	// Problems are the expectations that are not met.
+	Problems []string `json:"problems,omitempty"`
+	// Answer is the answer, at most its first 32000 characters.
+	Answer      string       `json:"answer,omitempty"`
+	Evaluations []Evaluation `json:"evaluations,omitempty"`
+	Spent       Spent        `json:"spent"`
+	JudgesSpent Spent        `json:"judgesSpent"`
+	// Milliseconds is the time of the case with its judges.
+	Milliseconds int64 `json:"milliseconds"`
+}
+
+// Evaluation is what a judge says about an answer.
+type Evaluation struct {
+	Judge     string        `json:"judge"`
+	Type      judge.Kind    `json:"type"`
+	Model     string        `json:"model,omitempty"`
+	Verdict   judge.Verdict `json:"verdict"`
+	Score     string        `json:"score,omitempty"`
+	Threshold string        `json:"threshold"`
+	Reason    string        `json:"reason,omitempty"`
+}
+
+// add adds an amount. A cost that is not known makes the sum unknown, unless nothing was used.
+func (s *Spent) add(tokens int64, cost *finalize.Cost) {
+	s.Tokens += tokens
+	switch {
+	case tokens == 0 && cost == nil:
+	case cost == nil, s.Cost != nil && s.Cost.Currency != cost.Currency:
+		s.unknown = true
+	case s.Cost == nil:
+		s.Cost = new(*cost)
+	default:
+		a, _ := decimal.NewFromString(s.Cost.Amount) // both are amounts that the engine has written
+		b, _ := decimal.NewFromString(cost.Amount)
+		s.Cost = &finalize.Cost{Amount: a.Add(b).String(), Currency: cost.Currency}
+	}
+	if s.unknown {
+		s.Cost = nil
+	}
+}
+
+// String returns the tokens and the cost for people.
+func (s *Spent) String() string {
+	text := termsafe.Thousands(s.Tokens) + " tokens"
+	if s.Cost != nil {
+		text += ", " + s.cost()
+	}
+	return text
+}
+
+// cost returns the cost for people.
+func (s *Spent) cost() string {
+	if s.Cost == nil {
+		return "-"
+	}
+	return s.Cost.Amount + " " + s.Cost.Currency
+}
+
+func tokens(u model.Usage) int64 { return u.InputTokens + u.OutputTokens }
+
+// addTurn adds the usage of a Turn and its sub-agents.
+func (r *Result) addTurn(result *turn.Result) {
+	r.Answer = termsafe.Safe(result.Text)
+	if runes := []rune(r.Answer); len(runes) > maxAnswer {
+		r.Answer = string(runes[:maxAnswer])
+	}
+	r.Spent.add(tokens(result.Record.Usage), result.Record.Cost)
+	if s := result.SubAgents; s != nil {
+		r.Spent.add(tokens(s.Usage), s.Cost)
+	}
+}
+
+// addEvaluation adds what a judge says.
+func (r *Result) addEvaluation(e *judge.Evaluation) {
+	out := Evaluation{
+		Judge: e.Judge, Type: e.Kind, Verdict: e.Verdict, Threshold: e.Threshold.String(), Reason: e.Reason,
+	}
+	if e.Model != "" {
+		out.Model = e.Provider + "/" + e.Model
+	}
+	if e.Score != nil {
+		out.Score = e.Score.String()
+	}
+	r.Evaluations = append(r.Evaluations, out)
+	var cost *finalize.Cost
+	if e.Cost != nil {
+		cost = &finalize.Cost{Amount: e.Cost.Amount.String(), Currency: e.Cost.Currency}
+	}
+	r.JudgesSpent.add(tokens(e.Usage), cost)
+	if why := unmetBy(e); why != "" {
+		r.Problems = append(r.Problems, why)
+	}
+}
+
+// scores returns the scores of the judges for people.
+func (r *Result) scores() string {
+	var all []string
+	for _, e := range r.Evaluations {
+		score := e.Score
+		if score == "" {
+			score = "failed"
+		}
+		all = append(all, e.Judge+" "+score)
+	}
+	return strings.Join(all, ", ")
+}
+
+// line returns the result as one line.
+func (r *Result) line() string {
+	text := fmt.Sprintf("%s: %s, %s, %.1f s", r.Name, strings.ToLower(string(r.Outcome)), r.Spent.String(), float64(r.Milliseconds)/1000)
+	if scores := r.scores(); scores != "" {
+		text += "; " + scores
+	}
+	return text
+}
+
+// report makes the report. A result is nil if its case has not run.
+func (e *evaluation) report(results []*Result, threshold judge.Score) *Report {
+	p := e.bundles[0]
+	r := &Report{
+		Agent: p.Agent.Namespace + "/" + p.Agent.Name, PromptProfile: p.Profile.Name, Version: p.Profile.Spec.Version,
+		Threshold: threshold.String(), Cases: []*Result{},
+	}
+	for _, one := range results {
+		if one == nil {
+			r.Missing++
+			continue
+		}
+		switch one.Outcome {
+		case Passed:
+			r.Passed++
+		case Failed:
+			r.Failed++
+		case Errored:
+			r.Errors++
+		}
+		r.Total++
+		r.Cases = append(r.Cases, one)
+		r.Spent.merge(&one.Spent)
+		r.JudgesSpent.merge(&one.JudgesSpent)
+	}
+	r.OK = r.Missing == 0 && r.Passed*int(judge.MaxScore) >= int(threshold)*len(results)
+	return r
+}
+
+// merge adds another amount.
+func (s *Spent) merge(o *Spent) { s.add(o.Tokens, o.Cost) }
+
+// summary returns the result in a few words.
+func (r *Report) summary() string {
+	all := r.Total + r.Missing
+	text := fmt.Sprintf("%d of %d cases passed (%d%%)", r.Passed, all, r.Passed*100/max(all, 1))
+	if r.Errors > 0 {
+		text += fmt.Sprintf(", %d had an error", r.Errors)
+	}
+	return text
+}
+
+func percent(s judge.Score) string { return strconv.Itoa(int(s)) + "%" }
+
+// encode returns the report in a format. screen is true if it is for a terminal.
+func (r *Report) encode(f Format, screen bool) (string, error) {
+	switch f {
+	case JSON:
+		return output.Encode(r, output.JSON)
+	case JUnit:
+		return r.junit()
+	case Markdown:
+		return r.markdown(), nil
+	case Text:
+	}
+	text := r.text()
+	if screen {
+		text = termsafe.Safe(text)
+	}
+	return text, nil
+}
+
+// text returns the report for people.
+func (r *Report) text() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(cells ...string) { _, _ = w.Write([]byte(strings.Join(cells, "\t") + "\n")) } // a strings.Builder takes all
+	row("CASE", "RESULT", "TOKENS", "COST", "TIME", "JUDGES")
+	for _, c := range r.Cases {
+		row(c.Name, string(c.Outcome), termsafe.Thousands(c.Spent.Tokens), c.Spent.cost(), seconds(c.Milliseconds)+" s", c.scores())
+	}
+	_ = w.Flush()
+	var lines []string
+	for line := range strings.Lines(b.String()) {
+		lines = append(lines, strings.TrimRight(line, " \n"))
+	}
+	for _, c := range r.Cases {
+		if len(c.Problems) == 0 {
+			continue
+		}
+		lines = append(lines, "", c.Name+":")
+		for _, p := range c.Problems {
+			lines = append(lines, "  - "+termsafe.Line(p, maxProblem))
+		}
+		if c.Answer != "" {
+			lines = append(lines, "  answer: "+termsafe.Line(c.Answer, maxShown))
+		}
+	}
+	lines = append(lines, "", r.total())
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// total returns the last line of a report.
+func (r *Report) total() string {
+	return r.summary() + ". " + r.spending()
+}
+
+// spending returns what the Turns and the judges have used.
+func (r *Report) spending() string {
+	line := "Turns: " + r.Spent.String() + "."
+	if r.JudgesSpent.Tokens > 0 {
+		line += " Judges: " + r.JudgesSpent.String() + "."
+	}
+	return line
+}
+
+func seconds(ms int64) string { return fmt.Sprintf("%.1f", float64(ms)/1000) }
+
+// The elements of a JUnit report.
+type (
+	junitSuite struct {
+		XMLName  xml.Name    `xml:"testsuite"`
+		Name     string      `xml:"name,attr"`
+		Tests    int         `xml:"tests,attr"`
+		Failures int         `xml:"failures,attr"`
+		Errors   int         `xml:"errors,attr"`
+		Skipped  int         `xml:"skipped,attr"`
+		Time     string      `xml:"time,attr"`
+		Cases    []junitCase `xml:"testcase"`
+	}
+	junitCase struct {
+		Class   string        `xml:"classname,attr"`
+		Name    string        `xml:"name,attr"`
+		Time    string        `xml:"time,attr"`
+		Failure *junitProblem `xml:"failure"`
+		Error   *junitProblem `xml:"error"`
+		Out     string        `xml:"system-out,omitempty"`
+	}
+	junitProblem struct {
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+)
+
+// junit returns the report as JUnit XML. The encoder replaces characters that XML does not allow.
+func (r *Report) junit() (string, error) {
+	suite := junitSuite{
+		Name: r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total, Failures: r.Failed, Errors: r.Errors,
+	}
+	var all int64
+	for _, c := range r.Cases {
+		all += c.Milliseconds
+		one := junitCase{Class: r.Agent, Name: c.Name, Time: seconds(c.Milliseconds), Out: c.Answer}
+		if len(c.Problems) > 0 {
+			p := &junitProblem{Message: termsafe.Line(c.Problems[0], maxShown), Text: strings.Join(c.Problems, "\n")}
+			if c.Outcome == Errored {
+				one.Error = p
+			} else {
+				one.Failure = p
+			}
+		}
+		suite.Cases = append(suite.Cases, one)
+	}
+	suite.Time = seconds(all)
+	data, err := xml.MarshalIndent(suite, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("failed to encode the report: %w", err)
+	}
+	return xml.Header + string(data) + "\n", nil
+}
+
+// markdown returns the report for a comment on a pull request.
+func (r *Report) markdown() string {
+	head := "passed"
+	if !r.OK {
+		head = "failed"
+	}
+	lines := []string{
+		fmt.Sprintf("### Evaluation %s: %s", head, r.summary()), "",
+		fmt.Sprintf("Agent `%s`, PromptProfile `%s` %s. %s", r.Agent, r.PromptProfile, inMarkdown(r.Version), r.spending()), "",
+		"| case | result | judges | tokens | cost | problems |", "| --- | --- | --- | --- | --- | --- |",
+	}
+	for _, c := range r.Cases {
+		var problems []string
+		for _, p := range c.Problems {
+			problems = append(problems, inMarkdown(termsafe.Line(p, maxShown)))
+		}
+		lines = append(lines, fmt.Sprintf("| %s | %s | %s | %s | %s | %s |", c.Name, c.Outcome, inMarkdown(c.scores()),
+			termsafe.Thousands(c.Spent.Tokens), c.Spent.cost(), strings.Join(problems, "<br>")))
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// inMarkdown returns a text as literal text in a cell of a table. A problem may quote an answer, so it must not make links,
+// images, mentions or HTML.
+func inMarkdown(text string) string {
+	return markdownEscaper.Replace(text)
+}
+
+var markdownEscaper = strings.NewReplacer(
+	"&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "&#124;", "`", "&#96;", "[", "&#91;", "]", "&#93;", "!", "&#33;", "*", "&#42;",
+	"_", "&#95;", "@", "&#64;", "#", "&#35;", "~", "&#126;", "\\", "&#92;", "://", "&#58;//", "\n", " ",
+)
