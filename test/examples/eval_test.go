@@ -20,7 +20,8 @@ import (
 // demoURL is the address of the model in the examples.
 const demoURL = "http://127.0.0.1:8089/v1"
 
-// evaluate runs capstan eval over a copy of examples/eval with the model of the demo. change replaces texts of the cases.
+// evaluate runs capstan eval over a copy of examples/eval with the model of the demo. change replaces texts of the
+// cases.
 func evaluate(ctx context.Context, change *strings.Replacer, args ...string) (code int, out, err string) {
 	GinkgoHelper()
 	_, url := harnesstest.Model(GinkgoTB(), harnesstest.DemoRules(GinkgoTB(), root))

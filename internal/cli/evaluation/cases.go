@@ -43,7 +43,7 @@ type file struct {
 	Cases []map[string]json.RawMessage `json:"cases"`
 }
 
-// Case is one case: a Turn and what is expected of it.
+// Case is one case: a Turn and its expectations.
 type Case struct {
 	Name   string
 	Expect Expect
@@ -51,7 +51,7 @@ type Case struct {
 	spec map[string]json.RawMessage
 }
 
-// Expect is what is expected of a Turn. A Turn must also succeed, unless Reason names another end.
+// Expect are the expectations of a case. Its Turn must also succeed, unless Reason names another end.
 type Expect struct {
 	// Reason is the reason of the condition Succeeded. Empty means any reason of a Turn that has succeeded.
 	Reason string `json:"reason,omitempty"`

@@ -107,7 +107,7 @@ func asInput(err error) error {
 	return exit.WithCode(exit.Usage, err)
 }
 
-// evaluation is what is to run.
+// evaluation has the cases to run, with their objects.
 type evaluation struct {
 	*Options
 	cases   []Case

@@ -62,21 +62,22 @@ const (
 )
 
 const (
-	// maxProblem bounds a problem in a report, and maxAnswer an answer, in characters. maxShown bounds an answer in a text.
+	// maxProblem bounds a problem in a report, and maxAnswer an answer, in characters. maxShown bounds an answer in a
+	// text.
 	maxProblem, maxAnswer, maxShown = 2000, 32_000, 300
 )
 
 // Report is the result of an evaluation.
 type Report struct {
-	// Agent, PromptProfile and Version are what was evaluated.
+	// Agent, PromptProfile and Version identify the evaluated Agent and its prompt.
 	Agent         string `json:"agent"`
 	PromptProfile string `json:"promptProfile"`
 	Version       string `json:"version"`
 	// OK is true if enough cases passed. Threshold is the share of cases that must pass.
 	OK        bool   `json:"ok"`
 	Threshold string `json:"threshold"`
-	// Total is the number of cases that have run, and Passed, Failed and Errors their outcomes. Missing is the number of
-	// cases that have not run, because the evaluation was interrupted.
+	// Total is the number of cases that have run, and Passed, Failed and Errors their outcomes. Missing is the number
+	// of cases that have not run, because the evaluation was interrupted.
 	Total   int `json:"total"`
 	Passed  int `json:"passed"`
 	Failed  int `json:"failed"`
@@ -402,8 +403,8 @@ func (r *Report) markdown() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// inMarkdown returns a text as literal text in a cell of a table. A problem may quote an answer, so it must not make links,
-// images, mentions or HTML.
+// inMarkdown returns a text as literal text in a cell of a table. A problem may quote an answer, so it must not make
+// links, images, mentions or HTML.
 func inMarkdown(text string) string {
 	return markdownEscaper.Replace(text)
 }

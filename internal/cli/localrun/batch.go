@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// Batch runs many Turns of one Agent, with judges. The Turns share the models with their rate limits, the connections to
-// tools and a temporary journal. Run and Judge are safe for concurrent use.
+// Batch runs many Turns of one Agent, with judges. The Turns share the models with their rate limits, the connections
+// to tools and a temporary journal. Run and Judge are safe for concurrent use.
 type Batch struct {
 	run    *localRun
 	judges []judge.Judge
@@ -21,9 +21,9 @@ type Batch struct {
 	askers []*judge.Asker
 }
 
-// NewBatch connects to the models and the tools of the Agent of a bundle, and to the models of its judges. The end of ctx
-// cancels the Turns. Approve must not be ApproveAsk, because no question can be asked while Turns run in parallel. The
-// caller must close the batch.
+// NewBatch connects to the models and the tools of the Agent of a bundle, and to the models of its judges. The end of
+// ctx cancels the Turns. Approve must not be ApproveAsk, because no question can be asked while Turns run in
+// parallel. The caller must close the batch.
 func (r *Options) NewBatch(ctx context.Context, p *bundle.Bundle) (*Batch, error) {
 	r.Quiet, r.DataDir = true, ""
 	j, err := r.newLocalRun(ctx, p)

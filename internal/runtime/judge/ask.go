@@ -49,7 +49,11 @@ func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 			break
 		}
 	}
-	e.Reason = verdicts.Reason(why.Error())
+	reason := why.Error()
+	if a.Redact != nil {
+		reason = a.Redact(reason)
+	}
+	e.Reason = verdicts.Reason(reason)
 	return e.Evaluation
 }
 
@@ -63,7 +67,8 @@ type evaluation struct {
 	priced bool
 }
 
-// verdict asks one model. It returns a *model.Error if the requests fail, and another error if the replies make no sense.
+// verdict asks one model. It returns a *model.Error if the requests fail, and another error if the replies make no
+// sense.
 func (e *evaluation) verdict(ctx context.Context, c *loop.Candidate) (score Score, reason string, err error) {
 	for range verdicts.MaxReplies {
 		reply, failure := e.request(ctx, c)

@@ -150,6 +150,18 @@ func TestAskNobody(t *testing.T) {
 	}
 }
 
+// TestAskRedacts checks that the reason of a failure has no credential.
+func TestAskRedacts(t *testing.T) {
+	s := &script{answers: []any{&model.Error{Kind: model.Auth, Message: "the endpoint refuses key-1"}}}
+	a := judge.Asker{
+		Chain:  []loop.Candidate{candidate("first", s)},
+		Redact: func(text string) string { return strings.ReplaceAll(text, "key-1", "[redacted]") },
+	}
+	if got := a.Ask(t.Context(), relevance(), subject("x")); got.Reason != "the endpoint refuses [redacted]" {
+		t.Errorf("the reason is %q, want it without the key", got.Reason)
+	}
+}
+
 // TestAskUnknownCost checks that the cost is absent if the price of one request is not known.
 func TestAskUnknownCost(t *testing.T) {
 	first, second := &script{answers: []any{"Good!"}}, &script{answers: []any{`{"score": 90}`}}

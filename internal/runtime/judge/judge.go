@@ -1,5 +1,5 @@
-// Package judge makes a model give a score to the answer of a Turn. It is pure: it makes the question, and reads the reply.
-// A judge cannot change the answer or the Turn. If a judge fails, its evaluation has failed, and nothing else.
+// Package judge makes a model give a score to the answer of a Turn. It is pure: it makes the question, and reads the
+// reply. A judge cannot change the answer or the Turn. If a judge fails, its evaluation has failed, and nothing else.
 package judge
 
 import (
@@ -21,7 +21,8 @@ type Kind string
 
 // The kinds of judges.
 const (
-	// Faithfulness: whether the conversation, the context pack and the tool results support each statement of the answer.
+	// Faithfulness: whether the conversation, the context pack and the tool results support each statement of the
+	// answer.
 	Faithfulness Kind = "Faithfulness"
 	// Relevance: whether the answer responds to the newest message of the user.
 	Relevance Kind = "Relevance"
@@ -37,7 +38,8 @@ type Judge struct {
 	Kind Kind `json:"kind"`
 	// Prompt is the criterion of a Custom judge. It is empty for the others.
 	Prompt string `json:"prompt,omitempty"`
-	// Provider and Model are the ModelProvider and the model to ask. Both are empty if the models of the Agent are asked.
+	// Provider and Model are the ModelProvider and the model to ask. Both are empty if the models of the Agent are
+	// asked.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
 	// Threshold is the lowest score of an answer that passes.
@@ -94,8 +96,8 @@ type Evaluation struct {
 	Score *Score `json:"score,omitempty"`
 	// Threshold is that of the judge.
 	Threshold Score `json:"threshold"`
-	// Reason is one line of at most verdicts.MaxReasonChars characters. A model wrote it, so it may quote the answer, unless
-	// Verdict is Failed.
+	// Reason is one line of at most verdicts.MaxReasonChars characters. A model wrote it, so it may quote the answer,
+	// unless Verdict is Failed.
 	Reason string `json:"reason,omitempty"`
 	// Usage is the usage of all requests of the evaluation.
 	Usage model.Usage `json:"usage"`
@@ -135,8 +137,8 @@ const customCriterion = `You judge an answer of an assistant by one criterion. T
 The criterion:
 `
 
-// Request returns the question of the judge about an answer. structured is true if the endpoint itself makes the model keep
-// to a schema.
+// Request returns the question of the judge about an answer. structured is true if the endpoint itself makes the
+// model keep to a schema.
 func (j *Judge) Request(s *Subject, structured bool) model.Request {
 	criterion, ok := criteria[j.Kind]
 	if !ok {
@@ -152,8 +154,9 @@ var (
 	errNoScore   = errors.New("the judge gave no usable score: it must be a whole number from 0 to 100")
 )
 
-// Read reads a reply of a model. Its error says what is wrong, and contains no part of the reply. Numbers in quotes, with a
-// percent sign or with zeros after the point are accepted. A fraction is refused, because 1 could then mean one percent or the best score.
+// Read reads a reply of a model. Its error names the fault, and contains no part of the reply. Numbers in quotes,
+// with a percent sign or with zeros after the point are accepted. A fraction is refused, because 1 could then mean
+// one percent or the best score.
 //
 // redact returns a text without credentials, and may be nil.
 func Read(reply *model.Reply, redact func(text string) string) (Score, string, error) {
@@ -193,8 +196,8 @@ func scoreOf(value json.RawMessage) (Score, error) {
 	return Score(n), nil
 }
 
-// repeats reports whether a name occurs twice in the object of a reply. Readers of JSON disagree about the value of such a
-// name.
+// repeats reports whether a name occurs twice in the object of a reply. Readers of JSON disagree about the value of
+// such a name.
 func repeats(text string) bool {
 	data, _ := model.JSONAnswer(text)
 	d := json.NewDecoder(strings.NewReader(string(data)))

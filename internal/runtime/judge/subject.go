@@ -63,9 +63,9 @@ func (s *Subject) parts() []string {
 	return append(all, untrusted.Untrusted("## Answer to judge", capped(s.Answer, maxAnswer)))
 }
 
-// conversation returns the conversation as flat text: "[role] text". Further lines of a message are indented, so no line of
-// a message can begin with the tag of a speaker. The system prompts come first. Of a long conversation, the newest messages
-// remain.
+// conversation returns the conversation as flat text: "[role] text". Further lines of a message are indented, so no
+// line of a message can begin with the tag of a speaker. The system prompts come first. Of a long conversation, the
+// newest messages remain.
 func (s *Subject) conversation() string {
 	var system, talk []string
 	used, room, leftOut := 0, maxSystem, s.LeftOut

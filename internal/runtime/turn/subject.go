@@ -16,9 +16,9 @@ import (
 // ErrNoAnswer is returned for a Turn that has no answer to judge.
 var ErrNoAnswer = errors.New("the turn has no answer")
 
-// Subject reads from the journal of a Turn that has ended what its judges receive: the answer, and the texts that the model
-// had received. The history that only the journal of the Session has is left out, and counted. Subject returns ErrNoAnswer
-// if the Turn did not end with an answer.
+// Subject reads from the journal of a Turn that has ended what its judges receive: the answer, and the texts that the
+// model had received. The history that only the journal of the Session has is left out, and counted. Subject returns
+// ErrNoAnswer if the Turn did not end with an answer.
 func Subject(ctx context.Context, j journal.Journal, uid string) (*judge.Subject, error) {
 	s, answered := &judge.Subject{}, false
 	for e, err := range j.Read(ctx, uid, 0) {

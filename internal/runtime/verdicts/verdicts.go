@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// MaxReplies is the number of replies of a model to one question: a reply that makes no sense is requested once more.
+	// MaxReplies is the number of replies of a model to one question: a reply that makes no sense is requested once
+	// more.
 	MaxReplies = 2
 	// MaxReasonChars is the maximum length of the reason of a verdict, in characters.
 	MaxReasonChars = 300
@@ -41,8 +42,8 @@ func (q *Question) Request(structured bool) model.Request {
 	return r
 }
 
-// Read reads the JSON of a reply, and reports whether there is any. A reply that is cut off or refuses has none, and so has
-// one with text around its JSON: the model may quote JSON that the answer itself contains.
+// Read reads the JSON of a reply, and reports whether there is any. A reply that is cut off or refuses has none, and
+// so has one with text around its JSON: the model may quote JSON that the answer itself contains.
 func Read(reply *model.Reply, into any) bool {
 	data, ok := model.JSONAnswer(reply.Text)
 	if !ok || reply.FinishReason == model.FinishLength || reply.FinishReason == model.FinishRefusal {
