@@ -199,7 +199,8 @@ func TestEvalInput(t *testing.T) {
 		"another file":      {one(""), []string{"-f", "missing.yaml"}, "failed to read the cases"},
 		"no Secret key":     {one(""), []string{"--env-secret", "x"}, "--env-secret: "},
 		"judge's provider": {
-			one(""), []string{"--manifests", "judge.yaml", "--profile", "other"},
+			one(""),
+			[]string{"--manifests", "judge.yaml", "--profile", "other"},
 			`spec.judges[0].modelRef.providerRef.name: ModelProvider "default/none" is not in the manifests`,
 		},
 	} {

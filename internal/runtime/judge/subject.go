@@ -3,6 +3,7 @@ package judge
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -76,8 +77,7 @@ func (s *Subject) conversation() string {
 		text := "[system] " + indented(capped(m.Text, room))
 		system, room = append(system, text), room-utf8.RuneCountInString(text)
 	}
-	for i := len(s.Messages) - 1; i >= 0; i-- {
-		m := s.Messages[i]
+	for _, m := range slices.Backward(s.Messages) {
 		if m.Role == model.RoleSystem {
 			continue
 		}
@@ -91,8 +91,8 @@ func (s *Subject) conversation() string {
 	if leftOut > 0 {
 		system = append(system, fmt.Sprintf("(%d older messages are left out)", leftOut))
 	}
-	for i := len(talk) - 1; i >= 0; i-- {
-		system = append(system, talk[i])
+	for _, text := range slices.Backward(talk) {
+		system = append(system, text)
 	}
 	return strings.Join(system, "\n")
 }
@@ -109,21 +109,19 @@ func speaker(r model.Role) string {
 func (s *Subject) toolResults() string {
 	var lines []string
 	used, leftOut := 0, 0
-	for i := len(s.Tools) - 1; i >= 0; i-- {
+	for _, one := range slices.Backward(s.Tools) {
 		if used >= maxToolResults {
 			leftOut++
 			continue
 		}
 		room := min(maxToolResult, maxToolResults-used)
-		text := "[tool " + tag(untrusted.Line(s.Tools[i].Name)) + "] " + indented(capped(s.Tools[i].Text, room))
+		text := "[tool " + tag(untrusted.Line(one.Name)) + "] " + indented(capped(one.Text, room))
 		lines, used = append(lines, text), used+utf8.RuneCountInString(text)
 	}
 	if leftOut > 0 {
 		lines = append(lines, fmt.Sprintf("(%d older results are left out)", leftOut))
 	}
-	for i, j := 0, len(lines)-1; i < j; i, j = i+1, j-1 {
-		lines[i], lines[j] = lines[j], lines[i]
-	}
+	slices.Reverse(lines)
 	return strings.Join(lines, "\n")
 }
 
