@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestUpgradeReusesTheValuesOfEveryEarlierChart imitates helm upgrade --reuse-values, which passes the values of
-// the earlier chart and none of the new defaults. testdata/earlier has the values of each earlier chart, under the first
+// TestUpgradeReusesTheValuesOfEveryEarlierChart imitates helm upgrade --reuse-values, which passes the values of the
+// earlier chart and none of the new defaults. testdata/earlier has the values of each earlier chart, under the first
 // version that had them. Only the first rendering has the CRDs, which are most of a manifest.
 func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 	files, err := filepath.Glob("testdata/earlier/*.yaml")

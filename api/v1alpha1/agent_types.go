@@ -130,9 +130,9 @@ type AgentSpec struct {
 // AgentApproval says whose decisions about calls count.
 // +kubebuilder:validation:MinProperties=1
 type AgentApproval struct {
-	// forbidRequester is true if the user who asked for a Turn (its spec.requestedBy) must not approve its calls: another
-	// user must. That user may deny them. Default false. If it is true, no approval counts for a Turn without a requester,
-	// or if the API server has not checked the requester.
+	// forbidRequester is true if the user who asked for a Turn (its spec.requestedBy) must not approve its calls:
+	// another user must. That user may deny them. Default false. If it is true, no approval counts for a Turn without a
+	// requester, or if the API server has not checked the requester.
 	// +optional
 	ForbidRequester bool `json:"forbidRequester,omitempty"`
 

@@ -84,10 +84,10 @@ type BudgetSelector struct {
 	// +optional
 	Agents *BudgetAgents `json:"agents,omitempty"`
 
-	// requesters selects the Turns of these users, by spec.requestedBy.username, 1 to 64 names. A Turn must match agents,
-	// too, if both are set. A requester counts if the API server has checked it by the policy for requesters. A Turn whose
-	// requester is absent, or was not checked, is selected as well: no user can evade a budget by leaving out the name or
-	// by writing another one.
+	// requesters selects the Turns of these users, by spec.requestedBy.username, 1 to 64 names. A Turn must match
+	// agents, too, if both are set. A requester counts if the API server has checked it by the policy for requesters. A
+	// Turn whose requester is absent, or was not checked, is selected as well: no user can evade a budget by leaving
+	// out the name or by writing another one.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -124,8 +124,8 @@ type BudgetLimits struct {
 	// +kubebuilder:validation:Maximum=1000000000000
 	Tokens *int64 `json:"tokens,omitempty"`
 
-	// cost is the cost of all requests in the currency of the budget, a decimal such as 25 or 0.50. 0 stops all requests
-	// until it is raised. A model without a price in this currency is not asked.
+	// cost is the cost of all requests in the currency of the budget, a decimal such as 25 or 0.50. 0 stops all
+	// requests until it is raised. A model without a price in this currency is not asked.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")`,message="cost must be a decimal
@@ -149,8 +149,8 @@ type BudgetStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are the conditions of the budget. Ready is True while the budget applies. Exceeded is True if a limit is
-	// reached. Warning is True from warnPercent of a limit.
+	// conditions are the conditions of the budget. Ready is True while the budget applies. Exceeded is True if a limit
+	// is reached. Warning is True from warnPercent of a limit.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -191,8 +191,8 @@ type BudgetSpent struct {
 	// +kubebuilder:validation:Minimum=0
 	Turns int64 `json:"turns"`
 
-	// unpricedRequests is the number of requests whose cost is not in the field cost, because it is unknown or in another
-	// currency.
+	// unpricedRequests is the number of requests whose cost is not in the field cost, because it is unknown or in
+	// another currency.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnpricedRequests int64 `json:"unpricedRequests,omitempty"`

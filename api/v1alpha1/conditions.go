@@ -63,8 +63,8 @@ const (
 	// ReasonInvalidBudget is set on Ready=False. It means that a part of the spec cannot be used; the message says how
 	// the Budget applies until it is corrected.
 	ReasonInvalidBudget = "InvalidBudget"
-	// ReasonRequestersNotChecked is set on Ready=False. It means that the Budget selects requesters, and that the API server
-	// does not check who asks: the Budget applies to the Turns of all requesters.
+	// ReasonRequestersNotChecked is set on Ready=False. It means that the Budget selects requesters, and that the API
+	// server does not check who asks: the Budget applies to the Turns of all requesters.
 	ReasonRequestersNotChecked = "RequestersNotChecked"
 )
 
@@ -101,9 +101,9 @@ const (
 	// does not exist or lacks the key. The object is not Stalled, because it is checked again when the ConfigMap
 	// appears.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
-	// ReasonTooManyObjects is set on Agent, PromptProfile, ModelProvider and ToolServer. It means that the manager has no
-	// memory for the object, because the objects of these kinds in its namespace use their whole share. The manager looks
-	// again every 15 seconds.
+	// ReasonTooManyObjects is set on Agent, PromptProfile, ModelProvider and ToolServer. It means that the manager has
+	// no memory for the object, because the objects of these kinds in its namespace use their whole share. The manager
+	// looks again every 15 seconds.
 	ReasonTooManyObjects = "TooManyObjects"
 	// ReasonConfigMapUnreadable is set on PromptProfile and Agent. It means that a ConfigMap that the object names
 	// could not be read: the manager lacks the right, or the API server did not answer. The manager tries again, at
@@ -215,9 +215,9 @@ const (
 	// TurnReasonWaitingForJournalSpace means that the journals of the Turn's namespace, or of all namespaces, use
 	// 80 % of their quota. A Turn that has already run continues until the whole quota is used.
 	TurnReasonWaitingForJournalSpace = "WaitingForJournalSpace"
-	// TurnReasonWaitingForBudget means that the next request of the Turn would exceed a Budget whose onExceeded is Queue,
-	// or that requests of other Turns have reserved the rest of a Budget. The message names the Budget and its reset: see
-	// status.awaitedBudget. The Turn has no slot.
+	// TurnReasonWaitingForBudget means that the next request of the Turn would exceed a Budget whose onExceeded is
+	// Queue, or that requests of other Turns have reserved the rest of a Budget. The message names the Budget and its
+	// reset: see status.awaitedBudget. The Turn has no slot.
 	TurnReasonWaitingForBudget = "WaitingForBudget"
 	// TurnReasonRunning means that the Turn is bound to an executor.
 	TurnReasonRunning = "Running"

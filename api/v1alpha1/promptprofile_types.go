@@ -23,8 +23,8 @@ const (
 // + message="at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not
 // +  blank"
 type PromptProfileSpec struct {
-	// allowedNamespaces says which other namespaces may use the profile in their Agents. Texts from ConfigMaps are read in
-	// the namespace of the profile. Default: none. Withdrawn consent takes effect when the next prompt is made.
+	// allowedNamespaces says which other namespaces may use the profile in their Agents. Texts from ConfigMaps are read
+	// in the namespace of the profile. Default: none. Withdrawn consent takes effect when the next prompt is made.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 
@@ -157,8 +157,8 @@ type PromptProfileSpec struct {
 	Contributions []Contribution `json:"contributions,omitempty"`
 
 	// outputPolicy are rules that an answer must keep to before it is delivered, at most 8. A policy is an expression,
-	// which Capstan evaluates, or a prompt, which a model checks. Expressions are evaluated first. If an answer violates
-	// an expression with onViolation Fail or Retry, no model is asked about it.
+	// which Capstan evaluates, or a prompt, which a model checks. Expressions are evaluated first. If an answer
+	// violates an expression with onViolation Fail or Retry, no model is asked about it.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -284,8 +284,8 @@ type OutputPolicy struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Prompt string `json:"prompt,omitempty"`
 
-	// message says in words what the policy demands, at most 512 characters. The message of a Turn that fails because of
-	// the policy has it, and the model receives it with onViolation Retry. Default: the prompt or the expression.
+	// message says in words what the policy demands, at most 512 characters. The message of a Turn that fails because
+	// of the policy has it, and the model receives it with onViolation Retry. Default: the prompt or the expression.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
@@ -297,8 +297,8 @@ type OutputPolicy struct {
 	// +kubebuilder:default=Fail
 	OnViolation ViolationAction `json:"onViolation,omitempty"`
 
-	// maxRetries is the number of answers of a Turn that are sent back, because of any policy, before a violation of this
-	// one ends the Turn, 1 to 5. It must only be given if onViolation is Retry. Default 2.
+	// maxRetries is the number of answers of a Turn that are sent back, because of any policy, before a violation of
+	// this one ends the Turn, 1 to 5. It must only be given if onViolation is Retry. Default 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5

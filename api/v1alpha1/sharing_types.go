@@ -21,8 +21,8 @@ type SharedReference struct {
 	// +  digit"
 	Name string `json:"name"`
 
-	// namespace is the namespace of the object, whose spec.allowedNamespaces must allow this one. Default: the namespace
-	// of the object that holds this reference.
+	// namespace is the namespace of the object, whose spec.allowedNamespaces must allow this one. Default: the
+	// namespace of the object that holds this reference.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63

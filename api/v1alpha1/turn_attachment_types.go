@@ -27,9 +27,9 @@ type Attachment struct {
 	// +  text/..., in lower case and without parameters"
 	MediaType string `json:"mediaType"`
 
-	// url is the https URL of the content, at most 2048 characters, without credentials and fragment. Capstan fetches it
-	// itself, from addresses that the manager may connect to, and follows redirects within the same host only. Exactly
-	// one of url, configMapKeyRef and artifactRef must be given.
+	// url is the https URL of the content, at most 2048 characters, without credentials and fragment. Capstan fetches
+	// it itself, from addresses that the manager may connect to, and follows redirects within the same host only.
+	// Exactly one of url, configMapKeyRef and artifactRef must be given.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048

@@ -279,8 +279,8 @@ type TurnSpec struct {
 
 // Requester is the user who asked for a Turn.
 type Requester struct {
-	// username is the name of the user, as the API server authenticated it, 1 to 512 characters. Examples: ada@example.com,
-	// system:serviceaccount:support:desk.
+	// username is the name of the user, as the API server authenticated it, 1 to 512 characters. Examples:
+	// ada@example.com, system:serviceaccount:support:desk.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512

@@ -258,8 +258,8 @@ func (c *checker) checkBill() {
 	}
 }
 
-// checkBudget compares the ledger of the Budget with the statuses: each request counts once, whichever process was killed,
-// and nothing stays reserved.
+// checkBudget compares the ledger of the Budget with the statuses: each request counts once, whichever process was
+// killed, and nothing stays reserved.
 func (c *checker) checkBudget() {
 	b := c.Budget
 	if b == nil {

@@ -86,8 +86,9 @@ func RulesOf(
 	return r, err
 }
 
-// Unchecked returns why the requester of a Turn may be forged; it is empty if the API server has checked the requester of
-// the Turn and of each Turn above it, which Unchecked gets from reader. If check is nil, each requester may be forged.
+// Unchecked returns why the requester of a Turn may be forged; it is empty if the API server has checked the requester
+// of the Turn and of each Turn above it, which Unchecked gets from reader. If check is nil, each requester may be
+// forged.
 func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, t *v1alpha1.Turn) (why string, err error) {
 	if check == nil {
 		return "Capstan does not check who asks", nil

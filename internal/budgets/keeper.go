@@ -121,8 +121,8 @@ func (k *Keeper) round(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clean deletes the accounts of deleted Budgets and of old periods. The account of a Budget whose deletion no leader has
-// seen is deleted after its period.
+// clean deletes the accounts of deleted Budgets and of old periods. The account of a Budget whose deletion no leader
+// has seen is deleted after its period.
 func (k *Keeper) clean(ctx context.Context, now time.Time) error {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -36,7 +36,8 @@ type Set struct {
 	deleted []string
 }
 
-// maxDeleted limits the deleted Budgets that a process remembers. Their accounts are deleted after their periods anyway.
+// maxDeleted limits the deleted Budgets that a process remembers. Their accounts are deleted after their periods
+// anyway.
 const maxDeleted = 10_000
 
 // entry is one Budget.
@@ -158,9 +159,9 @@ func (s *Set) Applies(b *v1alpha1.Budget) bool {
 	return slices.ContainsFunc(s.applied(b.Namespace), func(e *entry) bool { return e.uid == b.UID })
 }
 
-// Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent. requester returns the name of the
-// Turn's requester, or an empty name if the requester is not known or may be forged. It is called only if a Budget selects
-// requesters, and its error is returned.
+// Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent. requester returns the name of
+// the Turn's requester, or an empty name if the requester is not known or may be forged. It is called only if a Budget
+// selects requesters, and its error is returned.
 func (s *Set) Rules(t *v1alpha1.Turn, agent map[string]string, requester func() (string, error)) ([]budget.Rule, error) {
 	if s == nil {
 		return nil, nil
@@ -205,8 +206,8 @@ type Verdict struct {
 }
 
 // Evaluate returns whether a Turn must wait for a Budget before it is bound: for the Budget that its status names, or
-// for one that is exceeded and queues Turns. agent holds the labels of its Agent. The requester that the Turn names may be
-// forged. If a Budget selects it, the Budget applies either way; if not, the executor decides.
+// for one that is exceeded and queues Turns. agent holds the labels of its Agent. The requester that the Turn names may
+// be forged. If a Budget selects it, the Budget applies either way; if not, the executor decides.
 func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time) Verdict {
 	if s == nil {
 		return Verdict{}

@@ -10,9 +10,9 @@
 //
 // # Order
 //
-// There are two pools: first the one of listings, objects, conversations and contents, then the one of replies and results. A
-// holder of bytes never waits for bytes of the same pool or of an earlier one. The holder of a reply or a result needs
-// no further bytes, and waits for no request of another Turn, so every wait ends:
+// There are two pools: first the one of listings, objects, conversations and contents, then the one of replies and
+// results. A holder of bytes never waits for bytes of the same pool or of an earlier one. The holder of a reply or a
+// result needs no further bytes, and waits for no request of another Turn, so every wait ends:
 //
 //  1. A conversation and a content grow with Resize and Cover, which do not wait.
 //  2. If a conversation may not grow, its Turn releases all its bytes, also those of its newest reply, and then waits.
@@ -82,8 +82,8 @@ type Budget struct {
 	held, passing pool
 }
 
-// New returns a budget with held bytes for listings, objects, conversations and contents, and passing bytes for replies and
-// results.
+// New returns a budget with held bytes for listings, objects, conversations and contents, and passing bytes for replies
+// and results.
 func New(held, passing int64) *Budget {
 	b := &Budget{}
 	b.held.init(held)

@@ -18,8 +18,8 @@ func kindsOfBlocks(m modeltest.AnthropicMessage) string {
 	return strings.Join(all, " ")
 }
 
-// TestAttachmentsOnAnthropic runs an Agent with tools and thinking on a strict server. Its first Turn has an image, a PDF
-// and a text. The requests after its calls have the same contents, and the second Turn has only their names.
+// TestAttachmentsOnAnthropic runs an Agent with tools and thinking on a strict server. Its first Turn has an image, a
+// PDF and a text. The requests after its calls have the same contents, and the second Turn has only their names.
 func TestAttachmentsOnAnthropic(t *testing.T) {
 	t.Parallel()
 	model, url := strictAnthropic(t)

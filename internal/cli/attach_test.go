@@ -133,15 +133,16 @@ func TestAttachArtifactOfAnotherTurn(t *testing.T) {
 		return f.written(t, web.URL+"/v1")
 	}
 	got := capstan(t, "run", "-f", later(first, "attachments/rooms"), "--turn", "later", "--data-dir", data)
-	mustSay(t, got.mustEnd(t, exit.Failed).err, `failed to read an artifact of Turn "`+first+`": --data-dir has no journal of a Turn default/`+
-		first+": run it first, with the same --data-dir")
+	mustSay(t, got.mustEnd(t, exit.Failed).err, `failed to read an artifact of Turn "`+first+`": --data-dir has no journal of a Turn `+
+		"default/"+first+": run it first, with the same --data-dir")
 	capstan(t, "run", "-f", later(first, "attachments/rooms"), "--turn", first, "--data-dir", data).mustEnd(t, exit.OK)
 	got = capstan(t, "logs", first, "--data-dir", data, "--artifact", "attachments/rooms").mustEnd(t, exit.OK)
 	if got.out != "room,size\nkitchen,12\n" {
 		t.Errorf("logs prints %q", got.out)
 	}
 	capstan(t, "run", "-f", later(first, "attachments/rooms"), "--turn", "later", "--data-dir", data).mustEnd(t, exit.OK)
-	if len(server.seen) != 2 || !strings.Contains(server.seen[1], `Attachment \"file\"`) || !strings.Contains(server.seen[1], "kitchen,12") {
+	if len(server.seen) != 2 || !strings.Contains(server.seen[1], `Attachment \"file\"`) ||
+		!strings.Contains(server.seen[1], "kitchen,12") {
 		t.Errorf("the server received %v", server.seen)
 	}
 	got = capstan(t, "run", "-f", later(first, "call-1-1"), "--turn", "later", "--data-dir", data)

@@ -110,8 +110,8 @@ func attachedTo(t *testing.T, dialect string, attachments ...string) files {
 	return f
 }
 
-// TestAttachmentsOnEachDialect sends an image, a PDF and a text to a strict server of each dialect, as far as it accepts
-// them.
+// TestAttachmentsOnEachDialect sends an image, a PDF and a text to a strict server of each dialect, as far as it
+// accepts them.
 func TestAttachmentsOnEachDialect(t *testing.T) {
 	t.Parallel()
 	const plan, terms, rooms = "plan image/png plan.png", "terms application/pdf terms.pdf", "rooms text/csv rooms.csv"

@@ -121,7 +121,8 @@ func checkCacheable(t *testing.T, requests []wire, stable int64) {
 	}
 }
 
-// conversed returns the texts of messages that are not the system's. Data of earlier calls may differ from Turn to Turn.
+// conversed returns the texts of messages that are not the system's. Data of earlier calls may differ from Turn to
+// Turn.
 func conversed(w wire) (all []string) {
 	for _, m := range w.messages {
 		if m.Role != "system" {
@@ -146,8 +147,8 @@ func rawMessages(t *testing.T, w wire) []string {
 }
 
 // TestPrefixOfASession checks that the requests of a Session begin with the same bytes from Turn to Turn, so that the
-// server finds them in its cache. The facts of a Turn are not part of later Turns. Other dialects put system messages of
-// each Turn at the front, or data into calls.
+// server finds them in its cache. The facts of a Turn are not part of later Turns. Other dialects put system messages
+// of each Turn at the front, or data into calls.
 func TestPrefixOfASession(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range []string{"OpenAI", "AzureOpenAI"} {

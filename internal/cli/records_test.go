@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// TestRecordsOfLocalRuns checks that a Turn of capstan run leaves a record that decisions and usage print, without a word of
-// the conversation.
+// TestRecordsOfLocalRuns checks that a Turn of capstan run leaves a record that decisions and usage print, without a
+// word of the conversation.
 func TestRecordsOfLocalRuns(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)

@@ -97,7 +97,8 @@ func TestRunWithSharedModel(t *testing.T) {
 		mustSay(t, got.err, `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ModelProvider "platform/demo" does not `+
 			`allow namespace "default": set its spec.allowedNamespaces, or use a ModelProvider of this namespace`)
 	}
-	profile := complete().with(t, "agent.yaml", "promptProfileRef: {name: support", "promptProfileRef: {name: support, namespace: platform").
+	profile := complete().
+		with(t, "agent.yaml", "promptProfileRef: {name: support", "promptProfileRef: {name: support, namespace: platform").
 		with(t, "profile.yaml", "name: support", "name: support, namespace: platform")
 	got := capstan(t, "run", "-f", profile.written(t, url)).mustEnd(t, exit.Failed)
 	mustSay(t, got.err, `agent.yaml: Agent default/support: spec.promptProfileRef.name: PromptProfile "platform/support" does not allow `+

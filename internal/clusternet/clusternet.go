@@ -85,8 +85,8 @@ func New(clientset kubernetes.Interface, given []netip.Prefix, now func() time.T
 // NeedLeaderElection returns false: every process that connects to endpoints needs the ranges.
 func (n *Network) NeedLeaderElection() bool { return false }
 
-// Start watches Nodes, ServiceCIDRs and EndpointSlices until ctx ends, unless the operator has set the ranges. It implements
-// manager.Runnable.
+// Start watches Nodes, ServiceCIDRs and EndpointSlices until ctx ends, unless the operator has set the ranges. It
+// implements manager.Runnable.
 func (n *Network) Start(ctx context.Context) error {
 	if len(n.configured) > 0 {
 		<-ctx.Done()
@@ -199,9 +199,9 @@ func (n *Network) setRanges(about *knowledge, name string, ranges []netpolicy.Ra
 	about.ranges[name] = ranges
 }
 
-// Find returns the longest prefix of the cluster that contains addr; nil if none does. If the API server does not report
-// all prefixes, those of private networks count as the cluster's. Find waits for the first answer of the API server, for
-// up to firstAnswerTimeout.
+// Find returns the longest prefix of the cluster that contains addr; nil if none does. If the API server does not
+// report all prefixes, those of private networks count as the cluster's. Find waits for the first answer of the API
+// server, for up to firstAnswerTimeout.
 func (n *Network) Find(ctx context.Context, addr netip.Addr) (*netpolicy.Range, error) {
 	if len(n.configured) > 0 {
 		return netpolicy.Longest(n.configured, addr), nil

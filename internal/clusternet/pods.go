@@ -32,7 +32,8 @@ type podsOutside struct {
 	knowledge
 	// slices holds the EndpointSlices that have such Pods, by namespace and name; at most maxSlices.
 	slices map[string]outside
-	// public holds the other addresses of such Pods, with the number of EndpointSlices that name them; at most maxPublic.
+	// public holds the other addresses of such Pods, with the number of EndpointSlices that name them; at most
+	// maxPublic.
 	public map[netip.Addr]int
 	// full is true once a bound was reached.
 	full bool

@@ -18,9 +18,9 @@ const (
 	ownPrefix = "capstan.dev/"
 )
 
-// Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema of
-// the answer, and other clients' labels and annotations. The trace of its caller stays. Strip may be called again on a
-// stripped Turn. A stripped Turn can be patched, and its status can be written. The API server refuses it as a whole
+// Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
+// of the answer, and other clients' labels and annotations. The trace of its caller stays. Strip may be called again on
+// a stripped Turn. A stripped Turn can be patched, and its status can be written. The API server refuses it as a whole
 // object, because its message is empty.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {

@@ -22,8 +22,8 @@ func (r *TurnReconciler) budgetVerdict(v snapshot) budgets.Verdict {
 	return r.Budgets.Evaluate(v.turn, v.agent.Labels, v.now)
 }
 
-// whenBudgetExceeded makes a Turn wait for the reset of a Budget. The ledger decides about each request; this only keeps
-// Turns from being bound in vain. The time of a Turn that has run stays stopped, as its executor has left it.
+// whenBudgetExceeded makes a Turn wait for the reset of a Budget. The ledger decides about each request; this only
+// keeps Turns from being bound in vain. The time of a Turn that has run stays stopped, as its executor has left it.
 func whenBudgetExceeded(v snapshot) (decision, bool) {
 	if v.budgets.Message == "" {
 		return decision{}, false
@@ -55,8 +55,8 @@ func (r *TurnReconciler) awaitingBudget(ctx context.Context, o client.Object) []
 	return requests
 }
 
-// budgetMayOpen passes the changes of a Budget after which Turns may continue: its spec changes, it is deleted, or it is
-// no longer exceeded.
+// budgetMayOpen passes the changes of a Budget after which Turns may continue: its spec changes, it is deleted, or it
+// is no longer exceeded.
 func budgetMayOpen() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

@@ -42,7 +42,8 @@ func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 func (r *TurnReconciler) holdAgents(ctx context.Context, of []types.NamespacedName) error {
 	for _, p := range of {
 		var agents v1alpha1.AgentList
-		if err := r.Client.List(ctx, &agents, client.MatchingFields{indexAgentProvider: p.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		of := client.MatchingFields{indexAgentProvider: p.String()}
+		if err := r.Client.List(ctx, &agents, of, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("failed to list the agents of model provider %q: %w", p, err)
 		}
 		for i := range agents.Items {

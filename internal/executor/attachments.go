@@ -28,9 +28,9 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, agent *v1alpha1.Agen
 	}
 }
 
-// artifacts returns the function that reads the artifacts of other Turns that a Turn names. It reads such a Turn from the
-// API server, because the cache has no finished ones. Texts are searched for credentials again, because some may have
-// become known since the artifact was written.
+// artifacts returns the function that reads the artifacts of other Turns that a Turn names. It reads such a Turn from
+// the API server, because the cache has no finished ones. Texts are searched for credentials again, because some may
+// have become known since the artifact was written.
 func (e *Executor) artifacts(t *v1alpha1.Turn) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
 		source := new(v1alpha1.Turn)

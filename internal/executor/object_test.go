@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 )
 
-// TestObjectsThatTheCacheLeavesOut checks that a Turn that is already bound runs with objects for which the cache has no
-// memory: it reads them from the API server.
+// TestObjectsThatTheCacheLeavesOut checks that a Turn that is already bound runs with objects for which the cache has
+// no memory: it reads them from the API server.
 func TestObjectsThatTheCacheLeavesOut(t *testing.T) {
 	long := strings.Repeat("x", 64<<10)
 	all := surroundings()

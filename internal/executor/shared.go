@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// sharedProvider is a ModelProvider of another namespace. Its owner must consent to each request, so that withdrawn consent takes
-// effect at the next one.
+// sharedProvider is a ModelProvider of another namespace. Its owner must consent to each request, so that withdrawn
+// consent takes effect at the next one.
 type sharedProvider struct {
 	model.Provider
 	executor *Executor

@@ -29,9 +29,9 @@ type Options struct {
 // Load reads manifests from files, from directories with everything below them, and from standard input for the
 // path "-".
 //
-// It keeps Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets. It
-// validates Budgets and ToolApprovals and then ignores them. If a manifest has mistakes, the error is an Errors with all of
-// them; any other error means that the embedded schemas cannot be used.
+// It keeps Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets. It validates
+// Budgets and ToolApprovals and then ignores them. If a manifest has mistakes, the error is an Errors with all of them;
+// any other error means that the embedded schemas cannot be used.
 func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("failed to load manifests: name a file, a directory or - for standard input")

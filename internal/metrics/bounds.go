@@ -23,7 +23,8 @@ const (
 	sharedGroups = 256
 	// mostCurrencies is the number of currencies that have their own series in one namespace.
 	mostCurrencies = 4
-	// Other is the value of the labels namespace, agent, provider, model and currency for everything beyond these bounds.
+	// Other is the value of the labels namespace, agent, provider, model and currency for everything beyond these
+	// bounds.
 	Other = "other"
 	// keepGone is the number of sweeps for which the series of a deleted object stay, so that they are scraped once
 	// more.
@@ -47,8 +48,8 @@ func (l Live) hasProvider(namespace, name string) bool {
 	return l[namespace].Providers[name]
 }
 
-// Sweep removes the series of deleted namespaces, Agents and ModelProviders, some time after their last use. The manager
-// calls it once a minute.
+// Sweep removes the series of deleted namespaces, Agents and ModelProviders, some time after their last use. The
+// manager calls it once a minute.
 func Sweep(live Live) { known.sweep(live) }
 
 // known has the labels that have series.
@@ -150,8 +151,8 @@ func (b *bounds) shared() (sum int) {
 	return sum
 }
 
-// admit reports whether a key of a namespace has its own series. If there is no room, it drops the key that was idle for
-// the longest time, if that is at least keepIdle sweeps.
+// admit reports whether a key of a namespace has its own series. If there is no room, it drops the key that was idle
+// for the longest time, if that is at least keepIdle sweeps.
 func admit[K comparable](idle map[K]*int, key K, room func() bool, drop func(K)) bool {
 	if sweeps := idle[key]; sweeps != nil {
 		*sweeps = 0

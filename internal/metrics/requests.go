@@ -45,8 +45,8 @@ func requestHistogram(name, help string, buckets []float64, labels ...string) *p
 }
 
 // Requested counts a request of a Turn to a model, and ignores all other parts of Turns. The run that records the end
-// of a request in the journal counts it, so no request counts twice, whatever is killed. A request without an end counts
-// as its Turn counts it: with the estimate of its prompt.
+// of a request in the journal counts it, so no request counts twice, whatever is killed. A request without an end
+// counts as its Turn counts it: with the estimate of its prompt.
 func Requested(namespace, agent string, s *turn.Span) {
 	if s.Kind != turn.SpanRequest || s.Again {
 		return

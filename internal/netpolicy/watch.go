@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// watchedConn ends a connection whose peer no longer acknowledges what was sent. Otherwise Linux repeats it for about 15
-// minutes. Its option TCP_USER_TIMEOUT is no remedy. It also ends a connection whose peer acknowledges everything but
-// does not read for a while, such as a server that is busy with other prompts. That request would be sent, and billed,
-// again.
+// watchedConn ends a connection whose peer no longer acknowledges what was sent. Otherwise Linux repeats it for about
+// 15 minutes. Its option TCP_USER_TIMEOUT is no remedy. It also ends a connection whose peer acknowledges everything
+// but does not read for a while, such as a server that is busy with other prompts. That request would be sent, and
+// billed, again.
 //
 // The deadline for reading is that of the watch. A caller ends a Read by closing the connection.
 type watchedConn struct {

@@ -65,8 +65,8 @@ func New(memory *bytebudget.Budget) *Budget {
 	return &Budget{memory: memory, objects: map[types.UID]*object{}, namespaces: map[string]int64{}}
 }
 
-// Transform returns a function for the cache. It calls next, and then removes the content of objects that have no space.
-// next must remove the annotations of objects.
+// Transform returns a function for the cache. It calls next, and then removes the content of objects that have no
+// space. next must remove the annotations of objects.
 func (b *Budget) Transform(next cache.TransformFunc) cache.TransformFunc {
 	return func(in any) (any, error) {
 		out, err := next(in)
@@ -184,8 +184,8 @@ func (b *Budget) Fits(o client.Object) bool {
 	return true
 }
 
-// exceeds reports whether a namespace may not have more bytes for objects. Half of what a namespace can have is left for
-// its conversations. The caller holds the lock.
+// exceeds reports whether a namespace may not have more bytes for objects. Half of what a namespace can have is left
+// for its conversations. The caller holds the lock.
 func (b *Budget) exceeds(account bytebudget.Account, namespace string, more int64) bool {
 	most := account.MaxReservation()
 	return most > 0 && b.namespaces[namespace]+more > most/2

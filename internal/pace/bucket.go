@@ -54,8 +54,8 @@ func (b *bucket) take(amount float64) {
 	}
 }
 
-// giveBack gives an amount back that was taken some time ago. The part that has flowed in since then is lost: the bucket
-// may have been full meanwhile, and what was taken from it long ago would otherwise be there a second time.
+// giveBack gives an amount back that was taken some time ago. The part that has flowed in since then is lost: the
+// bucket may have been full meanwhile, and what was taken from it long ago would otherwise be there a second time.
 func (b *bucket) giveBack(amount float64, ago time.Duration) {
 	if b != nil {
 		b.take(-max(0, amount-b.perSecond*ago.Seconds()))

@@ -4,7 +4,7 @@
 //	GET /v1/namespaces/{namespace}/turns/{name}/journal?after=N&follow=true&redact=true
 //	GET /v1/namespaces/{namespace}/turns/{name}/artifacts/{sha256}
 //
-//	GET /v1/namespaces/{namespace}/records?agent=A&session=S&requester=R&turn=T&since=TIME&until=TIME&after=NEXT&limit=N
+//	GET /v1/namespaces/{namespace}/records?agent=A&session=S&requester=R&turn=T&since=TIME&after=NEXT&limit=N
 //	GET /v1/namespaces/{namespace}/usage?by=agent,model&since=TIME and the same selectors
 //	DELETE /v1/namespaces/{namespace}/records?session=S
 //

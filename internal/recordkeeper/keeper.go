@@ -1,6 +1,6 @@
-// Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together with
-// the end in its journal. This package adds the records of Turns that ended without an entry in a journal: no executor has
-// run them, their journal is lost, or an older version has ended them. It also deletes old records.
+// Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together
+// with the end in its journal. This package adds the records of Turns that ended without an entry in a journal: no
+// executor has run them, their journal is lost, or an older version has ended them. It also deletes old records.
 //
 // It works in the background of the leader, so no controller waits for the store:
 //
@@ -183,8 +183,8 @@ func (k *Keeper) repair(ctx context.Context, namespace string) error {
 	}
 }
 
-// closeReservations charges the requests of Turns that have ended without a run. No run knows the end of such a request, and
-// the journal may stay for as long as the Turn.
+// closeReservations charges the requests of Turns that have ended without a run. No run knows the end of such a
+// request, and the journal may stay for as long as the Turn.
 func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	if k.Ledger == nil || len(turns) == 0 {
 		return nil
@@ -197,8 +197,8 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record adds the records of those Turns that have none. A Turn that is gone, or whose record would be purged at once, is
-// left out.
+// record adds the records of those Turns that have none. A Turn that is gone, or whose record would be purged at once,
+// is left out.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
 		return nil

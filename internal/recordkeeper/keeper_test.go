@@ -160,10 +160,9 @@ func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, erro
 	return f.records.Unrecorded(ctx, uids)
 }
 
-// TestHintsAreFollowedUp checks that a hint is followed up soon, and that a round finds its Turn if the store fails at that
-// time.
-// TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without a run does not keep its reservation, with
-// and without records, and that a Turn that runs keeps it.
+// TestHintsAreFollowedUp checks that a hint is followed up soon, and that a round finds its Turn if the store fails at
+// that time. TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without a run does not keep its
+// reservation, with and without records, and that a Turn that runs keeps it.
 func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
 	for _, retention := range []time.Duration{0, 24 * time.Hour} {
 		s := &journaltest.Memory{}

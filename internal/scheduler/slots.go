@@ -220,8 +220,8 @@ func (s *Slots) SetAgent(a Agent) {
 	s.fill(nil)
 }
 
-// HoldAgent records whether no model of an Agent answers. Then only one of its Turns may take a slot, to try the models:
-// Turns that wait for an endpoint would otherwise occupy the slots of others. Turns that hold slots keep them.
+// HoldAgent records whether no model of an Agent answers. Then only one of its Turns may take a slot, to try the
+// models: Turns that wait for an endpoint would otherwise occupy the slots of others. Turns that hold slots keep them.
 func (s *Slots) HoldAgent(key Key, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

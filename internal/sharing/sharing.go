@@ -34,8 +34,8 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s %q cannot be used in namespace %q: it does not exist, or its spec.allowedNamespaces does not allow this namespace: "+
-		"ask its owner, or use a %s of this namespace", e.Kind, e.Object, e.From, e.Kind)
+	return fmt.Sprintf("%s %q cannot be used in namespace %q: it does not exist, or its spec.allowedNamespaces does not allow "+
+		"this namespace: ask its owner, or use a %s of this namespace", e.Kind, e.Object, e.From, e.Kind)
 }
 
 // Checker checks consent. It is safe for concurrent use.
@@ -129,24 +129,28 @@ type Reader func(ctx context.Context, key client.ObjectKey, o client.Object) err
 // error of the reader. Otherwise it returns a *RefusedError if the object does not exist or may not be used.
 func (c *Checker) Provider(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.ModelProvider, error) {
 	p := new(v1alpha1.ModelProvider)
-	return p, c.get(ctx, read, "ModelProvider", ref.Key(from), p, func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }, from)
+	allowed := func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }
+	return p, c.get(ctx, read, "ModelProvider", ref.Key(from), p, allowed, from)
 }
 
 // Profile is Provider for a PromptProfile.
 func (c *Checker) Profile(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.PromptProfile, error) {
 	p := new(v1alpha1.PromptProfile)
-	return p, c.get(ctx, read, "PromptProfile", ref.Key(from), p, func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }, from)
+	allowed := func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }
+	return p, c.get(ctx, read, "PromptProfile", ref.Key(from), p, allowed, from)
 }
 
 // ToolServer is Provider for a ToolServer.
 func (c *Checker) ToolServer(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.ToolServer, error) {
 	s := new(v1alpha1.ToolServer)
-	return s, c.get(ctx, read, "ToolServer", ref.Key(from), s, func() *v1alpha1.AllowedNamespaces { return s.Spec.AllowedNamespaces }, from)
+	allowed := func() *v1alpha1.AllowedNamespaces { return s.Spec.AllowedNamespaces }
+	return s, c.get(ctx, read, "ToolServer", ref.Key(from), s, allowed, from)
 }
 
 // get reads an object for a namespace. allowed returns whom the object allows, once it is read.
 func (c *Checker) get(
-	ctx context.Context, read Reader, kind string, key client.ObjectKey, o client.Object, allowed func() *v1alpha1.AllowedNamespaces, from string,
+	ctx context.Context, read Reader, kind string, key client.ObjectKey, o client.Object,
+	allowed func() *v1alpha1.AllowedNamespaces, from string,
 ) error {
 	if key.Namespace == from {
 		return read(ctx, key, o)

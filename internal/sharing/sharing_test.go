@@ -158,8 +158,8 @@ func TestRefusedProvider(t *testing.T) {
 			if isRefused != tc.refused || !tc.refused && !errors.Is(err, tc.err) {
 				t.Fatalf("Provider: %v, want refused %t or %v", err, tc.refused, tc.err)
 			}
-			const want = `ModelProvider "owner/demo" cannot be used in namespace "team": it does not exist, or its spec.allowedNamespaces ` +
-				`does not allow this namespace: ask its owner, or use a ModelProvider of this namespace`
+			const want = `ModelProvider "owner/demo" cannot be used in namespace "team": it does not exist, or its ` +
+				`spec.allowedNamespaces does not allow this namespace: ask its owner, or use a ModelProvider of this namespace`
 			if tc.refused && refused.Error() != want {
 				t.Errorf("the message is %q, want %q: it must not say whether the object exists", refused, want)
 			}

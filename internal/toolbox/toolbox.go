@@ -42,7 +42,8 @@ type Box struct {
 	Depth, MaxDepth int
 	// MaxDescendants is how many Turns sub-agents may create. If it is 0, the Turn has no sub-agents.
 	MaxDescendants int
-	// Server returns the ToolServer, and SubAgent the Agent, with a name. The name of a ToolServer may be NAMESPACE/NAME.
+	// Server returns the ToolServer, and SubAgent the Agent, with a name. The name of a ToolServer may be
+	// NAMESPACE/NAME.
 	Server   func(ctx context.Context, name string) (*v1alpha1.ToolServer, error)
 	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
 	// Servers holds the connections to ToolServers.

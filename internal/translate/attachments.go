@@ -32,8 +32,8 @@ type AttachmentSources struct {
 }
 
 // Attach returns the function that reads the attachments of a Turn, and the maximum size of their contents together, in
-// bytes. The function is nil if the Turn has none. Its error is an *invalid.Error if a content cannot be used. Any other
-// error is that of reading a ConfigMap, or of a context that ended.
+// bytes. The function is nil if the Turn has none. Its error is an *invalid.Error if a content cannot be used. Any
+// other error is that of reading a ConfigMap, or of a context that ended.
 func Attach(t *v1alpha1.Turn, s AttachmentSources) (attach func(context.Context) ([]attachment.Content, error), most int64) {
 	if len(t.Spec.Attachments) == 0 {
 		return nil, 0

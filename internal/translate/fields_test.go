@@ -29,6 +29,9 @@ func filled() translate.Objects {
 			leaf.SetInt(1)
 		case reflect.Bool:
 			leaf.SetBool(true)
+		case reflect.Map: // labels; no other map is in the API
+			leaf.Set(reflect.MakeMap(leaf.Type()))
+			leaf.SetMapIndex(reflect.ValueOf("team"), reflect.ValueOf(v1alpha1.LabelValue("red")))
 		default:
 			panic("no value for " + path)
 		}
@@ -86,7 +89,8 @@ var elsewhere = map[string]string{
 	"agent.toolPolicy": "the run", "agent.approval": "the decisions about calls", "agent.tools": "the toolbox", "agent.context": "the run",
 	"agent.reasoningText":     "the run",
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",
-	"profile.pinnedTools": "the toolbox", "profile.judges": "after the answer",
+	"profile.allowedNamespaces": "which Agents find the profile",
+	"profile.pinnedTools":       "the toolbox", "profile.judges": "after the answer",
 	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
 	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run",
@@ -138,6 +142,8 @@ func TestEveryFieldReachesTheEngine(t *testing.T) {
 					leaf.SetString(leaf.String() + "x")
 				case leaf.Kind() == reflect.Bool:
 					leaf.SetBool(false)
+				case leaf.Kind() == reflect.Map:
+					leaf.SetMapIndex(reflect.ValueOf("more"), reflect.ValueOf(v1alpha1.LabelValue("x")))
 				default:
 					leaf.SetInt(2)
 				}

@@ -29,8 +29,8 @@ func selectedLabels(all map[string]string, keys []string) map[string]string {
 }
 
 // Record returns the record of a Turn that has ended, from its status. It is for a Turn whose journal has no end: no
-// executor has run it, its journal is lost, or an older version has ended it. The usage then has no model. Record returns
-// false if the Turn has not ended.
+// executor has run it, its journal is lost, or an older version has ended it. The usage then has no model. Record
+// returns false if the Turn has not ended.
 func Record(t *v1alpha1.Turn, labels []string) (turnrecord.Record, bool) {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if !t.IsFinished() || c == nil || t.Status.CompletionTime == nil {

@@ -32,7 +32,8 @@ type Binding struct {
 	Start time.Time
 }
 
-// Bind binds a Turn to an executor. The first binding sets the ID of its trace. Four facts of earlier runs stay in the status:
+// Bind binds a Turn to an executor. The first binding sets the ID of its trace. Four facts of earlier runs stay in the
+// status:
 //  1. The pending calls: the run accepts a decision only about a call that the status lists.
 //  2. The awaited Turns of sub-agents: by this list the run knows that they were created, even if one has been
 //     deleted since.

@@ -52,8 +52,8 @@ func ReleaseUnprepared(t *v1alpha1.Turn, r Run, reason, message string, now time
 }
 
 // Park hands a Turn back that waits for decisions about calls, for Turns of sub-agents, or for a Budget. Its time stops
-// while it waits for decisions, or for the reset of a Budget. A Turn that has not sent a request has its starting deadline
-// again while it waits for a Budget.
+// while it waits for decisions, or for the reset of a Budget. A Turn that has not sent a request has its starting
+// deadline again while it waits for a Budget.
 func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	s := &t.Status
 	r.unbind(t)

@@ -133,14 +133,16 @@ var _ = Describe("The author of a reference", Ordered, func() {
 	)
 
 	It("must be allowed to read journals for an artifact of any Turn of the namespace", func(ctx SpecContext) {
-		const within = `spec: {sessionRef: {name: s}, attachments: [{name: a, mediaType: text/plain, artifactRef: {turnName: t, name: call-1-1}}]}`
+		const within = `spec: {sessionRef: {name: s}, attachments: [{name: a, mediaType: text/plain, ` +
+			`artifactRef: {turnName: t, name: call-1-1}}]}`
 		const anywhere = `spec: {attachments: [{name: a, mediaType: text/plain, url: "https://files.example/a"}, ` +
 			`{name: b, mediaType: text/plain, artifactRef: {turnName: t, name: call-1-1, scope: Namespace}}]}`
 		Expect(attempt(ctx, "author", turnBase, within)).To(Succeed(), "the Turns of a Session see its conversation")
 		err := attempt(ctx, "author", turnBase, anywhere)
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 		Expect(err).To(MatchError(ContainSubstring(`user "author" may not read the journals of Turns in namespace "default", ` +
-			`which spec.attachments[b].artifactRef with the scope Namespace needs: ask for a Role with the verb get on turns.capstan.dev/log`)))
+			`which spec.attachments[b].artifactRef with the scope Namespace needs: ` +
+			`ask for a Role with the verb get on turns.capstan.dev/log`)))
 		Expect(attempt(ctx, "reader", turnBase, anywhere)).To(Succeed())
 		turn := createWith(ctx, turnBase, anywhere)
 		Expect(change(ctx, "author", turn, `spec: {desiredState: Cancelled}`)).To(Succeed(), "whoever may change Turns may cancel one")

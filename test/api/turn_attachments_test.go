@@ -24,7 +24,8 @@ var _ = Describe("the attachments of a Turn", func() {
 		Entry("a ConfigMap", attaching(`{name: a, mediaType: text/x-diff, configMapKeyRef: {name: c, key: k}}`)),
 		Entry("an output of a Turn of the namespace", attaching(artifact(`name: call-12-3, scope: Namespace`))),
 		Entry("an answer of a Turn of the same Session", `spec: {sessionRef: {name: s}, attachments: [`+artifact(`name: answer.txt`)+`]}`),
-		Entry("an attachment of such a Turn", `spec: {sessionRef: {name: s}, attachments: [`+artifact(`name: attachments/plan-2, scope: Session`)+`]}`),
+		Entry("an attachment of such a Turn", `spec: {sessionRef: {name: s}, attachments: [`+
+			artifact(`name: attachments/plan-2, scope: Session`)+`]}`),
 		Entry("an at sign in the path", attaching(`{name: a, mediaType: application/json, url: "https://files.example/@me/a?b=c@d"}`)),
 		Entry("as many as there may be",
 			attaching(numbered(8, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}"))),
@@ -37,8 +38,8 @@ var _ = Describe("the attachments of a Turn", func() {
 		Entry("without a content", `{name: a, mediaType: image/png}`, "", exactlyOne),
 		Entry("with two contents", `{name: a, mediaType: image/png, configMapKeyRef: {name: c, key: k}, `+url+`}`, "",
 			exactlyOne),
-		Entry("with a URL and an artifact", `{name: a, mediaType: image/png, artifactRef: {turnName: t, name: call-1-1, scope: Namespace}, `+
-			url+`}`, "", exactlyOne),
+		Entry("with a URL and an artifact", `{name: a, mediaType: image/png, artifactRef: {turnName: t, name: call-1-1, `+
+			`scope: Namespace}, `+url+`}`, "", exactlyOne),
 		Entry("from an artifact without a Turn", `{name: a, mediaType: text/plain, artifactRef: {name: call-1-1, scope: Namespace}}`,
 			".artifactRef.turnName", "Required value"),
 		Entry("from an artifact without a name", `{name: a, mediaType: text/plain, artifactRef: {turnName: t, scope: Namespace}}`,

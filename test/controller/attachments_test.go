@@ -118,7 +118,8 @@ var _ = Describe("Attachments", func() {
 		}
 		s.create(ctx, newTurn("reader", output("source", "call-1-1", v1alpha1.ArtifactScopeNamespace)))
 		s.reaches(ctx, "reader", v1alpha1.TurnReasonCompleted)
-		Expect(s.lastMessage()).To(And(ContainSubstring(`## Attachment "dump" (text/plain)`), ContainSubstring("THE MIDDLE"), HaveSuffix("Read it.")))
+		Expect(s.lastMessage()).To(And(ContainSubstring(`## Attachment "dump" (text/plain)`), ContainSubstring("THE MIDDLE"),
+			HaveSuffix("Read it.")))
 
 		for name, refusal := range map[string]struct {
 			change  func(*v1alpha1.Turn)

@@ -60,16 +60,16 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 	It("is refused without consent, whether it exists or not, and the reason says what to do", func(ctx SpecContext) {
 		owner, team := platform(ctx, `rules: [{reply: {text: "never"}}]`, nil)
 		team.create(ctx, newTurn("asks"))
-		refused := `False ReferenceNotAllowed: ModelProvider "` + owner.namespace + `/NAME" cannot be used in namespace "` + team.namespace +
-			`": it does not exist, or its spec.allowedNamespaces does not allow this namespace: ask its owner, or use a ModelProvider of ` +
-			`this namespace`
+		refused := `False ReferenceNotAllowed: ModelProvider "` + owner.namespace + `/NAME" cannot be used in namespace "` +
+			team.namespace + `": it does not exist, or its spec.allowedNamespaces does not allow this namespace: ` +
+			`ask its owner, or use a ModelProvider of this namespace`
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(strings.ReplaceAll(refused, "NAME", provider)))
 		team.reaches(ctx, "asks", v1alpha1.TurnReasonWaitingForAgent)
 		change(ctx, team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Name = "absent" })
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(strings.ReplaceAll(refused, "NAME", "absent")))
 		change(ctx, team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Namespace = "kube-system" })
-		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring(`"kube-system/absent" cannot be used`),
-			"a namespace that the manager does not watch")
+		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(
+			ContainSubstring(`"kube-system/absent" cannot be used`), "a namespace that the manager does not watch")
 		Expect(owner.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 
@@ -195,8 +195,8 @@ var _ = Describe("A ToolServer of another namespace", func() {
 			var a v1alpha1.Agent
 			g.Expect(apiClient.Get(ctx, team.key(agent), &a)).To(Succeed())
 			c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionToolsResolved)
-			g.Expect(c.Reason + ": " + c.Message).To(HavePrefix(`ReferenceNotAllowed: ToolServer "` + shared + `" cannot be used in namespace "` +
-				team.namespace + `"`))
+			g.Expect(c.Reason + ": " + c.Message).To(HavePrefix(`ReferenceNotAllowed: ToolServer "` + shared + `" cannot be used in ` +
+				`namespace "` + team.namespace + `"`))
 		}).WithContext(ctx).Should(Succeed())
 		open()
 		t = team.reaches(ctx, "call-2", v1alpha1.TurnReasonCompleted)

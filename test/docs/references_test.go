@@ -18,9 +18,9 @@ var ownKinds = map[string]bool{
 // indexInPolicy is the form of an index in the names of fields of the reference policy.
 var indexInPolicy = regexp.MustCompile(`\[' \+ [a-z.]+ \+ '\]`)
 
-// TestReferencePolicyKnowsEveryReference checks that each field that refers to a Secret, a ConfigMap or an artifact is in
-// the reference policy and in the page about it. A field that the policy does not know would give its author the manager's
-// right to read that object.
+// TestReferencePolicyKnowsEveryReference checks that each field that refers to a Secret, a ConfigMap or an artifact is
+// in the reference policy and in the page about it. A field that the policy does not know would give its author the
+// manager's right to read that object.
 func TestReferencePolicyKnowsEveryReference(t *testing.T) {
 	policy := indexInPolicy.ReplaceAllString(read(t, "config/policy/reference_policy.yaml"), "[]")
 	page := read(t, "docs/security.md")

@@ -145,9 +145,9 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	return 0
 }
 
-// TestOneTrace runs a Turn with tools, a sub-agent and an approval. Its process is killed during a request, the next one
-// ends because the Turn requires approval, and the third one ends the Turn. All spans must be one connected trace, below
-// the span of the caller, and no span may have a text.
+// TestOneTrace runs a Turn with tools, a sub-agent and an approval. Its process is killed during a request, the next
+// one ends because the Turn requires approval, and the third one ends the Turn. All spans must be one connected trace,
+// below the span of the caller, and no span may have a text.
 func TestOneTrace(t *testing.T) {
 	w := newWorld(t, true)
 	killed := w.start(t)

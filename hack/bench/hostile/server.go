@@ -108,8 +108,8 @@ func (s *Server) Noting() string { return s.url + "/noting" }
 // Stalling returns the URL of an MCP server with one tool, "note", whose results stop after 250 KiB.
 func (s *Server) Stalling() string { return s.url + "/stalling" }
 
-// Notifying returns the URL of an MCP server with one tool, "note". In place of results it sends notices of 1 MiB without
-// end.
+// Notifying returns the URL of an MCP server with one tool, "note". In place of results it sends notices of 1 MiB
+// without end.
 func (s *Server) Notifying() string { return s.url + "/notifying" }
 
 // Tarpit returns the URL of the endpoint with this number, which accepts connections and never sends a byte.

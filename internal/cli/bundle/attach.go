@@ -33,7 +33,8 @@ var textTypes = map[string]string{
 	".xml": "text/xml", ".yaml": "text/yaml", ".yml": "text/yaml",
 }
 
-// AttachFiles adds the files of --attach to the attachments of the Turn. A file replaces an attachment of the same name.
+// AttachFiles adds the files of --attach to the attachments of the Turn. A file replaces an attachment of the same
+// name.
 func (s *Source) AttachFiles(p *Bundle) error {
 	if len(s.Attach) == 0 {
 		return nil

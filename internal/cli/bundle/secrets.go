@@ -27,8 +27,8 @@ func (p *Bundle) ReadSecret(_ context.Context, key types.NamespacedName) (*corev
 }
 
 // Chain returns the providers of the Agent's models. In a cluster, one that can be used suffices. Here all must exist,
-// because the user can add the missing ones first. A Turn with PrepareOnly uses no provider and needs no Secret. waits is
-// for pace.Caller.
+// because the user can add the missing ones first. A Turn with PrepareOnly uses no provider and needs no Secret. waits
+// is for pace.Caller.
 func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
 	var chain []translate.Link
 	for i, m := range p.Agent.Spec.Models {

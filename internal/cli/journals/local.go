@@ -116,8 +116,8 @@ type folder interface {
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
 }
 
-// Newest returns the UID of the newest Turn of a name that has a journal, or an empty text if there is none. The Turn with
-// the UID besides does not count.
+// Newest returns the UID of the newest Turn of a name that has a journal, or an empty text if there is none. The Turn
+// with the UID besides does not count.
 func Newest(ctx context.Context, s folder, namespace, name, besides string) (uid string, err error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// WithServer calls do with a client of a read API of the cluster, and with the namespace: the given one, or else that of
-// the kubeconfig.
+// WithServer calls do with a client of a read API of the cluster, and with the namespace: the given one, or else that
+// of the kubeconfig.
 func (c *ClusterFlags) WithServer(
 	ctx context.Context, env terminal.Environment, namespace string, do func(client *readapi.Client, namespace string) error,
 ) error {

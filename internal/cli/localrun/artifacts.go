@@ -10,9 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// artifacts returns the function that reads artifacts of other Turns of the folder for a Turn. The newest Turn of a name
-// counts. Every Turn of the folder may be named, because all are of the same user. If there is none, the Turn does not end,
-// so the same command continues it later.
+// artifacts returns the function that reads artifacts of other Turns of the folder for a Turn. The newest Turn of a
+// name counts. Every Turn of the folder may be named, because all are of the same user. If there is none, the Turn does
+// not end, so the same command continues it later.
 func (j *localRun) artifacts(t *v1alpha1.Turn) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
 		uid, err := journals.Newest(ctx, j.store, t.Namespace, a.ArtifactRef.TurnName, string(t.UID))

@@ -33,9 +33,9 @@ func (p earlierRuns) started() (s firstRun) {
 }
 
 // joinTrace decides which trace a Turn belongs to: that of its earlier runs, that of its annotation, that of the
-// environment, or a new one. The UID of a Turn here follows from its manifests, so it cannot identify an exported trace:
-// the same Turn may run many times. If nothing is exported, the trace follows from the UID, so that the same Turn prints
-// the same status.
+// environment, or a new one. The UID of a Turn here follows from its manifests, so it cannot identify an exported
+// trace: the same Turn may run many times. If nothing is exported, the trace follows from the UID, so that the same
+// Turn prints the same status.
 func joinTrace(t *v1alpha1.Turn, before earlierRuns, lookup func(string) (string, bool), exported bool) error {
 	if value, _ := lookup(traceVariable); value != "" {
 		if err := tracing.Annotate(t, value); err != nil {

@@ -290,8 +290,8 @@ func (u *Usage) print(by []usage.Dimension, groups []usage.Group) error {
 	return u.Env.Print(t.text())
 }
 
-// printCSV prints one line for each group and currency. The figures of a group that do not depend on the currency stand in
-// its first line only, so that a sum over a column is right. A cost that is not known is empty.
+// printCSV prints one line for each group and currency. The figures of a group that do not depend on the currency stand
+// in its first line only, so that a sum over a column is right. A cost that is not known is empty.
 func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	var b strings.Builder
 	w := csv.NewWriter(&b)

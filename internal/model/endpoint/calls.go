@@ -127,8 +127,8 @@ func (c *call) extend(piece CallPiece) {
 	}
 }
 
-// whole returns the arguments of the call: its pieces in a row, if they are JSON. Some servers send the arguments so far
-// with every piece, or repeat them whole at the end. Then the last piece has all of them.
+// whole returns the arguments of the call: its pieces in a row, if they are JSON. Some servers send the arguments so
+// far with every piece, or repeat them whole at the end. Then the last piece has all of them.
 func (c *call) whole() string {
 	all := c.arguments.String()
 	last := all[c.last:]
@@ -148,15 +148,16 @@ type joined struct {
 	isJSON bool
 }
 
-// repeats reports whether a call is another one with the same ID, which a server has sent with several indexes: as a whole,
-// or as far as it was known. Calls with the same ID and other arguments are different calls of a server that reuses IDs.
+// repeats reports whether a call is another one with the same ID, which a server has sent with several indexes: as a
+// whole, or as far as it was known. Calls with the same ID and other arguments are different calls of a server that
+// reuses IDs.
 func (c *joined) repeats(other *joined) bool {
 	return c.id != "" && c.id == other.id && c.name == other.name && strings.HasPrefix(other.arguments, c.arguments) &&
 		(!c.isJSON || len(c.arguments) == len(other.arguments))
 }
 
-// withoutRepeated returns the calls without those that repeat another one, because a tool would be called twice. Of equal
-// calls, the first one stays.
+// withoutRepeated returns the calls without those that repeat another one, because a tool would be called twice. Of
+// equal calls, the first one stays.
 func withoutRepeated(list []*call) []joined {
 	all, out := make([]joined, 0, len(list)), make([]joined, 0, len(list))
 	for _, c := range list {

@@ -82,9 +82,9 @@ type Protocol interface {
 	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and
 	// others. h has the headers of the configuration.
 	SetHeaders(h http.Header, apiKey, requestID string)
-	// Body returns the body of a request, always the same bytes, with marks of c in place of the contents of attachments.
-	// The marks must be in the order in which they were made. The error of a request that no endpoint could read is from
-	// Unsendable.
+	// Body returns the body of a request, always the same bytes, with marks of c in place of the contents of
+	// attachments. The marks must be in the order in which they were made. The error of a request that no endpoint
+	// could read is from Unsendable.
 	Body(req *model.Request, c *Contents) ([]byte, error)
 	// NewDecoder returns the decoder of one answer.
 	NewDecoder(req *model.Request) Decoder

@@ -195,7 +195,8 @@ type watch struct {
 	timer  *time.Timer
 	// idle is the time between two events, and limit the time that is running.
 	idle, limit time.Duration
-	// begun is the time of the request. last is the time of the last event, or zero before the first part of the answer.
+	// begun is the time of the request. last is the time of the last event, or zero before the first part of the
+	// answer.
 	begun, last time.Time
 }
 

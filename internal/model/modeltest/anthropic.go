@@ -422,8 +422,8 @@ var signatures = map[string]map[string]string{
 // maxSource is the maximum size of an image in base64.
 const maxSource = 5 << 20
 
-// sourceProblem checks an image or a document, with the words of github.com/anthropics/claude-code/issues/8184, 10612 and
-// 15746.
+// sourceProblem checks an image or a document, with the words of github.com/anthropics/claude-code/issues/8184, 10612
+// and 15746.
 func (m *AnthropicMessage) sourceProblem(b AnthropicBlock) string {
 	switch s := b.Source; {
 	case m.Role != "user":

@@ -37,8 +37,8 @@ type Exchange struct {
 	Name string
 	// Source is where the form of the answer is known from.
 	Source string
-	// Attached are the media types of the attachments of the request, and Sent is the content that its last message must
-	// have, as JSON. Both are empty if the request has no attachments.
+	// Attached are the media types of the attachments of the request, and Sent is the content that its last message
+	// must have, as JSON. Both are empty if the request has no attachments.
 	Attached []string
 	Sent     json.RawMessage
 	// Status, Header and Body of the answer.
@@ -102,8 +102,8 @@ func Load(folder string) ([]Exchange, error) {
 
 // Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks
 // of the head may be LF alone; the body is taken as it is. The fields are source, reply or error (as JSON) and, if the
-// connection breaks after the body, end: cut. If the request has attachments, attached lists their media types, separated
-// by commas, and sent is the content that its last message must have.
+// connection breaks after the body, end: cut. If the request has attachments, attached lists their media types,
+// separated by commas, and sent is the content that its last message must have.
 func Parse(file []byte) (Exchange, error) {
 	fields, answer, ok := bytes.Cut(file, []byte("\n\n"))
 	if !ok {

@@ -36,10 +36,11 @@ type chatRequest struct {
 type chatMessage struct {
 	Role string `json:"role"`
 	// Name is that of a system message. The messages of a conversation have none: a later Turn of a Session must send
-	// the same bytes again, so that the server finds them in its cache. In a tool's message, some servers refuse a name.
+	// the same bytes again, so that the server finds them in its cache. In a tool's message, some servers refuse a
+	// name.
 	Name string `json:"name,omitempty"`
-	// Content is a *string, or a []part if the message has images or files. It is null in an assistant's message that has
-	// only tool calls, because some servers refuse an empty text.
+	// Content is a *string, or a []part if the message has images or files. It is null in an assistant's message that
+	// has only tool calls, because some servers refuse an empty text.
 	Content    any        `json:"content"`
 	ToolCalls  []chatCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`

@@ -146,8 +146,8 @@ func isText(data []byte) bool { return utf8.Valid(data) && bytes.IndexFunc(data,
 
 func isControl(r rune) bool { return r < ' ' && !strings.ContainsRune("\t\n\v\f\r", r) }
 
-// TextOf returns a content that others have written as a text: with U+FFFD in the place of control characters and of bytes
-// that are not UTF-8.
+// TextOf returns a content that others have written as a text: with U+FFFD in the place of control characters and of
+// bytes that are not UTF-8.
 func TextOf(data []byte) []byte {
 	if isText(data) {
 		return data

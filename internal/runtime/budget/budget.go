@@ -8,8 +8,8 @@
 //  2. Killed after that: the reservation stays open, because the request may have been sent. The next request of the
 //     Turn, or the end of the Turn, charges it with the estimate that the Turn's own usage contains, too.
 //  3. Killed after the end is recorded: the request is settled, and no run asks again.
-//  4. The Turn never continues: the reservation is charged when the Turn has ended without a run, or when its journal is
-//     retired.
+//  4. The Turn never continues: the reservation is charged when the Turn has ended without a run, or when its journal
+//     is retired.
 //
 // A run of an older epoch cannot reserve or settle, because the store refuses its entries.
 package budget

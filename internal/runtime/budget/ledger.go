@@ -10,8 +10,8 @@ type Ledger interface {
 	// Accounts returns the accounts whose period contains a time, in no particular order.
 	Accounts(ctx context.Context, at time.Time) ([]Account, error)
 
-	// CloseReservations charges the open reservations of Turns that have ended without an entry in their journals, because
-	// no run closes them. Turns without a reservation are skipped.
+	// CloseReservations charges the open reservations of Turns that have ended without an entry in their journals,
+	// because no run closes them. Turns without a reservation are skipped.
 	CloseReservations(ctx context.Context, turns ...string) error
 
 	// ForgetBudgets deletes everything about budgets that were deleted. A later request of a run that does not know of

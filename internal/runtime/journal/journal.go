@@ -49,8 +49,8 @@ const (
 	// OutputChecked means that an answer was checked against the output policies of the profile. The payload has the
 	// policies that it violates.
 	OutputChecked Kind = "output.checked"
-	// OutputRejected means that an answer does not fit the Turn's schema, or violates output policies. The model receives
-	// the reason.
+	// OutputRejected means that an answer does not fit the Turn's schema, or violates output policies. The model
+	// receives the reason.
 	OutputRejected Kind = "output.rejected"
 	// Compacted means that older messages were replaced by a summary.
 	Compacted Kind = "compacted"
@@ -122,8 +122,8 @@ type Entry struct {
 	// Artifacts are stored with the entry, in the same append. An entry that was read has none: read them one by
 	// one.
 	Artifacts []Artifact
-	// Ledger is the effect of the entry on the ledger of budgets, in the same append. It is nil if there is none, and in
-	// an entry that was read.
+	// Ledger is the effect of the entry on the ledger of budgets, in the same append. It is nil if there is none, and
+	// in an entry that was read.
 	Ledger *budget.Change
 	// TurnRecord is the record of the Turn that ends with this entry, or nil. It is stored in the same append, unless
 	// the Turn has a record already. An entry that was read has none.

@@ -68,8 +68,8 @@ func TestBudgetsAreCharged(t *testing.T) {
 	})
 }
 
-// TestExceededBudget checks how a run ends whose budget does not allow the first request: the prompt has some tokens, and
-// the reply may have 2000.
+// TestExceededBudget checks how a run ends whose budget does not allow the first request: the prompt has some tokens,
+// and the reply may have 2000.
 func TestExceededBudget(t *testing.T) {
 	spent := func(tokens int64) budget.Amount {
 		return budget.Amount{Tokens: tokens, Cost: decimal.NewFromInt(tokens), Currency: "USD"}
@@ -224,7 +224,8 @@ func TestCostLimitNeedsPrice(t *testing.T) {
 	}
 }
 
-// TestBudgetAfterCut checks that a request that was cut off is charged with its estimate, which the usage contains, too.
+// TestBudgetAfterCut checks that a request that was cut off is charged with its estimate, which the usage contains,
+// too.
 func TestBudgetAfterCut(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("one", 2, says("Fine."))

@@ -68,8 +68,9 @@ type Config struct {
 	Chain []Candidate
 	// Limits of the Turn. They apply to all its runs together.
 	Limits Limits
-	// Budgets returns the budgets that apply to the Turn now, at most budget.MaxOfTurn. It is called before each request,
-	// and should return soon. An error ends the run, and a later run asks again. If Budgets is nil, there are none.
+	// Budgets returns the budgets that apply to the Turn now, at most budget.MaxOfTurn. It is called before each
+	// request, and should return soon. An error ends the run, and a later run asks again. If Budgets is nil, there are
+	// none.
 	Budgets func() ([]budget.Rule, error)
 	// Policy for tool calls.
 	Policy Policy
@@ -104,8 +105,8 @@ type Input struct {
 	// Prepare prepares the messages for a candidate of the chain, freezes them and writes them to the journal. It
 	// may return the messages that an earlier run froze.
 	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
-	// Content returns the content of an attachment of a message. Its errors are *model.Error. It may be nil if no message
-	// has attachments.
+	// Content returns the content of an attachment of a message. Its errors are *model.Error. It may be nil if no
+	// message has attachments.
 	Content func(ctx context.Context, a *model.Attachment) ([]byte, error)
 	// Tools returns the tools that may be called. It must return the same tools each time: the loop drops the list
 	// while it waits for a model, to save memory, and calls Tools again after the wait. If Tools is nil, there are
@@ -212,8 +213,8 @@ type ContextPolicy struct {
 	WarnPercent, CompactPercent int
 }
 
-// Parked is returned when the run must wait for an approval, a sub-agent or a budget. Such waits are long, so the run ends
-// and holds no resources. A later run continues the Turn.
+// Parked is returned when the run must wait for an approval, a sub-agent or a budget. Such waits are long, so the run
+// ends and holds no resources. A later run continues the Turn.
 type Parked struct {
 	// Approvals are the calls that require approval, at most MaxOpenApprovals.
 	Approvals []Approval
@@ -276,8 +277,8 @@ func Run(ctx context.Context, in *Input) (*End, error) {
 }
 
 // handleReply acts on a reply. If the reply asks for calls, handleReply makes them. Otherwise it checks the answer
-// against the schema and lets the model reflect on it. Then it checks the answer against the output policies. It returns
-// a nil End if the model must be asked again.
+// against the schema and lets the model reflect on it. Then it checks the answer against the output policies. It
+// returns a nil End if the model must be asked again.
 func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*End, error) {
 	if r := run.State.rejections[last.Step]; r != nil && len(r.Policies) > 0 {
 		return nil, nil //nolint:nilnil // because the model is asked again

@@ -77,7 +77,8 @@ func (s *State) Check(step int) *AnswerCheck {
 	return nil
 }
 
-// rejectionsBy returns the number of rejected answers: those that violate a policy, or those that do not fit the schema.
+// rejectionsBy returns the number of rejected answers: those that violate a policy, or those that do not fit the
+// schema.
 func (s *State) rejectionsBy(policy bool) int {
 	n := 0
 	for i := range s.Rejections {
@@ -88,8 +89,9 @@ func (s *State) rejectionsBy(policy bool) int {
 	return n
 }
 
-// checkPolicies checks an answer against the output policies and records the findings, once. It returns end if the answer
-// may be delivered, another End or an error if the Turn ends without the answer, and nil if the model must answer again.
+// checkPolicies checks an answer against the output policies and records the findings, once. It returns end if the
+// answer may be delivered, another End or an error if the Turn ends without the answer, and nil if the model must
+// answer again.
 func (run *runner) checkPolicies(ctx context.Context, c *Candidate, s *Step, end *End) (*End, error) {
 	if run.Policies == nil {
 		return end, nil
@@ -150,8 +152,8 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// mayRetry reports whether the violations of an answer are sent to the model: only policies with Retry are violated, and
-// none of them has used up its retries.
+// mayRetry reports whether the violations of an answer are sent to the model: only policies with Retry are violated,
+// and none of them has used up its retries.
 func (run *runner) mayRetry(check *AnswerCheck, policies []outputpolicy.Policy) bool {
 	if !check.Refused() {
 		return false
@@ -381,8 +383,8 @@ func verdictRequest(c *Candidate, message, text string, prompts []outputpolicy.P
 	return q.Request(c.StructuredOutput)
 }
 
-// parseVerdicts returns the verdicts in a reply, or nil if the reply makes no sense: it is cut off or no such JSON, or it
-// does not have exactly one verdict for each policy.
+// parseVerdicts returns the verdicts in a reply, or nil if the reply makes no sense: it is cut off or no such JSON, or
+// it does not have exactly one verdict for each policy.
 func parseVerdicts(reply model.Reply, prompts []outputpolicy.Policy) map[string]policyVerdict {
 	var said struct {
 		Verdicts []ruleVerdict `json:"verdicts"`

@@ -17,8 +17,8 @@ answer everything, do you have evidence for each statement, and is anything wron
 Reply only with the final answer: the corrected answer, or the unchanged draft if nothing needs correction. ` +
 	`Do not mention the draft or this check.`
 
-// reflect makes the model check an answer, once in a Turn, and records the final answer. The draft stays the answer if the
-// request fails, if the budget or the time does not allow it, or if the new answer does not fit the schema.
+// reflect makes the model check an answer, once in a Turn, and records the final answer. The draft stays the answer if
+// the request fails, if the budget or the time does not allow it, or if the new answer does not fit the schema.
 func (run *runner) reflect(ctx context.Context, c *Candidate, draft *Step) error {
 	s := run.State
 	if !run.Reflect || untrusted.Blank(draft.Reply.Text) || len(s.Reflections) > 0 {

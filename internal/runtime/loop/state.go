@@ -252,8 +252,8 @@ func (s *State) Apply(e journal.Entry) error {
 	return nil
 }
 
-// applyFailure folds a failure into the state. A request that a budget refused was never sent, so its failure is not the
-// end of an earlier request that was cut off.
+// applyFailure folds a failure into the state. A request that a budget refused was never sent, so its failure is not
+// the end of an earlier request that was cut off.
 func (s *State) applyFailure(e journal.Entry) error {
 	if err := appendEntry(&s.FailedRequests, e); err != nil {
 		return err

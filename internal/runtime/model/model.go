@@ -134,8 +134,8 @@ type Request struct {
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
-	// Content returns the content of an attachment. It is not nil if a message has attachments. It may be called several
-	// times, until Generate returns, and for one attachment at a time. Its errors are *Error.
+	// Content returns the content of an attachment. It is not nil if a message has attachments. It may be called
+	// several times, until Generate returns, and for one attachment at a time. Its errors are *Error.
 	Content func(a *Attachment) ([]byte, error) `json:"-"`
 	// FirstEventTimeout bounds the time to the first part of the answer. If it is 0, only the provider and the context
 	// bound that time.

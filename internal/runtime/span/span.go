@@ -117,7 +117,8 @@ func Kept(annotations map[string]string) map[string]string {
 	return map[string]string{Annotation: value}
 }
 
-// IDOf returns the ID of a part of a Turn. key identifies the part within the Turn; the key of the Turn itself is empty.
+// IDOf returns the ID of a part of a Turn. key identifies the part within the Turn; the key of the Turn itself is
+// empty.
 func IDOf(uid, key string) (id ID) {
 	sum := sha256.Sum256([]byte("span\x00" + uid + "\x00" + key))
 	copy(id[:], sum[:])

@@ -48,8 +48,8 @@ func attaching(in *turn.Input, text string) (reads *int) {
 	return reads
 }
 
-// TestAttachmentsAreReadOnce kills a Turn with two models after each of its entries. The run that continues it must send
-// the same bytes, although their source has changed, unless the prompt was not recorded.
+// TestAttachmentsAreReadOnce kills a Turn with two models after each of its entries. The run that continues it must
+// send the same bytes, although their source has changed, unless the prompt was not recorded.
 func TestAttachmentsAreReadOnce(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -136,7 +136,8 @@ func TestPromptWithAttachment(t *testing.T) {
 	}
 }
 
-// TestAttachmentInSession checks that the next Turn of a Session receives the name of an attachment, without its content.
+// TestAttachmentInSession checks that the next Turn of a Session receives the name of an attachment, without its
+// content.
 func TestAttachmentInSession(t *testing.T) {
 	j := &journaltest.Memory{}
 	ask := func(uid string, change func(*turn.Input)) *script {

@@ -89,7 +89,8 @@ func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, most
 		return nil, err
 	}
 	if found.Bytes > int64(most) {
-		return nil, &ArtifactError{fmt.Sprintf("artifact %q has %d bytes and may have at most %d: use a smaller one", name, found.Bytes, most)}
+		return nil, &ArtifactError{fmt.Sprintf("artifact %q has %d bytes and may have at most %d: use a smaller one",
+			name, found.Bytes, most)}
 	}
 	release, err := reserve(ctx, found.Bytes)
 	if err != nil {

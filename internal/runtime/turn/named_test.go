@@ -14,7 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestReadArtifactOfAnotherTurn reads what a Turn has left: an attachment, the whole output of a call, and a long answer.
+// TestReadArtifactOfAnotherTurn reads what a Turn has left: an attachment, the whole output of a call, and a long
+// answer.
 func TestReadArtifactOfAnotherTurn(t *testing.T) {
 	last := strings.Repeat("a", 33<<10)
 	for store, open := range journals {
@@ -42,7 +43,8 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					got, err := turn.ReadArtifact(t.Context(), j, in.UID, tc.artifact, 1<<20, reserve)
 					wrong, _ := errors.AsType[*turn.ArtifactError](err)
-					if tc.problem == "" && err != nil || tc.problem != "" && (wrong == nil || !strings.Contains(wrong.Message, tc.problem)) {
+					if tc.problem == "" && err != nil ||
+						tc.problem != "" && (wrong == nil || !strings.Contains(wrong.Message, tc.problem)) {
 						t.Fatalf("error is %v, want %q", err, tc.problem)
 					}
 					if diff := cmp.Diff(tc.want, string(got)); diff != "" {
@@ -54,11 +56,13 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 				})
 			}
 			_, err := turn.ReadArtifact(t.Context(), j, in.UID, "call-1-1", 49_999, nil)
-			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok || !strings.Contains(wrong.Message, "has 50000 bytes and may have at most 49999") {
+			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
+				!strings.Contains(wrong.Message, "has 50000 bytes and may have at most 49999") {
 				t.Errorf("error of a large artifact is %v", err)
 			}
 			_, err = turn.ReadArtifact(t.Context(), j, "unknown", "call-1-1", 1<<20, nil)
-			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok || !strings.Contains(wrong.Message, "it has no artifacts of this kind so far") {
+			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
+				!strings.Contains(wrong.Message, "it has no artifacts of this kind so far") {
 				t.Errorf("error of a Turn without a journal is %v", err)
 			}
 		})
@@ -83,7 +87,8 @@ func TestArtifactThatCannotBeRead(t *testing.T) {
 	attaching(&in, "the plan")
 	mustRun(t, j, in)
 	_, err := turn.ReadArtifact(t.Context(), failingArtifacts{j, journal.ErrNoArtifact}, in.UID, "attachments/notes", 1<<20, nil)
-	if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok || !strings.Contains(wrong.Message, "no longer exists") {
+	if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
+		!strings.Contains(wrong.Message, "no longer exists") {
 		t.Errorf("error of a lost artifact is %v", err)
 	}
 	away := errors.New("the store is away")

@@ -53,8 +53,8 @@ func TestRecordOfATurn(t *testing.T) {
 	}
 }
 
-// TestRecordOfADeletedTurn checks that a Turn whose object is gone leaves a record with the Agent and the requester, which
-// only its journal knows.
+// TestRecordOfADeletedTurn checks that a Turn whose object is gone leaves a record with the Agent and the requester,
+// which only its journal knows.
 func TestRecordOfADeletedTurn(t *testing.T) {
 	j := &journaltest.Memory{}
 	deleted := false

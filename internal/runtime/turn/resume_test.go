@@ -169,8 +169,8 @@ func TestAnswerThatTheBudgetCutsOff(t *testing.T) {
 	}
 }
 
-// TestResumeInAChainWithAModelTwice cuts off a run after each of its entries. The chain has the first model again at the
-// end. The next run asks no place of the chain again that has failed before.
+// TestResumeInAChainWithAModelTwice cuts off a run after each of its entries. The chain has the first model again at
+// the end. The next run asks no place of the chain again that has failed before.
 func TestResumeInAChainWithAModelTwice(t *testing.T) {
 	chain := func() (all []loop.Candidate, asked func() []int) {
 		one, first := candidate("p0", 1, fails(model.Auth))

@@ -64,8 +64,9 @@ type Span struct {
 	// Report describes the prompt, and Tags are the tags of its profile. They are set if Kind is SpanPreparation.
 	Report *prepare.Report
 	Tags   []string
-	// Request is the request to a model. Candidate is its model, or nil if the chain does not have it any more. Reply is
-	// the reply, and Failed the failure; both are nil if the request was interrupted. They are set if Kind is SpanRequest.
+	// Request is the request to a model. Candidate is its model, or nil if the chain does not have it any more. Reply
+	// is the reply, and Failed the failure; both are nil if the request was interrupted. They are set if Kind is
+	// SpanRequest.
 	Request   *loop.Request
 	Candidate *loop.Candidate
 	Reply     *loop.Step

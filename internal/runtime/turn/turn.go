@@ -54,9 +54,9 @@ type Input struct {
 	// journal does not have this input yet, because a later run may no longer find its sources. An *invalid.Error
 	// ends the Turn; any other error ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
-	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together with
-	// Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run. If Attach
-	// is nil, there are none. AttachBytes bounds the size of all contents together.
+	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together
+	// with Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run.
+	// If Attach is nil, there are none. AttachBytes bounds the size of all contents together.
 	Attach      func(ctx context.Context) ([]attachment.Content, error)
 	AttachBytes int64
 	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of

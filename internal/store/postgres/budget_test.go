@@ -73,9 +73,9 @@ func (talkative) Generate(context.Context, *model.Request) (*model.Reply, error)
 	return &model.Reply{Text: "Fine.", FinishReason: model.FinishStop, Usage: used}, nil
 }
 
-// TestBudgetEqualsUsage runs many Turns on two executors that share a database, and kills each run at a random append of
-// its first epochs, before or after the append. The other executor continues the Turn. In the end, the Budget equals the
-// sum of the usage of all Turns, and nothing is reserved.
+// TestBudgetEqualsUsage runs many Turns on two executors that share a database, and kills each run at a random append
+// of its first epochs, before or after the append. The other executor continues the Turn. In the end, the Budget equals
+// the sum of the usage of all Turns, and nothing is reserved.
 func TestBudgetEqualsUsage(t *testing.T) {
 	turns := 60
 	if n, err := strconv.Atoi(os.Getenv(turnsVariable)); err == nil {
