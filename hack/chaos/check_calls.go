@@ -81,8 +81,8 @@ func (c *checker) checkApprovals() {
 		case a.decision == nil:
 			c.wrong(approvedOnly, c.names[key], "call %q of step %d still waits for a decision", a.CallID, a.Step)
 		case a.decision.Approved != (decided == v1alpha1.ApprovalApproved):
-			c.wrong(approvedOnly, c.names[key], "call %q of step %d: the journal has the approval %t, but the API server has %q", a.CallID,
-				a.Step, a.decision.Approved, decided)
+			c.wrong(approvedOnly, c.names[key], "call %q of step %d: approved is %t in the journal, but the decision at the "+
+				"API server is %q", a.CallID, a.Step, a.decision.Approved, decided)
 		}
 		switch decided {
 		case v1alpha1.ApprovalApproved:

@@ -154,7 +154,7 @@ func TestAimock(t *testing.T) {
 				"Break off": `ModelFailed: provider "demo": the connection `,
 			} {
 				dir := f.with(t, "turn.yaml", "message: Close 1042.", "message: "+message).written(t, url)
-				f.with(t, "turn.yaml", "message: "+message, "message: Close 1042.")
+				f.with(t, "turn.yaml", "message: "+message, "message: Close 1042.") // for the next message
 				mustSay(t, capstan(t, "run", "-f", dir, "--turn", "first").mustEnd(t, exit.Failed).err, want)
 			}
 		})

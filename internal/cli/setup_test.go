@@ -103,7 +103,7 @@ func complete() files {
 	}
 }
 
-// with returns a copy of the files with a text of one file replaced.
+// with replaces a text of one file, and returns the files.
 func (f files) with(t *testing.T, name, old, replacement string) files {
 	t.Helper()
 	if !strings.Contains(f[name], old) {

@@ -26,9 +26,9 @@ func (p *Bundle) ReadSecret(_ context.Context, key types.NamespacedName) (*corev
 	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 }
 
-// Chain returns the providers of the Agent's models. In a cluster, one that can be used suffices. Here all must exist,
+// Chain returns the providers of the Agent's models. In a cluster, one usable provider suffices. Here all must exist,
 // because the user can add the missing ones first. A Turn with PrepareOnly uses no provider and needs no Secret. waits
-// is for pace.Caller.
+// is called while a request waits for a provider: see pace.Caller.
 func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
 	var chain []translate.Link
 	for i, m := range p.Agent.Spec.Models {
@@ -57,11 +57,11 @@ func (p *Bundle) connect(ctx context.Context, cache *providers.Cache, l *transla
 	if err != nil {
 		return exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, l.Object, err))
 	}
-	l.Provider = cache.Gated(l.Object, pace.Caller{Namespace: l.Object.Namespace, Agent: p.Agent.Name, Waits: waits}, provider)
+	l.Provider = cache.Gated(l.Object, pace.Caller{Namespace: p.Turn.Namespace, Agent: p.Agent.Name, Waits: waits}, provider)
 	return nil
 }
 
-// JudgeLink returns the model of a judge of the profile, which must name one. i is the index of the judge.
+// JudgeLink returns the model of judge i of the profile. The judge must have a modelRef.
 func (p *Bundle) JudgeLink(ctx context.Context, cache *providers.Cache, i int, waits func(provider string)) (translate.Link, error) {
 	ref := p.Profile.Spec.Judges[i].ModelRef
 	shared := v1alpha1.SharedReference{Name: ref.ProviderRef.Name}

@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// mostArguments is the maximum number of lines of arguments that are shown, widestArguments the maximum number
-	// of bytes.
-	mostArguments, widestArguments = 200, 16_000
+	// maxArgumentLines is the maximum number of lines of arguments that are shown.
+	maxArgumentLines = 200
+	// maxArgumentBytes is the maximum number of bytes of these lines.
+	maxArgumentBytes = 16_000
 )
 
 // show returns the text that a person sees before the decision about a call.
@@ -64,7 +65,7 @@ func (c Card) Text(arguments json.RawMessage, elsewhere string, now time.Time) s
 	shown, more := shortened(transcript.Arguments(arguments))
 	text += "arguments\n" + shown
 	if more > 0 {
-		text += fmt.Sprintf("%s more lines, or a part of one, are not shown: %s\n", termsafe.Thousands(more), elsewhere)
+		text += fmt.Sprintf("lines that are not shown: %s. %s\n", termsafe.Thousands(more), elsewhere)
 	}
 	return text
 }
@@ -78,12 +79,12 @@ func expiry(at, now time.Time) string {
 	return fmt.Sprintf("%s, in %s", at.UTC().Format(time.RFC3339), left)
 }
 
-// shortened returns the first lines of a text, and the number of lines that it leaves out or cuts.
+// shortened returns the first lines of a text, and the number of lines that it leaves out.
 func shortened(text string) (kept string, more int) {
 	lines := strings.SplitAfter(text, "\n")
-	room := widestArguments
+	room := maxArgumentBytes
 	for i, line := range lines {
-		if room -= len(line); i == mostArguments || room < 0 {
+		if room -= len(line); i == maxArgumentLines || room < 0 {
 			return strings.Join(lines[:i], ""), len(lines) - i - 1
 		}
 	}

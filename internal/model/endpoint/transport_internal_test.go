@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// plain is a protocol whose requests are JSON of the engine.
+// plain is a protocol whose body is the engine's request as JSON.
 type plain struct{ Protocol }
 
 func (plain) Body(req *model.Request, _ *Contents) ([]byte, error) { return json.Marshal(req) }

@@ -17,8 +17,8 @@ func (l *List[T]) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// First returns the first elements of a list, at most so many, and nil for null. The rest is not read. The error is
-// that of a value that is no list, or of an element.
+// First returns at most the first `most` elements of a JSON list, or nil for null. It does not read the others. It
+// fails if data is not a list, or if one of these elements cannot be decoded.
 func First[T any](data []byte, most int) ([]T, error) {
 	if !bytes.HasPrefix(data, []byte("[")) {
 		var none []T
@@ -36,7 +36,7 @@ func First[T any](data []byte, most int) ([]T, error) {
 	return list, err
 }
 
-// Members returns the first members of an object, at most so many, and nil for any other value.
+// Members returns at most the first `most` members of a JSON object, or nil for any other value.
 func Members(data []byte, most int) map[string]json.RawMessage {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {

@@ -37,9 +37,11 @@ func TestCorpusIsComplete(t *testing.T) {
 			}
 		}
 		for _, kind := range kinds {
-			if why := absent[folder][kind]; found[kind] == (why != "") {
-				t.Errorf("%s has answers of the kind %q: %t; add a file whose name begins with it, or the reason to absent", folder, kind,
-					found[kind])
+			switch isAbsent := absent[folder][kind] != ""; {
+			case !found[kind] && !isAbsent:
+				t.Errorf("%s has no answer of the kind %q: add a file whose name begins with it, or a reason in absent", folder, kind)
+			case found[kind] && isAbsent:
+				t.Errorf("%s has an answer of the kind %q: remove the kind from absent", folder, kind)
 			}
 		}
 	}

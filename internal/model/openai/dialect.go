@@ -15,7 +15,7 @@ type Dialect struct {
 	MaxTokens bool
 	// System says where system messages may be.
 	System SystemPlace
-	// NoNames omits the names of system messages. Others have none.
+	// NoNames omits the names of system messages. Other messages never have names.
 	NoNames bool
 	// NoStreamOptions omits stream_options, which ask for the usage.
 	NoStreamOptions bool
@@ -102,8 +102,8 @@ const Generic = "Generic"
 // Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
 var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
 
-// ownServer is the dialect of servers that have no service tiers.
-var ownServer = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages}
+// selfHosted is the dialect of self-hosted servers: generic, without service tiers.
+var selfHosted = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages}
 
 // The images and files that endpoints accept. PDFs are a part of the protocol, but few servers know them:
 // developers.openai.com/api/docs/guides/file-inputs.
@@ -143,11 +143,11 @@ var dialects = map[string]Dialect{
 	// github.com/ollama/ollama-python/issues/546 and github.com/modelship-ai/modelship/pull/71.
 	// Ollama knows no GIF, and refuses URLs of other servers: github.com/ollama/ollama/issues/7247. llama.cpp reads
 	// images with stb_image, which knows no WebP: github.com/nothings/stb.
-	"VLLM": schemasAlone(ownServer), "Ollama": schemasAlone(accepting(ownServer, withoutGIF)),
-	"LlamaCpp": schemasAlone(accepting(ownServer, withoutWebP)),
+	"VLLM": schemasAlone(selfHosted), "Ollama": schemasAlone(accepting(selfHosted, withoutGIF)),
+	"LlamaCpp": schemasAlone(accepting(selfHosted, withoutWebP)),
 
 	// LM Studio reads JPEG, PNG and WebP: lmstudio.ai/docs, image input.
-	"SGLang": ownServer, "LMStudio": accepting(ownServer, withoutGIF),
+	"SGLang": selfHosted, "LMStudio": accepting(selfHosted, withoutGIF),
 
 	// It translates PDFs for the services behind it: docs.litellm.ai, document understanding.
 	"LiteLLM": accepting(generic, anyImagesAndPDFs),
@@ -156,8 +156,8 @@ var dialects = map[string]Dialect{
 	// provider Cohere.
 	"Cohere": {MaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, Accepts: anyImages},
 
-	// PDFs: openrouter.ai/docs/features/multimodal/pdfs.
-	// Models behind it think on with their own blocks only: openrouter.ai/docs/use-cases/reasoning-tokens.
+	// PDFs: openrouter.ai/docs/features/multimodal/pdfs. A model continues its reasoning only if it gets its own
+	// reasoning blocks back: openrouter.ai/docs/use-cases/reasoning-tokens.
 	"OpenRouter": {
 		MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails, Accepts: anyImagesAndPDFs,
 	},
@@ -172,8 +172,8 @@ var dialects = map[string]Dialect{
 
 	// Error 422 for names and stream_options, and for max_completion_tokens:
 	// github.com/Gage-Technologies/mistral-go/pull/2, github.com/dnakov/anon-kode/issues/53,
-	// github.com/BerriAI/litellm/issues/9583. Error 400 for other IDs and for system messages after replies:
-	// github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
+	// github.com/BerriAI/litellm/issues/9583. Error 400 for call IDs that are not nine letters or digits, and for
+	// system messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
 	// The seed has another name: github.com/simonw/llm-mistral/issues/2, and error 422 for the usual one:
 	// github.com/langchain-ai/langchain-azure/issues/82.
 	"Mistral": {
@@ -212,7 +212,8 @@ var dialects = map[string]Dialect{
 		Accepts: anyImages,
 	},
 
-	// Claude refuses other IDs: docs.aws.amazon.com, ToolUseBlock.
+	// Claude refuses call IDs with other characters than letters, digits, '_' and '-': docs.aws.amazon.com,
+	// ToolUseBlock.
 	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages},
 }
 

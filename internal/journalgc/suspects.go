@@ -62,7 +62,7 @@ func (d *suspects) leave(uid types.UID, o object, now time.Time) {
 	d.add(uid, o, now)
 }
 
-// hint records that an object may have been deleted, even if it had finished.
+// hint records that an object may have been deleted. Unlike leave, it ignores whether the Turn was seen as finished.
 func (d *suspects) hint(uid types.UID, o object, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,8 +106,8 @@ func (d *suspects) finish(uid types.UID, now time.Time) {
 	d.finished[uid] = now
 }
 
-// tidy removes the Turns that finished at least settleTime ago, because the cache reflects that by now. The caller
-// must hold the lock.
+// tidy forgets the Turns that finished at least settleTime ago: by then they have left the watch of unfinished Turns.
+// The caller must hold the lock.
 func (d *suspects) tidy(now time.Time) {
 	d.tidied = now
 	maps.DeleteFunc(d.finished, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= settleTime })
