@@ -166,11 +166,17 @@ func tooLong() error {
 	}
 }
 
+// maxReportTime is the longest time that a parent keeps for itself, to report a child that has used up its time.
+const maxReportTime = 30 * time.Second
+
 // childLimits returns what is left to the parent as the limits of a child. The child may use no more than that, and
-// may not wait longer for its start. maxTime limits the time, because with clocks that differ a parent may seem to
-// have more time left than its limit.
+// may not wait longer for its start. Of the time, the parent keeps a tenth: the time of a child counts from its start,
+// and the parent must still continue and ask its model. maxTime limits the time, because with clocks that differ a
+// parent may seem to have more time left than its limit.
 func childLimits(left tool.Left, maxTime time.Duration) *v1alpha1.Limits {
-	seconds := int32(min(max(1, int64(min(left.Time, maxTime)/time.Second)), maxTimeoutSeconds))
+	until := min(left.Time, maxTime)
+	until -= min(until/10, maxReportTime)
+	seconds := int32(min(max(1, int64(until/time.Second)), maxTimeoutSeconds))
 	out := &v1alpha1.Limits{TimeoutSeconds: &seconds, StartingDeadlineSeconds: &seconds}
 	if left.Tokens != nil {
 		out.MaxTokens = new(min(max(1, *left.Tokens), maxTurnTokens))

@@ -173,14 +173,14 @@ func TestChildLimitsAreWithinTheSchema(t *testing.T) {
 			tool.Left{Time: -time.Hour, Tokens: new(int64(-5)), Cost: new(decimal.NewFromInt(-1))},
 			1, 1, "0.0000000001",
 		},
-		"too much": {"the whole time of the parent, and the most there can be", tool.Left{
+		"too much": {"nine tenths of the time of the parent, and the most there can be", tool.Left{
 			Time:   1000 * time.Hour,
 			Tokens: new(int64(1 << 50)), Cost: new(decimal.New(1, 20)),
-		}, 60, 1e9, "999999999999.9999999999"},
+		}, 54, 1e9, "999999999999.9999999999"},
 		"digits": {"ten after the point", tool.Left{
 			Time: time.Minute, Tokens: new(int64(7)),
 			Cost: new(decimal.RequireFromString("0.123456789012")),
-		}, 60, 7, "0.123456789"},
+		}, 54, 7, "0.123456789"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Left = tc.left }))

@@ -131,7 +131,6 @@ var _ = Describe("Agent's tools", func() {
 var _ = Describe("PromptProfile's pinned tools", func() {
 	DescribeTable("accept",
 		func(ctx SpecContext, patch string) { accepted(ctx, profileBase, patch) },
-		Entry("a server of another namespace", tooled(`{serverRef: {name: a, namespace: b}}`)),
 		Entry("as many as there may be", `spec: {pinnedTools: [`+numbered(32, "t%d")+`]}`),
 		Entry("the longest name", `spec: {pinnedTools: [`+strings.Repeat("t", 64)+`]}`),
 	)

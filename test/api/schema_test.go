@@ -122,7 +122,7 @@ func noFreeForm(path string, s *apiextensionsv1.JSONSchemaProps) string {
 	switch {
 	case path == "metadata":
 		return ""
-	case strings.HasSuffix(path, ".labelSelector.matchLabels") && s.MaxProperties != nil: // the names are those of labels
+	case strings.HasSuffix(strings.ToLower(path), "selector.matchlabels") && s.MaxProperties != nil: // the names are those of labels
 		return ""
 	case path == "spec.output.schema", path == "status.result.data": // a JSON Schema, and JSON that matches one
 		return ""

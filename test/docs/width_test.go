@@ -63,7 +63,9 @@ func TestProseIsNarrow(t *testing.T) {
 	}
 }
 
-func isComment(line string, _ *bool) bool { return goComment.MatchString(line) && !goDirector.MatchString(line) }
+func isComment(line string, _ *bool) bool {
+	return goComment.MatchString(line) && !goDirector.MatchString(line)
+}
 
 // isParagraph reports whether a line of Markdown is neither code, nor a row of a table, nor a heading.
 func isParagraph(line string, code *bool) bool {

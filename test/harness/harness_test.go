@@ -67,7 +67,7 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 		kinds = append(kinds, crds.Items[i].Spec.Names.Kind)
 	}
 	slices.Sort(kinds)
-	if diff := cmp.Diff([]string{"Agent", "ModelProvider", "PromptProfile", "Session", "ToolApproval", "ToolServer", "Turn"},
+	if diff := cmp.Diff([]string{"Agent", "Budget", "ModelProvider", "PromptProfile", "Session", "ToolApproval", "ToolServer", "Turn"},
 		kinds); diff != "" {
 		t.Errorf("kinds that the API server knows (-want +got):\n%s", diff)
 	}
