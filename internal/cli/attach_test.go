@@ -78,7 +78,7 @@ func TestAttachRefuses(t *testing.T) {
 	dir := attachedTo(t, "OpenAI", "rooms text/csv rooms.csv").written(t, nowhere)
 	text := stored(t, "a.txt", []byte("one"))
 	nine := []string{}
-	for _, name := range strings.Fields("a b c d e f g h") {
+	for name := range strings.FieldsSeq("a b c d e f g h") {
 		nine = append(nine, "--attach", name+"="+text)
 	}
 	for name, tc := range map[string]struct {

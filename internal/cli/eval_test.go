@@ -325,7 +325,7 @@ func TestEvalParallel(t *testing.T) {
 	model, url := fake(t, "rules: [{reply: {text: Hello}, fault: {latencyMilliseconds: 20}}]")
 	var cases strings.Builder
 	cases.WriteString("manifests: [manifests]\ncases:\n")
-	for _, name := range strings.Split("a b c d e f g h i j k l", " ") {
+	for name := range strings.FieldsSeq("a b c d e f g h i j k l") {
 		cases.WriteString("- {name: " + name + ", message: Hello}\n")
 	}
 	path := evalSetup(t, url, cases.String(), complete())

@@ -23,7 +23,7 @@ func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Tur
 	}
 	if r.RefuseURLs {
 		if err := translate.CheckURLs(t); err != nil {
-			return err.Error(), nil
+			return err.Error(), nil //nolint:nilerr // because the error is the answer
 		}
 	}
 	get := func(ctx context.Context, key client.ObjectKey, o client.Object) error {

@@ -204,7 +204,7 @@ func (b *bounds) sweep(live Live) {
 			}
 		}
 		for g, idle := range n.groups {
-			if *idle++; !(live.hasProvider(name, g.provider) && names.Agents[g.agent]) && *idle >= keepGone {
+			if *idle++; (!live.hasProvider(name, g.provider) || !names.Agents[g.agent]) && *idle >= keepGone {
 				n.dropGroup(name, g)
 			}
 		}

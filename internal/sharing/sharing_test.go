@@ -50,7 +50,7 @@ func newCluster() *cluster {
 func (c *cluster) label(t *testing.T, value string) {
 	t.Helper()
 	var n corev1.Namespace
-	if err := c.WithWatch.Get(t.Context(), client.ObjectKey{Name: "team"}, &n); err != nil {
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "team"}, &n); err != nil {
 		t.Fatal(err)
 	}
 	n.Labels["models"] = value

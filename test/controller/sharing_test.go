@@ -20,7 +20,7 @@ const platformKey = "sk-platform-0123456789"
 
 // platform returns the namespace of a platform team with a ModelProvider and its key, and the namespace of another team
 // whose Agent uses this provider. One manager watches both.
-func platform(ctx context.Context, rules string, allowed *v1alpha1.AllowedNamespaces) (owner, team *testEnv) {
+func platform(ctx SpecContext, rules string, allowed *v1alpha1.AllowedNamespaces) (owner, team *testEnv) {
 	GinkgoHelper()
 	owner, team = newTestEnv(ctx, rules), newTestEnv(ctx, `rules: [{reply: {text: "the team's own model answers"}}]`)
 	owner.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })

@@ -32,7 +32,7 @@ func evaluate(ctx context.Context, change *strings.Replacer, args ...string) (co
 	rewrite(cases, change)
 	var stdout, stderr bytes.Buffer
 	code = cli.Execute(ctx, terminal.Environment{
-		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now, //nolint:forbidigo // because this is the main program
+		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now,
 		LookupEnv: func(string) (string, bool) { return "", false },
 	}, append([]string{"eval", "-f", cases}, args...))
 	return code, stdout.String(), stderr.String()

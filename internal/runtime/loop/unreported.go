@@ -46,11 +46,11 @@ func tokensOf(bytes int64) int64 { return (max(0, bytes) + bytesPerToken - 1) / 
 
 // SpentOn returns the usage and the cost of a request that was sent outside of a Turn. One of reply and failure is nil.
 func SpentOn(c *Candidate, r *model.Request, reply *model.Reply, failure *model.Error) (model.Usage, *model.Cost) {
-	entry, usage := &Request{EstimatedTokens: countPrompt(*r)}, model.Usage{}
-	if reply != nil {
-		usage = usageOfReply(entry, reply)
-	} else {
-		usage = usageOfFailure(entry, failure)
+	entry := &Request{EstimatedTokens: countPrompt(*r)}
+	if reply == nil {
+		usage := usageOfFailure(entry, failure)
+		return usage, c.Pricing.Cost(usage)
 	}
+	usage := usageOfReply(entry, reply)
 	return usage, c.Pricing.Cost(usage)
 }

@@ -25,7 +25,7 @@ func Subject(ctx context.Context, j journal.Journal, uid string) (*judge.Subject
 		if err != nil {
 			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		switch e.Kind { //nolint:exhaustive // because a judge sees only the prompt, the results of tools and the answer
+		switch e.Kind { // a judge sees only the prompt, the results of tools and the answer
 		case journal.Prepared, journal.ToolFinished, journal.Finalized:
 		default:
 			continue
@@ -33,7 +33,7 @@ func Subject(ctx context.Context, j journal.Journal, uid string) (*judge.Subject
 		if err := journal.LoadPayload(ctx, j, uid, &e); err != nil {
 			return nil, err
 		}
-		switch e.Kind { //nolint:exhaustive // as above
+		switch e.Kind {
 		case journal.Prepared:
 			err = readPrompt(s, e.Payload)
 		case journal.ToolFinished:
