@@ -273,7 +273,7 @@ func TestUnreachableServer(t *testing.T) {
 	want := []tool.Tool{
 		{
 			Tool: prompt.Tool{Name: "a", Description: "Was."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other,
-			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "a"},
+			Timeout: 45 * time.Second, RetryOnTimeout: true, Source: tool.Source{Server: "tickets", Name: "a"},
 		},
 		{
 			Tool: prompt.Tool{Name: "b"}, Schema: schema, Effect: tool.Destructive, Role: tool.ContextPack,
