@@ -152,7 +152,7 @@ func combineFindings(findings ...finding) finding {
 // is empty if rendering failed.
 func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent) (f finding, hash string, err error) {
 	name := a.Spec.PromptProfileRef
-	p, err := r.Sharing.Profile(ctx, r.get, name, a.Namespace)
+	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), name, a.Namespace)
 	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
 		return finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: refused.Error()}, "", nil
 	}

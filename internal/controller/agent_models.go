@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/sharing"
@@ -88,7 +87,7 @@ type usedProvider struct {
 func (r *AgentReconciler) modelProviders(ctx context.Context, a *v1alpha1.Agent) ([]usedProvider, error) {
 	var all []usedProvider
 	for _, ref := range providerRefs(a) {
-		p, err := r.Sharing.Provider(ctx, r.get, ref, a.Namespace)
+		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
 		used := usedProvider{p, ref, nil}
 		refused, isRefused := errors.AsType[*sharing.RefusedError](err)
 		switch {
@@ -100,11 +99,6 @@ func (r *AgentReconciler) modelProviders(ctx context.Context, a *v1alpha1.Agent)
 		all = append(all, used)
 	}
 	return all, nil
-}
-
-// get reads an object from the cache.
-func (r *AgentReconciler) get(ctx context.Context, key client.ObjectKey, o client.Object) error {
-	return r.Client.Get(ctx, key, o)
 }
 
 // consentRecheck is the time between two checks of an Agent that uses objects of other namespaces. It finds changes of

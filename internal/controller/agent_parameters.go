@@ -20,7 +20,7 @@ import (
 func (r *AgentReconciler) checkParameters(ctx context.Context, a *v1alpha1.Agent, models finding) (finding, error) {
 	var wrong []string
 	for i, m := range a.Spec.Models {
-		p, err := r.Sharing.Provider(ctx, r.get, m.ProviderRef, a.Namespace)
+		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), m.ProviderRef, a.Namespace)
 		if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 			continue // the finding about the models names it
 		} else if err != nil {

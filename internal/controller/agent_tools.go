@@ -73,7 +73,7 @@ func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (
 // addServer adds the tools that a ToolServer offers.
 func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, entry *v1alpha1.AgentTool) error {
 	name := entry.ServerRef.String()
-	s, err := r.Sharing.ToolServer(ctx, r.get, *entry.ServerRef, found.agent.Namespace)
+	s, err := r.Sharing.ToolServer(ctx, sharing.From(r.Client), *entry.ServerRef, found.agent.Namespace)
 	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
 		found.refusedServers = append(found.refusedServers, refused.Error())
 		return nil
@@ -149,7 +149,7 @@ func matchingTools(tools []tool.Tool, patterns []string) []tool.Tool {
 // pinned returns the tools that the Agent's profile pins. If there is no profile, it returns none: another
 // condition reports that.
 func (r *AgentReconciler) pinned(ctx context.Context, a *v1alpha1.Agent) ([]string, error) {
-	p, err := r.Sharing.Profile(ctx, r.get, a.Spec.PromptProfileRef, a.Namespace)
+	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), a.Spec.PromptProfileRef, a.Namespace)
 	if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 		return nil, nil
 	}

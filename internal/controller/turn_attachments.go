@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
@@ -26,11 +25,8 @@ func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Tur
 			return err.Error(), nil //nolint:nilerr // because the error is the answer
 		}
 	}
-	get := func(ctx context.Context, key client.ObjectKey, o client.Object) error {
-		return r.Client.Get(ctx, key, o)
-	}
 	err := translate.CheckAttachments(t, a, func(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
-		p, err := r.Sharing.Provider(ctx, get, ref, t.Namespace)
+		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, t.Namespace)
 		if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 			return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 		}

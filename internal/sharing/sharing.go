@@ -82,7 +82,7 @@ func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.Al
 	}
 	selector, err := allowed.Selector.Selector()
 	if err != nil {
-		return false, nil //nolint:nilerr // because the check of the object reports it
+		return false, nil //nolint:nilerr // because it is no consent; only the owner could correct it
 	}
 	has, err := c.labelsOf(ctx, from)
 	return err == nil && selector.Matches(has), err
@@ -122,8 +122,13 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (labels.Set, error)
 	return has, nil
 }
 
-// Reader reads an object, like the Get of a client.Reader.
+// Reader reads an object. Its error satisfies apierrors.IsNotFound if the object does not exist.
 type Reader func(ctx context.Context, key client.ObjectKey, o client.Object) error
+
+// From returns a Reader that gets objects from a client.
+func From(c client.Reader) Reader {
+	return func(ctx context.Context, key client.ObjectKey, o client.Object) error { return c.Get(ctx, key, o) }
+}
 
 // Provider reads a ModelProvider for a namespace. If the reference means an object of that namespace, it returns the
 // error of the reader. Otherwise it returns a *RefusedError if the object does not exist or may not be used.
