@@ -94,6 +94,8 @@ type LabelSelector struct {
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(key, size(key) > 0 && size(key) <= 317)",message="the name of a label
 	// +  must have 1 to 317 characters"
+	// +kubebuilder:validation:XValidation:rule="self.all(key, size(key) > 317 || !format.qualifiedName().validate(key).hasValue())",
+	// + message="the name of a label must be valid, such as team or example.com/team"
 	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
 
 	// matchExpressions are requirements on labels, 1 to 16.
@@ -106,6 +108,8 @@ type LabelSelector struct {
 
 // LabelValue is the value of a label, at most 63 characters.
 // +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:XValidation:rule="!format.labelValue().validate(self).hasValue()",message="the value of a label
+// +  must consist of letters, digits, '-', '_' and '.', starting and ending with a letter or digit"
 type LabelValue string
 
 // LabelRequirement is a requirement on one label.
@@ -116,6 +120,8 @@ type LabelRequirement struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="!format.qualifiedName().validate(self).hasValue()",message="key must be the
+	// +  name of a label, such as team or example.com/team"
 	Key string `json:"key"`
 
 	// operator is In, NotIn, Exists or DoesNotExist.

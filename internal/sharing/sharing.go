@@ -82,7 +82,7 @@ func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.Al
 	}
 	selector, err := allowed.Selector.Selector()
 	if err != nil {
-		return false, nil //nolint:nilerr // because it is no consent; only the owner could correct it
+		return false, nil //nolint:nilerr // because the schema refuses such selectors, and they are no consent
 	}
 	has, err := c.labelsOf(ctx, from)
 	return err == nil && selector.Matches(has), err
