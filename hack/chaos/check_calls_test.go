@@ -234,11 +234,12 @@ func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 		},
 		"Forged": {
 			"an approval that the API server has not", func(e *evidence) { delete(e.Decided, uid+"/2/d") },
-			approvedOnly, `the API server has ""`,
+			approvedOnly, `the decision at the API server is ""`,
 		},
 		"Overruled": {
 			"a denial that the journal records as an approval",
-			func(e *evidence) { e.Decided[uid+"/2/d"] = v1alpha1.ApprovalDenied }, approvedOnly, `the API server has "Denied"`,
+			func(e *evidence) { e.Decided[uid+"/2/d"] = v1alpha1.ApprovalDenied }, approvedOnly,
+			`the decision at the API server is "Denied"`,
 		},
 		"AskedTwice": {
 			"an approval that was requested twice",
