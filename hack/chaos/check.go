@@ -140,7 +140,7 @@ func (c *checker) checkStatus(t *v1alpha1.Turn, h *history) {
 	}
 	count := func(n int) int32 { return int32(n) } //nolint:gosec // because a Turn of the test has a few steps
 	want := v1alpha1.StepCounts{
-		Count: count(len(h.steps)), Resumes: count(max(0, h.runs-1-h.parked)), UnknownOutcomes: count(len(h.unknown())),
+		Count: count(len(h.steps)), Resumes: count(max(0, h.runs-1-h.parked)), UnknownOutcomes: count(len(h.unknownCalls())),
 		Compactions: count(h.compactions),
 	}
 	for _, r := range h.requests {

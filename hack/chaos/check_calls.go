@@ -25,7 +25,7 @@ func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
 		}
 	}
 	c.UnknownTold += len(said)
-	if got, want := slices.Sorted(maps.Keys(said)), h.unknown(); !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(said)), h.unknownCalls(); !slices.Equal(got, want) {
 		c.wrong(knownOutcomes, t.Name, "the model saw %d unknown outcomes, want %d: %q, want %q", len(got), len(want), got, want)
 	}
 }
@@ -34,7 +34,7 @@ func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
 func (c *checker) unknownInSession(t *v1alpha1.Turn, callID string) bool {
 	return slices.ContainsFunc(c.evidence.Turns, func(e turnEvidence) bool {
 		return t.Spec.SessionRef != nil && e.Turn.Spec.SessionRef != nil && *t.Spec.SessionRef == *e.Turn.Spec.SessionRef &&
-			slices.Contains(readHistory(string(e.Turn.UID), e.Entries).unknown(), callID)
+			slices.Contains(readHistory(string(e.Turn.UID), e.Entries).unknownCalls(), callID)
 	})
 }
 

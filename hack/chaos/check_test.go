@@ -231,7 +231,7 @@ func TestABudgetEqualsTheUsageOfItsTurns(t *testing.T) {
 	}
 }
 
-// rewrite replaces the journal of the story with the result of change, and gives the entries new numbers and times.
+// rewrite replaces the journal of the story with the result of change, and numbers the entries again.
 func rewrite(e *evidence, change func([]journal.Entry) []journal.Entry) {
 	entries := change(slices.Clone(e.Turns[0].Entries))
 	for i := range entries {
@@ -352,7 +352,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			func(e *evidence) { e.Asked[3].Unknown = []string{"c"} }, knownOutcomes, "saw 2 unknown outcomes, want 1",
 		},
 		"Pretended": {
-			"a result of a call that was cut off", func(e *evidence) { e.Turns[0].Entries[9] = story14() },
+			"a result of a call that was cut off", func(e *evidence) { e.Turns[0].Entries[9] = successOfB() },
 			knownOutcomes, "was not in flight",
 		},
 		"Overcautious": {
@@ -413,10 +413,10 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			"an entry that cannot be read", func(e *evidence) { e.Turns[0].Entries[4].Payload = []byte("{") },
 			wholeJournals, "cannot be read",
 		},
-		"RefusedCall": {"a call that was refused", func(e *evidence) {
+		"RefusedWithoutCause": {"a call that was refused", func(e *evidence) {
 			rewrite(e, insert(14, 3, func(s *scribe) { s.finish(2, "d", "count", loop.Refused) }))
 		}, wholeJournals, "was Refused"},
-		"FailedCall": {"a call that failed", func(e *evidence) {
+		"FailedWithoutCause": {"a call that failed", func(e *evidence) {
 			e.Turns[0].Entries[13].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[13].Payload), "Succeeded", "Failed", 1))
 		}, knownOutcomes, "has failed"},
 	} {
@@ -431,8 +431,8 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 	}
 }
 
-// story14 returns an entry in which call b succeeded, to replace the one with the unknown outcome.
-func story14() journal.Entry {
+// successOfB returns an entry in which call b succeeded, to replace the one with the unknown outcome.
+func successOfB() journal.Entry {
 	s := &scribe{epoch: 3, entries: make([]journal.Entry, 9)}
 	s.finish(1, "b", "count", loop.Succeeded)
 	return s.entries[9]

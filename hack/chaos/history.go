@@ -288,8 +288,8 @@ func (h *history) failed(e journal.Entry, a loop.FailedRequest) {
 	}
 }
 
-// unknown returns the sorted IDs of the calls whose outcome is unknown.
-func (h *history) unknown() []string {
+// unknownCalls returns the sorted IDs of the calls whose outcome is unknown.
+func (h *history) unknownCalls() []string {
 	var ids []string
 	for _, f := range h.finishes {
 		if f.Outcome == loop.Unknown {

@@ -94,7 +94,7 @@ func (p *Policy) CheckRequester(ctx context.Context, created time.Time) (why str
 	case err != nil:
 		return "", err
 	case f.wrong != "":
-		return "Capstan cannot confirm that the API server checks who asks: " + f.wrong +
+		return "Capstan cannot confirm that the API server checks who asks, because " + f.wrong +
 			". A Turn that was not checked does not count later either: create a new Turn then", nil
 	case created.Before(f.since):
 		return fmt.Sprintf("the API server has checked who asks only since %s (ValidatingAdmissionPolicy %s), and the Turn is older: "+
@@ -117,7 +117,7 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 		return nil, "", err
 	}
 	if f.wrong != "" {
-		return nil, unused(made, "Capstan cannot confirm that the API server checks who decides: "+f.wrong+
+		return nil, unused(made, "Capstan cannot confirm that the API server checks who decides, because "+f.wrong+
 			". A ToolApproval that was not checked does not count later either: decide again then"), nil
 	}
 	var early []v1alpha1.ToolApproval

@@ -153,12 +153,12 @@ func (r Rules) Refusal(d *v1alpha1.ToolApprovalSpec) string {
 	if !r.Approval.ForbidRequester || d.Decision != v1alpha1.ApprovalApproved {
 		return ""
 	}
-	const rule = "Agent %q has approval.forbidRequester: the requester of a Turn must not approve its calls"
+	const rule = "Agent %q forbids requesters to approve their own calls (approval.forbidRequester)"
 	switch {
 	case r.Requester == "":
 		return fmt.Sprintf(rule+", and this Turn has no requester (spec.requestedBy): create a new Turn with one", r.Agent)
 	case r.Requester == d.DecidedBy:
-		return fmt.Sprintf(rule+", and %q asked for this one: %s must decide", r.Agent, r.Requester, r.who())
+		return fmt.Sprintf(rule+", and %q is the requester of this Turn; %s must decide", r.Agent, r.Requester, r.who())
 	case r.Unchecked != "":
 		return fmt.Sprintf(rule+", and %s", r.Agent, r.Unchecked)
 	}

@@ -22,7 +22,7 @@ func TestWhoseDecisionsCount(t *testing.T) {
 	const approved, denied = v1alpha1.ApprovalApproved, v1alpha1.ApprovalDenied
 	fourEyes := &v1alpha1.AgentApproval{ForbidRequester: true}
 	leads := &v1alpha1.AgentApproval{Approvers: &v1alpha1.Approvers{Users: []string{"grace"}, Groups: []string{"leads"}}}
-	const rule = `Agent "support" has approval.forbidRequester: the requester of a Turn must not approve its calls, and `
+	const rule = `Agent "support" forbids requesters to approve their own calls (approval.forbidRequester), and `
 	for name, tc := range map[string]struct {
 		reason    string
 		approval  *v1alpha1.AgentApproval
@@ -38,11 +38,11 @@ func TestWhoseDecisionsCount(t *testing.T) {
 		"denial of one's own call": {reason: "it does no harm", approval: fourEyes, requester: "ada", decision: denied, by: "ada"},
 		"approval of one's own call": {
 			"these are two eyes", fourEyes, "ada", "", approved, "ada", nil,
-			rule + `"ada" asked for this one: another approver must decide`,
+			rule + `"ada" is the requester of this Turn; another approver must decide`,
 		},
 		"approval of one's own call, and nothing is checked": {
 			"it never counts", fourEyes, "ada", "it is not installed", approved, "ada", nil,
-			rule + `"ada" asked for this one: another approver must decide`,
+			rule + `"ada" is the requester of this Turn; another approver must decide`,
 		},
 		"the requester may be forged": {
 			"grace may have asked", fourEyes, "ada", "it is not installed", approved, "grace", nil, rule + "it is not installed",
@@ -67,7 +67,7 @@ func TestWhoseDecisionsCount(t *testing.T) {
 			"the message names both",
 			&v1alpha1.AgentApproval{ForbidRequester: true, Approvers: &v1alpha1.Approvers{Users: []string{"a", "b", "c", "d"}}},
 			"a", "", approved, "a", nil,
-			rule + `"a" asked for this one: users "a", "b", "c" and 1 more (not the requester) must decide`,
+			rule + `"a" is the requester of this Turn; users "a", "b", "c" and 1 more (not the requester) must decide`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestRequestersCountOnlyWithTheirPolicy(t *testing.T) {
 	api := fake.NewClientset().AdmissionregistrationV1()
 	p := NewRequesterPolicy(DefaultRequesterPolicy, api, func() time.Time { return now }, logr.Discard())
 	got, err := p.CheckRequester(t.Context(), now)
-	want := "Capstan cannot confirm that the API server checks who asks: the ValidatingAdmissionPolicy " +
+	want := "Capstan cannot confirm that the API server checks who asks, because the ValidatingAdmissionPolicy " +
 		"capstan-requesters is not installed: install it with kubectl apply -k config/policy, or with the chart and " +
 		"requesterPolicy.install=true, under the name in --requester-policy. A Turn that was not checked does not count " +
 		"later either: create a new Turn then"

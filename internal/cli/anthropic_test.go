@@ -71,8 +71,8 @@ func TestAgentOnAnthropic(t *testing.T) {
 		return *turnOf(t, got.mustEnd(t, exit.OK).out)
 	}
 	first := run("first")
-	if tools.calls() != "1042" || first.Status.Result.Text != "Done." {
-		t.Errorf("want ticket 1042 closed once and the answer, have %q and %q", tools.calls(), first.Status.Result.Text)
+	if tools.closedTickets() != "1042" || first.Status.Result.Text != "Done." {
+		t.Errorf("want ticket 1042 closed once and the answer, have %q and %q", tools.closedTickets(), first.Status.Result.Text)
 	}
 	// Each request has 9 new, 20 written and 100 cached input tokens, and 4 output tokens.
 	want := &v1alpha1.Usage{

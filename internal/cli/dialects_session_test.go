@@ -68,8 +68,8 @@ func TestSessionOnEachDialect(t *testing.T) {
 				return turnOf(t, got.mustEnd(t, exit.OK).out)
 			}
 			first, second := run("first"), run("second")
-			if answer := first.Status.Result.Text; answer != "Done." || tools.calls() != "1042,1042" {
-				t.Errorf("want the answer, and a call in each Turn, have %q and %q", answer, tools.calls())
+			if answer := first.Status.Result.Text; answer != "Done." || tools.closedTickets() != "1042,1042" {
+				t.Errorf("want the answer, and a call in each Turn, have %q and %q", answer, tools.closedTickets())
 			}
 			var answer struct{ ID int }
 			if got := second.Status.Result.Data; got == nil || json.Unmarshal(got.Raw, &answer) != nil || answer.ID != 1042 {

@@ -511,8 +511,8 @@ func TestAgentOnEachDialect(t *testing.T) {
 					t.Fatalf("the server refused a request: %s", strings.Join(problems, "; "))
 				}
 				turn := turnOf(t, got.mustEnd(t, run.code).out)
-				if tools.calls() != "1042" || turn.Status.Result.Text != "Done." {
-					t.Errorf("want ticket 1042 closed once and the answer, have %q and %q", tools.calls(), turn.Status.Result.Text)
+				if tools.closedTickets() != "1042" || turn.Status.Result.Text != "Done." {
+					t.Errorf("want ticket 1042 closed once and the answer, have %q and %q", tools.closedTickets(), turn.Status.Result.Text)
 				}
 			})
 		}

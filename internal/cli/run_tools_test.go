@@ -30,8 +30,8 @@ func TestRunCallsTheToolsOfAServer(t *testing.T) {
 	tools := serveTools(t, "")
 	got := capstan(t, "run", "-f", withTools(t, tools.url, "").written(t, url), "-o", "json").mustEnd(t, exit.OK)
 	turn := turnOf(t, got.out)
-	if tools.calls() != "1042" || !strings.Contains(turn.Status.Result.Text, "Ticket 1042 is closed.") {
-		t.Errorf("want ticket 1042 closed once, have %q and the answer %q", tools.calls(), turn.Status.Result.Text)
+	if tools.closedTickets() != "1042" || !strings.Contains(turn.Status.Result.Text, "Ticket 1042 is closed.") {
+		t.Errorf("want ticket 1042 closed once, have %q and the answer %q", tools.closedTickets(), turn.Status.Result.Text)
 	}
 	calls := turn.Status.ToolCalls
 	if len(calls) != 1 || calls[0].Name != "close_ticket" || calls[0].Outcome != v1alpha1.ToolCallSucceeded || calls[0].CallID != "call_1" {
@@ -55,9 +55,9 @@ func TestRunWithApproveFlag(t *testing.T) {
 			got := capstan(t, "run", "-f", withTools(t, tools.url, approved).written(t, url), "-o", "json", "--approve",
 				tc.mode).mustEnd(t, exit.OK)
 			record := turnOf(t, got.out).Status.ToolCalls[0]
-			if tools.calls() != tc.closed || string(record.Outcome) != tc.outcome || record.DecidedBy != "local user" {
+			if tools.closedTickets() != tc.closed || string(record.Outcome) != tc.outcome || record.DecidedBy != "local user" {
 				t.Errorf("%s: want %q closed and the outcome %s by the local user, have %q and %+v", tc.reason, tc.closed,
-					tc.outcome, tools.calls(), record)
+					tc.outcome, tools.closedTickets(), record)
 			}
 		})
 	}
@@ -86,8 +86,8 @@ func TestRunAsksAtATerminal(t *testing.T) {
 			tools := serveTools(t, "")
 			dir := withTools(t, tools.url, approved).written(t, url)
 			got := call{terminal: true, stdin: tc.typed, env: dumb}.run(t.Context(), "run", "-f", dir).mustEnd(t, tc.code)
-			if tools.calls() != tc.closed {
-				t.Errorf("%s: want %q closed, have %q", tc.reason, tc.closed, tools.calls())
+			if tools.closedTickets() != tc.closed {
+				t.Errorf("%s: want %q closed, have %q", tc.reason, tc.closed, tools.closedTickets())
 			}
 			mustSay(t, got.err, tc.want, "  tool     close_ticket\n", "  call     call_1\n",
 				"arguments\n| {\n|   \"id\": \"1042\",\n|   \"note\": \"a\\nb\"\n| }\napprove? [y/N] ")
@@ -113,14 +113,14 @@ func TestWaitingTurnContinuesLater(t *testing.T) {
 			}
 		}
 	}
-	if tools.calls() != "" || model.Stats().Requests != 1 {
-		t.Errorf("want one request and no call, have %d and %q", model.Stats().Requests, tools.calls())
+	if tools.closedTickets() != "" || model.Stats().Requests != 1 {
+		t.Errorf("want one request and no call, have %d and %q", model.Stats().Requests, tools.closedTickets())
 	}
 	later := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f", dir,
 		"--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, later.err, "The Turn continued from its journal.")
-	if tools.calls() != "1042" || model.Stats().Requests != 2 {
-		t.Errorf("want the call made once, and nothing asked again, have %q and %d requests", tools.calls(), model.Stats().Requests)
+	if tools.closedTickets() != "1042" || model.Stats().Requests != 2 {
+		t.Errorf("want the call made once, and nothing asked again, have %q and %d requests", tools.closedTickets(), model.Stats().Requests)
 	}
 }
 
@@ -134,8 +134,8 @@ func TestRunIsInterruptedDuringQuestion(t *testing.T) {
 	defer typed.Close() //nolint:errcheck // because a pipe closes without fail
 	got := call{terminal: true, in: hooked{typing, cancel}, env: map[string]string{"TERM": "dumb"}}.run(ctx, "run", "-f", dir)
 	got.mustEnd(t, exit.Interrupted)
-	if tools.calls() != "" {
-		t.Errorf("want nothing closed, have %q", tools.calls())
+	if tools.closedTickets() != "" {
+		t.Errorf("want nothing closed, have %q", tools.closedTickets())
 	}
 }
 
@@ -181,8 +181,8 @@ func TestRunAsksAboutCallsOfSubAgents(t *testing.T) {
 	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
 	got := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), args...).mustEnd(t, exit.OK)
 	turn := turnOf(t, got.out)
-	if tools.calls() != "1042" || model.Stats().Requests != 4 {
-		t.Errorf("want the ticket closed once by 4 requests, have %q by %d", tools.calls(), model.Stats().Requests)
+	if tools.closedTickets() != "1042" || model.Stats().Requests != 4 {
+		t.Errorf("want the ticket closed once by 4 requests, have %q by %d", tools.closedTickets(), model.Stats().Requests)
 	}
 	record := turn.Status.ToolCalls[0]
 	if !strings.HasPrefix(record.Turn, "first-") || turn.Status.SubAgentUsage == nil || turn.Status.SubAgentUsage.TotalTokens == 0 {
@@ -232,8 +232,8 @@ func TestTokenOfToolServerComesFromSecret(t *testing.T) {
 	mustSay(t, missing.err, "tools.yaml: ToolServer default/tickets: ", "or pass it with --env-secret tickets/token=ENVVAR")
 	c := call{env: map[string]string{"TICKETS": key}}
 	got := c.run(t.Context(), "run", "-f", dir, "--env-secret", "tickets/token=TICKETS").mustEnd(t, exit.OK)
-	if tools.calls() != "1042" || strings.Contains(got.out+got.err, key) {
-		t.Errorf("want the call made and the token shown nowhere, have %q and:\n%s", tools.calls(), got.err)
+	if tools.closedTickets() != "1042" || strings.Contains(got.out+got.err, key) {
+		t.Errorf("want the call made and the token shown nowhere, have %q and:\n%s", tools.closedTickets(), got.err)
 	}
 }
 
@@ -351,7 +351,7 @@ func TestLateDecisionIsADenial(t *testing.T) {
 	// Each call of the tests' clock adds half a second.
 	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, late.err, "The request for approval of the call call_1 of step 1 has expired: the call is denied\n")
-	if tools.calls() != "" {
-		t.Errorf("want nothing closed, have %q", tools.calls())
+	if tools.closedTickets() != "" {
+		t.Errorf("want nothing closed, have %q", tools.closedTickets())
 	}
 }

@@ -19,8 +19,8 @@ type toolServer struct {
 	closed []string
 }
 
-// calls returns the tickets that were closed.
-func (s *toolServer) calls() string {
+// closedTickets returns the tickets that were closed.
+func (s *toolServer) closedTickets() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.closed, ",")

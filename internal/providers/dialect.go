@@ -96,7 +96,7 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 		return d
 	}
 	if r.OutputLimit != "" {
-		d.MaxTokens = r.OutputLimit == v1alpha1.OutputLimitMaxTokens
+		d.UseMaxTokens = r.OutputLimit == v1alpha1.OutputLimitMaxTokens
 	}
 	if place, ok := systemPlaces[r.SystemMessages]; ok {
 		d.System = place

@@ -82,7 +82,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			const waits = "a call of tool delete requires approval: run capstan approve delete or capstan deny " +
 				"delete; ToolApproval early is not used: "
 			says(ctx, s, &v1alpha1.Turn{}, "delete", message,
-				Equal(waits+"Capstan cannot confirm that the API server checks who decides: the ValidatingAdmissionPolicy "+name+
+				Equal(waits+"Capstan cannot confirm that the API server checks who decides, because the ValidatingAdmissionPolicy "+name+
 					" is not installed: install it with kubectl apply -k config/policy, or with the chart and "+
 					"approvalPolicy.install=true, under the name in --approval-policy. "+
 					"A ToolApproval that was not checked does not count later either: decide again then"))
@@ -92,7 +92,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			By("binding nothing to the policy")
 			install(ctx, newPolicy(name))
 			says(ctx, s, &v1alpha1.Turn{}, "delete", message,
-				HavePrefix(waits+"Capstan cannot confirm that the API server checks who decides: the "+
+				HavePrefix(waits+"Capstan cannot confirm that the API server checks who decides, because the "+
 					"ValidatingAdmissionPolicyBinding "+name+" is not installed: "))
 
 			By("installing all of it")
@@ -134,7 +134,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
 		says(ctx, s, &v1alpha1.Turn{}, "delete", message, ContainSubstring(
-			"Capstan cannot confirm that the API server checks who decides: the manager may not get the ValidatingAdmissionPolicy "+
+			"Capstan cannot confirm that the API server checks who decides, because the manager may not get the ValidatingAdmissionPolicy "+
 				approvals.DefaultPolicy+": grant it the rule for this kind in config/rbac/role.yaml"))
 
 		s.mayGetPolicies(ctx)
@@ -195,7 +195,7 @@ var _ = Describe("The check of decisions", func() {
 			checked, why, err := check(ctx, []v1alpha1.ToolApproval{madeAt("x", now.Add(time.Hour))})
 			Expect(err).NotTo(HaveOccurred())
 			Expect(checked).To(BeEmpty())
-			Expect(why).To(And(HavePrefix("ToolApproval x is not used: Capstan cannot confirm that the API server checks who decides: "),
+			Expect(why).To(And(HavePrefix("ToolApproval x is not used: Capstan cannot confirm that the API server checks who decides, because "),
 				ContainSubstring(want)))
 		},
 		Entry("because it allows requests that it cannot evaluate",

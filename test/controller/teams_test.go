@@ -158,8 +158,8 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		decides(ada)
 		says(ctx, helpdesk, &v1alpha1.Turn{}, "delete", message, And(
 			ContainSubstring("is not used: Agent "),
-			ContainSubstring(`has approval.forbidRequester: the requester of a Turn must not approve its calls, and "`+ada.user+
-				`" asked for this one: another approver must decide`)))
+			ContainSubstring(`forbids requesters to approve their own calls (approval.forbidRequester), and "`+ada.user+
+				`" is the requester of this Turn; another approver must decide`)))
 		Expect(calls.Load()).To(BeZero())
 
 		By("letting another person approve")

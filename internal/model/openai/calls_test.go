@@ -175,7 +175,7 @@ func TestToolCalls(t *testing.T) {
 			"", "",
 			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}},
 		},
-		"same kilobyte": {
+		"same first 1,024 characters": {
 			"very long IDs are replaced",
 			[]string{callPart(0, strings.Repeat("x", 1024)+"1", "count", `1`), callPart(1, strings.Repeat("x", 1024)+"2", "list", `2`)},
 			"", "",

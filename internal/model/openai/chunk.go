@@ -93,8 +93,8 @@ func (c *chunk) failure(event []byte) json.RawMessage {
 	return nil
 }
 
-// news returns the new part of the answer in a choice.
-func (c *choice) news() *delta {
+// part returns the part of the answer in a choice: the new part of a stream, or the whole message.
+func (c *choice) part() *delta {
 	if c.Delta.Given {
 		return &c.Delta.Value
 	}

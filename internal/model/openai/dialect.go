@@ -11,8 +11,8 @@ import (
 
 // Dialect says how the requests to an endpoint are written. The zero value is the protocol as OpenAI defines it.
 type Dialect struct {
-	// MaxTokens sends the output limit as max_tokens instead of max_completion_tokens.
-	MaxTokens bool
+	// UseMaxTokens sends the output limit as max_tokens instead of max_completion_tokens.
+	UseMaxTokens bool
 	// System says where system messages may be.
 	System SystemPlace
 	// NoNames omits the names of system messages. Other messages never have names.
@@ -100,10 +100,10 @@ const Generic = "Generic"
 // generic is the dialect Generic. Chat templates of many models allow a single system message at the front: see
 // github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are refused by
 // Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
-var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
+var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
 
 // selfHosted is the dialect of self-hosted servers: generic, without service tiers.
-var selfHosted = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages}
+var selfHosted = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages}
 
 // The images and files that endpoints accept. PDFs are a part of the protocol, but few servers know them:
 // developers.openai.com/api/docs/guides/file-inputs.
@@ -154,19 +154,19 @@ var dialects = map[string]Dialect{
 
 	// It has no tiers: docs.cohere.com, compatibility API. Error for stream_options: strandsagents.com/docs, model
 	// provider Cohere.
-	"Cohere": {MaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, Accepts: anyImages},
+	"Cohere": {UseMaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, Accepts: anyImages},
 
 	// PDFs: openrouter.ai/docs/features/multimodal/pdfs. A model continues its reasoning only if it gets its own
 	// reasoning blocks back: openrouter.ai/docs/use-cases/reasoning-tokens.
 	"OpenRouter": {
-		MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails, Accepts: anyImagesAndPDFs,
+		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails, Accepts: anyImagesAndPDFs,
 	},
 
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225.
 	// Error 400 for a schema beside tools: github.com/vercel/ai/pull/16540.
 	// Error 400 for GIF: github.com/microsoft/vscode/issues/286628.
 	"Gemini": {
-		MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
+		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
 		Accepts: withoutGIF,
 	},
 
@@ -177,7 +177,7 @@ var dialects = map[string]Dialect{
 	// The seed has another name: github.com/simonw/llm-mistral/issues/2, and error 422 for the usual one:
 	// github.com/langchain-ai/langchain-azure/issues/82.
 	"Mistral": {
-		MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine,
+		UseMaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine,
 		Seed: SeedRandom, Tiers: noTiers, Accepts: anyImages,
 	},
 
@@ -187,7 +187,7 @@ var dialects = map[string]Dialect{
 	// Error 400 for schemas of answers: github.com/UKGovernmentBEIS/inspect_ai/issues/4916. It has neither a seed nor
 	// tiers: api-docs.deepseek.com, chat completion.
 	"DeepSeek": {
-		MaxTokens: true, NoNames: true, Returned: ReturnReasoningContent, ReturnedLasting: true,
+		UseMaxTokens: true, NoNames: true, Returned: ReturnReasoningContent, ReturnedLasting: true,
 		NoSchemas: true, Seed: SeedNone, Tiers: noTiers,
 	},
 
@@ -214,7 +214,7 @@ var dialects = map[string]Dialect{
 
 	// Claude refuses call IDs with other characters than letters, digits, '_' and '-': docs.aws.amazon.com,
 	// ToolUseBlock.
-	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages},
+	"Bedrock": {UseMaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages},
 }
 
 // hosts are the hosts whose dialect is certain.

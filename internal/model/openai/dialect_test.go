@@ -26,8 +26,8 @@ func TestSwitchesOfADialect(t *testing.T) {
 		member          string
 		with, otherwise string
 	}{
-		"max_tokens":            {openai.Dialect{MaxTokens: true}, "max_tokens", "64", ""},
-		"max_completion_tokens": {openai.Dialect{MaxTokens: true}, "max_completion_tokens", "", "64"},
+		"max_tokens":            {openai.Dialect{UseMaxTokens: true}, "max_tokens", "64", ""},
+		"max_completion_tokens": {openai.Dialect{UseMaxTokens: true}, "max_completion_tokens", "", "64"},
 		"stream options":        {openai.Dialect{NoStreamOptions: true}, "stream_options", "", `{"include_usage":true}`},
 		"no parallel calls":     {openai.Dialect{ParallelCalls: &off}, "parallel_tool_calls", "false", ""},
 		"parallel calls":        {openai.Dialect{ParallelCalls: &on}, "parallel_tool_calls", "true", ""},

@@ -90,7 +90,7 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 				Message: `provider "demo": the content filter refused the request`, Said: `No.`,
 			},
 		},
-		"server error": {"5xx passes", `rules: [{fault: {status: 503, message: Busy.}}]`, nil, errorParts{
+		"server error": {"a failure of the server may be over soon", `rules: [{fault: {status: 503, message: Busy.}}]`, nil, errorParts{
 			Kind:    model.Overloaded,
 			Message: `provider "demo": the endpoint failed (HTTP 503)`, Said: `Busy.`,
 		}},

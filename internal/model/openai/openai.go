@@ -100,18 +100,18 @@ func (d *decoder) add(c *chunk, in *endpoint.Answer) {
 			continue
 		}
 		in.Count(choice.Usage.Value.tokens())
-		news := choice.news()
-		in.AddText(news.Content.text)
-		in.AddReasoning(news.reasoning())
-		in.AddRefusal(news.Refusal.Value)
-		for _, piece := range news.calls() {
+		part := choice.part()
+		in.AddText(part.Content.text)
+		in.AddReasoning(part.reasoning())
+		in.AddRefusal(part.Refusal.Value)
+		for _, piece := range part.calls() {
 			if d.dialect.Returned != ReturnSignatures {
 				piece.Data = ""
 			}
 			in.AddCall(piece)
 		}
 		if d.dialect.Returned == ReturnReasoningDetails {
-			for _, piece := range news.ReasoningDetails.Value {
+			for _, piece := range part.ReasoningDetails.Value {
 				d.details.add(piece, in.KeepData)
 			}
 		}

@@ -104,7 +104,7 @@ func parametersOf(req *model.Request, d *Dialect) api.ChatCompletionRequest {
 	if !d.NoStreamOptions {
 		out.StreamOptions = &api.StreamOptions{IncludeUsage: true}
 	}
-	if n := req.Parameters.MaxOutputTokens; n != nil && d.MaxTokens {
+	if n := req.Parameters.MaxOutputTokens; n != nil && d.UseMaxTokens {
 		out.MaxTokens = *n //nolint:staticcheck // because many servers know only the older name
 	} else if n != nil {
 		out.MaxCompletionTokens = *n
