@@ -20,7 +20,7 @@ type attacker struct {
 	api       client.Client
 	namespace string
 	size      int
-	server    *hostile.Server
+	server    *hostile.Remote
 }
 
 // create creates n objects, at most perSecond of them in a second. If perSecond is 0, only the API server limits

@@ -23,10 +23,10 @@ import (
 	"github.com/capstan-dev/capstan/test/harness"
 )
 
-// TestMain lets the executable of the test run as the floor, the bare client-go program. The executable of the
-// benchmark does the same.
+// TestMain lets the executable of the test run as the floor, the bare client-go program, and as the servers of an
+// attacker. The executable of the benchmark does the same.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == floorCommand {
+	if len(os.Args) > 1 && (os.Args[1] == floorCommand || os.Args[1] == hostileCommand) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 		stop()

@@ -30,11 +30,16 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/capstan-dev/capstan/hack/bench/hostile"
 )
 
 // floorCommand is the argument that makes this program run as the floor, the bare client-go program that the manager
 // is compared with.
 const floorCommand = "floor"
+
+// hostileCommand is the argument that makes this program run as the servers of an attacker.
+const hostileCommand = "hostile"
 
 // options holds the values of the flags.
 type options struct {
@@ -94,8 +99,11 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	// The benchmark gets everything that it needs to know as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
-	if len(args) > 0 && args[0] == floorCommand {
+	switch {
+	case len(args) > 0 && args[0] == floorCommand:
 		return runFloor(ctx, args[1:])
+	case len(args) > 0 && args[0] == hostileCommand:
+		return hostile.Serve(ctx, os.Stdin, out)
 	}
 	o, err := parse(args, progress)
 	if err != nil {

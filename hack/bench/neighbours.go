@@ -133,7 +133,11 @@ func (n *neighbourhood) measureAttack(ctx context.Context, a attack, try int) (r
 		name = fmt.Sprintf("%s-%d", a.name, try)
 	}
 	dir := filepath.Join(n.dir, "neighbours", name)
-	hostileServer, err := hostile.New(ctx)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("failed to find this program's own file: %w", err)
+	}
+	hostileServer, err := hostile.Start(ctx, self, hostileCommand)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +207,10 @@ func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker,
 	result.Restarts, peak = k.counts()
 	result.PeakMiB = mebibytes(peak.resident)
 	result.Scrape = scrapeOnce(ctx, metricsURL)
-	requests, sent := tenant.server.Stats()
+	requests, sent, err := tenant.server.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
 	result.Requests, result.SentMiB = requests, mebibytes(uint64(sent)) //nolint:gosec // because a count of bytes is not negative
 	kills, err := n.group.kills()
 	result.OutOfMemoryKills = kills - killsBefore

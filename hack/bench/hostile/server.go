@@ -5,6 +5,7 @@ package hostile
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,8 @@ import (
 
 // Server serves all endpoints of this package on free ports of 127.0.0.1. It is safe for concurrent use.
 type Server struct {
-	url       string
+	Endpoints
+
 	web       *http.Server
 	tarpit    net.Listener
 	done      sync.WaitGroup
@@ -41,7 +43,7 @@ func New(ctx context.Context) (*Server, error) {
 	if s.tarpit, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return nil, errors.Join(fmt.Errorf("failed to start the tarpit: %w", err), listener.Close())
 	}
-	s.url = "http://" + listener.Addr().String()
+	s.Endpoints = Endpoints{URL: "http://" + listener.Addr().String(), TarpitURL: "http://" + s.tarpit.Addr().String()}
 	s.web = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
 	s.done.Go(func() { _ = s.web.Serve(listener) }) // always http.ErrServerClosed
 	s.done.Go(s.serveTarpit)
@@ -64,59 +66,6 @@ func (s *Server) Close() error {
 // bodies of the responses.
 func (s *Server) Stats() (requests, sentBytes int64) { return s.requests.Load(), s.sent.Load() }
 
-// The endpoints for models. Each is the base URL of a ModelProvider.
-
-// Answering returns the URL of a model that answers with a short text after a latency.
-func (s *Server) Answering(latency time.Duration) string {
-	return fmt.Sprintf("%s/answering/%d/v1", s.url, latency.Milliseconds())
-}
-
-// Talking returns the URL of a model whose replies are close to 1 MiB of random text and call the tool "note", so
-// that the conversation continues.
-func (s *Server) Talking() string { return s.url + "/talking/v1" }
-
-// Writing returns the URL of a model whose answers are close to 1 MiB of random text.
-func (s *Server) Writing() string { return s.url + "/writing/v1" }
-
-// Commenting returns the URL of a model that sends an SSE comment each second and never answers.
-func (s *Server) Commenting() string { return s.url + "/commenting/v1" }
-
-// Bombing returns the URL of a model that sends 256 MiB of tiny events, compressed to less than 1 MiB.
-func (s *Server) Bombing() string { return s.url + "/bombing/v1" }
-
-// Flooding returns the URL of a model that sends 256 MiB of tiny events without compression.
-func (s *Server) Flooding() string { return s.url + "/flooding/v1" }
-
-// Breaking returns the URL of a model that breaks off each reply after some tokens, except for models whose names
-// begin with WholeReplyPrefix.
-func (s *Server) Breaking() string { return s.url + "/breaking/v1" }
-
-// Calling returns the URL of a model whose replies call the tool "note" eight times at once.
-func (s *Server) Calling() string { return s.url + "/calling/v1" }
-
-// Refusing returns the URL of a model that refuses each request with an error of 1 MiB.
-func (s *Server) Refusing() string { return s.url + "/refusing/v1" }
-
-// The endpoints for tools. Each is the URL of an MCP server.
-
-// Listing returns the URL of the MCP server with this number. Its listing has close to 4 MiB.
-func (s *Server) Listing(number int) string { return fmt.Sprintf("%s/listing/%d", s.url, number) }
-
-// Noting returns the URL of an MCP server with one tool, "note".
-func (s *Server) Noting() string { return s.url + "/noting" }
-
-// Stalling returns the URL of an MCP server with one tool, "note", whose results stop after 250 KiB.
-func (s *Server) Stalling() string { return s.url + "/stalling" }
-
-// Notifying returns the URL of an MCP server with one tool, "note". In place of results it sends notices of 1 MiB
-// without end.
-func (s *Server) Notifying() string { return s.url + "/notifying" }
-
-// Tarpit returns the URL of the endpoint with this number, which accepts connections and never sends a byte.
-func (s *Server) Tarpit(number int) string {
-	return fmt.Sprintf("http://%s/%d", s.tarpit.Addr(), number)
-}
-
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	models := map[string]http.HandlerFunc{
@@ -136,6 +85,10 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("POST /stalling", s.mcp(one, stall))
 	mux.HandleFunc("POST /notifying", notifying(s.mcp(one, noted)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == statsPath {
+			_ = json.NewEncoder(w).Encode(stats{s.requests.Load(), s.sent.Load()}) // a client that is gone needs no figures
+			return
+		}
 		s.requests.Add(1)
 		mux.ServeHTTP(&counted{ResponseWriter: w, sent: &s.sent}, r)
 	})

@@ -65,8 +65,8 @@ func stall(w http.ResponseWriter, r *http.Request) {
 
 // notifying answers calls with a stream of notices that never ends, and lets next answer everything else.
 func notifying(next http.HandlerFunc) http.HandlerFunc {
-	notice := "event: message\ndata: " + `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` +
-		strings.Repeat("n", noticeBytes) + `"}}` + "\n\n"
+	notice := []byte("event: message\ndata: " + `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` +
+		strings.Repeat("n", noticeBytes) + `"}}` + "\n\n")
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || !bytes.Contains(body, []byte(`"tools/call"`)) {
@@ -76,7 +76,7 @@ func notifying(next http.HandlerFunc) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		for err == nil {
-			_, err = io.WriteString(w, notice)
+			_, err = w.Write(notice)
 		}
 	}
 }

@@ -1,0 +1,93 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// Remote is a Server in a process of its own. In the process that measures, its garbage and its thousands of streams
+// would delay the measurement. Its process has the lowest priority, because a real attacker has machines of their own.
+type Remote struct {
+	Endpoints
+
+	cmd *exec.Cmd
+	// stdin keeps the process running. The process ends when it is closed, and so also when this process ends.
+	stdin io.Closer
+}
+
+const (
+	statsPath = "/stats"
+	// lowestPriority is the priority that gets only the CPU time that no other process wants.
+	lowestPriority = 19
+)
+
+// stats are the figures of a server.
+type stats struct {
+	Requests  int64 `json:"requests"`
+	SentBytes int64 `json:"sentBytes"`
+}
+
+// Start starts a program that calls Serve, and returns when its server can be used.
+func Start(ctx context.Context, program string, args ...string) (r *Remote, err error) {
+	r = &Remote{cmd: exec.CommandContext(ctx, program, args...)}
+	r.cmd.Stderr = os.Stderr
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C in the terminal ends this process only, which closes r
+	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("failed to start the hostile server: %w", err)
+	}
+	out, err := r.cmd.StdoutPipe()
+	if err == nil {
+		err = r.cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to start the hostile server: %w", err)
+	}
+	if err := json.NewDecoder(out).Decode(&r.Endpoints); err != nil {
+		return nil, errors.Join(fmt.Errorf("failed to start the hostile server: %w", err), r.Close())
+	}
+	return r, nil
+}
+
+// Serve serves the endpoints of a new Server until stdin ends. It writes their addresses to stdout.
+func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowestPriority); err != nil {
+		return fmt.Errorf("failed to lower the priority of the hostile server: %w", err)
+	}
+	s, err := New(ctx)
+	if err != nil {
+		return err
+	}
+	if err = json.NewEncoder(stdout).Encode(s.Endpoints); err == nil {
+		_, err = io.Copy(io.Discard, stdin)
+	}
+	return errors.Join(err, s.Close())
+}
+
+// Stats returns the number of requests so far (for the tarpit: of connections) and the number of bytes in the bodies of
+// the responses.
+func (r *Remote) Stats(ctx context.Context) (requests, sentBytes int64, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL+statsPath, http.NoBody)
+	if err != nil {
+		return 0, 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, 0, fmt.Errorf("failed to read the figures of the hostile server: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // because it was only read
+	var got stats
+	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
+		return 0, 0, fmt.Errorf("failed to read the figures of the hostile server: %w", err)
+	}
+	return got.Requests, got.SentBytes, nil
+}
+
+// Close stops the server, breaks off all requests, and returns when its process has ended.
+func (r *Remote) Close() error { return errors.Join(r.stdin.Close(), r.cmd.Wait()) }
