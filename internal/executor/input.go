@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -79,7 +80,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		r.memory.read = true
 		return r.checkJournal(ctx, finding{entries, ended}, &in, agent)
 	}
-	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, e.Credentials.RedactFunc(t.Namespace)
+	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, fairgate.Fairly(ctx, e.Credentials.RedactFunc(t.Namespace))
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {
 		return nil, err

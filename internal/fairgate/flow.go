@@ -2,6 +2,7 @@ package fairgate
 
 import (
 	"context"
+	"io"
 	"time"
 )
 
@@ -11,6 +12,9 @@ const (
 	batch = 64
 	// batchTime is about how long a processor needs for a batch: 15 microseconds for each event of a model.
 	batchTime = time.Millisecond
+	// pieceBytes is the number of bytes that count as a piece of a stream: to receive and copy 256 KiB, a processor
+	// needs about as long as for a batch of events.
+	pieceBytes = 4 << 10
 )
 
 // Flow paces data that arrives in many small pieces, such as the events of an answer. Each piece needs a processor
@@ -38,4 +42,30 @@ func (f *Flow) Wait(ctx context.Context) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// Pace returns a reader of a body that paces its bytes as Flow paces pieces, so that bodies that arrive as fast as the
+// network allows do not keep all processors busy. Like Flow, it is for one goroutine.
+func Pace(ctx context.Context, body io.ReadCloser) io.ReadCloser {
+	if _, ok := ctx.Value(ticketKey{}).(ticket); !ok {
+		return body
+	}
+	return &pacedBody{ReadCloser: body, ctx: ctx}
+}
+
+// pacedBody is a body whose bytes are paced.
+type pacedBody struct {
+	io.ReadCloser
+	ctx   context.Context //nolint:containedctx // because the context belongs to the request
+	flow  Flow
+	bytes int // since the last piece
+}
+
+// Read reads, and then waits if that is due.
+func (b *pacedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	for b.bytes += n; b.bytes >= pieceBytes; b.bytes -= pieceBytes {
+		b.flow.Wait(b.ctx)
+	}
+	return n, err
 }

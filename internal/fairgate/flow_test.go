@@ -2,6 +2,8 @@ package fairgate
 
 import (
 	"context"
+	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +64,31 @@ func TestStreamsOfNamespacesTakeTurns(t *testing.T) {
 		synctest.Wait()
 		if g := processors.streams; g.free != 1 || len(g.inside) > 0 || len(g.waiting) > 0 {
 			t.Errorf("the gate remembers %+v", g)
+		}
+	})
+}
+
+func TestBodyIsPaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := NewProcessors(1).With(t.Context(), "a")
+		for name, tc := range map[string]struct {
+			ctx   context.Context
+			bytes int
+			want  time.Duration
+		}{
+			"short":        {ctx, batch*pieceBytes - 1, 0},
+			"one batch":    {ctx, batch * pieceBytes, batchTime},
+			"many":         {ctx, 10*batch*pieceBytes + 1, 10 * batchTime},
+			"no namespace": {t.Context(), 10 * batch * pieceBytes, 0},
+		} {
+			begun := time.Now()
+			body := Pace(tc.ctx, io.NopCloser(strings.NewReader(strings.Repeat("x", tc.bytes))))
+			if data, err := io.ReadAll(body); err != nil || len(data) != tc.bytes {
+				t.Errorf("%s: read %d bytes, %v; want %d", name, len(data), err, tc.bytes)
+			}
+			if got := time.Since(begun); got != tc.want {
+				t.Errorf("%s: %d bytes took %s, want %s", name, tc.bytes, got, tc.want)
+			}
 		}
 	})
 }

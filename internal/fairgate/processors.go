@@ -51,3 +51,12 @@ func AcquireProcessor(ctx context.Context, bytes int) (done func()) {
 	}
 	return func() { t.large.Leave(t.namespace) }
 }
+
+// Fairly returns a function that changes a large text when it is the turn of the context's namespace: see
+// AcquireProcessor. change must not wait for anything.
+func Fairly(ctx context.Context, change func(text string) string) func(text string) string {
+	return func(text string) string {
+		defer AcquireProcessor(ctx, len(text))()
+		return change(text)
+	}
+}

@@ -72,3 +72,24 @@ func TestHalfOfTheProcessorsAreForLargeWork(t *testing.T) {
 	done()
 	fairgate.AcquireProcessor(processors.With(t.Context(), "b"), 1<<20)()
 }
+
+func TestTextsAreChangedInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		processors := fairgate.NewProcessors(1)
+		upper := fairgate.Fairly(processors.With(t.Context(), "a"), strings.ToUpper)
+		leave := fairgate.AcquireProcessor(processors.With(t.Context(), "b"), 1<<20)
+		if got := upper("short"); got != "SHORT" {
+			t.Errorf("a short text became %q", got)
+		}
+		changed := make(chan string, 1)
+		go func() { changed <- upper(strings.Repeat("x", 1<<20)) }()
+		synctest.Wait()
+		if len(changed) != 0 {
+			t.Error("a large text did not wait for its turn")
+		}
+		leave()
+		if got := <-changed; got != strings.Repeat("X", 1<<20) {
+			t.Errorf("a large text became %d bytes, want them in upper case", len(got))
+		}
+	})
+}

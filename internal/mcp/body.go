@@ -23,7 +23,7 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength > 0 {
 		size = resp.ContentLength
 	}
-	in := paced{io.LimitReader(resp.Body, MaxResponseBytes+1), s.ex}
+	in := paced{io.LimitReader(fairgate.Pace(s.ctx, resp.Body), MaxResponseBytes+1), s.ex}
 	for body, reserved := make([]byte, 0, min(unreservedBytes, size)), false; ; {
 		n, err := in.Read(body[len(body):cap(body)])
 		switch body = body[:len(body)+n]; {
@@ -64,20 +64,31 @@ func (p *present) UnmarshalJSON([]byte) error {
 	return nil
 }
 
-// isResponse reports whether a message is the response to a request. It decodes a large message when it is the turn
-// of the context's namespace.
-func isResponse(ctx context.Context, message []byte, call jsonrpc.ID) bool {
+// envelope is the part of a JSON-RPC message that says what the message is.
+type envelope struct {
+	Version string  `json:"jsonrpc"`
+	RawID   any     `json:"id"`
+	Method  string  `json:"method"`
+	Result  present `json:"result"`
+	Error   present `json:"error"`
+
+	id jsonrpc.ID
+}
+
+// open decodes the envelope of a message. A large message is decoded when it is the turn of the context's namespace,
+// and only once, because a server may send any number of them. The error is errProtocol.
+func open(ctx context.Context, message []byte) (m envelope, err error) {
 	defer fairgate.AcquireProcessor(ctx, len(message))()
-	var m struct {
-		Version string  `json:"jsonrpc"`
-		ID      any     `json:"id"`
-		Method  present `json:"method"`
-		Result  present `json:"result"`
-		Error   present `json:"error"`
+	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {
+		return m, errProtocol
 	}
-	if err := json.Unmarshal(message, &m); err != nil || m.Version != "2.0" || bool(m.Method) || m.Result == m.Error {
-		return false
+	if m.id, err = jsonrpc.MakeID(m.RawID); err != nil || m.Method == "" && !m.id.IsValid() {
+		return m, errProtocol
 	}
-	id, err := jsonrpc.MakeID(m.ID)
-	return err == nil && id == call
+	return m, nil
+}
+
+// answers reports whether the message is the response to a request.
+func (m *envelope) answers(call jsonrpc.ID) bool {
+	return m.Method == "" && m.Result != m.Error && m.id == call
 }

@@ -93,37 +93,36 @@ func (s *stream) handle(data []byte) {
 	if len(data) == 0 {
 		return
 	}
-	if !s.standing && isResponse(s.ctx, data, s.call) {
+	m, err := open(s.ctx, data)
+	switch {
+	case err != nil && s.standing:
+		return
+	case err != nil:
+		s.abort(err)
+		return
+	case !s.standing && m.answers(s.call):
 		s.release()
 		s.ex.keep(data)
 		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, data), []byte("\n\n"))
 		s.done = true
 		return
 	}
-	message, err := jsonrpc.DecodeMessage(data)
-	if err != nil {
-		if !s.standing {
-			s.abort(errProtocol)
-		}
-		return
-	}
 	s.resumes = 0
 	if s.pause != nil {
 		s.pause.Reset()
 	}
-	m, ok := message.(*jsonrpc.Request)
 	switch {
-	case !ok: // the response to another request
-	case m.IsCall():
-		s.refuse(m)
+	case m.Method == "": // the response to another request
+	case m.id.IsValid():
+		s.refuse(&m)
 	case m.Method == "notifications/tools/list_changed":
 		s.wire.onChange()
 	}
 }
 
 // refuse replies to a request of the server. It serves only pings.
-func (s *stream) refuse(m *jsonrpc.Request) {
-	answer := &jsonrpc.Response{ID: m.ID, Result: json.RawMessage("{}")}
+func (s *stream) refuse(m *envelope) {
+	answer := &jsonrpc.Response{ID: m.id, Result: json.RawMessage("{}")}
 	if m.Method != "ping" {
 		answer.Result = nil
 		answer.Error = &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "this client serves no requests"}

@@ -4,6 +4,11 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // TestLargeNoticesAreNotKept checks that an event that no request has asked for takes little memory, because each
@@ -30,5 +35,63 @@ func TestLargeNoticesAreNotKept(t *testing.T) {
 				t.Errorf("the next event is %.40q, %v, want the small one", data, err)
 			}
 		})
+	}
+}
+
+// TestLargeNoticesTakeTurns checks that a large notice in place of a response is decoded when it is the turn of its
+// namespace. A server may send such notices without end.
+func TestLargeNoticesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		processors := fairgate.NewProcessors(1)
+		leave := fairgate.AcquireProcessor(processors.With(t.Context(), "victim"), 1<<20)
+		s := &stream{ctx: processors.With(t.Context(), "attacker"), wire: &wire{}, ex: &exchange{}, resumes: 1}
+		handled := make(chan struct{})
+		go func() {
+			defer close(handled)
+			s.handle([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + strings.Repeat("n", 1<<20) + `"}}`))
+		}()
+		synctest.Wait()
+		select {
+		case <-handled:
+			t.Error("the notice was decoded beside the work of another namespace")
+		default:
+		}
+		leave()
+		<-handled
+		if s.done || s.resumes != 0 {
+			t.Errorf("done %t, %d resumes; want that the stream goes on after a valid message", s.done, s.resumes)
+		}
+	})
+}
+
+func TestKindsOfMessages(t *testing.T) {
+	call, err := jsonrpc.MakeID(float64(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		message string
+		valid   bool
+		answers bool
+	}{
+		"the response":           {`{"jsonrpc":"2.0","id":2,"result":{}}`, true, true},
+		"an error":               {`{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"x"}}`, true, true},
+		"another response":       {`{"jsonrpc":"2.0","id":3,"result":{}}`, true, false},
+		"the ID as a text":       {`{"jsonrpc":"2.0","id":"2","result":{}}`, true, false},
+		"a result and an error":  {`{"jsonrpc":"2.0","id":2,"result":{},"error":{}}`, true, false},
+		"neither of them":        {`{"jsonrpc":"2.0","id":2}`, true, false},
+		"a request with that ID": {`{"jsonrpc":"2.0","id":2,"method":"ping"}`, true, false},
+		"a notice":               {`{"jsonrpc":"2.0","method":"x"}`, true, false},
+		"no ID and no method":    {`{"jsonrpc":"2.0","result":{}}`, false, false},
+		"an ID of another type":  {`{"jsonrpc":"2.0","id":[2],"result":{}}`, false, false},
+		"a method of no text":    {`{"jsonrpc":"2.0","method":7}`, false, false},
+		"another version":        {`{"jsonrpc":"1.0","id":2,"result":{}}`, false, false},
+		"no JSON":                {`{"jsonrpc"`, false, false},
+		"a list":                 {`[{"jsonrpc":"2.0","id":2,"result":{}}]`, false, false},
+	} {
+		m, err := open(t.Context(), []byte(tc.message))
+		if answers := err == nil && m.answers(call); (err == nil) != tc.valid || answers != tc.answers {
+			t.Errorf("%s: open = %+v, %v, want valid %t, the response %t", name, m, err, tc.valid, tc.answers)
+		}
 	}
 }

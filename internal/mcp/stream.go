@@ -76,8 +76,8 @@ func (w *wire) standing(req *http.Request) *http.Response {
 
 // begin starts to read at most limit bytes from a body.
 func (s *stream) begin(body io.ReadCloser, limit int) {
-	s.body, s.left = body, limit
-	s.lines = bufio.NewReader(body)
+	s.body, s.left = fairgate.Pace(s.ctx, body), limit
+	s.lines = bufio.NewReader(s.body)
 }
 
 // Read returns data for the SDK.

@@ -55,14 +55,23 @@ func New(secrets ...string) *Redactor {
 }
 
 // searching returns a redactor of secrets that supports only Redact.
-func searching(secrets []string) *Redactor {
-	r := &Redactor{}
+func searching(secrets []string) *Redactor { return of(newForms(secrets)) }
+
+// newForms returns the forms of secrets.
+func newForms(secrets []string) []form {
+	var all []form
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
-		f := newForm(text)
-		r.forms = append(r.forms, f)
-		r.longest = max(r.longest, len(f.text))
+		all = append(all, newForm(text))
 	}
-	r.filter = newFilter(r.forms)
+	return all
+}
+
+// of returns a redactor of forms that supports only Redact.
+func of(forms []form) *Redactor {
+	r := &Redactor{forms: forms, filter: newFilter(forms)}
+	for i := range forms {
+		r.longest = max(r.longest, len(forms[i].text))
+	}
 	return r
 }
 

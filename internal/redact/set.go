@@ -13,11 +13,24 @@ type Set struct {
 	namespaces map[string]*known
 }
 
-// known has the credentials of a namespace, by the object for which they were read.
+// known has the credentials of a namespace.
 type known struct {
+	// owners are the credentials by the object for which they were read.
 	owners map[string][]string
-	// redactor searches for all of them. It is nil from a change until its next use.
+	// forms are the forms of each credential. They are made once: those of a long credential need a millisecond, and a
+	// namespace may have hundreds of credentials.
+	forms map[string]*credentialForms
+	// building is held while a redactor is made, so that only one goroutine makes it. It is locked before the Set.
+	building sync.Mutex
+	// redactor searches for all credentials. It is nil from a change until its next use. changes counts the changes.
 	redactor *Redactor
+	changes  int
+}
+
+// credentialForms are the forms of a credential, and the number of times that an object has it.
+type credentialForms struct {
+	forms []form
+	uses  int
 }
 
 // NewSet returns an empty set.
@@ -34,17 +47,36 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 		return
 	}
 	credentials = slices.DeleteFunc(slices.Clone(credentials), func(c string) bool { return len(c) < minShared })
+	if s.has(namespace, owner, credentials) {
+		return
+	}
+	made := make([][]form, len(credentials)) // before the lock, which all namespaces share
+	for i, c := range credentials {
+		made[i] = newForms([]string{c})
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.namespaces[namespace]
-	switch {
-	case k == nil && len(credentials) == 0, k != nil && slices.Equal(k.owners[owner], credentials):
-		return
-	case k == nil:
-		k = &known{owners: map[string][]string{}}
+	if k == nil {
+		if len(credentials) == 0 {
+			return
+		}
+		k = &known{owners: map[string][]string{}, forms: map[string]*credentialForms{}}
 		s.namespaces[namespace] = k
 	}
 	k.redactor = nil
+	k.changes++
+	for i, c := range credentials {
+		if k.forms[c] == nil {
+			k.forms[c] = &credentialForms{forms: made[i]}
+		}
+		k.forms[c].uses++
+	}
+	for _, c := range k.owners[owner] {
+		if k.forms[c].uses--; k.forms[c].uses == 0 {
+			delete(k.forms, c)
+		}
+	}
 	if len(credentials) > 0 {
 		k.owners[owner] = credentials
 		return
@@ -53,6 +85,17 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 	if len(k.owners) == 0 {
 		delete(s.namespaces, namespace)
 	}
+}
+
+// has reports whether an object has exactly these credentials.
+func (s *Set) has(namespace, owner string, credentials []string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	k := s.namespaces[namespace]
+	if k == nil {
+		return len(credentials) == 0
+	}
+	return slices.Equal(k.owners[owner], credentials)
 }
 
 // Redact returns a text without the current credentials of a namespace, as Redactor.Redact does.
@@ -68,32 +111,44 @@ func (s *Set) RedactFunc(namespace string) func(text string) string {
 	return func(text string) string { return s.Redact(namespace, text) }
 }
 
-// redactorOf returns the redactor of a namespace, or nil if it has no credentials.
+// redactorOf returns the redactor of a namespace, or nil if it has no credentials. No other namespace waits while it is
+// made.
 func (s *Set) redactorOf(namespace string) *Redactor {
 	if s == nil {
 		return nil
 	}
-	s.mu.RLock()
-	k := s.namespaces[namespace]
-	var r *Redactor
-	if k != nil {
-		r = k.redactor
-	}
-	s.mu.RUnlock()
+	k, r := s.current(namespace)
 	if k == nil || r != nil {
 		return r
 	}
+	k.building.Lock()
+	defer k.building.Unlock()
+	if k, r = s.current(namespace); k == nil || r != nil {
+		return r
+	}
+	s.mu.RLock()
+	changes := k.changes
+	var forms []form
+	for _, c := range k.forms {
+		forms = append(forms, c.forms...)
+	}
+	s.mu.RUnlock()
+	r = of(forms)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k = s.namespaces[namespace]; k == nil {
-		return nil
+	if k.changes == changes {
+		k.redactor = r
 	}
-	if k.redactor == nil {
-		var all []string
-		for _, credentials := range k.owners {
-			all = append(all, credentials...)
-		}
-		k.redactor = searching(all)
+	return r
+}
+
+// current returns what is known of a namespace, and its redactor if that is made.
+func (s *Set) current(namespace string) (*known, *Redactor) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	k := s.namespaces[namespace]
+	if k == nil {
+		return nil, nil
 	}
-	return k.redactor
+	return k, k.redactor
 }

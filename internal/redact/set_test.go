@@ -2,6 +2,7 @@ package redact_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -111,5 +112,51 @@ func BenchmarkSet(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// TestSetMakesFormsOnce checks that a further credential of a namespace costs what it needs itself, however many long
+// credentials the namespace has. Otherwise a namespace with hundreds of them would keep the processors busy whenever
+// one changes.
+func TestSetMakesFormsOnce(t *testing.T) {
+	s := redact.NewSet()
+	all := credentialOf(101 * longest)
+	credential := func(i int) string { return all[i*longest : (i+1)*longest] }
+	allocated := func(i int) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s.Put("team-a", fmt.Sprintf("ModelProvider/%d", i), []string{credential(i)})
+		if got := s.Redact("team-a", "key: "+credential(i)); got != "key: [redacted]" {
+			t.Fatalf("credential %d is left: %.40q", i, got)
+		}
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	first := allocated(0)
+	for i := 1; i < 100; i++ {
+		allocated(i)
+	}
+	if last := allocated(100); last > 2*first+1<<20 {
+		t.Errorf("the 101st credential allocates %d KiB, the first one %d KiB", last>>10, first>>10)
+	}
+	if got := s.Redact("team-a", credential(0)+" "+credential(99)); got != "[redacted] [redacted]" {
+		t.Errorf("earlier credentials are left: %.40q", got)
+	}
+}
+
+// TestSetKeepsSharedCredentials checks that a credential is searched for until no object has it, also if one object has
+// it twice.
+func TestSetKeepsSharedCredentials(t *testing.T) {
+	s := redact.NewSet()
+	const key = "key-of-two-objects-0123"
+	s.Put("team-a", "ModelProvider/a", []string{key, key})
+	s.Put("team-a", "ModelProvider/b", []string{key})
+	s.Put("team-a", "ModelProvider/a", []string{"another-key-4567"})
+	if got := s.Redact("team-a", key); got != "[redacted]" {
+		t.Errorf("the credential of ModelProvider b is left: %q", got)
+	}
+	s.Put("team-a", "ModelProvider/b", nil)
+	if got := s.Redact("team-a", key); got != key {
+		t.Errorf("a credential that no object has is removed: %q", got)
 	}
 }

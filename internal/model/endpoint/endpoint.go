@@ -169,7 +169,7 @@ func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 	if err != nil {
 		return nil, x.classify(ctx, err, reply)
 	}
-	x.provider.cleanReply(&reply)
+	x.provider.cleanReply(ctx, &reply)
 	reply.Release = x.memory.handOver()
 	return &reply, nil
 }
@@ -183,7 +183,7 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because models closes it
 	}
-	err = x.models()
+	err = x.models(ctx)
 	switch {
 	case err == nil:
 		return true, nil
@@ -195,8 +195,8 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 
 // models reads a list of models. Only its form matters: an object with the list, or the list itself. A list that is too
 // long to read is a list, too.
-func (x *exchange) models() error {
-	body, err := x.accept()
+func (x *exchange) models(ctx context.Context) error {
+	body, err := x.accept(ctx)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (x *exchange) models() error {
 
 // receive reads the response to its end. It returns the part of the reply that arrived.
 func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
-	body, err := x.accept()
+	body, err := x.accept(ctx)
 	if err != nil {
 		return model.Reply{}, err
 	}
@@ -296,11 +296,11 @@ func (x *exchange) read(event []byte, in *Answer) error {
 func (x *exchange) endOf(ctx context.Context, in *Answer, end error, stream *events) error {
 	in.complete = in.complete || stream.done
 	other := bytes.TrimPrefix(bytes.TrimSpace(stream.other), []byte("error:")) // llama.cpp before September 2025
+	defer fairgate.AcquireProcessor(ctx, len(other))()
 	var whole json.RawMessage
 	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
 		return end
 	}
-	defer fairgate.AcquireProcessor(ctx, len(whole))()
 	before := in.received
 	if err := x.read(whole, in); err != nil {
 		return err

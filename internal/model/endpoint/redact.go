@@ -1,6 +1,9 @@
 package endpoint
 
 import (
+	"context"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -14,8 +17,8 @@ func (p *Provider) clean(text string) string { return p.redactor.Line(text, maxD
 
 // cleanReply removes the secrets from all texts of the endpoint. It must run on the whole reply, because a stream
 // may cut a secret into pieces.
-func (p *Provider) cleanReply(reply *model.Reply) {
-	reply.Redact(p.redactor.Redact)
+func (p *Provider) cleanReply(ctx context.Context, reply *model.Reply) {
+	reply.Redact(fairgate.Fairly(ctx, p.redactor.Redact))
 }
 
 // redactorOf returns a redactor for the key, the token, the secret headers and the earlier secrets.

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
@@ -107,7 +108,7 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 
 // accept returns the body of a response that can be read, with its bounds, or the error of a refused or failed
 // request. A redirect is an error, because it would carry the headers, and their secrets, to another host.
-func (x *exchange) accept() (io.ReadCloser, error) {
+func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	if x.err != nil && x.watch != nil {
 		return nil, urlError(x.out, x.watch.fail(x.err))
 	}
@@ -129,7 +130,7 @@ func (x *exchange) accept() (io.ReadCloser, error) {
 	if refused {
 		x.watch.event() // the body of an error does not take long
 	}
-	b := &body{ReadCloser: resp.Body, watch: x.watch, limit: x.bodyLimit(), refusal: refused}
+	b := &body{ReadCloser: fairgate.Pace(ctx, resp.Body), watch: x.watch, limit: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
 		_ = b.Close() // it is not read
 		return nil, urlError(x.out, errRedirect)
