@@ -561,13 +561,34 @@ type Artifact struct {
 
 // Citations are the sources of an answer.
 type Citations struct {
-	// local are the sources of the facts that the Turn received, at most 8, without repetitions, in the order of
-	// the facts.
+	// local are the sources of the facts that the Turn received, and then the documents that tools with the role
+	// LocalSearch found, at most 8, without repetitions, in their order.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=512
 	Local []string `json:"local,omitempty"`
+
+	// web are the pages that tools with the role WebSearch found, at most 8, without repetitions, in their order.
+	// Titles and URLs are from the results of the tools.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Web []WebCitation `json:"web,omitempty"`
+}
+
+// WebCitation is a page of the web that a tool found.
+type WebCitation struct {
+	// title is the title of the page, at most 256 characters. It is absent if the tool gave none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Title string `json:"title,omitempty"`
+
+	// url is the URL of the page, http or https, at most 1024 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	URL string `json:"url"`
 }
 
 // Strategy classifies an answer by the tools that were called.

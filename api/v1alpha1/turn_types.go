@@ -41,7 +41,7 @@ const (
 )
 
 // CitationMode says whether a result lists its sources.
-// +kubebuilder:validation:Enum=Show;Hide
+// +kubebuilder:validation:Enum=Show;Hide;Append
 type CitationMode string
 
 const (
@@ -49,6 +49,8 @@ const (
 	CitationsShow CitationMode = "Show"
 	// CitationsHide omits the sources.
 	CitationsHide CitationMode = "Hide"
+	// CitationsAppend lists the sources in the result, and at the end of the text.
+	CitationsAppend CitationMode = "Append"
 )
 
 // HistoryRole is the author of a message in the history.
@@ -96,6 +98,8 @@ const (
 // + message="webMode must not change: create a new Turn instead",fieldPath=".webMode"
 // +kubebuilder:validation:XValidation:rule="has(self.topK) == has(oldSelf.topK)",
 // + message="topK must not change: create a new Turn instead",fieldPath=".topK"
+// +kubebuilder:validation:XValidation:rule="!has(self.output) || !has(self.citations) || self.citations != 'Append'",
+// + message="citations must not be Append with output, because the answer is then JSON: use Show"
 // +kubebuilder:validation:XValidation:rule="has(self.output) == has(oldSelf.output)",
 // + message="output must not change: create a new Turn instead",fieldPath=".output"
 // +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",
@@ -231,8 +235,8 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="output must not change: create a new Turn instead"
 	Output *TurnOutput `json:"output,omitempty"`
 
-	// citations says whether the result lists the sources of the facts that the Turn received: Show (the default)
-	// or Hide.
+	// citations says whether the result lists the sources of the answer: Show (the default), Hide, or Append. Append
+	// also adds the list to the end of the text, and cannot be combined with output.
 	// +optional
 	// +kubebuilder:default=Show
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="citations must not change: create a new Turn instead"

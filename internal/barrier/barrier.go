@@ -62,6 +62,9 @@ func texts(o client.Object) []*string {
 			all = append(all, &r.Text, &r.Preview)
 			if r.Citations != nil {
 				all = append(all, elements(r.Citations.Local)...)
+				for i := range r.Citations.Web {
+					all = append(all, &r.Citations.Web[i].Title, &r.Citations.Web[i].URL)
+				}
 			}
 		}
 		return all

@@ -236,6 +236,9 @@ func totals(r turn.Result) string {
 	for _, source := range r.Record.Citations {
 		b.WriteString(row("source", termsafe.Line(source, longestReason)))
 	}
+	for _, page := range r.Record.WebCitations {
+		b.WriteString(row("source", termsafe.Line(strings.TrimSpace(page.Title+" <"+page.URL+">"), longestReason)))
+	}
 	for _, failure := range r.Record.Failures {
 		b.WriteString(row("failed", termsafe.Line(failure, longestReason)))
 	}

@@ -47,9 +47,9 @@ func Input(
 		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Requester: t.Requester(), Timeout: limit, Limit: limit,
 		Preparation:   preparation,
 		PrepareOnly:   t.Spec.Execution == v1alpha1.ExecutionPrepareOnly,
-		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide,
-		DecisionKey:   a.Spec.DecisionKey,
-		Selection:     selection(a.Spec.ToolPolicy), TopK: v1alpha1.DefaultTopK,
+		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide, AppendCitations: t.Spec.Citations == v1alpha1.CitationsAppend,
+		DecisionKey: a.Spec.DecisionKey,
+		Selection:   selection(a.Spec.ToolPolicy), TopK: v1alpha1.DefaultTopK,
 		ReflectEvery: int(a.Spec.ReflectEveryTurns), Config: loop.Config{
 			Policy: callPolicy(t, a.Spec.ToolPolicy), Context: contextPolicy(a.Spec.Context),
 			KeepReasoning: a.Spec.ReasoningText == v1alpha1.ReasoningTextJournal,

@@ -113,10 +113,33 @@ func ResultOf(r *turn.Result) *v1alpha1.TurnResult {
 	if a := r.Answer; a != nil {
 		out.Artifacts = []v1alpha1.Artifact{{Name: a.Name, Bytes: a.Bytes, SHA256: a.SHA256}}
 	}
-	if c := r.Record.Citations; len(c) > 0 {
-		out.Citations = &v1alpha1.Citations{Local: c}
-	}
+	out.Citations = citationsOf(&r.Record)
 	return out
+}
+
+// maxCitationsBytes bounds the citations of a status, in bytes of JSON.
+const maxCitationsBytes = 16 << 10
+
+// citationsOf returns the sources of an answer, or nil if there are none. If all of them are too long for a status, it
+// leaves out the last pages; the journal has them.
+func citationsOf(r *finalize.Record) *v1alpha1.Citations {
+	out := &v1alpha1.Citations{Local: r.Citations}
+	for _, p := range r.WebCitations {
+		out.Web = append(out.Web, v1alpha1.WebCitation{Title: p.Title, URL: p.URL})
+	}
+	for {
+		text, err := json.Marshal(out)
+		switch {
+		case err != nil, len(out.Local)+len(out.Web) == 0:
+			return nil
+		case len(text) <= maxCitationsBytes:
+			return out
+		case len(out.Web) > 0:
+			out.Web = out.Web[:len(out.Web)-1]
+		default:
+			out.Local = out.Local[:len(out.Local)-1]
+		}
+	}
 }
 
 // maxViolations bounds the policy violations in a status.

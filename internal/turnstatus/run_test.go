@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -239,6 +240,11 @@ func TestTheLargestStatus(t *testing.T) {
 	r.Preparation.Provenance = turncontext.Provenance{
 		UsedMemoryIDs: ids, DroppedMemoryIDs: ids, UsedEnrichmentIDs: ids, DroppedEnrichmentIDs: ids,
 		UsedGuardrailIDs: ids, UsedOverlayIDs: ids,
+	}
+	for i := range 8 {
+		r.Record.WebCitations = append(r.Record.WebCitations, citation.Page{
+			Title: strings.Repeat("\U0001F680", 256), URL: fmt.Sprintf("https://shop.example/%d%s", i, strings.Repeat("x", 1000)),
+		})
 	}
 	for range turn.MaxCalls {
 		r.Calls = append(r.Calls, turn.CallRecord{

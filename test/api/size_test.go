@@ -16,6 +16,7 @@ const maxObjectBytes = 256 << 10
 var bytewise = map[string]int{
 	"result.text":                      32 << 10,
 	"result.data":                      32 << 10,
+	"result.citations":                 16 << 10,
 	"toolCalls":                        16 << 10,
 	"pendingApprovals[].argumentsHash": 64,
 	"pendingApprovals[].schemaHash":    64,

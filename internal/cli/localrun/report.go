@@ -74,6 +74,9 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 		for _, s := range t.Status.Result.Citations.Local {
 			sources = append(sources, termsafe.Line(s, longestSource))
 		}
+		for _, p := range t.Status.Result.Citations.Web {
+			sources = append(sources, termsafe.Line(p.URL, longestSource))
+		}
 		r.Env.Tell("Sources: %s", strings.Join(sources, ", "))
 	}
 }

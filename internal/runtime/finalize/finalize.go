@@ -8,14 +8,11 @@ import (
 
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
-	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
-
-// MaxLocalCitations is the maximum number of citations in a record.
-const MaxLocalCitations = 8
 
 // MaxToolsUsed is the maximum number of tools in a decision record.
 const MaxToolsUsed = 64
@@ -45,8 +42,9 @@ type Spending struct {
 type Input struct {
 	// Answered is true if there is an answer that can have citations.
 	Answered bool
-	// Sources are the sources of the facts that the model received, in order.
-	Sources []string
+	// Local and Web are the sources of the answer, as package citation merges them.
+	Local []string
+	Web   []citation.Page
 	// ShowCitations adds the sources to the record.
 	ShowCitations bool
 	// Spendings are in any order.
@@ -87,8 +85,11 @@ type Decision struct {
 
 // Record is the record of a Turn.
 type Record struct {
-	// Citations are the sources of facts in order, one line each and without repeats, at most MaxLocalCitations.
+	// Citations are the sources of facts and of searches of local data in order, one line each and without repeats, at
+	// most citation.Max.
 	Citations []string `json:"citations,omitempty"`
+	// WebCitations are the pages of web searches in order and without repeats, at most citation.Max.
+	WebCitations []citation.Page `json:"webCitations,omitempty"`
 	// Usage is the total over all models.
 	Usage model.Usage `json:"usage"`
 	// Cost is the cost of Usage. It is nil if a used model has no price.
@@ -128,23 +129,8 @@ func cite(in Input, r *Record) error {
 	if !in.Answered || !in.ShowCitations {
 		return nil
 	}
-	r.Citations = LocalCitations(in.Sources)
+	r.Citations, r.WebCitations = in.Local, in.Web
 	return nil
-}
-
-// LocalCitations returns the citations of an answer whose facts have these sources.
-func LocalCitations(sources []string) []string {
-	seen := map[string]bool{}
-	var all []string
-	for _, source := range sources {
-		source = untrusted.StripLine(source) // because a context pack may return any text
-		if source == "" || seen[source] || len(all) == MaxLocalCitations {
-			continue
-		}
-		seen[source] = true
-		all = append(all, source)
-	}
-	return all
 }
 
 func total(in Input, r *Record) error {

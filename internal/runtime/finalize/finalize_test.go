@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
@@ -19,28 +20,23 @@ func cost(amount, currency string) *model.Cost {
 }
 
 func TestCitations(t *testing.T) {
-	ten := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
+	local, web := []string{"a", "b"}, []citation.Page{{Title: "C", URL: "https://c.example/"}}
 	for name, tc := range map[string]struct {
-		reason string
-		in     Input
-		want   []string
+		reason         string
+		answered, show bool
+		local          []string
+		web            []citation.Page
 	}{
-		"order": {
-			"citations are in the order of the facts, each once, without blank ones",
-			Input{Answered: true, ShowCitations: true, Sources: []string{"b", "", "a", "b", "a"}},
-			[]string{"b", "a"},
-		},
-		"lines": {
-			"each citation is on one line",
-			Input{Answered: true, ShowCitations: true, Sources: []string{"a\nb \x1b[31mc?d&e\u2028f", "a b [31mc?d&e f", "\n\x00"}},
-			[]string{"a b [31mc?d&e f"},
-		},
-		"cap":        {"there are at most eight citations", Input{Answered: true, ShowCitations: true, Sources: ten}, ten[:8]},
-		"hidden":     {"hidden citations are not listed", Input{Answered: true, Sources: ten}, nil},
-		"unanswered": {"without an answer there are no citations", Input{ShowCitations: true, Sources: ten}, nil},
+		"shown":      {"an answer has its sources", true, true, local, web},
+		"hidden":     {"hidden citations are not listed", true, false, nil, nil},
+		"unanswered": {"without an answer there are no citations", false, true, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, NewRecord(tc.in).Citations); diff != "" {
+			r := NewRecord(Input{Answered: tc.answered, ShowCitations: tc.show, Local: local, Web: web})
+			if diff := cmp.Diff(tc.local, r.Citations); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if diff := cmp.Diff(tc.web, r.WebCitations); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -96,7 +92,7 @@ func TestCost(t *testing.T) {
 
 func TestOneFailedStepDoesNotAffectOthers(t *testing.T) {
 	got := NewRecord(Input{
-		Answered: true, ShowCitations: true, Sources: []string{"a"}, DecisionKey: "support.chat.turn",
+		Answered: true, ShowCitations: true, Local: []string{"a"}, DecisionKey: "support.chat.turn",
 		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
 		Spendings: []Spending{
 			{model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 1}, cost("1", "USD")},

@@ -315,6 +315,9 @@ func (run *runner) ending(step int, c openCall, t *tool.Tool) ending {
 		note:    repairNote(run.State.repairsOf(step, c.call.ID), run.Nonce),
 		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: run.redacted,
 	}
+	if t != nil {
+		e.role = t.Role
+	}
 	if run.own != nil {
 		e.convert = run.own.Convert
 	}

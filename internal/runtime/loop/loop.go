@@ -127,8 +127,8 @@ type Input struct {
 	// Policies returns the rules that an answer must keep to. It is called only when there is an answer. If Policies is
 	// nil, there are none.
 	Policies func() []outputpolicy.Policy
-	// Citations returns the local sources of an answer, for Policies. If it is nil, there are none.
-	Citations func() []string
+	// Citations returns the sources of an answer, for Policies. If it is nil, there are none.
+	Citations func() outputpolicy.Citations
 	// State is the state that the journal records. Record updates it.
 	State *State
 	// Record writes to the Turn's journal and returns when the entries would survive a crash, however long that

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -33,6 +34,8 @@ type ending struct {
 	// nonce of the Turn. It marks the fence of an output that is not trusted.
 	nonce   string
 	trusted bool
+	// role is the role of the tool.
+	role tool.Role
 	// ends is true for a call whose success ends the Turn.
 	ends bool
 	// note is a line of Capstan about the call. It stands before the result and outside its fence. It may be empty.
@@ -115,6 +118,12 @@ func (e ending) succeeded(r tool.Result) journal.Record {
 	if e.convert != nil {
 		e.Content = e.convert(r.Content)
 		return journal.Record{Kind: journal.ToolFinished, Payload: e.CallResult}
+	}
+	switch e.role { //nolint:exhaustive // because other tools have no sources
+	case tool.WebSearch:
+		e.Pages = citation.Pages(r.Content)
+	case tool.LocalSearch:
+		e.Documents = citation.Documents(r.Content)
 	}
 	if e.ends {
 		e.EndsTurn, e.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")

@@ -254,17 +254,17 @@ func Violations(ctx context.Context, policies []outputpolicy.Policy, o *outputpo
 
 // output returns what expressions can see of an answer.
 func (run *runner) output(text string) *outputpolicy.Output {
-	var sources []string
+	var sources outputpolicy.Citations
 	if run.Citations != nil {
 		sources = run.Citations()
 	}
 	return run.State.PolicyOutput(text, run.Output != nil, sources)
 }
 
-// PolicyOutput returns what expressions can see of an answer with this text and these local citations. structured is
+// PolicyOutput returns what expressions can see of an answer with this text and these citations. structured is
 // true if the answer is JSON.
-func (s *State) PolicyOutput(text string, structured bool, local []string) *outputpolicy.Output {
-	o := &outputpolicy.Output{Text: text, Citations: outputpolicy.Citations{Local: local}}
+func (s *State) PolicyOutput(text string, structured bool, sources outputpolicy.Citations) *outputpolicy.Output {
+	o := &outputpolicy.Output{Text: text, Citations: sources}
 	if structured {
 		if data, ok := model.JSONAnswer(text); ok {
 			_ = json.Unmarshal(data, &o.Data) // it is valid JSON

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -145,6 +146,10 @@ type CallResult struct {
 	// most its first MiB.
 	EndsTurn bool   `json:"endsTurn,omitempty"`
 	Text     string `json:"text,omitempty"`
+	// Pages are the sources of a web search, and Documents those of a search of local data. Journals of older versions
+	// have none.
+	Pages     []citation.Page `json:"pages,omitempty"`
+	Documents []string        `json:"documents,omitempty"`
 	// Spent is the usage of a sub-agent's Turn.
 	Spent *tool.Spent `json:"spent,omitempty"`
 	// Descendants is the number of Turns that a call of a sub-agent has created or may still create, its own Turn

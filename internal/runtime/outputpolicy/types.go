@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
+
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 )
 
 // Output is what an expression can see of an answer.
@@ -30,8 +32,10 @@ type Usage struct {
 
 // Citations are the sources of an answer.
 type Citations struct {
-	// Local are the sources of the facts that the Turn received.
+	// Local are the sources of the facts that the Turn received, and of searches of local data.
 	Local []string
+	// Web are the pages of web searches.
+	Web []citation.Page
 }
 
 // The names of the types in messages about wrong expressions.
@@ -71,6 +75,13 @@ var fields = map[string]map[string]field{
 	},
 	typeCitations: {
 		"local": {cel.ListType(cel.StringType), get(func(c *Citations) any { return c.Local })},
+		"web": {cel.ListType(cel.MapType(cel.StringType, cel.StringType)), get(func(c *Citations) any {
+			pages := make([]map[string]string, 0, len(c.Web))
+			for _, p := range c.Web {
+				pages = append(pages, map[string]string{"title": p.Title, "url": p.URL})
+			}
+			return pages
+		})},
 	},
 }
 

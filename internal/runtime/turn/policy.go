@@ -1,7 +1,7 @@
 package turn
 
 import (
-	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 )
@@ -14,12 +14,19 @@ func (r *run) policies() []outputpolicy.Policy {
 	return nil
 }
 
-// localCitations returns the local sources of an answer, as the result would list them.
-func (r *run) localCitations() []string {
-	if r.replayed.prepared == nil {
-		return nil
+// citations returns the sources of an answer, as the result would list them: those of facts, and then those of
+// searches in the order of their ends.
+func (r *run) citations() outputpolicy.Citations {
+	var local [][]string
+	var web [][]citation.Page
+	if p := r.replayed.prepared; p != nil {
+		local = append(local, p.Sources)
 	}
-	return finalize.LocalCitations(r.replayed.prepared.Sources)
+	for i := range r.replayed.loop.Finishes {
+		local = append(local, r.replayed.loop.Finishes[i].Documents)
+		web = append(web, r.replayed.loop.Finishes[i].Pages)
+	}
+	return outputpolicy.Citations{Local: citation.MergeDocuments(local...), Web: citation.Merge(web...)}
 }
 
 // withhold fills in the violations of the newest answer, and removes the text of a result unless all enforced policies
@@ -36,7 +43,7 @@ func (r *run) withhold(result *Result) {
 			return
 		}
 		check = &loop.AnswerCheck{Findings: loop.Violations(r.life, policies,
-			r.replayed.loop.PolicyOutput(result.Text, r.output != nil, r.localCitations()))}
+			r.replayed.loop.PolicyOutput(result.Text, r.output != nil, r.citations()))}
 		for i := range policies {
 			if p := &policies[i]; p.Prompt != "" {
 				check.Findings = append(check.Findings, loop.Finding{

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -67,6 +69,8 @@ type Result struct {
 	MessageCount int             `json:"messageCount,omitempty"`
 	// Text is the whole answer. If the answer was cut off, Text is the part that was received.
 	Text string `json:"text,omitempty"`
+	// SourcesBytes is the length of the list of sources at the end of Text, in bytes, if the Turn appends it.
+	SourcesBytes int `json:"sourcesBytes,omitempty"`
 	// Withheld is true if there was a text that an output policy refuses, or that was not checked. Text is then empty.
 	Withheld bool `json:"withheld,omitempty"`
 	// Violations are the output policies that the newest answer violates, or that could not be checked.
@@ -244,12 +248,14 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	if f := r.replayed.input; f != nil {
 		result.MissingTurns = f.sessionInfo().missingTurns
 	}
+	sources := r.citations()
 	record := finalize.Input{
+		Local: sources.Local, Web: sources.Web,
 		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
 		Called: r.called(), Spendings: r.spendings(),
 	}
 	if p := r.replayed.prepared; p != nil {
-		record.Report, record.Sources = p.Report, p.Sources
+		record.Report = p.Report
 		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, r.messageCount()
 	}
 	if step := state.LastStep(); step != nil {
@@ -260,10 +266,30 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		result.Text = f.Text
 	}
 	r.withhold(result)
+	if r.in.AppendCitations && stop.answered() && r.output == nil {
+		result.appendSources(sources)
+	}
 	r.attached = result.attach(r.output != nil && stop.answered())
 	result.Record = finalize.NewRecord(record)
 	return result, nil
 }
+
+// appendSources appends the list of sources to the text of an answer.
+func (r *Result) appendSources(sources outputpolicy.Citations) {
+	if r.Text == "" {
+		return
+	}
+	answer := r.Text
+	r.Text = citation.Append(answer, sources.Local, sources.Web)
+	r.SourcesBytes = len(r.Text) - len(strings.TrimRight(answer, "\n"))
+	if r.Text == answer {
+		r.SourcesBytes = 0
+	}
+}
+
+// answer returns the text of the answer without the list of sources. A conversation continues from it, because a model
+// that sees such lists writes them itself.
+func (r *Result) answer() string { return r.Text[:max(0, len(r.Text)-r.SourcesBytes)] }
 
 // messageCount returns the number of messages in the newest prompt.
 func (r *run) messageCount() int {

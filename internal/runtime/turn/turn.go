@@ -111,6 +111,8 @@ type Input struct {
 	PrepareOnly bool
 	// ShowCitations lists the sources of facts in the result.
 	ShowCitations bool
+	// AppendCitations also adds them to the end of the text. It has no effect on a structured answer.
+	AppendCitations bool
 	// DecisionKey is copied to the decision record.
 	DecisionKey string
 	// Cancel ends when the Turn is cancelled. The Turn then ends at once, with a result of its work up to this
