@@ -24,10 +24,10 @@ type AgentTool struct {
 	// +optional
 	ServerRef *SharedReference `json:"serverRef,omitempty"`
 
-	// agentRef names another Agent, the sub-agent. Each call creates a Turn of that Agent, as a child of the
-	// calling Turn.
+	// agentRef names another Agent, the sub-agent. Each call creates a Turn of that Agent, as a child of the calling
+	// Turn and in its namespace. The Agent may be in another namespace, if its spec.allowedNamespaces allows that.
 	// +optional
-	AgentRef *ObjectReference `json:"agentRef,omitempty"`
+	AgentRef *SharedReference `json:"agentRef,omitempty"`
 
 	// name is the name of the sub-agent as a tool, 1 to 64 letters, digits, '_' and '-'. Default: the name of the
 	// Agent, with '_' instead of '.'.
@@ -210,7 +210,8 @@ type ExposedTool struct {
 	// +kubebuilder:validation:MaxLength=253
 	Server string `json:"server,omitempty"`
 
-	// agent is the name of the Agent that is the tool; empty for a tool of a server.
+	// agent is the name of the Agent that is the tool, as NAMESPACE/NAME if it is in another namespace; empty for a
+	// tool of a server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Agent string `json:"agent,omitempty"`

@@ -119,12 +119,18 @@ type AgentSpec struct {
 	// + message="decisionKey must consist of letters, digits, '.', '_' and '-'"
 	DecisionKey string `json:"decisionKey,omitempty"`
 
-	// maxParallelTurns is the number of Turns of this agent that may run at the same time, from 1 to 10000. Further
-	// Turns wait with reason Queued. Without it, only the limits of the manager apply.
+	// maxParallelTurns is the number of Turns of this agent that may run at the same time, from 1 to 10000, in all
+	// namespaces together. Further Turns wait with reason Queued. Without it, only the limits of the manager apply.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
+
+	// allowedNamespaces says which other namespaces may use the agent as a sub-agent of theirs. Their Turns then use
+	// its profile, models and tools with the rights of this namespace; its Secrets stay here. Its own sub-agents must
+	// allow these namespaces, too. Default: none. Withdrawn consent takes effect at the next request.
+	// +optional
+	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 }
 
 // AgentApproval says whose decisions about calls count.

@@ -100,7 +100,8 @@ type BudgetSelector struct {
 // BudgetAgents selects Agents by name, by label, or both: an Agent must then match both.
 // +kubebuilder:validation:MinProperties=1
 type BudgetAgents struct {
-	// names are the names of Agents, 1 to 64.
+	// names are the names of Agents, 1 to 64. NAME is an Agent of the namespace of the budget, and NAMESPACE/NAME an
+	// Agent of another namespace, which Turns of this namespace use as a sub-agent.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -109,7 +110,8 @@ type BudgetAgents struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	Names []string `json:"names,omitempty"`
 
-	// labelSelector selects Agents by their labels.
+	// labelSelector selects Agents by their labels. It also selects Agents of other namespaces, whose owners choose
+	// their labels.
 	// +optional
 	LabelSelector *LabelSelector `json:"labelSelector,omitempty"`
 }

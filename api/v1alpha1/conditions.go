@@ -153,7 +153,7 @@ const (
 	// ReasonProviderNotFound means that no model of the chain can be used, and that a ModelProvider does not exist.
 	ReasonProviderNotFound = "ProviderNotFound"
 	// ReasonReferenceNotAllowed means that an object of another namespace does not exist or does not allow the Agent's
-	// namespace: the PromptProfile, a ToolServer, or a ModelProvider if no model of the chain can be used.
+	// namespace: the PromptProfile, a ToolServer, a sub-agent, or a ModelProvider if no model of the chain can be used.
 	ReasonReferenceNotAllowed = "ReferenceNotAllowed"
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
 	// was not checked yet, or is new and could not be reached.

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // IsFinished reports whether the Turn has ended, with success or failure. A finished Turn stays finished.
@@ -168,4 +169,20 @@ func (t *Turn) Requester() string {
 		return ""
 	}
 	return t.Spec.RequestedBy.Username
+}
+
+// AgentKey returns the namespace and the name of the Turn's Agent.
+func (t *Turn) AgentKey() types.NamespacedName { return t.Spec.AgentRef.Key(t.Namespace) }
+
+// IsOfForeignAgent reports whether the Agent of the Turn is in another namespace. Such a Turn is that of a sub-agent.
+func (t *Turn) IsOfForeignAgent() bool { return t.AgentKey().Namespace != t.Namespace }
+
+// CredentialNamespaces returns the namespaces whose credentials must not be in any text about the Turn: that of the
+// Turn, and that of its Agent.
+func (t *Turn) CredentialNamespaces() []string {
+	all := []string{t.Namespace}
+	if t.IsOfForeignAgent() {
+		all = append(all, t.AgentKey().Namespace)
+	}
+	return all
 }

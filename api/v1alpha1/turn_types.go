@@ -106,11 +106,18 @@ const (
 // + message="limits must not change: create a new Turn instead",fieldPath=".limits"
 // +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy)",
 // + message="requestedBy must not change: create a new Turn instead",fieldPath=".requestedBy"
+// +kubebuilder:validation:XValidation:rule="!has(self.agentRef.namespace) || has(self.depth) && self.depth > 0
+// +  && !has(self.sessionRef) && !has(self.history) && !has(self.context) && !has(self.attachments) && !has(self.parameters)
+// +  && !has(self.shaping) && !has(self.guardrails) && !has(self.promptMode) && !has(self.model) && !has(self.output)
+// +  && !has(self.topK)",
+// + message="agentRef.namespace must be absent: only Capstan creates Turns of Agents of other namespaces, for calls of sub-agents",
+// + fieldPath=".agentRef"
 type TurnSpec struct {
-	// agentRef names the Agent that answers. The Turn may be created before its Agent.
+	// agentRef names the Agent that answers. The Turn may be created before its Agent. Only the Turn of a sub-agent may
+	// name an Agent of another namespace: Capstan creates it for a call. Users must leave out the namespace.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="agentRef must not change: create a new Turn instead"
-	AgentRef ObjectReference `json:"agentRef"`
+	AgentRef SharedReference `json:"agentRef"`
 
 	// requestedBy is the user who asked for this Turn. The API server sets it to the user who creates the Turn, if
 	// Capstan's policies are installed and the API server can set fields. It must otherwise be absent, or be that user.

@@ -98,7 +98,7 @@ func (a *attacker) turns(agent string) func(int) client.Object {
 func (a *attacker) turn(i int, agent string) *v1alpha1.Turn {
 	return &v1alpha1.Turn{
 		ObjectMeta: a.own(fmt.Sprintf("turn-%d", i)),
-		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: agent}, Message: "Please go on."},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}, Message: "Please go on."},
 	}
 }
 

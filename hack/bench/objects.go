@@ -87,7 +87,7 @@ func objects(namespace, modelURL string, latency time.Duration) []client.Object 
 func newTurn(name string, payload int) *v1alpha1.Turn {
 	turn := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
-		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: objectName}, Message: "How are you?"},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: objectName}, Message: "How are you?"},
 	}
 	if payload == 0 {
 		return turn

@@ -248,7 +248,7 @@ func victimObjects(name, modelURL, toolsURL string) []client.Object {
 func newVictimTurn(name, agent string) *v1alpha1.Turn {
 	return &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: victimNamespace},
-		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: agent}, Message: "Is there a ticket about the printer?"},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}, Message: "Is there a ticket about the printer?"},
 	}
 }
 

@@ -68,7 +68,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 			Period: v1alpha1.BudgetPeriodMonth, Limits: v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000_000_000))},
 		}},
 		agent(phase, agentHelper, objectName),
-		agent(phase, agentMain, objectName, v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: agentHelper}, Name: toolHelper}),
+		agent(phase, agentMain, objectName, v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: agentHelper}, Name: toolHelper}),
 		agent(phase, agentNarrow, agentNarrow),
 	} {
 		if err := r.api.Create(ctx, object); err != nil {
@@ -97,7 +97,7 @@ func (r *rig) createTurn(ctx context.Context, phase, name string, p plan, number
 	for {
 		t := &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase},
-			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: p.agent}, Message: p.message(number)},
+			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: p.agent}, Message: p.message(number)},
 		}
 		if p.inSession {
 			t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: objectName}

@@ -54,7 +54,7 @@ func Counted(
 
 // Rules say whose decisions about the calls of one Turn count.
 type Rules struct {
-	// Agent is the name of the Turn's Agent, for messages.
+	// Agent is the name of the Turn's Agent, for messages; NAMESPACE/NAME if it is in another namespace.
 	Agent string
 	// Approval is the spec.approval of the Agent; nil if all decisions count.
 	Approval *v1alpha1.AgentApproval
@@ -77,7 +77,7 @@ func RulesOf(
 	if agent == nil || agent.Spec.Approval == nil {
 		return r, nil
 	}
-	r.Agent, r.Approval = agent.Name, agent.Spec.Approval
+	r.Agent, r.Approval = t.Spec.AgentRef.String(), agent.Spec.Approval
 	if !r.Approval.ForbidRequester || r.Requester == "" {
 		return r, nil
 	}

@@ -41,7 +41,7 @@ type statusWriter struct {
 // Update writes the status of an object. It redacts the texts in the object itself, so the caller continues with
 // the texts as written.
 func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
-	clean := w.known.RedactFunc(o.GetNamespace())
+	clean := w.known.RedactFunc(namespacesOf(o)...)
 	for _, text := range texts(o) {
 		*text = clean(*text)
 	}
@@ -50,6 +50,14 @@ func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...c
 		data.Raw = redact.JSON(data.Raw, clean)
 	}
 	return w.SubResourceWriter.Update(ctx, o, options...)
+}
+
+// namespacesOf returns the namespaces whose credentials must not be in a text about an object.
+func namespacesOf(o metav1.Object) []string {
+	if t, ok := o.(*v1alpha1.Turn); ok {
+		return t.CredentialNamespaces()
+	}
+	return []string{o.GetNamespace()}
 }
 
 // texts returns the parts of a status that may quote servers. Names, hashes, enums and numbers are not redacted: an
@@ -104,7 +112,7 @@ func elements(list []string) []*string {
 }
 
 // Events returns a recorder that redacts the notes of Events. The namespace of the regarded object decides which
-// credentials are removed.
+// credentials are removed; for a Turn, also that of its Agent.
 func Events(to events.EventRecorder, known *redact.Set) events.EventRecorder {
 	return &recorder{to, known}
 }
@@ -118,7 +126,7 @@ type recorder struct {
 func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	text := fmt.Sprintf(note, args...)
 	if o, ok := regarding.(metav1.Object); ok {
-		text = r.known.Redact(o.GetNamespace(), text)
+		text = r.known.RedactFunc(namespacesOf(o)...)(text)
 	}
 	r.to.Eventf(regarding, related, kind, reason, action, "%s", text)
 }

@@ -42,7 +42,7 @@ func turn() *v1alpha1.Turn {
 func anonymous() *v1alpha1.Turn {
 	return &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "first"},
-		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "support"}},
 	}
 }
 

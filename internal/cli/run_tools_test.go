@@ -355,3 +355,33 @@ func TestLateDecisionIsADenial(t *testing.T) {
 		t.Errorf("want nothing closed, have %q", tools.closedTickets())
 	}
 }
+
+// TestRunWithSubAgentOfAnotherNamespace checks that a sub-agent of another namespace works with the objects there, and
+// that it needs the consent of its owner.
+func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, delegated)
+	tools := serveTools(t, key)
+	f := delegating(t, tools.url).with(t, "agent.yaml", "agentRef: {name: closer}", "agentRef: {name: closer, namespace: platform}")
+	for _, name := range []string{"closer.yaml", "closer-profile.yaml"} {
+		f = f.with(t, name, "metadata: {name: closer}", "metadata: {name: closer, namespace: platform}")
+	}
+	f = f.with(t, "tools.yaml", "metadata: {name: tickets}", "metadata: {name: tickets, namespace: platform}")
+	f["tools.yaml"] += "  credentialsRef: {name: model-key, key: apiKey}\n"
+	f["provider-2.yaml"] = strings.Replace(providerYAML, "{name: demo}", "{name: demo, namespace: platform}", 1)
+	f["secret-2.yaml"] = strings.Replace(secretYAML, "{name: model-key}", "{name: model-key, namespace: platform}", 1)
+	refused := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)
+	mustSay(t, refused.err, `agent.yaml: Agent default/support: spec.tools[0].agentRef.name: Agent "platform/closer" does not allow `+
+		`namespace "default": set its spec.allowedNamespaces, or use an Agent of this namespace`)
+
+	f = f.with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}")
+	got := capstan(t, "run", "-f", f.written(t, url), "--approve=all").mustEnd(t, exit.OK)
+	mustSay(t, got.out, "The closer said: ", "Done as asked.")
+	mustSay(t, got.err, "platform/closer> Asking small of ModelProvider platform/demo", "Asking small of ModelProvider demo")
+	if tools.calls() != "1042" {
+		t.Errorf("want the call made once, have %q", tools.calls())
+	}
+	delete(f, "secret-2.yaml")
+	absent := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)
+	mustSay(t, absent.err, `Secret "model-key" does not exist in namespace "platform"`)
+}

@@ -113,6 +113,9 @@ func recheckConsent(a *v1alpha1.Agent) time.Duration {
 		if t.ServerRef != nil {
 			refs = append(refs, *t.ServerRef)
 		}
+		if t.AgentRef != nil {
+			refs = append(refs, *t.AgentRef)
+		}
 	}
 	for _, ref := range refs {
 		if ref.Key(a.Namespace).Namespace != a.Namespace {

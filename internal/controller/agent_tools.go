@@ -33,11 +33,10 @@ type toolFindings struct {
 	agent *v1alpha1.Agent
 	// offers holds the offers of the entries, in order.
 	offers []tool.Offer
-	// missingServers and missingAgents name ToolServers and sub-agents that do not exist. refusedServers say which
-	// ToolServers of other namespaces may not be used. unasked names ToolServers
-	// whose tools are not known yet, because they have not been asked or are new and do not answer. notes holds
-	// further remarks for people.
-	missingServers, missingAgents, refusedServers, unasked, notes []string
+	// missingServers and missingAgents name ToolServers and sub-agents that do not exist. refused says which
+	// ToolServers and sub-agents of other namespaces may not be used. unasked names ToolServers whose tools are not
+	// known yet, because they have not been asked or are new and do not answer. notes holds further remarks for people.
+	missingServers, missingAgents, refused, unasked, notes []string
 	// after is when to check again; 0 if an event will do so.
 	after time.Duration
 }
@@ -75,7 +74,7 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	name := entry.ServerRef.String()
 	s, err := r.Sharing.ToolServer(ctx, sharing.From(r.Client), *entry.ServerRef, found.agent.Namespace)
 	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
-		found.refusedServers = append(found.refusedServers, refused.Error())
+		found.refused = append(found.refused, refused.Error())
 		return nil
 	}
 	if apierrors.IsNotFound(err) {
@@ -219,13 +218,13 @@ func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 
 // combined returns the finding for all entries together.
 func (f *toolFindings) combined() finding {
-	all := slices.Concat(f.missingServers, f.missingAgents, f.refusedServers, f.unasked, f.notes)
+	all := slices.Concat(f.missingServers, f.missingAgents, f.refused, f.unasked, f.notes)
 	switch {
 	case len(f.missingServers) > 0:
 		return finding{reason: v1alpha1.ReasonToolServerNotFound, message: joinNotes(all)}
 	case len(f.missingAgents) > 0:
 		return finding{reason: v1alpha1.ReasonSubAgentNotFound, message: joinNotes(all)}
-	case len(f.refusedServers) > 0:
+	case len(f.refused) > 0:
 		return finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: joinNotes(all)}
 	case len(f.unasked) > 0:
 		return finding{reason: v1alpha1.ReasonToolServerNotReady, message: joinNotes(all), after: f.after}

@@ -93,7 +93,7 @@ func ofServer(name string, change ...func(*v1alpha1.AgentTool)) v1alpha1.AgentTo
 }
 
 func ofAgent(name string, change ...func(*v1alpha1.AgentTool)) v1alpha1.AgentTool {
-	entry := v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: name}}
+	entry := v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: name}}
 	for _, f := range change {
 		f(&entry)
 	}

@@ -21,7 +21,7 @@ func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 			Namespace: "helpdesk", Name: "one", UID: "uid-one", Generation: 1, CreationTimestamp: metav1.NewTime(now.Add(-time.Minute)),
 		},
 		Spec: v1alpha1.TurnSpec{
-			AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "Hello",
+			AgentRef: v1alpha1.SharedReference{Name: "support"}, Message: "Hello",
 			DesiredState: v1alpha1.DesiredStateActive,
 		},
 	}

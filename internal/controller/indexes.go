@@ -16,9 +16,9 @@ const (
 	indexAgentProfile     = "spec.promptProfileRef"   // as NAMESPACE/NAME
 	indexAgentProvider    = "spec.models.providerRef" // as NAMESPACE/NAME
 	indexAgentConfigMap   = "spec:configMapKeyRef.name"
-	indexAgentToolServer  = "spec.tools.serverRef.name"
-	indexAgentSubAgent    = "spec.tools.agentRef.name"
-	indexTurnAgent        = "spec.agentRef.name"         // unfinished Turns
+	indexAgentToolServer  = "spec.tools.serverRef"       // as NAMESPACE/NAME
+	indexAgentSubAgent    = "spec.tools.agentRef"        // as NAMESPACE/NAME
+	indexTurnAgent        = "spec.agentRef"              // unfinished Turns, as NAMESPACE/NAME
 	indexTurnExecutor     = "status.executor.name:bound" // unfinished Turns
 	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // Turns without a prompt
 	indexTurnSession      = "spec.sessionRef.name"       // unfinished Turns; the API server selects by this field, too
@@ -43,7 +43,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return providerKeys(o.(*v1alpha1.Agent))
 		}},
 		{&v1alpha1.Agent{}, indexAgentToolServer, func(o client.Object) []string { return toolServerKeys(o.(*v1alpha1.Agent)) }},
-		{&v1alpha1.Agent{}, indexAgentSubAgent, func(o client.Object) []string { return subAgentNames(o.(*v1alpha1.Agent)) }},
+		{&v1alpha1.Agent{}, indexAgentSubAgent, func(o client.Object) []string { return subAgentKeys(o.(*v1alpha1.Agent)) }},
 		{&v1alpha1.Turn{}, indexTurnAgent, turnAgent},
 		{&v1alpha1.Turn{}, indexTurnExecutor, func(o client.Object) []string {
 			if name := o.(*v1alpha1.Turn).BoundTo(); name != "" {
@@ -63,7 +63,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 // turnAgent returns the Agent of an unfinished Turn.
 func turnAgent(o client.Object) []string {
 	if t := o.(*v1alpha1.Turn); !t.IsFinished() {
-		return []string{t.Spec.AgentRef.Name}
+		return []string{t.AgentKey().String()}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -277,12 +278,8 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 			return v, fmt.Errorf("failed to get the lease of executor %q: %w", name, err)
 		}
 	}
-	var agent v1alpha1.Agent
-	switch err := r.Client.Get(ctx, agentKey(t), &agent); {
-	case err == nil:
-		v.agent = translate.WithinCeiling(&agent, t, r.Ceiling)
-	case !apierrors.IsNotFound(err):
-		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
+	if v.agent, v.refusedAgent, err = r.agentOf(ctx, t); err != nil {
+		return v, err
 	}
 	if t.BoundTo() == "" {
 		if v.awaited, err = r.waitProgress(ctx, t, v.agent); err != nil {
@@ -298,6 +295,27 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	v.budgets = r.budgetVerdict(v)
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
+}
+
+// agentOf returns the Agent of a Turn, with its limits within the ceiling. It returns nil if the Agent does not exist
+// or may not be used; in the second case, refused says why.
+func (r *TurnReconciler) agentOf(ctx context.Context, t *v1alpha1.Turn) (a *v1alpha1.Agent, refused string, err error) {
+	a, err = r.Sharing.Agent(ctx, sharing.From(r.Client), t.Spec.AgentRef, t.Namespace)
+	if err == nil && t.IsOfForeignAgent() {
+		if a, err = translate.Foreign(a); err != nil {
+			return nil, fmt.Sprintf("Agent %q cannot be used in another namespace: %s", t.Spec.AgentRef, err), nil
+		}
+	}
+	why, isRefused := errors.AsType[*sharing.RefusedError](err)
+	switch {
+	case err == nil:
+		return translate.WithinCeiling(a, t, r.Ceiling), "", nil
+	case isRefused:
+		return nil, why.Error(), nil
+	case apierrors.IsNotFound(err):
+		return nil, "", nil
+	}
+	return nil, "", fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef, err)
 }
 
 // updateStatus writes a status that was computed from the Turn as it was read. If the Turn has changed since, it

@@ -26,7 +26,7 @@ func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Tur
 		}
 	}
 	err := translate.CheckAttachments(t, a, func(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
-		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, t.Namespace)
+		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
 		if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 			return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 		}

@@ -95,6 +95,8 @@ type snapshot struct {
 	// if there is none.
 	agent   *v1alpha1.Agent
 	ceiling *v1alpha1.Limits
+	// refusedAgent says why the Agent of another namespace may not be used; empty if it may. agent is nil then.
+	refusedAgent string
 	// executorAlive reports whether the executor that the Turn is bound to holds its Lease.
 	executorAlive bool
 	// missing says which ConfigMap the Turn waits for; empty if none is missing. recheck is when to look for it
@@ -132,6 +134,7 @@ var policies = []policy{
 	whenCancelled,
 	whenSuspended,
 	whenSpecTooLarge,
+	whenForeignAgentUncalled,
 	whenStartingDeadlineExceeded,
 	whenDeadlineExceeded,
 	whenParked,
@@ -220,6 +223,18 @@ func whenSpecTooLarge(v snapshot) (decision, bool) {
 		return decision{}, false
 	}
 	return decision{action: end, reason: v1alpha1.TurnReasonInvalidSpec, message: err.Error()}, true
+}
+
+// whenForeignAgentUncalled ends a Turn of an Agent of another namespace that no Turn has called. The schema and the
+// policy for requesters refuse most of them.
+func whenForeignAgentUncalled(v snapshot) (decision, bool) {
+	if _, called := translate.Parent(v.turn); called || !v.turn.IsOfForeignAgent() {
+		return decision{}, false
+	}
+	return decision{
+		action: endAction(v), reason: v1alpha1.TurnReasonInvalidSpec,
+		message: "spec.agentRef.namespace must be absent: only the Turn of a sub-agent may have an Agent of another namespace",
+	}, true
 }
 
 // whenStartingDeadlineExceeded ends a Turn that has waited too long for its start: its first start, or the start

@@ -69,8 +69,10 @@ func (r *TurnReconciler) agentEvents() handler.EventHandler {
 			if a, ok := e.Object.(*v1alpha1.Agent); ok {
 				key := client.ObjectKeyFromObject(a)
 				r.slots.ForgetAgent(key)
-				_, why := agentReadinessOf(nil, key)
-				r.wakeUnbound(ctx, a, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
+				r.wakeUnbound(ctx, a, func(t *v1alpha1.Turn) bool {
+					_, why := agentReadinessOf(nil, key, t.Namespace)
+					return r.isConcerned(t, why)
+				})
 			}
 		},
 	}
@@ -81,7 +83,7 @@ func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alph
 	key := client.ObjectKeyFromObject(after)
 	r.slots.SetAgent(agentInfo(after))
 	r.holdAgent(after)
-	checked, why := agentReadinessOf(after, key)
+	checked, _ := agentReadinessOf(after, key, key.Namespace)
 	if checked {
 		r.slots.Resume(key)
 	}
@@ -92,7 +94,10 @@ func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alph
 	if !checked || before != nil && !readinessChanged(before, after) {
 		return // an Agent that is not checked yet will be checked in a moment
 	}
-	r.wakeUnbound(ctx, after, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
+	r.wakeUnbound(ctx, after, func(t *v1alpha1.Turn) bool {
+		_, why := agentReadinessOf(after, key, t.Namespace)
+		return r.isConcerned(t, why)
+	})
 }
 
 // readinessChanged reports whether the status or the message of an Agent's readiness has changed.
@@ -117,10 +122,10 @@ func (r *TurnReconciler) isConcerned(t *v1alpha1.Turn, why string) bool {
 	return false
 }
 
-// wakeUnbound enqueues the unbound Turns of an Agent that a change concerns, the oldest first.
+// wakeUnbound enqueues the unbound Turns of an Agent that a change concerns, in all namespaces, the oldest first.
 func (r *TurnReconciler) wakeUnbound(ctx context.Context, a *v1alpha1.Agent, concerned func(*v1alpha1.Turn) bool) {
 	var turns v1alpha1.TurnList
-	err := r.Client.List(ctx, &turns, client.InNamespace(a.Namespace), client.MatchingFields{indexTurnAgent: a.Name},
+	err := r.Client.List(ctx, &turns, client.MatchingFields{indexTurnAgent: client.ObjectKeyFromObject(a).String()},
 		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the turns of an agent", "agent", a.Name)

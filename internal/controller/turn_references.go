@@ -22,26 +22,41 @@ func whenAgentNotReady(v snapshot) (decision, bool) {
 	case !checked && isQueued(v.turn):
 		return decision{action: hold, after: untilDeadline(v)}, true
 	}
-	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}, true
+	d := decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}
+	if v.refusedAgent != "" {
+		d.wakeWithin(consentRecheck)
+	}
+	return d, true
 }
 
 // agentReadiness returns why the Agent cannot run Turns, or an empty string if it can. checked is false if the
 // newest spec of the Agent has not been checked yet.
 func agentReadiness(v snapshot) (checked bool, why string) {
-	return agentReadinessOf(v.agent, agentKey(v.turn))
+	if v.refusedAgent != "" {
+		return true, v.refusedAgent
+	}
+	return agentReadinessOf(v.agent, v.turn.AgentKey(), v.turn.Namespace)
 }
 
-// agentReadinessOf is agentReadiness for an Agent with this key. The Agent is nil if it does not exist.
-func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey) (checked bool, why string) {
+// agentReadinessOf is agentReadiness for an Agent with this key and a Turn of the namespace from. The Agent is nil if
+// it does not exist. A message for another namespace does not have the message of the Agent, which may have names that
+// are known in its own namespace only.
+func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey, from string) (checked bool, why string) {
 	if a == nil {
 		return true, fmt.Sprintf("Agent %q does not exist in namespace %q", key.Name, key.Namespace)
+	}
+	name := key.Name
+	if key.Namespace != from {
+		name = key.String()
 	}
 	c := ready(a.Status.Conditions, a.Generation)
 	switch {
 	case c == nil:
-		return false, fmt.Sprintf("Agent %q is not checked yet", key.Name)
+		return false, fmt.Sprintf("Agent %q is not checked yet", name)
+	case c.Status != metav1.ConditionTrue && key.Namespace != from:
+		return true, fmt.Sprintf("Agent %q is not ready (%s)", name, c.Reason)
 	case c.Status != metav1.ConditionTrue:
-		return true, fmt.Sprintf("Agent %q is not ready: %s", key.Name, c.Message)
+		return true, fmt.Sprintf("Agent %q is not ready: %s", name, c.Message)
 	}
 	return true, ""
 }

@@ -63,7 +63,7 @@ func (r *TurnReconciler) holdAgent(a *v1alpha1.Agent) {
 // requestOf returns the request of a Turn, without the limit of its Agent.
 func requestOf(t *v1alpha1.Turn) scheduler.Request {
 	return scheduler.Request{
-		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: agentKey(t)}, Since: t.CreationTimestamp.Time,
+		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: t.AgentKey()}, Since: t.CreationTimestamp.Time,
 		Admitted: t.Epoch() > 0 || isQueued(t),
 	}
 }
@@ -71,10 +71,6 @@ func requestOf(t *v1alpha1.Turn) scheduler.Request {
 // isQueued reports whether a Turn waits for a slot. A bound Turn has one, and then Queued is about a ModelProvider.
 func isQueued(t *v1alpha1.Turn) bool {
 	return t.BoundTo() == "" && t.StateReason() == v1alpha1.TurnReasonQueued
-}
-
-func agentKey(t *v1alpha1.Turn) client.ObjectKey {
-	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
 }
 
 // assign requests a slot for a Turn and binds the Turn to the executor that has it. It returns the action that is

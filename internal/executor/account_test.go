@@ -54,7 +54,7 @@ func newSessionHarness(t *testing.T) *sessionHarness {
 	support := objects[0].(*v1alpha1.Agent) //nolint:forcetypeassert // because a wrong type is a bug of this test
 	helper := support.DeepCopy()
 	helper.Name = "helper"
-	support.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.ObjectReference{Name: "helper"}}}
+	support.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Name: "helper"}}}
 	one := turnWith(inTalk, func(o *v1alpha1.Turn) { o.Status.Executor = nil })
 	uids := 0
 	h.Executor, _ = newExecutor(t, interceptor.Funcs{

@@ -24,7 +24,7 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, agent *v1alpha1.Agen
 	in.AttachBytes = most
 	in.Attach = func(ctx context.Context) ([]attachment.Content, error) {
 		contents, err := attach(ctx)
-		return contents, awaitingConfigMap(err, agent.Name)
+		return contents, awaitingConfigMap(err, t)
 	}
 }
 
@@ -51,6 +51,6 @@ func (e *Executor) artifacts(t *v1alpha1.Turn) translate.Artifacts {
 		if err != nil || model.KindOf(a.MediaType) != model.AttachedText {
 			return content, err
 		}
-		return []byte(e.Credentials.RedactFunc(t.Namespace)(string(content))), nil
+		return []byte(e.Credentials.RedactFunc(t.CredentialNamespaces()...)(string(content))), nil
 	}
 }

@@ -175,10 +175,12 @@ type version struct {
 	key             client.ObjectKey
 	uid             types.UID
 	resourceVersion string
+	// foreign is true for an Agent whose references name their namespaces: see translate.Foreign.
+	foreign bool
 }
 
 func versionOf(o client.Object) version {
-	return version{client.ObjectKeyFromObject(o), o.GetUID(), o.GetResourceVersion()}
+	return version{key: client.ObjectKeyFromObject(o), uid: o.GetUID(), resourceVersion: o.GetResourceVersion()}
 }
 
 // NeedLeaderElection reports whether only one process at a time may use the store.

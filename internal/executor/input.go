@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
@@ -33,16 +32,15 @@ import (
 // bound, unless the Turn only has to end.
 func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
-	found := new(v1alpha1.Agent)
-	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
-	if err := e.object(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
-		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
+	found, err := r.readAgent(ctx)
+	if err != nil {
+		return nil, err
 	}
-	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns share one Agent
+	r.agent = found
 	agent := translate.WithinCeiling(r.agent, t, e.Ceiling)
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
-		chain = append(chain, r.link(ctx, m))
+		chain = append(chain, r.link(ctx, agent.Namespace, m))
 	}
 	now := e.Now()
 	start := now
@@ -80,9 +78,10 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		r.memory.read = true
 		return r.checkJournal(ctx, finding{entries, ended}, &in, agent)
 	}
-	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, fairgate.Fairly(ctx, e.Credentials.RedactFunc(t.Namespace))
+	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
+	in.Redact = fairgate.Fairly(ctx, e.Credentials.RedactFunc(t.CredentialNamespaces()...))
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
-	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {
+	if in.Selection.Pinned, err = r.pinned(ctx, agent); err != nil {
 		return nil, err
 	}
 	if e.Tools != nil {
@@ -91,7 +90,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.HoldAnswer = r.suspended.Load
 	in.Budgets = e.budgetsOf(ctx, t, agent)
 	trace := e.Traces.Of(t)
-	in.Observer, in.TraceID = observer{trace, t.Namespace, t.Spec.AgentRef.Name}, trace.TraceID()
+	in.Observer, in.TraceID = observer{trace, t.Namespace, t.Spec.AgentRef.String()}, trace.TraceID()
 	return &in, nil
 }
 
@@ -148,9 +147,13 @@ type notReadyError struct {
 
 func (e *notReadyError) Error() string { return e.message }
 
-// agentNotReady returns the wait for an Agent that cannot run Turns because of cause.
-func agentNotReady(name, cause string) error {
-	return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, fmt.Sprintf("Agent %q is not ready: %s", name, cause)}
+// agentNotReady returns the wait for the Agent of a Turn, which cannot run Turns because of cause. If the Agent is in
+// another namespace, the message leaves out the cause, because it may have names that are known there only.
+func agentNotReady(t *v1alpha1.Turn, cause string) error {
+	if t.IsOfForeignAgent() {
+		cause = "ask its owner"
+	}
+	return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, fmt.Sprintf("Agent %q is not ready: %s", t.Spec.AgentRef, cause)}
 }
 
 // preparation returns the input for the messages of a Turn. It returns a *notReadyError if the profile or a
@@ -165,29 +168,30 @@ func (e *Executor) preparation(
 	}
 	if c := meta.FindStatusCondition(agent.Status.Conditions, v1alpha1.ConditionReady); t.Epoch() > 1 && c != nil &&
 		c.Status != metav1.ConditionTrue {
-		return prepare.Input{}, agentNotReady(agent.Name, c.Message)
+		return prepare.Input{}, agentNotReady(t, c.Message)
 	}
 	ref := agent.Spec.PromptProfileRef
-	profile, err := e.Sharing.Profile(ctx, e.object, ref, t.Namespace)
+	profile, err := e.Sharing.Profile(ctx, e.objects(t.Namespace), ref, agent.Namespace)
 	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
-		return prepare.Input{}, agentNotReady(agent.Name, refused.Error())
+		return prepare.Input{}, agentNotReady(t, refused.Error())
 	}
 	if apierrors.IsNotFound(err) {
-		return prepare.Input{}, agentNotReady(agent.Name, fmt.Sprintf("PromptProfile %q does not exist", ref))
+		return prepare.Input{}, agentNotReady(t, fmt.Sprintf("PromptProfile %q does not exist", ref))
 	}
 	if err != nil {
 		return prepare.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", ref, err)
 	}
 	in, err := translate.Preparation(ctx, translate.Objects{
 		Turn: t, Agent: agent, Profile: profile, ConfigMaps: e.ConfigMaps(t.Namespace),
-		ProfileConfigMaps: e.ConfigMaps(ref.Key(t.Namespace).Namespace), ManagerSkills: e.ManagerSkills, Session: session,
+		AgentConfigMaps: e.ConfigMaps(agent.Namespace), ProfileConfigMaps: e.ConfigMaps(ref.Key(agent.Namespace).Namespace),
+		ManagerSkills: e.ManagerSkills, Session: session,
 	}, start)
-	return in, awaitingConfigMap(err, agent.Name)
+	return in, awaitingConfigMap(err, t)
 }
 
 // awaitingConfigMap turns the error about a missing ConfigMap into a wait. If the ConfigMap exists but lacks a key,
 // the error is returned unchanged and ends the Turn.
-func awaitingConfigMap(err error, agent string) error {
+func awaitingConfigMap(err error, t *v1alpha1.Turn) error {
 	missing, ok := errors.AsType[*translate.MissingError](err)
 	if !ok || missing.Key != "" {
 		return err
@@ -195,14 +199,14 @@ func awaitingConfigMap(err error, agent string) error {
 	if wrong, ok := errors.AsType[*invalid.Error](err); ok && strings.HasPrefix(wrong.Field, "Turn ") {
 		return &notReadyError{v1alpha1.TurnReasonPending, wrong.Error()}
 	}
-	return agentNotReady(agent, err.Error())
+	return agentNotReady(t, err.Error())
 }
 
-// link returns the provider of one model. If that provider cannot be used, it returns the cause when the chain
-// reaches it.
-func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Link {
+// link returns the provider of one model of an Agent in the namespace owner. If that provider cannot be used, it
+// returns the cause when the chain reaches it.
+func (r *run) link(ctx context.Context, owner string, m v1alpha1.ModelReference) translate.Link {
 	e, t, l := r.executor, r.turn, translate.Link{Reference: m}
-	object, err := e.Sharing.Provider(ctx, e.object, m.ProviderRef, t.Namespace)
+	object, err := e.Sharing.Provider(ctx, e.objects(t.Namespace), m.ProviderRef, owner)
 	if err != nil {
 		cause := errors.New("the ModelProvider does not exist")
 		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
@@ -214,12 +218,14 @@ func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Lin
 		return l
 	}
 	l.Object = e.providers.Of(versionOf(object), object)
-	if l.Provider = e.Provider(l.Object); object.Namespace != t.Namespace {
-		l.Provider = &sharedProvider{Provider: l.Provider, executor: e, ref: m.ProviderRef, from: t.Namespace}
+	if l.Provider = e.Provider(l.Object); object.Namespace != t.Namespace || owner != t.Namespace {
+		l.Provider = &sharedProvider{
+			Provider: l.Provider, executor: e, turn: t, ref: m.ProviderRef, owner: owner, hidden: object.Namespace != t.Namespace,
+		}
 	}
 	if e.Gates != nil {
 		l.Provider = e.Gates.Gated(l.Object, pace.Caller{
-			Namespace: t.Namespace, Agent: t.Spec.AgentRef.Name, Waits: r.progress.awaitsProvider,
+			Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Waits: r.progress.awaitsProvider,
 		}, l.Provider)
 	}
 	return l

@@ -2,20 +2,59 @@ package executor
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
+	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// object reads an object of a Turn from the cache, or from the API server if the cache has no memory for it.
-func (e *Executor) object(ctx context.Context, key client.ObjectKey, o client.Object) error {
-	if err := e.Client.Get(ctx, key, o); err != nil || !objectbudget.IsLeftOut(o) {
-		return err
+// objects returns the reader of the objects that the Turns of a namespace use. It reads from the cache, or from the API
+// server if the cache has no memory for an object. Such a read counts for the namespace of the Turn, also if the object
+// is in another one.
+func (e *Executor) objects(namespace string) sharing.Reader {
+	return func(ctx context.Context, key client.ObjectKey, o client.Object) error {
+		if err := e.Client.Get(ctx, key, o); err != nil || !objectbudget.IsLeftOut(o) {
+			return err
+		}
+		if err := e.LiveReads.Enter(ctx, namespace); err != nil {
+			return err
+		}
+		defer e.LiveReads.Leave(namespace)
+		return objectbudget.Read(ctx, e.Reader, key, o)
 	}
-	if err := e.LiveReads.Enter(ctx, key.Namespace); err != nil {
-		return err
+}
+
+// readAgent reads the Agent of the Turn. If the Agent is gone or may not be used, and the Turn only has to end,
+// readAgent returns an empty Agent.
+func (r *run) readAgent(ctx context.Context) (*v1alpha1.Agent, error) {
+	e, t := r.executor, r.turn
+	found, err := e.Sharing.Agent(ctx, e.objects(t.Namespace), t.Spec.AgentRef, t.Namespace)
+	_, refused := errors.AsType[*sharing.RefusedError](err)
+	if (refused || apierrors.IsNotFound(err)) && r.endsWithoutAgent() {
+		return &v1alpha1.Agent{}, nil
 	}
-	defer e.LiveReads.Leave(key.Namespace)
-	return objectbudget.Read(ctx, e.Reader, key, o)
+	at := versionOf(found)
+	if err == nil && found.Namespace != t.Namespace {
+		at.foreign = true
+		found, err = translate.Foreign(found)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef, err)
+	}
+	return e.agents.Of(at, found), nil // thousands of Turns share one Agent
+}
+
+// checkConsent returns an error if the Agent of a Turn is in another namespace and may not be used any more.
+func (e *Executor) checkConsent(ctx context.Context, t *v1alpha1.Turn) error {
+	if !t.IsOfForeignAgent() {
+		return nil
+	}
+	_, err := e.Sharing.Agent(ctx, e.objects(t.Namespace), t.Spec.AgentRef, t.Namespace)
+	return err
 }

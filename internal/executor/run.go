@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -123,6 +124,16 @@ func (r *run) stopSoon() { r.interruptOnce.Do(func() { close(r.interrupt) }) }
 
 func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn) }
 
+// log returns the logger for lines about the Turn. If the Agent is in another namespace, the lines name it, so that the
+// credentials of that namespace are removed from them.
+func (r *run) log() logr.Logger {
+	log := r.executor.Log.WithValues("turn", r.key())
+	if r.turn.IsOfForeignAgent() {
+		log = log.WithValues("agent", r.turn.AgentKey())
+	}
+	return log
+}
+
 // run runs the Turn and writes the outcome into its status.
 func (r *run) run(ctx context.Context) {
 	r.progress.begin(ctx, r.turn, r.writeProgress)
@@ -138,7 +149,7 @@ func (r *run) run(ctx context.Context) {
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
 // its stack frame does not exist while the Turn waits for a model.
 func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) {
-	log := r.executor.Log.WithValues("turn", r.key(), "epoch", r.epoch, "requester", r.turn.Requester())
+	log := r.log().WithValues("epoch", r.epoch, "requester", r.turn.Requester())
 	// The outcome is written even if the run was abandoned, as long as the Turn still belongs to this run.
 	write := context.WithoutCancel(ctx)
 	switch r.outcomeOf(result, err) {
@@ -239,7 +250,7 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	case r.outcomeOf(nil, err) != failed:
 		return err
 	}
-	r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", r.key())
+	r.log().Error(err, "Failed to run a turn, trying again")
 	if again.wait == nil {
 		again.wait = backoff.NewExponentialBackOff()
 		again.wait.InitialInterval, again.wait.MaxInterval = retryFirst, retryMost
@@ -335,7 +346,7 @@ func (r *run) endAttempt(ctx context.Context, err error) error {
 		return r.endInterrupted(ctx, "the turn cannot continue from its journal: "+err.Error())
 	}
 	if bug, panicked := errors.AsType[*turn.PanicError](err); panicked {
-		r.executor.Log.Error(err, "Failed to run a turn", "turn", r.key(), "stack", bug.Stack)
+		r.log().Error(err, "Failed to run a turn", "stack", bug.Stack)
 		return r.endInterrupted(ctx, err.Error()+": see the log of its executor")
 	}
 	if r.isFutile(err) {

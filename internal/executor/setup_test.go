@@ -51,7 +51,7 @@ func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	t := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "one", UID: "uid-one", Generation: 1},
 		Spec: v1alpha1.TurnSpec{
-			AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "Hello",
+			AgentRef: v1alpha1.SharedReference{Name: "support"}, Message: "Hello",
 			Execution: v1alpha1.ExecutionPrepareOnly, DesiredState: v1alpha1.DesiredStateActive,
 		},
 		Status: v1alpha1.TurnStatus{

@@ -10,18 +10,26 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// sharedProvider is a ModelProvider of another namespace. Its owner must consent to each request, so that withdrawn
-// consent takes effect at the next one.
+// sharedProvider is a ModelProvider for a Turn, where the ModelProvider or the Agent of the Turn is in another
+// namespace. Their owners must consent to each request, so that withdrawn consent takes effect at the next one.
 type sharedProvider struct {
 	model.Provider
 	executor *Executor
+	turn     *v1alpha1.Turn
 	ref      v1alpha1.SharedReference
-	from     string
+	// owner is the namespace of the Agent, which the owner of the ModelProvider must allow.
+	owner string
+	// hidden is true if the ModelProvider is in another namespace than the Turn.
+	hidden bool
 }
 
-// Generate sends the request if the owner of the ModelProvider still allows it.
+// Generate sends the request if the owners of the Agent and of the ModelProvider still allow it.
 func (s *sharedProvider) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
-	_, err := s.executor.Sharing.Provider(ctx, s.executor.object, s.ref, s.from)
+	e := s.executor
+	err := e.checkConsent(ctx, s.turn)
+	if err == nil {
+		_, err = e.Sharing.Provider(ctx, e.objects(s.turn.Namespace), s.ref, s.owner)
+	}
 	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
 		return providers.Unusable(s.ref.String(), refused).Generate(ctx, req)
 	}
@@ -29,7 +37,7 @@ func (s *sharedProvider) Generate(ctx context.Context, req *model.Request) (*mod
 		return nil, providers.Unsent(s.ref.String(), err)
 	}
 	reply, err := s.Provider.Generate(ctx, req)
-	if _, ok := errors.AsType[*providers.SecretError](err); ok { // its message names a Secret of the owner
+	if _, ok := errors.AsType[*providers.SecretError](err); ok && s.hidden { // its message names a Secret of the owner
 		return nil, providers.Unsent(s.ref.String(), &providers.SecretError{Reason: "its credentials cannot be used: ask its owner"})
 	}
 	return reply, err

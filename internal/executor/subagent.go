@@ -26,7 +26,7 @@ type subAgent struct {
 	// parent is the calling Turn, and caller is its Agent.
 	parent *v1alpha1.Turn
 	caller *v1alpha1.Agent
-	// agent is the name of the called Agent.
+	// agent is the name of the called Agent; NAMESPACE/NAME if it is in another namespace.
 	agent string
 }
 

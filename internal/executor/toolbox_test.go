@@ -20,7 +20,7 @@ func equipped(tools ...v1alpha1.AgentTool) []client.Object {
 }
 
 func agentTool(name string) v1alpha1.AgentTool {
-	return v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: name}}
+	return v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: name}}
 }
 
 func serverTools(name string) v1alpha1.AgentTool {

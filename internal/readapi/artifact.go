@@ -41,7 +41,7 @@ func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, v visit) 
 	if err != nil {
 		return refuse(http.StatusInternalServerError, "%s", err)
 	}
-	content = []byte(s.o.Credentials.Redact(v.turn.Namespace, string(content)))
+	content = []byte(s.o.Credentials.RedactFunc(v.turn.CredentialNamespaces()...)(string(content)))
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Length", strconv.Itoa(len(content)))

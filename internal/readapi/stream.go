@@ -22,8 +22,10 @@ type stream struct {
 	request *http.Request
 	out     *writer
 	key     types.NamespacedName
-	uid     string
-	user    string
+	// namespaces are those whose credentials are removed.
+	namespaces []string
+	uid        string
+	user       string
 	// after is the sequence number of the last entry that was sent.
 	after  int64
 	follow bool
@@ -39,7 +41,7 @@ type stream struct {
 func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, v visit) *Error {
 	st := &stream{
 		server: s, request: r, key: client.ObjectKeyFromObject(v.turn), uid: string(v.turn.UID), user: v.user, over: v.turn.IsFinished(),
-		out: s.writer(w),
+		out: s.writer(w), namespaces: v.turn.CredentialNamespaces(),
 	}
 	var refused *Error
 	if st.follow, refused = flag(r, "follow"); refused != nil {
@@ -210,7 +212,7 @@ func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	if e, err = turn.Expand(ctx, st.server.o.Journal, e); err != nil {
 		return nil, failureOf(err)
 	}
-	e.Payload = redact.JSON(e.Payload, st.server.o.Credentials.RedactFunc(st.key.Namespace))
+	e.Payload = redact.JSON(e.Payload, st.server.o.Credentials.RedactFunc(st.namespaces...))
 	if st.redactor != nil {
 		if e, err = st.redactor.Redact(e); err != nil {
 			return nil, refuse(http.StatusInternalServerError, "%s", err)

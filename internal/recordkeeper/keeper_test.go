@@ -31,7 +31,7 @@ func ended(name string, minutes int) *v1alpha1.Turn {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"team": "red", "x": "y"},
 		},
-		Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "desk"}, SessionRef: &v1alpha1.ObjectReference{Name: "talk"}},
+		Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "desk"}, SessionRef: &v1alpha1.ObjectReference{Name: "talk"}},
 		Status: v1alpha1.TurnStatus{
 			CompletionTime: new(metav1.NewMicroTime(now.Add(-time.Duration(minutes) * time.Minute))),
 			Conditions: []metav1.Condition{{

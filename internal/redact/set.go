@@ -106,9 +106,15 @@ func (s *Set) Redact(namespace, text string) string {
 	return text
 }
 
-// RedactFunc returns Redact for one namespace. The function also uses credentials that are put into the set later.
-func (s *Set) RedactFunc(namespace string) func(text string) string {
-	return func(text string) string { return s.Redact(namespace, text) }
+// RedactFunc returns Redact for one or more namespaces. The function also uses credentials that are put into the set
+// later.
+func (s *Set) RedactFunc(namespaces ...string) func(text string) string {
+	return func(text string) string {
+		for _, namespace := range namespaces {
+			text = s.Redact(namespace, text)
+		}
+		return text
+	}
 }
 
 // redactorOf returns the redactor of a namespace, or nil if it has no credentials. No other namespace waits while it is

@@ -24,34 +24,46 @@ type turn struct {
 	// Turns of this Agent also wait. Turns of other Agents do not.
 	deferred bool
 	executor string
-	agent    *agent
+	lane     *lane
 	// heapIndex is the position in the ranking, from 1; 0 means that the Turn is in no ranking.
 	heapIndex int
 }
 
 func (t *turn) position() *int { return &t.heapIndex }
 
+// agent is an Agent, which the Turns of several namespaces may use.
 type agent struct {
 	Agent
-	namespace *namespace
+	// home is the namespace of the Agent.
+	home *namespace
 	// exists is false for an Agent that does not exist, although Turns name it.
 	exists bool
 	// held is true while none of the Agent's models answers.
 	held bool
-	// running is the number of the Agent's Turns that hold slots.
+	// running is the number of the Agent's Turns that hold slots, in all namespaces.
 	running int
+	// lanes holds the lanes of the namespaces that have Turns of the Agent, by the name of the namespace.
+	lanes map[string]*lane
+}
+
+// lane holds the Turns of one namespace that use one Agent.
+type lane struct {
+	agent     *agent
+	namespace *namespace
+	// turns is the number of the Turns.
+	turns   int
 	waiting ranking[*turn]
 	// deferred holds the waiting Turns that cannot take a slot at present.
 	deferred map[*turn]struct{}
-	// heapIndex is the position in the ranking, from 1; 0 means that the Agent is in no ranking.
+	// heapIndex is the position in the ranking, from 1; 0 means that the lane is in no ranking.
 	heapIndex int
 }
 
-func (a *agent) position() *int { return &a.heapIndex }
+func (l *lane) position() *int { return &l.heapIndex }
 
-// isEligible reports whether the Agent allows a slot for its first waiting Turn.
-func (a *agent) isEligible() bool {
-	return a.waiting.Len() > 0 && !a.waiting.first().deferred && !a.isFull()
+// isEligible reports whether the Agent allows a slot for the first waiting Turn of the lane.
+func (l *lane) isEligible() bool {
+	return l.waiting.Len() > 0 && !l.waiting.first().deferred && !l.agent.isFull()
 }
 
 func (a *agent) isFull() bool {
@@ -63,13 +75,13 @@ func (a *agent) isHeldBack() bool { return a.held && a.running > 0 }
 
 type namespace struct {
 	name string
-	// agents is the number of the namespace's Agents in the scheduler; existing is the number of these that exist.
-	agents, existing int
+	// users is the number of the namespace's Agents and lanes in the scheduler; existing is the number of the Agents
+	// that exist.
+	users, existing int
 	// running and waiting count Turns.
 	running, waiting int
-	// eligible ranks the Agents whose first Turn may have a slot. The Agent whose Turn has waited longest is at the
-	// top.
-	eligible ranking[*agent]
+	// eligible ranks the lanes whose first Turn may have a slot. The lane whose Turn has waited longest is at the top.
+	eligible ranking[*lane]
 	// heapIndex is the position in the ranking, from 1; 0 means that the namespace is in no ranking.
 	heapIndex int
 }
@@ -109,7 +121,7 @@ func (s *Slots) setExecutors(executors []Executor) {
 func (s *Slots) requeue(t *turn, deferred bool) {
 	t = s.replace(t, t.Request)
 	if t.deferred = deferred; deferred {
-		t.agent.deferred[t] = struct{}{}
+		t.lane.deferred[t] = struct{}{}
 	}
 	s.setWaiting(t, true)
 }
@@ -120,8 +132,12 @@ func (s *Slots) replace(before *turn, r Request) *turn {
 	if before != nil {
 		s.detach(before)
 	}
-	t := &turn{Request: r, agent: s.agentOf(r.Agent.Key)}
+	t := &turn{Request: r, lane: s.laneOf(s.agentOf(r.Agent.Key), r.Turn.Namespace)}
+	t.lane.turns++
 	s.turns[r.Turn] = t
+	if before != nil {
+		s.removeLaneIfUnused(before.lane)
+	}
 	return t
 }
 
@@ -148,20 +164,36 @@ func (s *Slots) agentOf(key Key) *agent {
 	if a := s.agents[key]; a != nil {
 		return a
 	}
-	n := s.namespaces[key.Namespace]
-	if n == nil {
-		n = &namespace{name: key.Namespace, eligible: ranking[*agent]{before: func(a, b *agent) bool {
-			return a.waiting.first().compare(&b.waiting.first().Request) < 0
-		}}}
-		s.namespaces[key.Namespace] = n
-	}
-	n.agents++
-	a := &agent{
-		Agent: Agent{Key: key}, namespace: n, deferred: map[*turn]struct{}{},
-		waiting: ranking[*turn]{before: func(a, b *turn) bool { return a.compare(&b.Request) < 0 }},
-	}
+	a := &agent{Agent: Agent{Key: key}, home: s.namespaceOf(key.Namespace), lanes: map[string]*lane{}}
+	a.home.users++
 	s.agents[key] = a
 	return a
+}
+
+// laneOf returns the lane of a namespace that uses an Agent. It creates the lane if necessary.
+func (s *Slots) laneOf(a *agent, namespace string) *lane {
+	if l := a.lanes[namespace]; l != nil {
+		return l
+	}
+	l := &lane{
+		agent: a, namespace: s.namespaceOf(namespace), deferred: map[*turn]struct{}{},
+		waiting: ranking[*turn]{before: func(a, b *turn) bool { return a.compare(&b.Request) < 0 }},
+	}
+	l.namespace.users++
+	a.lanes[namespace] = l
+	return l
+}
+
+// namespaceOf returns the namespace with a name. It creates the namespace if necessary.
+func (s *Slots) namespaceOf(name string) *namespace {
+	if n := s.namespaces[name]; n != nil {
+		return n
+	}
+	n := &namespace{name: name, eligible: ranking[*lane]{before: func(a, b *lane) bool {
+		return a.waiting.first().compare(&b.waiting.first().Request) < 0
+	}}}
+	s.namespaces[name] = n
+	return n
 }
 
 // setAgent stores the limit of an Agent, unless a newer version is already stored.
@@ -173,7 +205,7 @@ func (s *Slots) setAgent(from Agent) {
 	a.Version = from.Version
 	if a.MaxParallelTurns != from.MaxParallelTurns {
 		a.MaxParallelTurns = from.MaxParallelTurns
-		s.updateRank(a)
+		s.updateRanks(a)
 	}
 }
 
@@ -184,7 +216,7 @@ func (s *Slots) setAgentExists(key Key, exists bool) {
 		return
 	}
 	a.exists = exists
-	n := a.namespace
+	n := a.home
 	before := n.existing
 	if exists {
 		n.existing++
@@ -197,14 +229,29 @@ func (s *Slots) setAgentExists(key Key, exists bool) {
 	}
 }
 
+// removeLaneIfUnused removes a lane that has no Turns, and its Agent if nothing else needs the Agent.
+func (s *Slots) removeLaneIfUnused(l *lane) {
+	if l.turns > 0 {
+		return
+	}
+	delete(l.agent.lanes, l.namespace.name)
+	s.leave(l.namespace)
+	s.removeIfUnused(l.agent)
+}
+
 // removeIfUnused removes an Agent that does not exist and has no Turns.
 func (s *Slots) removeIfUnused(a *agent) {
-	if a.exists || a.running > 0 || a.waiting.Len() > 0 {
+	if a.exists || len(a.lanes) > 0 {
 		return
 	}
 	delete(s.agents, a.Key)
-	if a.namespace.agents--; a.namespace.agents == 0 {
-		delete(s.namespaces, a.namespace.name)
+	s.leave(a.home)
+}
+
+// leave removes an Agent or a lane from its namespace, and the namespace if it has no other.
+func (s *Slots) leave(n *namespace) {
+	if n.users--; n.users == 0 {
+		delete(s.namespaces, n.name)
 	}
 }
 
@@ -212,50 +259,68 @@ func (s *Slots) removeIfUnused(a *agent) {
 func (s *Slots) setWaiting(t *turn, waits bool) {
 	if (t.heapIndex > 0) != waits {
 		if waits {
-			t.agent.namespace.waiting++
+			t.lane.namespace.waiting++
 		} else {
-			t.agent.namespace.waiting--
+			t.lane.namespace.waiting--
 		}
 	}
-	t.agent.waiting.update(t, waits)
-	s.updateRank(t.agent)
+	t.lane.waiting.update(t, waits)
+	s.updateRank(t.lane)
 }
 
 // occupy gives a slot to a Turn.
 func (s *Slots) occupy(t *turn, as state, executor string) {
 	t.state, t.executor = as, executor
 	s.used[executor]++
-	t.agent.running++
-	t.agent.namespace.running++
-	s.updateRank(t.agent)
+	t.lane.namespace.running++
+	s.countRunning(t.lane, 1)
+}
+
+// countRunning adds to the number of the running Turns of an Agent, after the Turns of a lane have changed. If the
+// Agent then has reached its limit, or has not any more, this concerns all of its lanes. The changed lane goes first,
+// because a ranking can have only one element whose rank has changed.
+func (s *Slots) countRunning(l *lane, more int) {
+	full := l.agent.isFull()
+	l.agent.running += more
+	s.updateRank(l)
+	if l.agent.isFull() != full {
+		s.updateRanks(l.agent)
+	}
 }
 
 // drop removes a Turn with its slot and its queue position, and its Agent if nothing else needs the Agent.
 func (s *Slots) drop(t *turn) {
 	s.detach(t)
-	s.removeIfUnused(t.agent)
+	s.removeLaneIfUnused(t.lane)
 }
 
-// detach removes a Turn with its slot and its queue position. Its Agent stays.
+// detach removes a Turn with its slot and its queue position. Its Agent and its lane stay.
 func (s *Slots) detach(t *turn) {
 	delete(s.turns, t.Turn)
-	delete(t.agent.deferred, t)
+	delete(t.lane.deferred, t)
+	t.lane.turns--
 	if t.state == waiting {
 		s.setWaiting(t, false)
-	} else {
-		if s.used[t.executor]--; s.used[t.executor] == 0 {
-			delete(s.used, t.executor)
-		}
-		t.agent.running--
-		t.agent.namespace.running--
-		s.updateRank(t.agent)
+		return
+	}
+	if s.used[t.executor]--; s.used[t.executor] == 0 {
+		delete(s.used, t.executor)
+	}
+	t.lane.namespace.running--
+	s.countRunning(t.lane, -1)
+}
+
+// updateRanks updates the rankings after a change of an Agent.
+func (s *Slots) updateRanks(a *agent) {
+	for _, l := range a.lanes {
+		s.updateRank(l)
 	}
 }
 
-// updateRank updates the rankings after a change of an Agent.
-func (s *Slots) updateRank(a *agent) {
-	a.namespace.eligible.update(a, a.isEligible())
-	s.updateNamespaceRank(a.namespace)
+// updateRank updates the rankings after a change of a lane.
+func (s *Slots) updateRank(l *lane) {
+	l.namespace.eligible.update(l, l.isEligible())
+	s.updateNamespaceRank(l.namespace)
 }
 
 func (s *Slots) updateNamespaceRank(n *namespace) {

@@ -90,17 +90,22 @@ func (m *model) atOnce() int {
 
 // eligible returns the Turns that may have a free slot, in the order in which they get it.
 func (m *model) eligible() []*modelTurn {
-	first := map[Key]*modelTurn{}
+	type line struct {
+		namespace string
+		agent     Key
+	}
+	first := map[line]*modelTurn{}
 	for _, t := range m.turns {
-		if t.state == waiting && (first[t.Agent.Key] == nil || t.compare(&first[t.Agent.Key].Request) < 0) {
-			first[t.Agent.Key] = t
+		l := line{t.Turn.Namespace, t.Agent.Key}
+		if t.state == waiting && (first[l] == nil || t.compare(&first[l].Request) < 0) {
+			first[l] = t
 		}
 	}
 	var all []*modelTurn
-	for key, t := range first {
-		runs := m.count(func(other *modelTurn) bool { return other.Agent.Key == key && other.state != waiting })
-		most := m.agents[key].most
-		if !t.deferred && (most == 0 || runs < most) && (m.atOnce() == 0 || m.running(key.Namespace) < m.atOnce()) {
+	for l, t := range first {
+		runs := m.count(func(other *modelTurn) bool { return other.Agent.Key == l.agent && other.state != waiting })
+		most := m.agents[l.agent].most
+		if !t.deferred && (most == 0 || runs < most) && (m.atOnce() == 0 || m.running(l.namespace) < m.atOnce()) {
 			all = append(all, t)
 		}
 	}
@@ -191,6 +196,9 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 		agent := Agent{
 			Key: Key{Namespace: ns, Name: fmt.Sprintf("agent-%d", next(3))}, MaxParallelTurns: next(4),
 			Version: max(0, version-int64(next(9))),
+		}
+		if next(3) == 0 {
+			agent.Key.Namespace = fmt.Sprintf("ns-%d", next(4)) // an Agent that another namespace shares
 		}
 		number := next(12)
 		r := Request{
@@ -331,6 +339,11 @@ func compare(t *testing.T, s *Slots, m *model, when string) {
 	gotAgents, wantAgents := map[string]limit{}, map[string]limit{}
 	for key, a := range s.agents {
 		gotAgents[key.String()] = limit{a.MaxParallelTurns, a.Version, a.exists}
+		for name, l := range a.lanes {
+			if n := m.count(func(t *modelTurn) bool { return t.Turn.Namespace == name && t.Agent.Key == key }); n == 0 || n != l.turns {
+				t.Fatalf("%s: Agent %s counts %d turns of namespace %s, want %d", when, key, l.turns, name, n)
+			}
+		}
 	}
 	for key, a := range m.agents {
 		wantAgents[key.String()] = limit{a.most, a.version, a.exists}

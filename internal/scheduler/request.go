@@ -27,7 +27,7 @@ type Executor struct {
 // Agent holds the scheduler's facts about an Agent.
 type Agent struct {
 	Key Key
-	// MaxParallelTurns is the number of the Agent's Turns that may run at once; 0 means no limit.
+	// MaxParallelTurns is the number of the Agent's Turns that may run at once, in all namespaces; 0 means no limit.
 	MaxParallelTurns int
 	// Version orders reports of the limit: a report with an older version has no effect. Version 0 means that the
 	// limit is unknown, and has no effect either.
@@ -36,7 +36,9 @@ type Agent struct {
 
 // Request is a Turn that needs a slot.
 type Request struct {
-	Turn  Key
+	Turn Key
+	// Agent is the Agent of the Turn. It may be in another namespace. Fairness and the limits of namespaces regard the
+	// namespace of the Turn.
 	Agent Agent
 	// Since orders the Turns of a namespace: the earliest goes first.
 	Since time.Time

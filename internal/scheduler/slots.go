@@ -7,7 +7,8 @@
 //
 // The package uses no API server and no clock: the reconcilers pass in the objects that they have read, and the time.
 // Each operation of Slots takes time that is logarithmic in the number of Turns, and linear in the number of
-// executors, which is small.
+// executors, which is small. When an Agent reaches its limit, the time is linear in the number of the namespaces whose
+// Turns use the Agent.
 package scheduler
 
 import (
@@ -33,7 +34,7 @@ type Slots struct {
 	turns      map[Key]*turn
 	agents     map[Key]*agent
 	namespaces map[string]*namespace
-	// eligible ranks the namespaces that have an eligible Agent. The namespace that goes first is at the top.
+	// eligible ranks the namespaces that have an eligible lane. The namespace that goes first is at the top.
 	eligible ranking[*namespace]
 	// executors is sorted by name. used counts the occupied slots by executor, including executors that are gone.
 	executors []Executor
@@ -77,7 +78,7 @@ func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 	delete(s.awaiting, r.Turn)
 	s.setExecutors(executors)
 	t := s.turns[r.Turn]
-	if t != nil && t.state == reserved && t.agent.Key == r.Agent.Key {
+	if t != nil && t.state == reserved && t.lane.agent.Key == r.Agent.Key {
 		t.Request = r
 		s.setAgent(r.Agent)
 		s.fill(nil)
@@ -91,7 +92,7 @@ func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 	if t.state == reserved {
 		return Verdict{Executor: t.executor}
 	}
-	if n := t.agent.namespace; s.limits.Queued > 0 && n.waiting > s.limits.Queued && !waited && !r.Admitted {
+	if n := t.lane.namespace; s.limits.Queued > 0 && n.waiting > s.limits.Queued && !waited && !r.Admitted {
 		s.drop(t)
 		s.fill(nil)
 		return Verdict{Cause: QueueFull, Message: fmt.Sprintf(
@@ -103,17 +104,20 @@ func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 
 // refusal returns why a waiting Turn has no slot.
 func (s *Slots) refusal(t *turn) Verdict {
-	n := t.agent.namespace
+	n, a := t.lane.namespace, t.lane.agent
+	name := a.Key.Name
+	if a.home != n {
+		name = a.Key.String()
+	}
 	switch {
-	case t.agent.isHeldBack():
+	case a.isHeldBack():
 		return Verdict{Cause: AgentLimit, Message: fmt.Sprintf(
-			"no model of Agent %q answers (their circuit breakers are open): one of its turns tries them, and the others wait",
-			t.agent.Key.Name)}
-	case t.agent.isFull():
+			"no model of Agent %q answers (their circuit breakers are open): one of its turns tries them, and the others wait", name)}
+	case a.isFull():
 		return Verdict{Cause: AgentLimit, Message: fmt.Sprintf(
-			"Agent %q already runs as many turns as it may (maxParallelTurns is %d)", t.agent.Key.Name, t.agent.MaxParallelTurns)}
-	case t.agent.waiting.first() != t:
-		return Verdict{Cause: AgentOrder, Message: fmt.Sprintf("earlier turns of Agent %q go first", t.agent.Key.Name)}
+			"Agent %q already runs as many turns as it may (maxParallelTurns is %d)", name, a.MaxParallelTurns)}
+	case t.lane.waiting.first() != t:
+		return Verdict{Cause: AgentOrder, Message: fmt.Sprintf("earlier turns of Agent %q go first", name)}
 	case len(s.executors) == 0:
 		s.awaiting[t.Turn] = struct{}{}
 		return Verdict{Cause: NoExecutor, Message: "no executor is running"}
@@ -165,7 +169,7 @@ func (s *Slots) Confirm(r Request, executor string) {
 	defer s.mu.Unlock()
 	delete(s.awaiting, r.Turn)
 	t := s.turns[r.Turn]
-	if t != nil && t.state != waiting && t.executor == executor && t.agent.Key == r.Agent.Key {
+	if t != nil && t.state != waiting && t.executor == executor && t.lane.agent.Key == r.Agent.Key {
 		t.state = bound
 		return
 	}
@@ -228,7 +232,7 @@ func (s *Slots) HoldAgent(key Key, held bool) {
 	a := s.agentOf(key)
 	if a.held != held {
 		a.held = held
-		s.updateRank(a)
+		s.updateRanks(a)
 	}
 	s.removeIfUnused(a)
 	s.fill(nil)
@@ -251,14 +255,16 @@ func (s *Slots) Resume(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.agents[key]
-	if a == nil || len(a.deferred) == 0 {
+	if a == nil {
 		return
 	}
-	for t := range a.deferred {
-		t.deferred = false
+	for _, l := range a.lanes {
+		for t := range l.deferred {
+			t.deferred = false
+		}
+		clear(l.deferred)
+		s.updateRank(l)
 	}
-	clear(a.deferred)
-	s.updateRank(a)
 	s.fill(nil)
 }
 

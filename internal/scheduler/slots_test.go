@@ -405,3 +405,50 @@ func BenchmarkSlots(b *testing.B) {
 		})
 	}
 }
+
+// TestAgentsOfOtherNamespaces checks that the limits of a namespace regard the namespace of the Turn, and that the
+// limit of an Agent regards the Turns of all namespaces.
+func TestAgentsOfOtherNamespaces(t *testing.T) {
+	uses := func(namespace, turn string, most int) Request {
+		r := wants(namespace, "shared", turn, most)
+		r.Agent.Key.Namespace = "owner"
+		return r
+	}
+	t.Run("a namespace", func(t *testing.T) {
+		h := newHarness(t, Limits{Running: Share{count: 1}})
+		h.Reserve(uses("a", "1", 0), executors(9))
+		v := h.Reserve(uses("a", "2", 0), executors(9))
+		if want := `namespace "a" already runs as many turns as it may: 1 (--max-running-turns-per-namespace is 1)`; v.Message != want {
+			t.Errorf("the message is %q, want %q", v.Message, want)
+		}
+		for _, r := range []Request{uses("b", "3", 0), wants("owner", "shared", "4", 0)} {
+			if v := h.Reserve(r, executors(9)); v.Executor == "" {
+				t.Errorf("%s has no slot, although its namespace runs nothing: %s", r.Turn, v.Message)
+			}
+		}
+	})
+	t.Run("the Agent", func(t *testing.T) {
+		h := newHarness(t, Limits{})
+		h.Reserve(uses("a", "1", 1), executors(9))
+		v := h.Reserve(uses("b", "2", 1), executors(9))
+		if want := `Agent "owner/shared" already runs as many turns as it may (maxParallelTurns is 1)`; v.Message != want {
+			t.Errorf("the message is %q, want %q", v.Message, want)
+		}
+		v = h.Reserve(wants("owner", "shared", "3", 1), executors(9))
+		if want := `Agent "shared" already runs as many turns as it may (maxParallelTurns is 1)`; v.Message != want {
+			t.Errorf("the message is %q, want %q", v.Message, want)
+		}
+		h.expect("no slot has become free")
+		h.Release(Key{Namespace: "a", Name: "1"})
+		h.expect("the Turn of another namespace has waited longest", "b/2")
+		h.Defer(Key{Namespace: "b", Name: "2"})
+		h.expect("a deferred Turn holds up its own namespace only", "owner/3")
+		h.Release(Key{Namespace: "owner", Name: "3"})
+		h.Resume(Key{Namespace: "owner", Name: "shared"})
+		h.expect("the Agent is ready again", "b/2")
+		h.Release(Key{Namespace: "b", Name: "2"})
+		if len(h.agents)+len(h.namespaces) != 0 {
+			t.Errorf("%d Agents and %d namespaces are known without a Turn", len(h.agents), len(h.namespaces))
+		}
+	})
+}

@@ -25,6 +25,8 @@ const (
 	maxNamespaces = 4096
 )
 
+const kindAgent = "Agent"
+
 // RefusedError means that an object cannot be used from a namespace. It does not say whether the object exists, because
 // its owner has not allowed that namespace to know.
 type RefusedError struct {
@@ -34,8 +36,12 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
+	article := "a"
+	if e.Kind == kindAgent {
+		article = "an"
+	}
 	return fmt.Sprintf("%s %q cannot be used in namespace %q: it does not exist, or its spec.allowedNamespaces does not allow "+
-		"this namespace: ask its owner, or use a %s of this namespace", e.Kind, e.Object, e.From, e.Kind)
+		"this namespace: ask its owner, or use %s %s of this namespace", e.Kind, e.Object, e.From, article, e.Kind)
 }
 
 // Checker checks consent. It is safe for concurrent use.
@@ -150,6 +156,31 @@ func (c *Checker) ToolServer(ctx context.Context, read Reader, ref v1alpha1.Shar
 	s := new(v1alpha1.ToolServer)
 	allowed := func() *v1alpha1.AllowedNamespaces { return s.Spec.AllowedNamespaces }
 	return s, c.get(ctx, read, "ToolServer", ref.Key(from), s, allowed, from)
+}
+
+// Agent is Provider for an Agent.
+func (c *Checker) Agent(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.Agent, error) {
+	a := new(v1alpha1.Agent)
+	allowed := func() *v1alpha1.AllowedNamespaces { return a.Spec.AllowedNamespaces }
+	return a, c.get(ctx, read, kindAgent, ref.Key(from), a, allowed, from)
+}
+
+// SubAgent reads an Agent that another Agent names, for a Turn of that other Agent. The Agent must allow the namespace
+// of the Agent that names it, and that of the Turn. The reference must be one of the Agent that names it.
+func (c *Checker) SubAgent(
+	ctx context.Context, read Reader, ref v1alpha1.SharedReference, caller, turn string,
+) (*v1alpha1.Agent, error) {
+	a, err := c.Agent(ctx, read, ref, caller)
+	if err != nil || turn == caller {
+		return a, err
+	}
+	switch ok, err := c.Allows(ctx, a.Namespace, a.Spec.AllowedNamespaces, turn); {
+	case err != nil:
+		return a, err
+	case !ok:
+		return a, &RefusedError{Kind: kindAgent, Object: client.ObjectKeyFromObject(a), From: turn}
+	}
+	return a, nil
 }
 
 // get reads an object for a namespace. allowed returns whom the object allows, once it is read.

@@ -3,6 +3,7 @@ package toolbox
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -25,8 +26,8 @@ type route struct {
 func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if r.source.Agent != "" {
 		// A repeated call looks for the Turn that it has created, so it causes nothing new and needs no check.
-		if r.approved && c.Attempt <= 1 {
-			if err := r.checkAgent(ctx); err != nil {
+		if c.Attempt <= 1 {
+			if err := r.checkNewCall(ctx); err != nil {
 				return tool.Result{}, err
 			}
 		}
@@ -54,12 +55,35 @@ func (r *route) Check(ctx context.Context) error {
 	return r.checkServer(ctx, server)
 }
 
+// checkNewCall checks a call that creates the Turn of a sub-agent. An Agent of another namespace must still allow the
+// call. Any other Agent may be gone: the Turn then waits for it.
+func (r *route) checkNewCall(ctx context.Context) error {
+	switch {
+	case r.approved:
+		return r.checkAgent(ctx)
+	case strings.Contains(r.source.Agent, "/"):
+		_, err := r.agent(ctx)
+		return err
+	}
+	return nil
+}
+
 func (r *route) checkAgent(ctx context.Context) error {
-	agent, err := r.box.SubAgent(ctx, r.source.Agent)
+	agent, err := r.agent(ctx)
 	if err != nil {
-		return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("agent %q no longer exists", r.source.Agent), Err: err}
+		return err
 	}
 	return r.checkUID(kindAgent, r.source.Agent, agent.UID)
+}
+
+func (r *route) agent(ctx context.Context) (*v1alpha1.Agent, error) {
+	agent, err := r.box.SubAgent(ctx, r.source.Agent)
+	if err != nil {
+		return nil, &tool.Error{
+			Class: tool.Unavailable, Message: fmt.Sprintf("agent %q no longer exists, or may no longer be used", r.source.Agent), Err: err,
+		}
+	}
+	return agent, nil
 }
 
 func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) error {

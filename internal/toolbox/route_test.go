@@ -47,7 +47,7 @@ func (d *fakeCluster) box() *toolbox.Box {
 	agent := &v1alpha1.Agent{}
 	agent.Spec.Tools = []v1alpha1.AgentTool{
 		{ServerRef: &v1alpha1.SharedReference{Name: "tickets"}, RequireApproval: []string{"close"}},
-		{AgentRef: &v1alpha1.ObjectReference{Name: "helper"}, RequireApproval: []string{"*"}},
+		{AgentRef: &v1alpha1.SharedReference{Name: "helper"}, RequireApproval: []string{"*"}},
 	}
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, UID: d.uid} }
 	return &toolbox.Box{

@@ -42,8 +42,7 @@ type Box struct {
 	Depth, MaxDepth int
 	// MaxDescendants is how many Turns sub-agents may create. If it is 0, the Turn has no sub-agents.
 	MaxDescendants int
-	// Server returns the ToolServer, and SubAgent the Agent, with a name. The name of a ToolServer may be
-	// NAMESPACE/NAME.
+	// Server returns the ToolServer, and SubAgent the Agent, with a name, which may be NAMESPACE/NAME.
 	Server   func(ctx context.Context, name string) (*v1alpha1.ToolServer, error)
 	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
 	// Servers holds the connections to ToolServers.
@@ -74,9 +73,9 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 				return nil, fmt.Errorf("failed to get the tools of tool server %q: %w", o.Server, err)
 			}
 		case entry.AgentRef != nil && b.Depth < b.MaxDepth && b.MaxDescendants > 0:
-			agent, err := b.SubAgent(ctx, entry.AgentRef.Name)
+			agent, err := b.SubAgent(ctx, entry.AgentRef.String())
 			if err != nil {
-				return nil, fmt.Errorf("failed to get sub-agent %q: %w", entry.AgentRef.Name, err)
+				return nil, fmt.Errorf("failed to get sub-agent %q: %w", entry.AgentRef, err)
 			}
 			o.Tools = []tool.Tool{SubAgent(entry, agent)}
 		}
@@ -94,7 +93,7 @@ func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 	}
 	return tool.Tool{
 		Tool: prompt.SubAgent(name, agent.Spec.Description), Effect: tool.Idempotent,
-		Source: tool.Source{Agent: entry.AgentRef.Name, UID: string(agent.UID)},
+		Source: tool.Source{Agent: entry.AgentRef.String(), UID: string(agent.UID)},
 	}
 }
 

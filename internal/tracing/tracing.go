@@ -115,7 +115,7 @@ type Provider struct {
 	// sdk is nil if spans are not exported.
 	sdk    *sdktrace.TracerProvider
 	tracer trace.Tracer
-	redact func(namespace string) func(string) string
+	redact func(namespaces ...string) func(string) string
 }
 
 // maxBatchDelay bounds the time until a span is sent, so that a process that is killed loses few spans. The variable
@@ -128,7 +128,7 @@ const defaultService = "capstan"
 // FromEnvironment returns a Provider with the settings of the environment. redact returns the function that removes the
 // credentials of a namespace from texts. Errors of the exporter are logged, at most one each minute.
 func FromEnvironment(
-	ctx context.Context, lookup func(string) (string, bool), redact func(namespace string) func(string) string, log logr.Logger,
+	ctx context.Context, lookup func(string) (string, bool), redact func(namespaces ...string) func(string) string, log logr.Logger,
 ) (*Provider, error) {
 	s, err := settingsOf(lookup)
 	if err != nil {

@@ -77,7 +77,7 @@ func aTurn() *v1alpha1.Turn {
 	start, end := metav1.NewMicroTime(at), metav1.NewMicroTime(at.Add(time.Second))
 	return &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "first", UID: "7f"},
-		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "support"}},
 		Status:     v1alpha1.TurnStatus{StartTime: &start, CompletionTime: &end, StopReason: v1alpha1.StopCompleted},
 	}
 }
@@ -92,7 +92,7 @@ func provider(t *testing.T, r *otlp.Receiver, more map[string]string) *Provider 
 	for name, value := range all {
 		t.Setenv(name, value)
 	}
-	redact := func(string) func(string) string {
+	redact := func(...string) func(string) string {
 		return func(text string) string { return strings.ReplaceAll(text, "sk-secret", "[redacted]") }
 	}
 	p, err := FromEnvironment(t.Context(), lookup(all), redact, logr.Discard())
@@ -245,7 +245,7 @@ func TestDeadCollector(t *testing.T) {
 	defer close(release)
 	all := map[string]string{endpointVariable: web.URL}
 	t.Setenv(endpointVariable, web.URL)
-	p, err := FromEnvironment(t.Context(), lookup(all), func(string) func(string) string { return strings.Clone }, logr.Discard())
+	p, err := FromEnvironment(t.Context(), lookup(all), func(...string) func(string) string { return strings.Clone }, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

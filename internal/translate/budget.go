@@ -84,7 +84,8 @@ func (r *BudgetRule) SelectsRequester(name string) bool {
 // ByRequester reports whether the rule depends on the requester of a Turn.
 func (r *BudgetRule) ByRequester() bool { return len(r.requesters) > 0 }
 
-// SelectsAgent reports whether the rule applies to the Turns of an Agent. agent holds the labels of the Agent.
+// SelectsAgent reports whether the rule applies to the Turns of an Agent. name is the reference of the Turn to its
+// Agent, so it is NAMESPACE/NAME for an Agent of another namespace. agent holds the labels of the Agent.
 func (r *BudgetRule) SelectsAgent(name string, agent map[string]string) bool {
 	return (len(r.agents) == 0 || slices.Contains(r.agents, name)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agent)))
 }

@@ -38,7 +38,7 @@ type ChildCall struct {
 	// Parent is the Turn that makes the call, and Caller is its Agent.
 	Parent *v1alpha1.Turn
 	Caller *v1alpha1.Agent
-	// Agent is the name of the called Agent.
+	// Agent is the name of the called Agent. It may be NAMESPACE/NAME.
 	Agent string
 	// Step is the step of the call, and CallID is the call's ID within the Turn.
 	Step   int
@@ -115,6 +115,10 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	}
 	p := c.Parent
 	limits := []*v1alpha1.Limits{p.Spec.Limits, c.Caller.Spec.Limits}
+	called := v1alpha1.ParseSharedReference(c.Agent)
+	if called.Namespace == p.Namespace {
+		called.Namespace = "" // each call of this Agent then has the same Turn, whichever Agent makes it
+	}
 	depth := int32(1)
 	if p.Spec.Depth != nil {
 		depth += *p.Spec.Depth
@@ -128,7 +132,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 			}},
 		},
 		Spec: v1alpha1.TurnSpec{
-			AgentRef: v1alpha1.ObjectReference{Name: c.Agent}, RequestedBy: p.Spec.RequestedBy.DeepCopy(), Message: message,
+			AgentRef: called, RequestedBy: p.Spec.RequestedBy.DeepCopy(), Message: message,
 			Depth: &depth, WebMode: p.Spec.WebMode,
 			Limits: childLimits(c.Left, v1alpha1.Timeout(limits...)), OnJournalLoss: p.Spec.OnJournalLoss,
 		},

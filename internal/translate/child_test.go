@@ -48,7 +48,7 @@ func TestChild(t *testing.T) {
 			}},
 		},
 		Spec: v1alpha1.TurnSpec{
-			AgentRef: v1alpha1.ObjectReference{Name: "helper"}, RequestedBy: &v1alpha1.Requester{Username: "ada"},
+			AgentRef: v1alpha1.SharedReference{Name: "helper"}, RequestedBy: &v1alpha1.Requester{Username: "ada"},
 			Message: "Look it up.\n\nContext:\nIt is blue.", Depth: new(int32(2)), WebMode: v1alpha1.WebModeOn,
 			Limits: &v1alpha1.Limits{
 				TimeoutSeconds: new(int32(1)), StartingDeadlineSeconds: new(int32(1)), MaxTokens: new(int64(100)), MaxCost: new("0.5"),

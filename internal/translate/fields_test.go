@@ -90,6 +90,7 @@ var elsewhere = map[string]string{
 	"agent.reasoningText":     "the run",
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",
 	"profile.allowedNamespaces": "which Agents find the profile",
+	"agent.allowedNamespaces":   "which Agents may call the Agent",
 	"profile.pinnedTools":       "the toolbox", "profile.judges": "after the answer",
 	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",

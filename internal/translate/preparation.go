@@ -23,9 +23,10 @@ type Objects struct {
 	Turn    *v1alpha1.Turn
 	Agent   *v1alpha1.Agent
 	Profile *v1alpha1.PromptProfile
-	// ConfigMaps reads the ConfigMaps to which the Turn and the Agent refer, and ProfileConfigMaps those to which the
-	// profile refers: it may be in another namespace. If ProfileConfigMaps is nil, it is the same as ConfigMaps.
-	ConfigMaps, ProfileConfigMaps ConfigMaps
+	// ConfigMaps reads the ConfigMaps to which the Turn refers, and AgentConfigMaps and ProfileConfigMaps those to
+	// which the Agent and the profile refer: these may be in other namespaces. If one of the two is nil, it is the same
+	// as ConfigMaps.
+	ConfigMaps, AgentConfigMaps, ProfileConfigMaps ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
 	// Session is the Session of the Turn, or nil if it has none. It does not hold the history: the engine reads
@@ -45,7 +46,10 @@ func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, 
 		return prepare.Input{}, err
 	}
 	in := prepare.Input{ManagerSkills: o.ManagerSkills, Now: now.In(loc)}
-	if in.Agent, err = Agent(ctx, o.Agent, o.ConfigMaps); err != nil {
+	if o.AgentConfigMaps == nil {
+		o.AgentConfigMaps = o.ConfigMaps
+	}
+	if in.Agent, err = Agent(ctx, o.Agent, o.AgentConfigMaps); err != nil {
 		return prepare.Input{}, err
 	}
 	if o.ProfileConfigMaps == nil {

@@ -107,6 +107,21 @@ var _ = Describe("Who asks", func() {
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "bob is not the manager: %v", err)
 	}, SpecTimeout(2*patience))
 
+	It("cannot ask an Agent of another namespace: only the manager can, for the Turn of a sub-agent", func(ctx SpecContext) {
+		const foreign = `spec: {agentRef: {name: helper, namespace: platform}, depth: 1}`
+		const foreignChild = foreign + `
+metadata: {ownerReferences: [{apiVersion: capstan.dev/v1alpha1, kind: Turn, name: parent, uid: u, controller: true}]}
+`
+		_, err := asks(ctx, "the-manager", foreignChild)
+		Expect(err).NotTo(HaveOccurred())
+		for user, patch := range map[string]string{"the-manager": foreign, "ada": foreignChild, "bob": foreign} {
+			_, err := asks(ctx, user, patch)
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s: %v", user, err)
+			Expect(err).To(MatchError(ContainSubstring("spec.agentRef.namespace must be absent: only Capstan creates Turns of " +
+				"Agents of other namespaces, for calls of sub-agents")))
+		}
+	}, SpecTimeout(2*patience))
+
 	It("cannot be changed later, by an update or by another field manager", func(ctx SpecContext) {
 		t := merged(turnBase, naming(named, "ada"))
 		t.SetName("")
@@ -185,6 +200,15 @@ var _ = Describe("Who may use an Agent", func() {
 		Expect(err).NotTo(HaveOccurred(), "the role turn-author has the verb")
 		_, err = asks(ctx, "the-manager", orphan)
 		Expect(err).NotTo(HaveOccurred(), "the manager creates the Turns of sub-agents")
+
+		By("naming an Agent of another namespace")
+		for _, user := range []string{"ada", "bob"} {
+			_, err = asks(ctx, user, `spec: {agentRef: {name: other, namespace: platform}, depth: 1}`)
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s has the verb in this namespace only: %v", user, err)
+			Expect(err).To(MatchError(ContainSubstring(`user "` + user + `" may not use Agent "other" in namespace "platform"`)))
+		}
+		_, err = asks(ctx, "the-manager", `spec: {agentRef: {name: other, namespace: platform}, depth: 1}`)
+		Expect(err).NotTo(HaveOccurred())
 	}, SpecTimeout(2*patience))
 })
 

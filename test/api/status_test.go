@@ -67,7 +67,7 @@ var _ = Describe("the status of a Turn", func() {
 				Namespace: namespace, Name: name, Labels: map[string]string{"team": "returns"},
 				Annotations: map[string]string{"note": "urgent"},
 			},
-			Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: message},
+			Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "support"}, Message: message},
 		}
 		Expect(apiClient.Create(ctx, t)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {

@@ -70,7 +70,7 @@ func newAgent(name string, change ...func(*v1alpha1.Agent)) *v1alpha1.Agent {
 func newTurn(name string, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	return build(&v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: agent}, Message: name},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}, Message: name},
 	}, change)
 }
 

@@ -40,7 +40,7 @@ rules:
 const helper = "helper"
 
 func delegates(a *v1alpha1.Agent) {
-	a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.ObjectReference{Name: helper}}}
+	a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Name: helper}}}
 }
 
 // team returns an Agent and its helper.

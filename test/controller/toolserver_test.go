@@ -109,7 +109,7 @@ func withTools(servers ...string) func(*v1alpha1.Agent) {
 func withSubAgents(agents ...string) func(*v1alpha1.Agent) {
 	return func(a *v1alpha1.Agent) {
 		for _, name := range agents {
-			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: name}})
+			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: name}})
 		}
 	}
 }

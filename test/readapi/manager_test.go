@@ -60,7 +60,7 @@ var _ = Describe("A manager", func() {
 		By("following one that is cancelled while the model works")
 		waiting := &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "second"},
-			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "wait"},
+			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "support"}, Message: "wait"},
 		}
 		Expect(apiClient.Create(ctx, waiting)).To(Succeed())
 		second := capstan(ctx, append([]string{"logs", "-f", "second"}, at...)...)

@@ -87,7 +87,7 @@ func (s *testEnv) turn(ctx context.Context, name string) *v1alpha1.Turn {
 	GinkgoHelper()
 	t := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name},
-		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "What is new?"},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "support"}, Message: "What is new?"},
 	}
 	Expect(apiClient.Create(ctx, t)).To(Succeed())
 	return t

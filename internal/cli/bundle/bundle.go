@@ -67,7 +67,7 @@ type Bundle struct {
 	Profile *v1alpha1.PromptProfile
 	// Session is the Session of the Turn, with its local UID. It is nil if the Turn has none.
 	Session *v1alpha1.Session
-	// Team holds the Agent and all Agents that it can call directly or indirectly, by name.
+	// Team holds the Agent and all Agents that it can call directly or indirectly, by AgentName.
 	Team map[string]*Bundle
 	// Skills are the skills that every Agent may load.
 	Skills []prepare.Skill
@@ -119,10 +119,8 @@ func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, erro
 	if p.Turn, err = set.Turn(turn); err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
 	}
-	var ok bool
-	ref := p.Turn.Spec.AgentRef.Name
-	if p.Agent, ok = set.Agent(p.Turn.Namespace, ref); !ok {
-		return nil, exit.WithCode(exit.Failed, p.missing(kindTurn, p.Turn.Name, "spec.agentRef.name", kindAgent, ref))
+	if err := p.findAgent(p.Turn.AgentKey(), p.Turn.Namespace); err != nil {
+		return nil, exit.WithCode(exit.Failed, p.problem(kindTurn, p.Turn.Name, "spec.agentRef.name", err.Error()))
 	}
 	if err := p.findProfile(); err != nil {
 		return nil, err
@@ -137,7 +135,8 @@ func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, erro
 func (p *Bundle) Objects() translate.Objects {
 	return translate.Objects{
 		Turn: p.Turn, Agent: p.Agent, Profile: p.Profile, ConfigMaps: p.configMaps(p.Turn.Namespace),
-		ProfileConfigMaps: p.configMaps(p.Profile.Namespace), ManagerSkills: p.Skills, Session: p.Session,
+		AgentConfigMaps: p.configMaps(p.Agent.Namespace), ProfileConfigMaps: p.configMaps(p.Profile.Namespace),
+		ManagerSkills: p.Skills, Session: p.Session,
 	}
 }
 
@@ -169,32 +168,47 @@ func (p *Bundle) configMaps(namespace string) translate.ConfigMaps {
 	}
 }
 
-// provider returns the ModelProvider that a reference of an Agent means. If it is in another namespace, it must allow
-// that of the Turn. A selector counts as consent, because the labels of namespaces are not in manifests.
+// provider returns the ModelProvider that a reference of the Agent means. If it is in another namespace, it must allow
+// that of the Agent. A selector counts as consent, because the labels of namespaces are not in manifests.
 func (p *Bundle) provider(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
-	key := ref.Key(p.Turn.Namespace)
+	key := ref.Key(p.Agent.Namespace)
 	object, ok := p.Set.ModelProvider(key.Namespace, key.Name)
-	return object, p.consent(kindModelProvider, key, ok, func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
+	return object, p.consent(kindModelProvider, key, p.Agent.Namespace, ok,
+		func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
 }
 
-// consent returns an error if an object does not exist, or does not allow the namespace of the Turn.
-func (p *Bundle) consent(kind string, key types.NamespacedName, exists bool, allowed func() *v1alpha1.AllowedNamespaces) error {
+// consent returns an error if an object does not exist, or does not allow the namespace user.
+func (p *Bundle) consent(
+	kind string, key types.NamespacedName, user string, exists bool, allowed func() *v1alpha1.AllowedNamespaces,
+) error {
 	if !exists {
 		return errors.New(p.absentFrom(kind, key.Namespace, key.Name))
 	}
-	if key.Namespace == p.Turn.Namespace {
+	if key.Namespace == user {
 		return nil
 	}
+	article := "a"
+	if kind == kindAgent {
+		article = "an"
+	}
 	if a := allowed(); a == nil || a.From == v1alpha1.NamespacesFromSame || a.From == "" {
-		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use a %s of this namespace",
-			kind, key, p.Turn.Namespace, kind)
+		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use %s %s of this namespace",
+			kind, key, user, article, kind)
 	}
 	return nil
 }
 
-// problem returns an error about a field of an object. The error names the file and the line of the object.
+// problem returns an error about a field of the Turn, its Agent or its PromptProfile. The error names the file and the
+// line of the object.
 func (p *Bundle) problem(kind, name, field, message string) *manifest.Error {
-	return p.problemOf(kind, p.Turn.Namespace, name, field, message)
+	namespace := p.Turn.Namespace
+	switch {
+	case kind == kindAgent && p.Agent != nil:
+		namespace = p.Agent.Namespace
+	case kind == kindPromptProfile && p.Profile != nil:
+		namespace = p.Profile.Namespace
+	}
+	return p.problemOf(kind, namespace, name, field, message)
 }
 
 // problemOf is problem for an object of any namespace.
@@ -202,11 +216,6 @@ func (p *Bundle) problemOf(kind, namespace, name, field, message string) *manife
 	e := &manifest.Error{Kind: kind, Namespace: namespace, Name: name, Field: field, Message: message}
 	e.File, e.Line = p.Set.Origin(kind, namespace, name)
 	return e
-}
-
-// missing returns the error for a reference to an object that is not in the manifests.
-func (p *Bundle) missing(kind, name, field, wantKind, want string) *manifest.Error {
-	return p.problem(kind, name, field, p.absent(wantKind, want))
 }
 
 // absent returns a message that an object is not in the manifests.

@@ -47,14 +47,14 @@ func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error)
 	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
 	for name, member := range p.Team {
 		for _, m := range member.Agent.Spec.Models {
-			if object, err := p.provider(m.ProviderRef); err == nil {
+			if object, err := member.provider(m.ProviderRef); err == nil {
 				inputs.Providers[m.ProviderRef.String()] = object.Spec
 			}
 		}
 		for _, s := range member.ToolServers() {
 			inputs.ToolServers[p.nameOf(s)] = s.Spec
 		}
-		if name != p.Agent.Name {
+		if name != p.AgentName() {
 			inputs.SubAgents[name] = subAgentSpec{member.Agent.Spec, member.Profile.Name, member.Profile.Spec}
 		}
 	}
@@ -120,9 +120,4 @@ func sessionUID(namespace, name string) types.UID {
 }
 
 // nameOf returns the name of an object, with its namespace unless that is the Turn's.
-func (p *Bundle) nameOf(o client.Object) string {
-	if o.GetNamespace() == p.Turn.Namespace {
-		return o.GetName()
-	}
-	return o.GetNamespace() + "/" + o.GetName()
-}
+func (p *Bundle) nameOf(o client.Object) string { return p.relative(client.ObjectKeyFromObject(o)) }

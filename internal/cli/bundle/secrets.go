@@ -57,7 +57,7 @@ func (p *Bundle) connect(ctx context.Context, cache *providers.Cache, l *transla
 	if err != nil {
 		return exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, l.Object, err))
 	}
-	l.Provider = cache.Gated(l.Object, pace.Caller{Namespace: p.Turn.Namespace, Agent: p.Agent.Name, Waits: waits}, provider)
+	l.Provider = cache.Gated(l.Object, pace.Caller{Namespace: p.Turn.Namespace, Agent: p.AgentName(), Waits: waits}, provider)
 	return nil
 }
 

@@ -3,8 +3,11 @@ package bundle
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // findTeam finds the ToolServers, the sub-agents and the PromptProfiles that the Agent uses directly or indirectly.
@@ -16,7 +19,7 @@ func (p *Bundle) findTeam() error {
 
 // addTo adds the Agent, its sub-agents and their sub-agents to team.
 func (p *Bundle) addTo(team map[string]*Bundle) error {
-	team[p.Agent.Name] = p
+	team[p.AgentName()] = p
 	for i, entry := range p.Agent.Spec.Tools {
 		field := func(ref string) string { return fmt.Sprintf("spec.tools[%d].%s.name", i, ref) }
 		if ref := entry.ServerRef; ref != nil {
@@ -25,15 +28,18 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 			}
 		}
 		ref := entry.AgentRef
-		if ref == nil || team[ref.Name] != nil {
+		if ref == nil {
 			continue
 		}
-		agent, ok := p.Set.Agent(p.Turn.Namespace, ref.Name)
-		if !ok {
-			return exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("agentRef"), kindAgent, ref.Name))
-		}
 		member := *p
-		member.Agent, member.Session = agent, nil
+		err := member.findAgent(ref.Key(p.Agent.Namespace), p.Agent.Namespace, p.Turn.Namespace)
+		if err != nil {
+			return exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field("agentRef"), err.Error()))
+		}
+		member.Session = nil
+		if team[member.AgentName()] != nil {
+			continue
+		}
 		if err := member.findProfile(); err != nil {
 			return err
 		}
@@ -44,11 +50,45 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 	return nil
 }
 
+// Member returns the member of the team with the name by which an Agent of the team knows it. It returns nil if there
+// is none.
+func (p *Bundle) Member(name string) *Bundle {
+	return p.Team[p.relative(v1alpha1.ParseSharedReference(name).Key(p.Turn.Namespace))]
+}
+
+// AgentName returns the name of the Agent; NAMESPACE/NAME if it is in another namespace than the Turn.
+func (p *Bundle) AgentName() string { return p.nameOf(p.Agent) }
+
+// relative returns the name of an object; NAMESPACE/NAME if it is in another namespace than the Turn.
+func (p *Bundle) relative(key types.NamespacedName) string {
+	if key.Namespace == p.Turn.Namespace {
+		return key.Name
+	}
+	return key.String()
+}
+
+// findAgent finds an Agent, which must allow these namespaces.
+func (p *Bundle) findAgent(key types.NamespacedName, users ...string) error {
+	agent, ok := p.Set.Agent(key.Namespace, key.Name)
+	for _, user := range users {
+		err := p.consent(kindAgent, key, user, ok, func() *v1alpha1.AllowedNamespaces { return agent.Spec.AllowedNamespaces })
+		if err != nil {
+			return err
+		}
+	}
+	var err error
+	if p.Agent = agent; key.Namespace != p.Turn.Namespace {
+		p.Agent, err = translate.Foreign(agent)
+	}
+	return err
+}
+
 // findProfile finds the PromptProfile of the Agent.
 func (p *Bundle) findProfile() error {
-	key := p.Agent.Spec.PromptProfileRef.Key(p.Turn.Namespace)
+	key := p.Agent.Spec.PromptProfileRef.Key(p.Agent.Namespace)
 	profile, ok := p.Set.PromptProfile(key.Namespace, key.Name)
-	err := p.consent(kindPromptProfile, key, ok, func() *v1alpha1.AllowedNamespaces { return profile.Spec.AllowedNamespaces })
+	err := p.consent(kindPromptProfile, key, p.Agent.Namespace, ok,
+		func() *v1alpha1.AllowedNamespaces { return profile.Spec.AllowedNamespaces })
 	if err != nil {
 		return exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, "spec.promptProfileRef.name", err.Error()))
 	}
@@ -58,9 +98,10 @@ func (p *Bundle) findProfile() error {
 
 // toolServer returns a ToolServer as provider returns a ModelProvider.
 func (p *Bundle) toolServer(ref v1alpha1.SharedReference) (*v1alpha1.ToolServer, error) {
-	key := ref.Key(p.Turn.Namespace)
+	key := ref.Key(p.Agent.Namespace)
 	object, ok := p.Set.ToolServer(key.Namespace, key.Name)
-	return object, p.consent(kindToolServer, key, ok, func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
+	return object, p.consent(kindToolServer, key, p.Agent.Namespace, ok,
+		func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
 }
 
 // ToolServers returns the ToolServers of the Agent, in the order of its tools.

@@ -25,8 +25,11 @@ func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 			return p.toolServer(v1alpha1.ParseSharedReference(name))
 		},
 		SubAgent: func(_ context.Context, name string) (*v1alpha1.Agent, error) {
-			agent, ok := p.Set.Agent(t.Namespace, name)
-			return agent, goneUnless(ok, kindAgent, name)
+			member := p.Member(name)
+			if member == nil {
+				return nil, gone(kindAgent, name)
+			}
+			return member.Agent, nil
 		},
 	}
 	if t.Spec.Depth != nil {
@@ -35,12 +38,8 @@ func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 	return box
 }
 
-// goneUnless returns a NotFound error unless held is true. It is a safeguard: find has checked that the manifests
-// hold all objects.
-func goneUnless(held bool, kind, name string) error {
-	if held {
-		return nil
-	}
+// gone returns a NotFound error. It is a safeguard: find has checked that the manifests have all objects.
+func gone(kind, name string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: kind}, name)
 }
 

@@ -58,16 +58,16 @@ const maxGroups = 64
 // manager checks the decision in any case.
 func (c *pendingCalls) checkRules(ctx context.Context, user authenticationv1.UserInfo) error {
 	var agent v1alpha1.Agent
-	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.turn.Namespace, Name: c.turn.Spec.AgentRef.Name}, &agent)
+	err := c.api.Get(ctx, c.turn.AgentKey(), &agent)
 	switch {
 	case apierrors.IsForbidden(err):
 		c.groups = user.Groups[:min(len(user.Groups), maxGroups)]
 		return nil
 	case client.IgnoreNotFound(err) != nil:
 		return exit.WithCode(exit.Failed,
-			fmt.Errorf("failed to get Agent %q, which says who may decide: %w", c.turn.Spec.AgentRef.Name, err))
+			fmt.Errorf("failed to get Agent %q, which says who may decide: %w", c.turn.Spec.AgentRef, err))
 	}
-	rules := approvals.Rules{Agent: agent.Name, Approval: agent.Spec.Approval, Requester: c.turn.Requester()}
+	rules := approvals.Rules{Agent: c.turn.Spec.AgentRef.String(), Approval: agent.Spec.Approval, Requester: c.turn.Requester()}
 	if a := agent.Spec.Approval; a != nil && a.Approvers != nil {
 		for _, group := range user.Groups {
 			if slices.Contains(a.Approvers.Groups, group) {

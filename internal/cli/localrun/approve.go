@@ -103,7 +103,7 @@ func (j *localRun) card(w *localTurn, a loop.Approval) string {
 		elsewhere = fmt.Sprintf("run capstan logs %s/%s --data-dir %s to see all", w.turn.Namespace, w.turn.Name, j.DataDir)
 	}
 	return decisions.Card{
-		Turn: w.turn.Namespace + "/" + w.turn.Name, Agent: w.Agent.Name,
+		Turn: w.turn.Namespace + "/" + w.turn.Name, Agent: w.AgentName(),
 		Tool: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash, Step: a.Step, CallID: a.CallID, RequestID: a.Request,
 		ArgumentsHash: a.ArgumentsHash, Requested: a.Requested, Expires: a.Expires,
 	}.Text(a.Arguments, elsewhere, j.Clock()())

@@ -45,7 +45,7 @@ func (b *Batch) findJudges(ctx context.Context, p *bundle.Bundle) (err error) {
 		return exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	for i := range b.judges {
-		links := b.run.chains[p.Agent.Name]
+		links := b.run.chains[p.AgentName()]
 		thinking := p.Agent.Spec.Thinking
 		if b.judges[i].Provider != "" {
 			link, err := p.JudgeLink(ctx, b.run.providers, i, b.run.awaits)

@@ -41,7 +41,7 @@ type localRun struct {
 	credentials *redact.Set
 	// traces exports the parts of the Turns as spans.
 	traces *tracing.Provider
-	// chains holds the chains of models by the name of their Agent.
+	// chains holds the chains of models by the AgentName of their Agent.
 	chains map[string][]translate.Link
 	// live shows the current activity. It is nil if there is no terminal or if --quiet is set.
 	live *terminal.Spinner
@@ -91,7 +91,7 @@ func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
 		return err
 	}
 	for _, member := range p.Team {
-		if j.chains[member.Agent.Name], err = member.Chain(ctx, j.providers, j.awaits); err != nil {
+		if j.chains[member.AgentName()], err = member.Chain(ctx, j.providers, j.awaits); err != nil {
 			return err
 		}
 		if err := member.CheckSecrets(ctx); err != nil {
@@ -162,7 +162,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 	w.begun = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	objects := p.Objects()
 	objects.Turn = t
-	in, err := translate.Input(t, p.Agent, j.chains[p.Agent.Name], p.Session, func(ctx context.Context) (prepare.Input, error) {
+	in, err := translate.Input(t, p.Agent, j.chains[p.AgentName()], p.Session, func(ctx context.Context) (prepare.Input, error) {
 		return translate.Preparation(ctx, objects, t.Status.StartTime.Time)
 	})
 	if err != nil {
@@ -171,7 +171,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
 	in.Attach, in.AttachBytes = p.Attachments(j.artifacts(t))
 	in.About = translate.About(t, nil)
-	in.Redact = j.credentials.RedactFunc(t.Namespace)
+	in.Redact = j.credentials.RedactFunc(t.CredentialNamespaces()...)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
 	in.Progress = w.note
@@ -201,7 +201,7 @@ func (j *localRun) engine(w *localTurn) *turn.Engine {
 	if !j.Quiet {
 		p := &progress{Journal: j.store, env: j.Env, question: termsafe.Line(w.turn.Spec.Message, longestQuestion), live: j.live}
 		if w.turn.Spec.Depth != nil {
-			p.agent = w.Agent.Name
+			p.agent = w.AgentName()
 		}
 		e.Journal = p
 	}

@@ -55,7 +55,7 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*localTurn, err
 	if err != nil {
 		return nil, err
 	}
-	member := s.parent.Team[s.agent]
+	member := s.parent.Member(s.agent)
 	if member == nil {
 		return nil, fmt.Errorf("the manifests have no Agent %q", s.agent)
 	}
