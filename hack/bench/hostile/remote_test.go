@@ -34,7 +34,7 @@ func TestServerInAProcessOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := strings.NewReader(`{"model":"m","messages":[]}`)
-	resp, err := http.Post(r.Answering(0)+"/chat/completions", "application/json", request) //nolint:noctx // because the server is local
+	resp, err := http.Post(r.Answering(0)+"/chat/completions", "application/json", request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,8 @@ func TestServerInAProcessOfItsOwn(t *testing.T) {
 }
 
 func TestProgramThatIsNoServer(t *testing.T) {
-	if _, err := hostile.Start(t.Context(), "/bin/true"); err == nil || !strings.Contains(err.Error(), "failed to start the hostile server") {
+	_, err := hostile.Start(t.Context(), "/bin/true")
+	if err == nil || !strings.Contains(err.Error(), "failed to start the hostile server") {
 		t.Errorf("Start = %v, want an error", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 func TestPagesOfSearchResults(t *testing.T) {
 	one := []Page{{"Returns", "https://shop.example/returns"}}
-	two := append(one[:1:1], Page{"Warranty", "https://shop.example/warranty?lang=en"})
+	two := []Page{one[0], {"Warranty", "https://shop.example/warranty?lang=en"}}
 	for name, tc := range map[string]struct {
 		result string
 		want   []Page
@@ -86,7 +86,9 @@ func TestDocumentsOfSearchResults(t *testing.T) {
 		result string
 		want   []string
 	}{
-		"facts":                 {`{"facts":[{"text":"a","source":"returns.md"},{"text":"b","source":"warranty.md"}]}`, []string{"returns.md", "warranty.md"}},
+		"facts":                 {
+			`{"facts":[{"text":"a","source":"returns.md"},{"text":"b","source":"warranty.md"}]}`, []string{"returns.md", "warranty.md"},
+		},
 		"metadata":              {`{"documents":[{"pageContent":"a","metadata":{"source":"returns.md"}}]}`, []string{"returns.md"}},
 		"paths":                 {`[{"path":"docs/returns.md","line":3},{"path":"docs/returns.md","line":9}]`, []string{"docs/returns.md"}},
 		"a wiki":                {`[{"title":"Returns","url":"https://wiki.example/returns"}]`, []string{"https://wiki.example/returns"}},
@@ -112,7 +114,8 @@ func TestMergeDocuments(t *testing.T) {
 		"order": {"names keep their order, each once, without blank ones", [][]string{{"b", ""}, {"a", "b", "a"}}, []string{"b", "a"}},
 		"lines": {
 			"each name is on one line",
-			[][]string{{"a\nb \x1b[31mc?d&e\u2028f", "a b [31mc?d&e f", "\n\x00"}}, []string{"a b [31mc?d&e f"},
+			[][]string{{"a\nb \x1b[31mc?d&e\u2028f", "a b [31mc?d&e f", "\n\x00"}},
+			[]string{"a b [31mc?d&e f"},
 		},
 		"cap":  {"there are at most eight names", [][]string{ten[:5], ten[5:]}, ten[:8]},
 		"long": {"a name has a bound", [][]string{{strings.Repeat("x", 2*maxLocal)}}, []string{strings.Repeat("x", maxLocal)}},

@@ -40,7 +40,8 @@ func TestSourcesOfSearches(t *testing.T) {
 		"withheld": {show: true, add: true, policy: `output.citations.web.all(p, p.title != "")`, stop: turn.StopOutputPolicy},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, _ := candidate("p0", 1, asks("web", `{}`), asks("files", `{}`), asks("other", `{}`), asks("web", `{"again":1}`), says(answer+"\n"))
+			c, _ := candidate("p0", 1, asks("web", `{}`), asks("files", `{}`), asks("other", `{}`), asks("web", `{"again":1}`),
+				says(answer+"\n"))
 			in := input(c)
 			in.Session = &turn.Session{UID: "talk-uid", Name: "talk"}
 			in.ShowCitations, in.AppendCitations = tc.show, tc.add
@@ -49,7 +50,8 @@ func TestSourcesOfSearches(t *testing.T) {
 					m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "cites", Expression: tc.policy, OnViolation: outputpolicy.Fail}}
 				})
 			}
-			result := `[{"title":"Returns","url":"https://shop.example/returns"},{"url":"https://shop.example/warranty","snippet":"2 years"},
+			result := `[{"title":"Returns","url":"https://shop.example/returns"},
+				{"url":"https://shop.example/warranty","snippet":"2 years"},
 				{"title":"Bad","url":"javascript:alert(1)"}]`
 			web := named("web", tool.ReadOnly, saying(result))
 			web.Role = tool.WebSearch
