@@ -86,7 +86,7 @@ func TestDocumentsOfSearchResults(t *testing.T) {
 		result string
 		want   []string
 	}{
-		"facts":                 {
+		"facts": {
 			`{"facts":[{"text":"a","source":"returns.md"},{"text":"b","source":"warranty.md"}]}`, []string{"returns.md", "warranty.md"},
 		},
 		"metadata":              {`{"documents":[{"pageContent":"a","metadata":{"source":"returns.md"}}]}`, []string{"returns.md"}},
