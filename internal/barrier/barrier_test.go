@@ -145,3 +145,38 @@ func TestLogRedactsLinesOfTheNamespace(t *testing.T) {
 		}
 	}
 }
+
+// TestTurnsOfForeignAgents checks that texts about a Turn of a shared Agent are searched for the credentials of its owner.
+func TestTurnsOfForeignAgents(t *testing.T) {
+	of := func(owner string) *v1alpha1.Turn {
+		turn := objectsWithKey("sales")[0].(*v1alpha1.Turn)
+		turn.Spec.AgentRef = v1alpha1.SharedReference{Namespace: owner, Name: "support"}
+		return turn
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for owner, hidden := range map[string]bool{"helpdesk": true, "third": false, "": false} {
+		turn := of(owner)
+		c := barrier.Client(fake.NewClientBuilder().WithScheme(scheme).WithObjects(of(owner)).WithStatusSubresource(turn).Build(), known())
+		err := c.Get(t.Context(), client.ObjectKeyFromObject(turn), turn)
+		if err == nil {
+			err = c.Status().Update(t.Context(), turn)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := json.Marshal(turn.Status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := events.NewFakeRecorder(1)
+		barrier.Events(to, known()).Eventf(turn, nil, "Warning", "Failed", "Run", "%s", key)
+		for what, text := range map[string]string{"status": string(status), "Event": <-to.Events} {
+			if strings.Contains(text, key) == hidden {
+				t.Errorf("the %s of a Turn of an Agent of %q: %s, want the key hidden: %t", what, owner, text, hidden)
+			}
+		}
+	}
+}

@@ -68,12 +68,24 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 }
 
 // awaitSync waits until the set holds the Budgets that the watch has found first, at most maxSync. A process that has
-// just started would otherwise send requests that no Budget counts.
-func (s *Set) awaitSync() {
-	begin := time.Now() //nolint:forbidigo // because a duration is measured
-	for s.synced != nil && !s.synced() && time.Since(begin) < maxSync {
-		time.Sleep(syncPoll)
+// just started would otherwise send requests that no Budget counts. The error is the cause of the end of ctx.
+func (s *Set) awaitSync(ctx context.Context) error {
+	if s.synced == nil || s.synced() {
+		return nil
 	}
+	poll, most := time.NewTicker(syncPoll), time.NewTimer(maxSync)
+	defer poll.Stop()
+	defer most.Stop()
+	for !s.synced() {
+		select {
+		case <-poll.C:
+		case <-most.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 const (
@@ -161,12 +173,16 @@ func (s *Set) Applies(b *v1alpha1.Budget) bool {
 
 // Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent. requester returns the name of
 // the Turn's requester, or an empty name if the requester is not known or may be forged. It is called only if a Budget
-// selects requesters, and its error is returned.
-func (s *Set) Rules(t *v1alpha1.Turn, agent map[string]string, requester func() (string, error)) ([]budget.Rule, error) {
+// selects requesters, and its error is returned. If ctx ends before the Budgets are known, Rules returns its cause.
+func (s *Set) Rules(
+	ctx context.Context, t *v1alpha1.Turn, agent map[string]string, requester func() (string, error),
+) ([]budget.Rule, error) {
 	if s == nil {
 		return nil, nil
 	}
-	s.awaitSync()
+	if err := s.awaitSync(ctx); err != nil {
+		return nil, err
+	}
 	selected, byRequester := s.selected(t, agent)
 	var name string
 	if byRequester {

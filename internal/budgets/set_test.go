@@ -68,11 +68,38 @@ func TestRulesOfATurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s budgets.Set
 			s.Put(budget("day", 0, tc.change))
-			got, err := s.Rules(turn(), map[string]string{"team": "red"}, noRequester(t))
+			got, err := s.Rules(t.Context(), turn(), map[string]string{"team": "red"}, noRequester(t))
 			if err != nil || (len(got) == 1) != tc.want {
 				t.Errorf("Rules: %+v, %v; want that it applies: %t", got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestRulesOfAForeignAgent checks that a Budget selects an Agent of another namespace by NAMESPACE/NAME, and never by the
+// name of an Agent of its own namespace.
+func TestRulesOfAForeignAgent(t *testing.T) {
+	foreign := turn()
+	foreign.Spec.AgentRef.Namespace = "platform"
+	for _, tc := range []struct {
+		name         string
+		own, foreign int
+	}{{"support", 1, 0}, {"platform/support", 0, 1}, {"helpdesk/support", 0, 0}} {
+		var s budgets.Set
+		s.Put(budget("day", 0, func(b *v1alpha1.Budget) {
+			b.Spec.Selector = &v1alpha1.BudgetSelector{Agents: &v1alpha1.BudgetAgents{Names: []string{tc.name}}}
+		}))
+		for of, want := range map[*v1alpha1.Turn]int{turn(): tc.own, foreign: tc.foreign} {
+			got, err := s.Rules(t.Context(), of, nil, noRequester(t))
+			if err != nil || len(got) != want {
+				t.Errorf("a Budget of %q applies to a Turn of %q: %t, %v", tc.name, of.Spec.AgentRef, len(got) == 1, err)
+			}
+		}
+	}
+	var s budgets.Set
+	s.Put(budget("all", 0))
+	if got, err := s.Rules(t.Context(), foreign, nil, noRequester(t)); err != nil || len(got) != 1 {
+		t.Errorf("a Budget without a selector applies to %d such Turns, %v", len(got), err)
 	}
 }
 
@@ -109,7 +136,7 @@ func TestRulesOfARequester(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s budgets.Set
 			s.Put(budget("day", 0, tc.change))
-			got, err := s.Rules(turn(), nil, func() (string, error) { return tc.requester, tc.err })
+			got, err := s.Rules(t.Context(), turn(), nil, func() (string, error) { return tc.requester, tc.err })
 			if len(got) != tc.want || !errors.Is(err, tc.err) {
 				t.Errorf("Rules: %+v, %v; want %d and %v", got, err, tc.want, tc.err)
 			}
@@ -125,7 +152,7 @@ func TestTooManyBudgets(t *testing.T) {
 		at := (i * 7919) % all // each once, in another order
 		s.Put(budget(fmt.Sprintf("b-%05d", at), at))
 	}
-	rules, err := s.Rules(turn(), nil, noRequester(t))
+	rules, err := s.Rules(t.Context(), turn(), nil, noRequester(t))
 	if err != nil || len(rules) != budgets.MaxOfNamespace || rules[0].Name != "b-00000" || rules[len(rules)-1].Name != "b-00063" {
 		t.Fatalf("%d rules apply, want the 64 oldest ones", len(rules))
 	}
@@ -133,7 +160,7 @@ func TestTooManyBudgets(t *testing.T) {
 		t.Error("Applies must say the same as Rules")
 	}
 	s.Delete(budget("b-00000", 0))
-	if rules, err = s.Rules(turn(), nil, noRequester(t)); err != nil || rules[0].Name != "b-00001" || !s.Applies(budget("b-00064", 64)) {
+	if rules, err = s.Rules(t.Context(), turn(), nil, noRequester(t)); err != nil || rules[0].Name != "b-00001" || !s.Applies(budget("b-00064", 64)) {
 		t.Errorf("the next Budget must apply when one is deleted: %+v", rules[0])
 	}
 }

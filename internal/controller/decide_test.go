@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -422,6 +423,54 @@ func TestAttachmentsRefused(t *testing.T) {
 	}
 	if got, ok := whenAttachmentsRefused(snapshot{turn: turnWith()}); ok {
 		t.Errorf("decision is %+v without a refusal", got)
+	}
+}
+
+// TestForeignAgentUncalled checks that only the Turn of a sub-agent may have an Agent of another namespace.
+func TestForeignAgentUncalled(t *testing.T) {
+	foreign := func(t *v1alpha1.Turn) { t.Spec.AgentRef.Namespace = "owner" }
+	called := func(t *v1alpha1.Turn) {
+		t.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "parent", UID: "p", Controller: new(true),
+		}}
+	}
+	own := func(t *v1alpha1.Turn) { t.Spec.AgentRef.Namespace = t.Namespace }
+	for name, tc := range map[string]struct {
+		turn *v1alpha1.Turn
+		ends bool
+	}{
+		"its own namespace":         {turnWith(), false},
+		"its own namespace by name": {turnWith(own), false},
+		"a call":                    {turnWith(foreign, called), false},
+		"no call":                   {turnWith(foreign), true},
+	} {
+		d, ends := whenForeignAgentUncalled(snapshot{turn: tc.turn})
+		if ends != tc.ends || ends && (d.action != end || d.reason != v1alpha1.TurnReasonInvalidSpec) {
+			t.Errorf("%s: the Turn ends: %t, %+v; want %t", name, ends, d, tc.ends)
+		}
+	}
+}
+
+// TestReadinessOfForeignAgents checks that the message of an Agent stays in its namespace.
+func TestReadinessOfForeignAgents(t *testing.T) {
+	a := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "owner", Name: "helper", Generation: 1}}
+	key := client.ObjectKeyFromObject(a)
+	a.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "ProviderNotReady", Message: "Secret \"hidden\" does not exist",
+		ObservedGeneration: 1,
+	}}
+	for from, want := range map[string]string{
+		"owner": `Agent "helper" is not ready: Secret "hidden" does not exist`,
+		"team":  `Agent "owner/helper" is not ready (ProviderNotReady)`,
+	} {
+		if checked, why := agentReadinessOf(a, key, from); !checked || why != want {
+			t.Errorf("in namespace %q: checked %t, %q; want %q", from, checked, why, want)
+		}
+	}
+	v := snapshot{turn: turnWith(), refusedAgent: "it may not be used", now: now}
+	d, ok := whenAgentNotReady(v)
+	if !ok || d.action != wait || d.reason != v1alpha1.TurnReasonWaitingForAgent || d.message != v.refusedAgent || d.after > consentRecheck {
+		t.Errorf("the decision about a refused Agent is %+v, want a wait of at most %s", d, consentRecheck)
 	}
 }
 

@@ -89,7 +89,9 @@ type Executor struct {
 	Requesters approvals.RequesterCheck
 	// Budgets returns the Budgets that apply to a Turn, by the labels of its Agent and by its requester: see
 	// budgets.Set.Rules. If Budgets is nil, there are none.
-	Budgets func(t *v1alpha1.Turn, agent map[string]string, requester func() (string, error)) ([]budget.Rule, error)
+	Budgets func(
+		ctx context.Context, t *v1alpha1.Turn, agent map[string]string, requester func() (string, error),
+	) ([]budget.Rule, error)
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
 	// Specs receives the specs of the Turns that run. If Specs is nil, the cache keeps specs of its own.

@@ -126,7 +126,7 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 		}
 		return name, nil
 	}
-	return func() ([]budget.Rule, error) { return e.Budgets(t, agent.Labels, requester) }
+	return func() ([]budget.Rule, error) { return e.Budgets(ctx, t, agent.Labels, requester) }
 }
 
 // endsWithoutAgent reports whether a Turn whose Agent is gone must end. Such a Turn needs no model, and its journal

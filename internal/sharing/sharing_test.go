@@ -166,3 +166,40 @@ func TestRefusedProvider(t *testing.T) {
 		})
 	}
 }
+
+// TestSubAgent checks that an Agent must allow the namespace that names it and that of the Turn.
+func TestSubAgent(t *testing.T) {
+	t.Parallel()
+	ref := v1alpha1.SharedReference{Namespace: "owner", Name: "helper"}
+	for name, tc := range map[string]struct {
+		allowed      *v1alpha1.AllowedNamespaces
+		caller, turn string
+		refused      string
+	}{
+		"its own namespace":                    {caller: "owner", turn: "owner"},
+		"a Turn of another namespace":          {caller: "owner", turn: "team", refused: "team"},
+		"an Agent of another namespace":        {caller: "team", turn: "owner", refused: "team"},
+		"both allowed":                         {allowed: matching("models", "shared"), caller: "owner", turn: "team"},
+		"the Turn allowed, but not the caller": {allowed: matching("models", "shared"), caller: "third", turn: "team", refused: "third"},
+		"the caller allowed, but not the Turn": {allowed: matching("models", "shared"), caller: "team", turn: "third", refused: "third"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			read := func(_ context.Context, key client.ObjectKey, o client.Object) error {
+				a := o.(*v1alpha1.Agent)
+				a.Namespace, a.Name, a.Spec.AllowedNamespaces = key.Namespace, key.Name, tc.allowed
+				return nil
+			}
+			_, err := sharing.New(newCluster(), time.Now, nil).SubAgent(t.Context(), read, ref, tc.caller, tc.turn)
+			want := ""
+			if tc.refused != "" {
+				want = `Agent "owner/helper" cannot be used in namespace "` + tc.refused + `": it does not exist, or its ` +
+					`spec.allowedNamespaces does not allow this namespace: ask its owner, or use an Agent of this namespace`
+			}
+			refused, isRefused := errors.AsType[*sharing.RefusedError](err)
+			if isRefused != (want != "") || isRefused && refused.Error() != want || !isRefused && err != nil {
+				t.Errorf("SubAgent: %v, want %q", err, want)
+			}
+		})
+	}
+}

@@ -185,3 +185,37 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 		t.Errorf("error %v of a run that has ended, want its cause", err)
 	}
 }
+
+// TestCallsOfAgentsOfOtherNamespaces checks that a new call needs the consent of the Agent's owner, and that a repeated
+// call finds its Turn without it.
+func TestCallsOfAgentsOfOtherNamespaces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		agent   string
+		attempt int
+		made    bool
+	}{
+		"a new call":                {"owner/helper", 1, false},
+		"a repeated call":           {"owner/helper", 2, true},
+		"an Agent that may be gone": {"helper", 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			called := ""
+			box := &toolbox.Box{
+				SubAgent: func(context.Context, string) (*v1alpha1.Agent, error) { return nil, errors.New("refused") },
+				Call: func(agent string) tool.Caller {
+					return tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+						called = agent
+						return tool.Result{}, nil
+					})
+				},
+			}
+			_, err := box.Caller(tool.Tool{Source: tool.Source{Agent: tc.agent}}).Call(t.Context(), tool.Call{Attempt: tc.attempt})
+			if made := called == tc.agent; made != tc.made || (err == nil) != tc.made {
+				t.Errorf("the call was made: %t, %v; want %t", made, err, tc.made)
+			}
+			if err != nil && tool.AsError(err).Class != tool.Unavailable {
+				t.Errorf("class %q, want unavailable: nothing was called", tool.AsError(err).Class)
+			}
+		})
+	}
+}
