@@ -161,7 +161,7 @@ var kept = map[journal.Kind]rule{
 		"withheld": aSwitch, "violations": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aSwitch}},
 		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "missingTurns": aNumber,
 		"subAgents":   fields{"usage": usage, "cost": cost},
-		"descendants": aNumber,
+		"descendants": aNumber, "begun": aTime,
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,

@@ -420,6 +420,8 @@ type run struct {
 	gone bool
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time
+	// finalizing is when this run began to make the result, or zero while it has not.
+	finalizing time.Time
 }
 
 // end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
@@ -427,7 +429,7 @@ func (r *run) end(result *Result) error {
 	recorded, version := result.recorded()
 	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
 		journal.Record{
-			Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached,
+			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
 			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: r.turnRecord(result),
 		})...)
 	if err == nil {
