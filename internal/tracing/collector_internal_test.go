@@ -107,7 +107,8 @@ func TestCollectorsOverGRPC(t *testing.T) {
 	web.StartTLS()
 	defer web.Close()
 	authority := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600); err != nil {
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
+	if err := os.WriteFile(authority, certificate, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	over := make(chan struct{})
@@ -129,14 +130,19 @@ func TestCollectorsOverGRPC(t *testing.T) {
 		// logged is a part of the error in the log, or empty if there must be no error.
 		logged string
 	}{
-		"takes all":                        {spans: 2},
-		"is known by its certificate":      {tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": authority}, spans: 2},
-		"is not known":                     {tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_TIMEOUT": "500"}, logged: "certificate"},
-		"is busy for a moment":             {answer: refusing(busy(10*time.Millisecond), 1), spans: 2},
-		"is busy for an hour":              {answer: refusing(busy(time.Hour), 100), logged: "too many spans"},
-		"is busy and says no time":         {answer: refusing(busy(-1), 100), logged: "too many spans"},
-		"closes the connection":            {breaks: 1, spans: 2},
-		"repeats the credential, and more": {answer: refusing(status.Error(codes.Unauthenticated, collectorKey+" is "+strings.Repeat("wrong ", 10_000)), 100), logged: "is wrong"},
+		"takes all":                   {spans: 2},
+		"is known by its certificate": {tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": authority}, spans: 2},
+		"is not known": {
+			tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_TIMEOUT": "500"}, logged: "certificate",
+		},
+		"is busy for a moment":     {answer: refusing(busy(10*time.Millisecond), 1), spans: 2},
+		"is busy for an hour":      {answer: refusing(busy(time.Hour), 100), logged: "too many spans"},
+		"is busy and says no time": {answer: refusing(busy(-1), 100), logged: "too many spans"},
+		"closes the connection":    {breaks: 1, spans: 2},
+		"repeats the credential, and more": {
+			answer: refusing(status.Error(codes.Unauthenticated, collectorKey+" is "+strings.Repeat("wrong ", 10_000)), 100),
+			logged: "is wrong",
+		},
 		"hangs": {answer: func(ctx context.Context, _ int) (*collector.ExportTraceServiceResponse, error) {
 			select {
 			case <-ctx.Done():

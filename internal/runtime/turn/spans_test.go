@@ -76,7 +76,8 @@ func TestPartsOfKilledTurns(t *testing.T) {
 			turn.SpanFinalization: 1, turn.SpanHistory: 1,
 		}},
 		"checked": {checked, map[turn.SpanKind]int{
-			turn.SpanPreparation: 1, turn.SpanStep: 1, turn.SpanCheck: 1, turn.SpanRequest: 3, turn.SpanFinalization: 1, turn.SpanHistory: 1,
+			turn.SpanPreparation: 1, turn.SpanStep: 1, turn.SpanCheck: 1, turn.SpanRequest: 3,
+			turn.SpanFinalization: 1, turn.SpanHistory: 1,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
