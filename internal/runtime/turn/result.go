@@ -78,6 +78,8 @@ type Result struct {
 	Violations []PolicyViolation `json:"violations,omitempty"`
 	// Data is the structured answer. It is empty if the Turn has no schema or no such answer.
 	Data json.RawMessage `json:"data,omitempty"`
+	// Redactions are the matches of redaction rules, at most MaxRedactions, in the order of the rules.
+	Redactions []Redaction `json:"redactions,omitempty"`
 	// Counts are the totals over all runs.
 	Counts Counts `json:"counts"`
 	// Calls are the newest calls that the model has asked for, at most MaxCalls, oldest first.
@@ -275,6 +277,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	}
 	r.attached = result.attach(r.output != nil && stop.answered())
 	result.Record = finalize.NewRecord(record)
+	result.Redactions = r.allRedactions()
 	return result, nil
 }
 
