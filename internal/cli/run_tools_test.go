@@ -378,8 +378,8 @@ func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 	got := capstan(t, "run", "-f", f.written(t, url), "--approve=all").mustEnd(t, exit.OK)
 	mustSay(t, got.out, "The closer said: ", "Done as asked.")
 	mustSay(t, got.err, "platform/closer> Asking small of ModelProvider platform/demo", "Asking small of ModelProvider demo")
-	if tools.calls() != "1042" {
-		t.Errorf("want the call made once, have %q", tools.calls())
+	if tools.closedTickets() != "1042" {
+		t.Errorf("want the call made once, have %q", tools.closedTickets())
 	}
 	delete(f, "secret-2.yaml")
 	absent := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)
