@@ -96,6 +96,12 @@ type AgentSpec struct {
 	// +kubebuilder:default=Untrusted
 	ContributionTrust Trust `json:"contributionTrust,omitempty"`
 
+	// redaction says which texts are removed before anything is recorded or sent to a model. It applies to everything
+	// that enters a Turn of this agent: its message, context and attachments, replies of models, arguments and results
+	// of calls, and errors. Without it, only credentials are removed.
+	// +optional
+	Redaction *AgentRedaction `json:"redaction,omitempty"`
+
 	// limits apply to each Turn of this agent. A Turn can lower them and never raise them.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`

@@ -148,6 +148,8 @@ const (
 	ReasonInvalidInstructions = "InvalidInstructions"
 	// ReasonSkillNotFound means that the Agent names a skill that its PromptProfile does not have.
 	ReasonSkillNotFound = "SkillNotFound"
+	// ReasonInvalidRedaction means that a rule of the Agent's spec.redaction cannot be used.
+	ReasonInvalidRedaction = "InvalidRedaction"
 	// ReasonInvalidTimeZone means that the Agent's time zone is unknown.
 	ReasonInvalidTimeZone = "InvalidTimeZone"
 	// ReasonProviderNotFound means that no model of the chain can be used, and that a ModelProvider does not exist.

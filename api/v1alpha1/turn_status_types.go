@@ -176,6 +176,14 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	PolicyViolations []PolicyViolation `json:"policyViolations,omitempty"`
 
+	// redactions are the numbers of texts that the Agent's spec.redaction has removed from the Turn, by rule, at most
+	// 64 rules. They contain no text.
+	// +optional
+	// +listType=map
+	// +listMapKey=rule
+	// +kubebuilder:validation:MaxItems=64
+	Redactions []RedactionCount `json:"redactions,omitempty"`
+
 	// usage is the total token usage and cost of the Turn, across all attempts. It has the provider's figures, or
 	// estimates where the provider reports none. While the Turn runs, it has the figures of the last status write. It
 	// is absent if nothing was used.

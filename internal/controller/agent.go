@@ -90,9 +90,10 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	profile.set(&a.Status.Conditions, v1alpha1.ConditionProfileResolved, a.Generation, now)
 	models.set(&a.Status.Conditions, v1alpha1.ConditionModelsResolved, a.Generation, now)
 	tools.set(&a.Status.Conditions, v1alpha1.ConditionToolsResolved, a.Generation, now)
-	sum := combineFindings(profile, models, tools)
+	redaction := checkRedaction(&a)
+	sum := combineFindings(redaction, profile, models, tools)
 	sum.set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
-	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone)
+	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone || !redaction.holds)
 	a.Status.PromptRenderHash, a.Status.Tools = hash, exposed
 	a.Status.ObservedGeneration = a.Generation
 	again := ctrl.Result{RequeueAfter: earliest(r.Recheck, models.after, tools.after, recheckConsent(&a))}
@@ -146,6 +147,14 @@ func combineFindings(findings ...finding) finding {
 		sum.message = strings.Join(messages, "; ")
 	}
 	return sum
+}
+
+// checkRedaction checks the redaction rules of an Agent.
+func checkRedaction(a *v1alpha1.Agent) finding {
+	if _, err := translate.Rules(a); err != nil {
+		return finding{reason: v1alpha1.ReasonInvalidRedaction, message: err.Error()}
+	}
+	return finding{holds: true}
 }
 
 // resolveProfile finds the Agent's profile and renders both together. hash is the hash of the rendered prompt; it

@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -14,12 +15,13 @@ import (
 )
 
 // attach lets a run read the attachments of its Turn. If a ConfigMap is missing, the Turn waits for it.
-func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, agent *v1alpha1.Agent) {
+func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, agent *v1alpha1.Agent, redaction *redact.Turn) {
 	if len(t.Spec.Attachments) == 0 {
 		return
 	}
 	attach, most := translate.Attach(t, translate.AttachmentSources{
 		ConfigMaps: e.Contents(t.Namespace), Fetch: e.Fetch(t.Namespace), Artifacts: e.artifacts(t),
+		Redaction: redaction,
 	})
 	in.AttachBytes = most
 	in.Attach = func(ctx context.Context) ([]attachment.Content, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -38,6 +39,10 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	r.agent = found
 	agent := translate.WithinCeiling(r.agent, t, e.Ceiling)
+	redaction, err := translate.Redaction(ctx, agent, fairgate.Fairly(ctx, e.Credentials.RedactFunc(t.CredentialNamespaces()...)))
+	if err != nil { // the Agent was changed after the Turn was bound
+		return nil, agentNotReady(t, err.Error())
+	}
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
 		chain = append(chain, r.link(ctx, agent.Namespace, m))
@@ -52,13 +57,13 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	in, err := translate.Input(t, agent, chain, session, func(ctx context.Context) (prepare.Input, error) {
-		return e.preparation(ctx, t, agent, session, start)
+		return e.preparation(ctx, t, agent, session, redaction, start)
 	})
 	if err != nil {
 		return nil, err
 	}
 	in.Executor, in.Epoch, in.About = e.Name, r.epoch, translate.About(t, e.RecordLabels)
-	e.attach(&in, t, agent)
+	e.attach(&in, t, agent, redaction)
 	if in.Session != nil {
 		in.Session.OnLoss = e.onLoss(t)
 	}
@@ -78,8 +83,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		r.memory.read = true
 		return r.checkJournal(ctx, finding{entries, ended}, &in, agent)
 	}
-	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
-	in.Redact = fairgate.Fairly(ctx, e.Credentials.RedactFunc(t.CredentialNamespaces()...))
+	in.Cancel, in.Interrupt, in.Redact, in.Redactions = r.cancelled, r.interrupt, redaction.Redact, redaction.Take
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = r.pinned(ctx, agent); err != nil {
 		return nil, err
@@ -161,7 +165,7 @@ func agentNotReady(t *v1alpha1.Turn, cause string) error {
 // not ready, because its journal may hold the messages. If the messages must be made, preparation checks that the
 // Agent is ready.
 func (e *Executor) preparation(
-	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, start time.Time,
+	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redaction *redact.Turn, start time.Time,
 ) (prepare.Input, error) {
 	if session == nil && t.Spec.SessionRef != nil {
 		return prepare.Input{}, sessionGone(t.Spec.SessionRef.Name)
@@ -184,7 +188,7 @@ func (e *Executor) preparation(
 	in, err := translate.Preparation(ctx, translate.Objects{
 		Turn: t, Agent: agent, Profile: profile, ConfigMaps: e.ConfigMaps(t.Namespace),
 		AgentConfigMaps: e.ConfigMaps(agent.Namespace), ProfileConfigMaps: e.ConfigMaps(ref.Key(agent.Namespace).Namespace),
-		ManagerSkills: e.ManagerSkills, Session: session,
+		ManagerSkills: e.ManagerSkills, Session: session, Redaction: redaction,
 	}, start)
 	return in, awaitingConfigMap(err, t)
 }

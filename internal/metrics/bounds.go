@@ -229,6 +229,8 @@ func (n *namespaceSeries) drop(name string, p pair) {
 func (n *namespaceSeries) dropGroup(name string, g group) {
 	delete(n.groups, g)
 	for _, v := range requestVectors {
-		v.DeletePartialMatch(prometheus.Labels{"namespace": name, "agent": g.agent, "provider": g.provider, "model": g.model})
+		v.DeletePartialMatch(prometheus.Labels{
+			"namespace": name, "agent": g.agent, "provider": g.provider, "gen_ai_request_model": g.model,
+		})
 	}
 }

@@ -5,16 +5,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/genai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// The metrics of requests to models. Those that begin with gen_ai have the names, units and values of OpenTelemetry's
-// conventions for generative AI, in the form that Prometheus gives to such names. Their buckets are those of the
-// conventions, as far as requests reach them.
+// The metrics of requests to models. Those that begin with gen_ai have the names, labels, units and values of
+// OpenTelemetry's conventions for generative AI, in the form that Prometheus gives to such names. Their buckets are
+// those of the conventions, as far as requests reach them. All have the labels namespace, agent and provider, for which
+// the conventions have no names.
 var (
-	requestLabels = []string{"namespace", "agent", "provider", "model"}
+	requestLabels = []string{"namespace", "agent", "provider", "gen_ai_request_model"}
 	tokenUsage    = requestHistogram("gen_ai_client_token_usage", "Tokens of one request to a model, by type (input, output).",
 		[]float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576}, "gen_ai_token_type")
 	requestDuration = requestHistogram("gen_ai_client_operation_duration_seconds",
@@ -40,8 +41,9 @@ var (
 const errorOther = "_OTHER"
 
 func requestHistogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets},
-		append(requestLabels[:4:4], labels...))
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets, ConstLabels: prometheus.Labels{"gen_ai_operation_name": "chat"},
+	}, append(append(requestLabels[:4:4], "gen_ai_provider_name"), labels...))
 }
 
 // Requested counts a request of a Turn to a model, and ignores all other parts of Turns. The run that records the end
@@ -60,33 +62,29 @@ func Requested(namespace, agent string, s *turn.Span) {
 	}
 	known.withNamespace(namespace, func(label string, n *namespaceSeries) {
 		g := known.admitGroup(label, n, group{agent, s.Request.Provider, s.Request.Model})
+		service := genai.ProviderName(s.Candidate)
 		labels := func(more ...string) []string { return append([]string{label, g.agent, g.provider, g.model}, more...) }
 		if s.Failure != "" {
 			requestErrors.WithLabelValues(labels(s.Failure)...).Inc()
 		}
 		for kind, tokens := range map[string]int64{"input": usage.InputTokens, "output": usage.OutputTokens} {
 			if tokens > 0 {
-				tokenUsage.WithLabelValues(labels(kind)...).Observe(float64(tokens))
+				tokenUsage.WithLabelValues(labels(service, kind)...).Observe(float64(tokens))
 			}
 		}
 		if cost != nil && cost.Amount.IsPositive() {
 			requestCost.WithLabelValues(labels(n.currency(cost.Currency))...).Add(cost.Amount.InexactFloat64())
 		}
 		if failed := s.Failed; failed != nil && !failed.Unsent && failed.Kind != model.Cancelled {
-			requestDuration.WithLabelValues(labels(errorOther)...).Observe(seconds(failed.DurationMS))
+			requestDuration.WithLabelValues(labels(service, errorOther)...).Observe(seconds(failed.DurationMS))
 		}
 		if s.Reply != nil {
-			observeReply(s.Reply, labels)
+			requestDuration.WithLabelValues(labels(service, "")...).Observe(seconds(s.Reply.DurationMS))
+			if first := s.Reply.FirstEventMS; first > 0 {
+				firstChunk.WithLabelValues(labels(service)...).Observe(seconds(first))
+			}
 		}
 	})
-}
-
-// observeReply counts the times of a reply.
-func observeReply(r *loop.Step, labels func(...string) []string) {
-	requestDuration.WithLabelValues(labels("")...).Observe(seconds(r.DurationMS))
-	if r.FirstEventMS > 0 {
-		firstChunk.WithLabelValues(labels()...).Observe(seconds(r.FirstEventMS))
-	}
 }
 
 func seconds(milliseconds int64) float64 {

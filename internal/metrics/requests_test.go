@@ -18,6 +18,7 @@ import (
 func reply(provider, name string) *turn.Span {
 	return &turn.Span{
 		Kind: turn.SpanRequest, Request: &loop.Request{Provider: provider, Model: name, EstimatedTokens: 7},
+		Candidate: &loop.Candidate{Protocol: "Anthropic"},
 		Reply: &loop.Step{
 			Reply: model.Reply{Usage: model.Usage{InputTokens: 100, OutputTokens: 20}}, DurationMS: 1000, FirstEventMS: 250,
 			Cost: &model.Cost{Amount: decimal.RequireFromString("0.25"), Currency: "EUR"},
@@ -78,11 +79,12 @@ func TestRequests(t *testing.T) {
 		labels []string
 		want   [2]float64
 	}{
-		"input tokens, with those of failures and the estimate": {tokenUsage, of("input"), [2]float64{4, 146}},
-		"output tokens": {tokenUsage, of("output"), [2]float64{1, 20}},
-		"successes":     {requestDuration, of(""), [2]float64{1, 1}},
-		"failures of the model, without requests that were not sent or were cancelled": {requestDuration, of("_OTHER"), [2]float64{1, 2}},
-		"first parts": {firstChunk, of(), [2]float64{1, .25}},
+		"input tokens": {tokenUsage, of("anthropic", "input"), [2]float64{1, 100}},
+		"input tokens of failures, with the estimate": {tokenUsage, of("", "input"), [2]float64{3, 46}},
+		"output tokens": {tokenUsage, of("anthropic", "output"), [2]float64{1, 20}},
+		"successes":     {requestDuration, of("anthropic", ""), [2]float64{1, 1}},
+		"failures, without requests that were not sent or were cancelled": {requestDuration, of("", "_OTHER"), [2]float64{1, 2}},
+		"first parts": {firstChunk, of("anthropic"), [2]float64{1, .25}},
 	} {
 		if got := observations(t, tc.vec, tc.labels...); got != tc.want {
 			t.Errorf("%s: number and sum are %v, want %v", name, got, tc.want)
@@ -105,7 +107,8 @@ func TestGroupsAreBounded(t *testing.T) {
 	for i := range 1000 {
 		Requested("hostile", fmt.Sprintf("agent-%d", i), reply("p", fmt.Sprintf("model-%d", i)))
 	}
-	if got, want := observations(t, tokenUsage, "hostile", Other, Other, Other, "input"), float64(1000-mostGroups); got[0] != want {
+	got, want := observations(t, tokenUsage, "hostile", Other, Other, Other, "anthropic", "input"), float64(1000-mostGroups)
+	if got[0] != want {
 		t.Errorf("%g requests count as others, want %g: none must be lost", got[0], want)
 	}
 	for ns := range mostNamespaces {
@@ -119,7 +122,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	for i := range ownGroups - 1 {
 		name := fmt.Sprintf("gpt-%d", i)
 		Requested("victim", "support", reply("openai", name))
-		if got := observations(t, firstChunk, "victim", "support", "openai", name); got[0] != 1 {
+		if got := observations(t, firstChunk, "victim", "support", "openai", name, "anthropic"); got[0] != 1 {
 			t.Errorf("the victim's model %s has no series: others have used up its room", name)
 		}
 	}
@@ -161,7 +164,8 @@ func TestSeriesOfSharedModelProvidersStay(t *testing.T) {
 	for range keepGone {
 		Sweep(live)
 	}
-	if got := seriesOf(firstChunk); got != 1 || observations(t, firstChunk, "helpdesk", "support", "platform/openai", "gpt")[0] != 1 {
+	shared := observations(t, firstChunk, "helpdesk", "support", "platform/openai", "gpt", "anthropic")
+	if got := seriesOf(firstChunk); got != 1 || shared[0] != 1 {
 		t.Errorf("there are %d series, want that of the ModelProvider that exists", got)
 	}
 }

@@ -32,6 +32,8 @@ type view struct {
 	// true, because they take most of the time.
 	from, to []int32
 	placed   bool
+	// spaces keeps white space, as patterns need it.
+	spaces bool
 }
 
 // views are the two buffers for successive views of a text.
@@ -129,7 +131,7 @@ func (v *view) pack(text string) {
 		if r >= utf8.RuneSelf {
 			r, size = utf8.DecodeRuneInString(text[i:])
 		}
-		folded, plain := fold(r)
+		folded, plain := v.fold(r)
 		if plain {
 			i += size
 			continue
@@ -141,6 +143,14 @@ func (v *view) pack(text string) {
 	}
 	v.keep(text, begin, len(text))
 	v.low = lower(v.low, v.text)
+}
+
+// fold returns the text by which a character is compared.
+func (v *view) fold(r rune) (folded string, plain bool) {
+	if v.spaces && unicode.IsSpace(r) {
+		return " ", r < utf8.RuneSelf
+	}
+	return fold(r)
 }
 
 // keep appends a part of a text unchanged.
@@ -195,7 +205,7 @@ func (v *view) unescape(into *view) bool {
 			continue
 		}
 		into.take(v, begin, i)
-		folded, plain := fold(r)
+		folded, plain := v.fold(r)
 		if plain {
 			folded = string(r)
 		}

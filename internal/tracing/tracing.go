@@ -26,6 +26,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
@@ -42,6 +43,8 @@ const (
 	tracesEndpointVariable = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	protocolVariable       = "OTEL_EXPORTER_OTLP_PROTOCOL"
 	tracesProtocolVariable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+	headersVariable        = "OTEL_EXPORTER_OTLP_HEADERS"
+	tracesHeadersVariable  = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
 )
 
 // The protocols of OTLP.
@@ -125,16 +128,16 @@ const maxBatchDelay = time.Second
 // defaultService is the name of the service if OTEL_SERVICE_NAME does not set it.
 const defaultService = "capstan"
 
-// FromEnvironment returns a Provider with the settings of the environment. redact returns the function that removes the
+// FromEnvironment returns a Provider with the settings of the environment. clean returns the function that removes the
 // credentials of a namespace from texts. Errors of the exporter are logged, at most one each minute.
 func FromEnvironment(
-	ctx context.Context, lookup func(string) (string, bool), redact func(namespaces ...string) func(string) string, log logr.Logger,
+	ctx context.Context, lookup func(string) (string, bool), clean func(namespaces ...string) func(string) string, log logr.Logger,
 ) (*Provider, error) {
 	s, err := settingsOf(lookup)
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{settings: s, redact: redact}
+	p := &Provider{settings: s, redact: clean}
 	if !s.on {
 		return p, nil
 	}
@@ -147,7 +150,7 @@ func FromEnvironment(
 	if err != nil {
 		return nil, fmt.Errorf("environment variable OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	otel.SetErrorHandler(&rareErrors{log: log})
+	otel.SetErrorHandler(&rareErrors{log: log, redactor: redact.New(headerValues(lookup)...)})
 	otel.SetLogger(logr.Discard()) // the errors go to the handler
 	options := []sdktrace.BatchSpanProcessorOption{}
 	if delay, _ := lookup("OTEL_BSP_SCHEDULE_DELAY"); delay == "" {
@@ -181,9 +184,33 @@ func (p *Provider) Close(ctx context.Context) error {
 	return nil
 }
 
+// headerValues returns the values of the headers to the collector, which are often credentials.
+func headerValues(lookup func(string) (string, bool)) []string {
+	var all []string
+	for _, name := range []string{headersVariable, tracesHeadersVariable} {
+		list, _ := lookup(name)
+		for header := range strings.SplitSeq(list, ",") {
+			_, value, _ := strings.Cut(header, "=")
+			if value = strings.TrimSpace(value); value == "" {
+				continue
+			}
+			all = append(all, value)
+			if decoded, err := url.PathUnescape(value); err == nil && decoded != value {
+				all = append(all, decoded)
+			}
+		}
+	}
+	return all
+}
+
+// maxError bounds a logged error, in characters. A collector may have written it.
+const maxError = 500
+
 // rareErrors logs errors of the SDK, at most one each minute: a collector that is gone fails each batch.
 type rareErrors struct {
 	log logr.Logger
+	// redactor removes the credentials for the collector.
+	redactor *redact.Redactor
 
 	mu   sync.Mutex
 	last time.Time
@@ -201,7 +228,7 @@ func (r *rareErrors) Handle(err error) {
 		return
 	}
 	r.last = now
-	r.log.Error(err, "Failed to export traces; Turns are not affected")
+	r.log.Error(errors.New(r.redactor.Line(err.Error(), maxError)), "Failed to export traces; Turns are not affected")
 }
 
 // knownIDs gives spans the IDs that their contexts carry.

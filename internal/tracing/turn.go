@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/genai"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
@@ -164,6 +165,12 @@ func (t *Turn) Observe(s *turn.Span) {
 	case turn.SpanCall:
 		name = "execute_tool " + s.Result.Name
 		add(t.callAttributes(s)...)
+	case turn.SpanCheck:
+		name = "check_answer"
+		add(checkAttributes(s.Check)...)
+	case turn.SpanHistory:
+		name = "add_to_session"
+	case turn.SpanFinalization:
 	}
 	if s.Failure != "" {
 		add(attribute.String("error.type", s.Failure))
@@ -174,9 +181,6 @@ func (t *Turn) Observe(s *turn.Span) {
 	}
 	out.End(trace.WithTimestamp(s.End))
 }
-
-// providerNames are the names of the conventions for the types of ModelProviders.
-var providerNames = map[string]string{"OpenAI": "openai", "Anthropic": "anthropic"}
 
 // requestAttributes returns the attributes of a request to a model.
 func (t *Turn) requestAttributes(s *turn.Span) []attribute.KeyValue {
@@ -220,7 +224,7 @@ func responseModel(s *loop.Step) string {
 // candidateAttributes returns the attributes of a model of the chain.
 func candidateAttributes(c *loop.Candidate) []attribute.KeyValue {
 	var all []attribute.KeyValue
-	if name := providerNames[c.Protocol]; name != "" {
+	if name := genai.ProviderName(c); name != "" {
 		all = append(all, attribute.String("gen_ai.provider.name", name))
 	}
 	host, port, err := net.SplitHostPort(c.Endpoint)
@@ -292,6 +296,26 @@ func (t *Turn) callAttributes(s *turn.Span) []attribute.KeyValue {
 	}
 	if t.provider.settings.content {
 		all = append(all, attribute.String("gen_ai.tool.call.result", t.content(s.Result.Content)))
+	}
+	return all
+}
+
+// checkAttributes returns the attributes of a check of an answer: the names of the policies, which are no texts.
+func checkAttributes(c *loop.AnswerCheck) []attribute.KeyValue {
+	var violated, unchecked []string
+	for i := range c.Findings {
+		if f := &c.Findings[i]; f.Unchecked {
+			unchecked = append(unchecked, f.Policy)
+		} else {
+			violated = append(violated, f.Policy)
+		}
+	}
+	var all []attribute.KeyValue
+	if len(violated) > 0 {
+		all = append(all, attribute.StringSlice("capstan.output_policies.violated", violated))
+	}
+	if len(unchecked) > 0 {
+		all = append(all, attribute.StringSlice("capstan.output_policies.unchecked", unchecked))
 	}
 	return all
 }

@@ -57,6 +57,8 @@ func headline(e journal.Entry) (string, error) {
 		return of(e, checked)
 	case journal.ContextWarned:
 		return of(e, warned)
+	case journal.TextRedacted:
+		return of(e, withoutTexts)
 	case journal.ToolsExposed, journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided,
 		journal.ToolIntended, journal.ToolFinished:
 		return ofTools(e)
@@ -167,6 +169,19 @@ func purpose(p loop.Purpose) string {
 		return "check against the output policies"
 	}
 	return termsafe.Line(string(p), longestName)
+}
+
+// removed is the payload of an entry about redaction.
+type removed struct {
+	Redactions []turn.Redaction `json:"redactions"`
+}
+
+func withoutTexts(r removed) string {
+	var rules []string
+	for _, one := range r.Redactions {
+		rules = append(rules, fmt.Sprintf("%s (%d)", termsafe.Line(one.Rule, longestName), one.Matches))
+	}
+	return "removed texts by the rules " + strings.Join(rules, ", ")
 }
 
 func checked(c loop.AnswerCheck) string {

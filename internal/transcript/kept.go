@@ -59,12 +59,13 @@ var (
 		"inputTokens": aNumber, "outputTokens": aNumber, "reasoningTokens": aNumber, "cacheReadTokens": aNumber,
 		"cacheCreationTokens": aNumber, "estimated": aSwitch,
 	}
-	cost     = fields{"amount": anAmount, "currency": aWord, "priceDate": aDay}
-	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
-	calls    = each{fields{"id": callID{}, "name": toolName{}}}
-	child    = fields{"turn": aName, "usage": usage, "cost": cost}
-	message  = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{}}
-	tools    = each{fields{
+	cost       = fields{"amount": anAmount, "currency": aWord, "priceDate": aDay}
+	revision   = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
+	calls      = each{fields{"id": callID{}, "name": toolName{}}}
+	child      = fields{"turn": aName, "usage": usage, "cost": cost}
+	message    = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{}}
+	redactions = each{fields{"rule": aName, "matches": aNumber}}
+	tools      = each{fields{
 		"name": aName, "endsTurn": aSwitch,
 		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
 	}}
@@ -140,6 +141,7 @@ var kept = map[journal.Kind]rule{
 	journal.Compacted:      fields{"from": aNumber, "keptHistory": aNumber, "forced": aSwitch, "tokens": aNumber},
 	journal.Reflected:      fields{"step": aNumber, "replaced": aSwitch},
 	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},
+	journal.TextRedacted:   fields{"redactions": redactions},
 	journal.Finalized: fields{
 		"stop": aWord, "preparation": report, "provider": aName, "model": aName, "messageCount": aNumber,
 		"counts": fields{
@@ -161,7 +163,7 @@ var kept = map[journal.Kind]rule{
 		"withheld": aSwitch, "violations": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aSwitch}},
 		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "missingTurns": aNumber,
 		"subAgents":   fields{"usage": usage, "cost": cost},
-		"descendants": aNumber,
+		"descendants": aNumber, "begun": aTime, "redactions": redactions,
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,

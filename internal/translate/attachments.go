@@ -8,6 +8,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -29,6 +30,8 @@ type AttachmentSources struct {
 	Fetch Fetch
 	// Artifacts reads artifacts of other Turns. If it is nil, artifacts cannot be read.
 	Artifacts Artifacts
+	// Redaction removes parts of texts. If it is nil, texts stay unchanged.
+	Redaction *redact.Turn
 }
 
 // Attach returns the function that reads the attachments of a Turn, and the maximum size of their contents together, in
@@ -57,12 +60,28 @@ func (s *AttachmentSources) readAll(ctx context.Context, t *v1alpha1.Turn) ([]at
 		if err != nil {
 			return nil, err
 		}
+		if content, err = s.withoutRedacted(field, content); err != nil {
+			return nil, err
+		}
 		all = append(all, content)
 		if err := attachment.CheckTotal("Turn spec.attachments", all); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
+}
+
+// withoutRedacted returns a text without what the rules of the Agent remove. Other contents stay unchanged.
+func (s *AttachmentSources) withoutRedacted(field string, c attachment.Content) (attachment.Content, error) {
+	if s.Redaction == nil || model.KindOf(c.MediaType) != model.AttachedText {
+		return c, nil
+	}
+	text := string(c.Data)
+	clean := s.Redaction.Remove(text)
+	if clean == text {
+		return c, nil
+	}
+	return attachment.New(field, c.Name, c.MediaType, []byte(clean))
 }
 
 // read reads the content of an attachment, and returns the field that names its source.

@@ -44,6 +44,9 @@ func filled() translate.Objects {
 			*v = v1alpha1.ViolationRetry // so that maxRetries counts
 		}
 	})
+	o.Agent.Spec.Redaction = &v1alpha1.AgentRedaction{
+		Patterns: []v1alpha1.RedactionPattern{{Name: "a", Pattern: "no such text", Replacement: "b"}}, JSONPaths: []string{"$.c"},
+	}
 	o.Agent.Spec.TimeZone, o.Turn.Spec.Context.Memories[0].Relevance = "UTC", new("0.5")
 	return o
 }
@@ -88,6 +91,7 @@ var elsewhere = map[string]string{
 	"agent.models":     "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
 	"agent.toolPolicy": "the run", "agent.approval": "the decisions about calls", "agent.tools": "the toolbox", "agent.context": "the run",
 	"agent.reasoningText":     "the run",
+	"agent.redaction":         "what is removed",
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",
 	"profile.allowedNamespaces": "which Agents find the profile",
 	"agent.allowedNamespaces":   "which Agents may call the Agent",

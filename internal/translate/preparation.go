@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -32,6 +33,9 @@ type Objects struct {
 	// Session is the Session of the Turn, or nil if it has none. It does not hold the history: the engine reads
 	// that.
 	Session *v1alpha1.Session
+	// Redaction removes texts of the Turn and of ConfigMaps. If it is nil, the rules of the Agent apply, and nothing is
+	// counted.
+	Redaction *redact.Turn
 }
 
 // Preparation returns what the messages of a Turn are made of; now is the time that they state. It returns an
@@ -60,7 +64,16 @@ func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, 
 	}
 	in.Turn, err = request(ctx, o.Turn, o.ConfigMaps)
 	addSession(&in.Turn, o.Session)
-	return in, err
+	if err != nil {
+		return in, err
+	}
+	if o.Redaction == nil {
+		if o.Redaction, err = Redaction(ctx, o.Agent, nil); err != nil {
+			return prepare.Input{}, err
+		}
+	}
+	removeFrom(&in, o.Redaction)
+	return in, nil
 }
 
 // Location returns the agent's time zone. It returns an *invalid.Error for a name that is not in the time zone

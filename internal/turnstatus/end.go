@@ -23,6 +23,7 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	writeProgress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, SubAgents: r.SubAgents})
 	s.Preparation, s.Result, s.Decision = translate.PreparationOf(r), translate.ResultOf(r), translate.DecisionOf(r)
 	s.Prices, s.PolicyViolations = translate.Prices(r.Spent), translate.PolicyViolations(r)
+	s.Redactions = translate.Redactions(r)
 	s.Descendants = int32(min(max(r.Descendants, 0), math.MaxInt32))
 	if n := r.MissingTurns; n > 0 {
 		setCondition(t, v1alpha1.ConditionHistoryComplete, metav1.ConditionFalse, v1alpha1.ReasonHistoryLost,

@@ -50,6 +50,8 @@ var _ = Describe("Agent", func() {
 		Entry("the highest thinking", `spec: {thinking: High}`),
 		Entry("thinking set to Off", `spec: {thinking: "Off"}`),
 		Entry("no memories", `spec: {memory: {maxItems: 0}}`),
+		Entry("redaction rules", `spec: {redaction: {patterns: [{name: a-1, pattern: '[a-z]+@b', replacement: '[x]: ~'}], jsonPaths: [`+
+			numbered(32, "$.a%d")+`]}}`),
 		Entry("trusted contributions", `spec: {contributionTrust: Trusted, contributions: [
   {name: rules, text: Open on weekdays., trust: Trusted}, {name: policy, configMapKeyRef: {name: policies, key: refunds.md}}]}`),
 		Entry("as many contributions as it may have", `spec: {contributions: [`+numbered(16, "{name: c%d, text: t}")+`]}`),
@@ -59,6 +61,19 @@ var _ = Describe("Agent", func() {
 
 	DescribeTable("refuses",
 		func(ctx SpecContext, patch, field, message string) { refused(ctx, agentBase, patch, field, message) },
+		Entry("no redaction rules", `spec: {redaction: {}}`, "spec.redaction", "at least 1 properties"),
+		Entry("two redaction patterns of one name", `spec: {redaction: {patterns: [{name: a, pattern: b}, {name: a, pattern: c}]}}`,
+			"spec.redaction.patterns[1]", "Duplicate value"),
+		Entry("a redaction pattern with an invalid name", `spec: {redaction: {patterns: [{name: a b, pattern: c}]}}`,
+			"spec.redaction.patterns[0].name", "name must consist of lower-case letters"),
+		Entry("too long a redaction pattern", `spec: {redaction: {patterns: [{name: a, pattern: `+strings.Repeat("a", 257)+`}]}}`,
+			"spec.redaction.patterns[0].pattern", "Too long"),
+		Entry("a replacement that breaks JSON", `spec: {redaction: {patterns: [{name: a, pattern: b, replacement: 'x"y'}]}}`,
+			"spec.redaction.patterns[0].replacement", "replacement must consist of printable ASCII"),
+		Entry("a replacement with a backslash", `spec: {redaction: {patterns: [{name: a, pattern: b, replacement: 'x\y'}]}}`,
+			"spec.redaction.patterns[0].replacement", "replacement must consist of printable ASCII"),
+		Entry("a JSON path without a root", `spec: {redaction: {jsonPaths: [a.b]}}`,
+			"spec.redaction.jsonPaths[0]", "jsonPaths must begin with $"),
 		Entry("no spec", `spec: null`, "spec", "Required value"),
 		Entry("no profile", `spec: {promptProfileRef: null}`, "spec.promptProfileRef", "Required value"),
 		Entry("no models", `spec: {models: null}`, "spec.models", "Required value"),

@@ -78,8 +78,9 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 	}, SpecTimeout(8*patience))
 })
 
-// share starts a manager process beside others, one of which leads. The end of the spec kills it.
-func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, api *rest.Config) *gexec.Session {
+// share starts a manager process beside others, one of which leads. env are further variables of its environment. The
+// end of the spec kills it.
+func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, api *rest.Config, env ...string) *gexec.Session {
 	GinkgoHelper()
 	path := kubeconfig
 	if api != apiConfig {
@@ -93,7 +94,7 @@ func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, 
 		"--health-probe-bind-address", "0", "--leader-elect",
 		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")
 	// not an argument, because it contains a password
-	cmd.Env = append(os.Environ(), manager.EnvPrefix+"STORE="+databaseURL)
+	cmd.Env = append(append(os.Environ(), env...), manager.EnvPrefix+"STORE="+databaseURL)
 	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { Eventually(session.Kill()).Should(gexec.Exit()) })

@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/fetch"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -101,10 +102,13 @@ func readFile(path string) (data []byte, err error) {
 }
 
 // Attachments returns the function that reads the attachments of the Turn: see translate.Attach. artifacts reads those
-// of other Turns.
-func (p *Bundle) Attachments(artifacts translate.Artifacts) (read func(context.Context) ([]attachment.Content, error), most int64) {
+// of other Turns. redaction removes parts of texts.
+func (p *Bundle) Attachments(
+	artifacts translate.Artifacts, redaction *redact.Turn,
+) (read func(context.Context) ([]attachment.Content, error), most int64) {
 	return translate.Attach(p.Turn, translate.AttachmentSources{
 		ConfigMaps: p.contentsOfConfigMaps, Fetch: (&fetch.Fetcher{Policy: netpolicy.NewLocalPolicy()}).Fetch, Artifacts: artifacts,
+		Redaction: redaction,
 	})
 }
 

@@ -160,8 +160,12 @@ type localTurn struct {
 func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localTurn, error) {
 	w := &localTurn{Bundle: p, turn: t, binding: b, asked: j.asking, children: map[string]*localTurn{}}
 	w.begun = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	redaction, err := translate.Redaction(context.Background(), p.Agent, j.credentials.RedactFunc(t.CredentialNamespaces()...))
+	if err != nil {
+		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
+	}
 	objects := p.Objects()
-	objects.Turn = t
+	objects.Turn, objects.Redaction = t, redaction
 	in, err := translate.Input(t, p.Agent, j.chains[p.AgentName()], p.Session, func(ctx context.Context) (prepare.Input, error) {
 		return translate.Preparation(ctx, objects, t.Status.StartTime.Time)
 	})
@@ -169,9 +173,9 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
-	in.Attach, in.AttachBytes = p.Attachments(j.artifacts(t))
+	in.Attach, in.AttachBytes = p.Attachments(j.artifacts(t), redaction)
 	in.About = translate.About(t, nil)
-	in.Redact = j.credentials.RedactFunc(t.CredentialNamespaces()...)
+	in.Redact, in.Redactions = redaction.Redact, redaction.Take
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
 	in.Progress = w.note

@@ -10,6 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/termsafe"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // attachments reads the attachments of the Turn, without those that are artifacts of other Turns.
@@ -17,7 +18,11 @@ func attachments(ctx context.Context, p *bundle.Bundle) ([]model.Attachment, err
 	here := *p
 	here.Turn = p.Turn.DeepCopy()
 	here.Turn.Spec.Attachments = slices.DeleteFunc(here.Turn.Spec.Attachments, isArtifact)
-	attach, _ := here.Attachments(nil)
+	redaction, err := translate.Redaction(ctx, p.Agent, nil)
+	if err != nil {
+		return nil, err
+	}
+	attach, _ := here.Attachments(nil, redaction)
 	if attach == nil {
 		return nil, nil
 	}

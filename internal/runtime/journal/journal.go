@@ -64,6 +64,9 @@ const (
 	// ToolFinished is the outcome of a call that a model asked for: its result, or the reason for which there is
 	// none. The call is never made again.
 	ToolFinished Kind = "tool.finished"
+	// TextRedacted means that redaction rules have removed texts from the entries before it. The payload has the number
+	// of matches of each rule.
+	TextRedacted Kind = "text.redacted"
 	// Finalized means that the Turn has ended. The payload is the result of the Turn. If the answer is stored as an
 	// artifact of this entry, the payload does not contain it.
 	Finalized Kind = "finalized"

@@ -182,7 +182,7 @@ func (run *runner) decisionOn(ctx context.Context, a Approval) (*Decision, error
 		if d != nil && d.isAbout(&a) {
 			d := *d
 			d.By, _ = untrusted.Cap(d.By, maxByChars)
-			d.Reason, _ = untrusted.Cap(d.Reason, maxReasonChars)
+			d.Reason, _ = untrusted.Cap(run.redacted(d.Reason), maxReasonChars)
 			return &d, nil
 		}
 	}

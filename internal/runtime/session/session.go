@@ -101,8 +101,9 @@ type Tail struct {
 	Last string
 	// Totals are the totals of the whole conversation.
 	Totals Totals
-	// Number is the number of the Turn that was added, from 1, or 0 if none was added.
+	// Number is the number of the Turn that was added, from 1, or 0 if none was added. Added is the time of its entry.
 	Number int64
+	Added  time.Time
 }
 
 // Conversation is the part of a conversation that a Turn receives.
@@ -291,9 +292,10 @@ type fold struct {
 	// entries are needed.
 	unknown bool
 	// uid is the UID of the Turn to look for. number is its number in the conversation, from 1, or 0 if it was not
-	// found.
+	// found. added is the time of its entry.
 	uid    string
 	number int64
+	added  time.Time
 }
 
 func (f *fold) apply(e journal.Entry) (Turn, error) {
@@ -308,13 +310,17 @@ func (f *fold) apply(e journal.Entry) (Turn, error) {
 	}
 	f.at, f.last = e.Seq, t.Name
 	if f.uid != "" && t.UID == f.uid && f.number == 0 {
-		f.number = f.head.Turns
+		f.number, f.added = f.head.Turns, e.Time
 	}
 	return t, nil
 }
 
 func (f *fold) place(number int64) Tail {
-	return Tail{Position: f.at, Last: f.last, Totals: f.head.Totals, Number: number}
+	t := Tail{Position: f.at, Last: f.last, Totals: f.head.Totals, Number: number}
+	if number > 0 {
+		t.Added = f.added
+	}
+	return t
 }
 
 // with returns the head after one more Turn.

@@ -113,10 +113,11 @@ func TestHistory(t *testing.T) {
 				Cost: &finalize.Cost{Amount: "0.22", Currency: "USD"}, ContextTokens: 30,
 				KnownCost: decimal.RequireFromString("0.22"),
 			}
-			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 3}, add(t, j, want...)); diff != "" {
+			tail := session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 3, Added: now()}
+			if diff := cmp.Diff(tail, add(t, j, want...)); diff != "" {
 				t.Errorf("Add: the next Turn must begin where the last answered one ended: -want +got:\n%s", diff)
 			}
-			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 2},
+			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 2, Added: now()},
 				add(t, j, answered("b"))); diff != "" {
 				t.Errorf("a Turn that is there already is not added again: -want +got:\n%s", diff)
 			}

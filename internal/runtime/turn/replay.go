@@ -32,6 +32,8 @@ type replayed struct {
 	artifacts artifacts
 	// result is the result of the Turn, or nil while the Turn has not ended.
 	result *Result
+	// redactions are the matches of redaction rules, by the rule. It is nil if there are none.
+	redactions map[string]int64
 	// shares has the values that this run shares with other runs.
 	shares shares
 }
@@ -69,6 +71,8 @@ func (p *replayed) apply(e journal.Entry) error {
 		p.prepared.Assembly = turncontext.Assembly{} // only readers of the journal need it
 		p.shares.sharePrompt(&p.prepared.Tools, p.prepared.Messages)
 		return nil
+	case journal.TextRedacted:
+		return p.applyRedactions(e)
 	case journal.Finalized:
 		return read(e, &p.result)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -77,6 +78,8 @@ type Result struct {
 	Violations []PolicyViolation `json:"violations,omitempty"`
 	// Data is the structured answer. It is empty if the Turn has no schema or no such answer.
 	Data json.RawMessage `json:"data,omitempty"`
+	// Redactions are the matches of redaction rules, at most MaxRedactions, in the order of the rules.
+	Redactions []Redaction `json:"redactions,omitempty"`
 	// Counts are the totals over all runs.
 	Counts Counts `json:"counts"`
 	// Calls are the newest calls that the model has asked for, at most MaxCalls, oldest first.
@@ -235,6 +238,9 @@ func (s Stop) answered() bool { return s == StopCompleted || s == StopMaxSteps |
 
 // finalize makes the result from the current state of the journal.
 func (r *run) finalize(stop Stop, message string) (*Result, error) {
+	if r.in.Observer != nil { // only traces need the time
+		r.finalizing = r.engine.Now()
+	}
 	if err := r.collectSubAgents(); err != nil {
 		return nil, err
 	}
@@ -271,6 +277,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	}
 	r.attached = result.attach(r.output != nil && stop.answered())
 	result.Record = finalize.NewRecord(record)
+	result.Redactions = r.allRedactions()
 	return result, nil
 }
 
@@ -352,6 +359,13 @@ const (
 // hasTextApart reports whether an artifact has the text of the answer. The artifact may have the structured answer
 // instead.
 func (r *Result) hasTextApart() bool { return r.Answer != nil && r.Answer.Name == answerText }
+
+// finalized is the payload of the entry for the end of a Turn.
+type finalized struct {
+	*Result
+	// Begun is when the run began to make the result. It is zero in journals of older versions.
+	Begun time.Time `json:"begun,omitzero"`
+}
 
 // recorded returns the result for its journal entry, and the version of the payload. If an artifact has the text of
 // the answer, the entry does not repeat it.

@@ -94,6 +94,7 @@ func (r *run) addToSession() (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
 	}
+	r.spans.addedToSession(place.Added)
 	result.Session = &SessionPosition{
 		UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last,
 		Totals: place.Totals.CombinedWith(s.Known),

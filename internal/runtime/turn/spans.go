@@ -39,16 +39,33 @@ const (
 	SpanApproval SpanKind = "approval"
 	// SpanCall is a tool call, over all its attempts.
 	SpanCall SpanKind = "call"
+	// SpanCheck is the check of an answer against the output policies, from the answer on. Its requests to models are
+	// parts of their own.
+	SpanCheck SpanKind = "check"
+	// SpanFinalization is the end of a Turn: its result is added up and recorded, with its artifacts.
+	SpanFinalization SpanKind = "finalize"
+	// SpanHistory is the time from the end of a Turn until the history of its Session has its messages.
+	SpanHistory SpanKind = "history"
 )
 
-// FailureInterrupted is the failure of a request that has no end, because its run was killed.
-const FailureInterrupted = "Interrupted"
+// The failures of parts that are no class of an error.
+const (
+	// FailureInterrupted is the failure of a request that has no end, because its run was killed.
+	FailureInterrupted = "Interrupted"
+	// FailureDenied is the failure of a request for approval that was denied.
+	FailureDenied = "Denied"
+	// FailurePolicy is the failure of a check of an answer that must not be delivered.
+	FailurePolicy = string(StopOutputPolicy)
+	// FailurePartial is the failure of a finalization that could not make all parts of the result.
+	FailurePartial = "PartiallyFinalized"
+)
 
 // Span is a part of a Turn that has ended. Its times are those of journal entries.
 //
 // A part that contains others, in this Turn or in the Turn of a sub-agent, is observed at the end of the Turn: a step,
 // and the call of a sub-agent. So a run that is killed leaves no part without its parent. Any other part is observed
-// when it ends. If a run is killed after the last entry of its Turn, the next run observes the end again.
+// when it ends. If a run is killed after the last entry of its Turn, the next run observes the end again, and each part
+// is equal to the part that the earlier run has observed.
 type Span struct {
 	Kind SpanKind
 	// Key identifies the part within the Turn, in all runs. Parent is the key of the part that contains it, or empty if
@@ -77,6 +94,8 @@ type Span struct {
 	// Approval is the request for approval, and Decision the decision. They are set if Kind is SpanApproval.
 	Approval *loop.Approval
 	Decision *loop.Decision
+	// Check is the check of an answer. It is set if Kind is SpanCheck.
+	Check *loop.AnswerCheck
 }
 
 // interval is the time of a part.
@@ -104,6 +123,11 @@ type spans struct {
 	calls map[callOf]interval
 	// asides is the number of replies that are no steps.
 	asides int
+	// answered is the time of the newest text that may be an answer: a reply to a step, or the result of a call.
+	answered time.Time
+	// ended is the time of the end of the Turn. again is true if an earlier run has recorded it.
+	ended time.Time
+	again bool
 }
 
 // StepKey returns the key of a step, or that of the Turn for step 0.
@@ -154,9 +178,13 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 		part := s.requestSpan(e, r)
 		part.Reply = reply
 		emit(part)
+		if reply.Purpose == loop.ForStep {
+			s.answered = e.Time
+		}
 	case journal.ToolIntended:
 		s.begin(&l.Intents[len(l.Intents)-1], e.Time)
 	case journal.ToolFinished:
+		s.answered = e.Time
 		if part := s.callSpan(&l.Finishes[len(l.Finishes)-1], l, e.Time); part != nil && part.Result.Spent == nil {
 			emit(part)
 		}
@@ -164,9 +192,13 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 		if part := s.approvalSpan(e, l); part != nil {
 			emit(part)
 		}
+	case journal.OutputChecked:
+		emit(s.checkSpan(e, &l.Checks[len(l.Checks)-1]))
 	case journal.Finalized:
+		s.ended, s.again = e.Time, !fresh
 		s.interruptRequest(e, observe)
 		s.end(l, observe)
+		observe(finalization(e, state.result))
 	}
 }
 
@@ -307,11 +339,44 @@ func (s *spans) approvalSpan(e journal.Entry, l *loop.State) *Span {
 			End: e.Time, Step: a.Step, Approval: a, Decision: &d,
 		}
 		if !d.Approved {
-			part.Failure = "Denied"
+			part.Failure = FailureDenied
 		}
 		return part
 	}
 	return nil
+}
+
+// checkSpan returns the part of a check of an answer.
+func (s *spans) checkSpan(e journal.Entry, c *loop.AnswerCheck) *Span {
+	s.extend(c.Step, e.Time)
+	part := &Span{
+		Kind: SpanCheck, Key: fmt.Sprintf("check/%d", e.Seq), Parent: StepKey(c.Step), Start: earlier(s.answered, e.Time), End: e.Time,
+		Step: c.Step, Check: c,
+	}
+	if c.Refused() {
+		part.Failure = FailurePolicy
+	}
+	return part
+}
+
+// finalization returns the part of the end of the Turn. The part takes no time if an older version has ended the Turn.
+func finalization(e journal.Entry, result *Result) *Span {
+	var f struct{ Begun time.Time }
+	_ = json.Unmarshal(e.Payload, &f) // the state has read the entry
+	part := &Span{Kind: SpanFinalization, Key: "finalize", Start: earlier(f.Begun, e.Time), End: e.Time}
+	if len(result.Record.Failures) > 0 {
+		part.Failure = FailurePartial
+	}
+	return part
+}
+
+// addedToSession reports that the history of the Session has the Turn since a time, which is zero if the history does
+// not need the Turn.
+func (s *spans) addedToSession(at time.Time) {
+	if s.observer == nil || at.IsZero() {
+		return
+	}
+	s.observer.Observe(&Span{Kind: SpanHistory, Key: "history", Start: earlier(s.ended, at), End: at, Again: s.again})
 }
 
 // end reports the parts that are reported at the end of the Turn.

@@ -119,6 +119,9 @@ type Input struct {
 	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting
 	// for any other context needs a goroutine.
 	Cancel context.Context //nolint:containedctx // because it is the signal that the Turn was cancelled, and not the context of a call
+	// Redactions returns how many texts Redact and the sources of the input have removed since its last call, by the
+	// rule. The journal adds the numbers up. If Redactions is nil, nothing is counted.
+	Redactions func() map[string]int64
 	// Observer receives the parts of the Turn. If Observer is nil, nothing is reported.
 	Observer Observer
 	// TraceID is the ID of the trace that the Turn belongs to, for people who read the journal. It may be empty.
@@ -420,6 +423,8 @@ type run struct {
 	gone bool
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time
+	// finalizing is when this run began to make the result, or zero while it has not.
+	finalizing time.Time
 }
 
 // end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
@@ -427,7 +432,7 @@ func (r *run) end(result *Result) error {
 	recorded, version := result.recorded()
 	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
 		journal.Record{
-			Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached,
+			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
 			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: r.turnRecord(result),
 		})...)
 	if err == nil {
@@ -465,7 +470,7 @@ func (r *run) record(records ...journal.Record) error {
 	if err := r.announce(records); err != nil {
 		return err
 	}
-	if err := r.log.Append(r.life, records...); err != nil {
+	if err := r.log.Append(r.life, r.withRedactions(records)...); err != nil {
 		return err
 	}
 	r.updateEntries()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -49,6 +50,10 @@ type world struct {
 	// number of processes that died between an entry with which a request may have ended and its observation.
 	observed   map[string]int
 	unobserved int
+	// parts are all parts that the observers of all processes have received, by their key.
+	parts map[string]turn.Span
+	// now is the clock of all processes. If it is nil, the time does not pass.
+	now func() time.Time
 	// last are the messages of the last answered request. checkRequests sets it.
 	last []model.Message
 }
@@ -57,7 +62,7 @@ func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 	t.Helper()
 	w := &world{
 		t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, calls: map[string]int{}, replied: map[string]bool{},
-		gaveUp: map[string]bool{}, began: map[string]int64{}, observed: map[string]int{},
+		gaveUp: map[string]bool{}, began: map[string]int64{}, observed: map[string]int{}, parts: map[string]turn.Span{},
 	}
 	earlier := session.Turn{
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
@@ -127,6 +132,9 @@ func (p *process) alive() bool {
 func (p *process) run() (*turn.Result, error) {
 	defer p.kill(nil)
 	e := &turn.Engine{Journal: p, Now: func() time.Time { return at }}
+	if p.world.now != nil {
+		e.Now = p.world.now
+	}
 	result, err := e.Run(p.life, new(p.input()))
 	for errors.Is(err, journal.ErrSequence) {
 		result, err = e.Run(p.life, new(p.input()))
@@ -272,6 +280,12 @@ func (o observer) Observe(s *turn.Span) {
 	if s.Kind == turn.SpanRequest && !s.Again {
 		o.world.observed[s.Key]++
 	}
+	part := turn.Span{Kind: s.Kind, Key: s.Key, Parent: s.Parent, Start: s.Start, End: s.End, Step: s.Step, Failure: s.Failure}
+	first, known := o.world.parts[s.Key]
+	if diff := cmp.Diff(first, part); known && diff != "" {
+		o.world.t.Errorf("the part %s differs in two runs: -first +again:\n%s", s.Key, diff)
+	}
+	o.world.parts[s.Key] = part
 }
 
 func (observer) Within(ctx context.Context, _ string) context.Context { return ctx }

@@ -1,0 +1,283 @@
+package redact
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/pattern"
+)
+
+// The bounds of rules. A search takes time in proportion to the text and to the size of all patterns, so the sizes are
+// bounded, too.
+const (
+	// MaxPatterns is the maximum number of patterns. The schema of the API has the same bound.
+	MaxPatterns = 32
+	// MaxPatternSize bounds the size of one pattern, in characters after the expansion of repetitions.
+	MaxPatternSize = 100
+	// MaxPatternsSize bounds the size of all patterns together.
+	MaxPatternsSize = 1000
+)
+
+const (
+	// ruleReach is the part of a text before and after a chunk of a view that is searched together with it, in bytes. A
+	// longer match is found only if it is not hidden.
+	ruleReach = 4 << 10
+	// maxMatches bounds the matches of one pattern in one text. With more matches, the whole text is replaced.
+	maxMatches = 100_000
+	// rounds is the number of rounds of escapes that rules look through.
+	rounds = 3
+)
+
+// PatternRule is a pattern for texts that must not be kept.
+type PatternRule struct {
+	// Name identifies the rule in counts.
+	Name string
+	// Pattern is an RE2 expression.
+	Pattern string
+	// Replacement replaces each match. If it is empty, it is [redacted:NAME].
+	Replacement string
+}
+
+// Rules remove texts that an Agent must not keep: matches of patterns, and values of JSON. A nil *Rules removes nothing.
+// Rules are safe for concurrent use.
+type Rules struct {
+	patterns []compiledPattern
+	paths    []jsonPath
+}
+
+type compiledPattern struct {
+	*pattern.Pattern
+	name, replacement string
+}
+
+// Matches counts the matches of rules: by the name of the pattern, or by the JSON path.
+type Matches map[string]int64
+
+// NewRules compiles rules. The error is an *invalid.Error with the field, which begins with the given prefix.
+func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, error) {
+	r := &Rules{}
+	size := 0
+	for i, p := range patterns {
+		at := fmt.Sprintf("%s.patterns[%d].pattern", field, i)
+		compiled, err := pattern.Compile(p.Pattern)
+		if err != nil {
+			return nil, invalid.Field(at, "must be an RE2 expression that can be used: %s", err)
+		}
+		if compiled.Size > MaxPatternSize {
+			return nil, invalid.Field(at, "must have at most %d characters after its repetitions are expanded, and it has %d: "+
+				"write fewer or smaller repetitions", MaxPatternSize, compiled.Size)
+		}
+		if compiled.MatchString("") {
+			return nil, invalid.Field(at, "must not match an empty text: write + in place of *")
+		}
+		size += compiled.Size
+		replacement := p.Replacement
+		if replacement == "" {
+			replacement = "[redacted:" + p.Name + "]"
+		}
+		r.patterns = append(r.patterns, compiledPattern{compiled, p.Name, replacement})
+	}
+	if size > MaxPatternsSize {
+		return nil, invalid.Field(field+".patterns", "must have at most %d characters together after their repetitions are expanded, "+
+			"and they have %d: remove patterns, or write smaller repetitions", MaxPatternsSize, size)
+	}
+	for i, text := range paths {
+		p, err := parsePath(text)
+		if err != nil {
+			return nil, invalid.Field(fmt.Sprintf("%s.jsonPaths[%d]", field, i), "%s", err)
+		}
+		r.paths = append(r.paths, p)
+	}
+	return r, r.checkReplacements(field)
+}
+
+// checkReplacements checks that no pattern matches a replacement. Otherwise a text would change again each time that it
+// is redacted, and a model that repeats it would repeat another text.
+func (r *Rules) checkReplacements(field string) error {
+	for i, p := range r.patterns {
+		if len(r.paths) > 0 && p.MatchString(redacted) {
+			return invalid.Field(fmt.Sprintf("%s.patterns[%d].pattern", field, i), "must not match %s, which replaces values of jsonPaths",
+				redacted)
+		}
+		for j := range r.patterns {
+			if p.MatchString(r.patterns[j].replacement) {
+				return invalid.Field(fmt.Sprintf("%s.patterns[%d].pattern", field, i), "must not match %s, the replacement of pattern %q: "+
+					"set another replacement", r.patterns[j].replacement, r.patterns[j].name)
+			}
+		}
+	}
+	return nil
+}
+
+// Redact returns a text without the matches of the rules, and adds their number to found, which may be nil.
+//
+//   - A pattern is searched for in the text as it is, without invisible characters and with plain letters, and behind
+//     escapes of JSON, URLs and HTML.
+//   - In a JSON object or list, also within other text, a pattern is searched for in each name, string and number by
+//     itself, so the JSON stays valid. A number with a match becomes a string.
+//   - If matches overlap, one replacement takes their place: that of the match that begins first, or of the first rule.
+//
+// The work of a large text takes turns with other namespaces: see fairgate.
+func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
+	if r == nil || text == "" || len(r.patterns)+len(r.paths) == 0 {
+		return text
+	}
+	if found == nil {
+		found = Matches{}
+	}
+	var edits []edit
+	var values []span
+	if strings.ContainsAny(text, "{[") {
+		s := jsonScan{ctx: ctx, rules: r, text: text, found: found}
+		edits, values = s.run()
+		if len(values) == 1 && strings.TrimSpace(text[:values[0].from]) == "" && strings.TrimSpace(text[values[0].to:]) == "" {
+			return applyEdits(text, edits) // all of it is JSON
+		}
+	}
+	for _, m := range r.search(ctx, text) {
+		inside := func(v span) bool { return v.from <= m.from && m.to <= v.to }
+		if i, _ := slices.BinarySearchFunc(values, m.from, func(v span, at int) int { return v.to - at - 1 }); i < len(values) &&
+			inside(values[i]) {
+			continue
+		}
+		edits = append(edits, edit{m.span, r.patterns[m.rule].replacement})
+		found[r.patterns[m.rule].name]++
+	}
+	return applyEdits(text, edits)
+}
+
+// match is a match of a rule.
+type match struct {
+	span
+	rule int
+}
+
+// search returns the matches of the patterns in a text that is searched as a whole. The matches of one pattern do not
+// overlap.
+func (r *Rules) search(ctx context.Context, text string) []match {
+	var all []match
+	var vs views
+	looksPlain := plain(text)
+	for i := range r.patterns {
+		p := &r.patterns[i]
+		done := fairgate.AcquireProcessor(ctx, len(text))
+		found := p.in(text)
+		done()
+		for start := 0; !looksPlain && start < len(text) && len(found) <= maxMatches; {
+			next := boundary(text, start+chunk)
+			from, to := boundary(text, max(0, start-ruleReach)), boundary(text, next+ruleReach)
+			done := fairgate.AcquireProcessor(ctx, to-from)
+			for _, s := range p.hidden(&vs, text[from:to]) {
+				found = append(found, span{from + s.from, from + s.to})
+			}
+			done()
+			start = next
+		}
+		if len(found) > maxMatches {
+			found = []span{{0, len(text)}}
+		}
+		for _, s := range merged(found) {
+			all = append(all, match{s, i})
+		}
+	}
+	return all
+}
+
+// boundary returns the offset, or the next smaller one at which a character begins.
+func boundary(text string, at int) int {
+	if at >= len(text) {
+		return len(text)
+	}
+	for at > 0 && !utf8.RuneStart(text[at]) {
+		at--
+	}
+	return at
+}
+
+// in returns the matches of a pattern in a text, at most one more than maxMatches.
+func (p *compiledPattern) in(text string) (all []span) {
+	for _, m := range p.FindAllStringIndex(text, maxMatches+1) {
+		if m[0] < m[1] {
+			all = append(all, span{m[0], m[1]})
+		}
+	}
+	return all
+}
+
+// hidden returns the matches of a pattern in the views of a part of a text.
+func (p *compiledPattern) hidden(vs *views, part string) (all []span) {
+	if plain(part) {
+		return nil
+	}
+	n := 0
+	vs.now.spaces, vs.next.spaces = true, true
+	for v := range vs.of(part, true) {
+		for _, m := range p.FindAllIndex(v.text, -1) {
+			if m[0] < m[1] {
+				all = append(all, v.source(m[0], m[1]))
+			}
+		}
+		if n++; n > rounds {
+			break
+		}
+	}
+	return all
+}
+
+// plain reports whether a text looks the same in all views: it is ASCII without escapes and without invisible
+// characters.
+func plain(text string) bool {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c >= utf8.RuneSelf, c == '\\', c == '%', c == '&', c == delete7, c < ' ' && c != '\t' && c != '\n' && c != '\r':
+			return false
+		}
+	}
+	return true
+}
+
+// merged returns spans in order, with overlapping ones joined.
+func merged(all []span) []span {
+	slices.SortFunc(all, func(a, b span) int { return a.from - b.from })
+	out := all[:0]
+	for _, s := range all {
+		if n := len(out); n > 0 && s.from < out[n-1].to {
+			out[n-1].to = max(out[n-1].to, s.to)
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// edit replaces a part of a text.
+type edit struct {
+	span
+	with string
+}
+
+// applyEdits applies edits, in the order of their positions. Of overlapping ones, the first one replaces all.
+func applyEdits(text string, edits []edit) string {
+	if len(edits) == 0 {
+		return text
+	}
+	slices.SortStableFunc(edits, func(a, b edit) int { return a.from - b.from })
+	var out strings.Builder
+	end := 0
+	for _, e := range edits {
+		if e.from < end || e.from == end && e.to <= end {
+			end = max(end, e.to)
+			continue
+		}
+		out.WriteString(text[end:e.from])
+		out.WriteString(e.with)
+		end = e.to
+	}
+	out.WriteString(text[end:])
+	return out.String()
+}

@@ -1,0 +1,306 @@
+package redact_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+)
+
+// email and card are patterns as people write them.
+var (
+	email = redact.PatternRule{Name: "email", Pattern: `[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}`}
+	card  = redact.PatternRule{Name: "card", Pattern: `\b(?:\d[ -]?){15}\d\b`, Replacement: "CARD"}
+	iban  = redact.PatternRule{Name: "iban", Pattern: `\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b`}
+)
+
+func rulesOf(t testing.TB, patterns []redact.PatternRule, paths ...string) *redact.Rules {
+	t.Helper()
+	r, err := redact.NewRules("spec.redaction", patterns, paths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestRules checks what remains of texts, and how the matches are counted.
+func TestRules(t *testing.T) {
+	all := []redact.PatternRule{email, card, iban}
+	for name, tc := range map[string]struct {
+		patterns []redact.PatternRule
+		paths    []string
+		text     string
+		want     string
+		found    redact.Matches
+	}{
+		"nothing":              {all, nil, "Hello, world", "Hello, world", nil},
+		"in a text":            {all, nil, "Mail a.b@example.com.", "Mail [redacted:email].", redact.Matches{"email": 1}},
+		"twice":                {all, nil, "a@b.example c@d.example", "[redacted:email] [redacted:email]", redact.Matches{"email": 2}},
+		"own replacement":      {all, nil, "4111 1111 1111 1111!", "CARD!", redact.Matches{"card": 1}},
+		"invisible characters": {all, nil, "a\u200b.b@exam\u00adple.c\u2060om", "[redacted:email]", redact.Matches{"email": 1}},
+		"wide letters":         {all, nil, "ａ＠ｂ．example", "[redacted:email]", redact.Matches{"email": 1}},
+		"escape of JSON":       {all, nil, `say a\u0040b.example`, "say [redacted:email]", redact.Matches{"email": 1}},
+		"escape of a URL":      {all, nil, "?to=a%40b.example&x=1", "?to=[redacted:email]&x=1", redact.Matches{"email": 1}},
+		"escape of HTML":       {all, nil, "a&#64;b.example", "[redacted:email]", redact.Matches{"email": 1}},
+		"escape twice":         {all, nil, `a\\u0040b.example`, "[redacted:email]", redact.Matches{"email": 1}},
+		"line breaks stay":     {all, nil, "a@b.example\nnext", "[redacted:email]\nnext", redact.Matches{"email": 1}},
+		"no-break space":       {all, nil, "4111\u00a01111\u00a01111\u00a01111", "CARD", redact.Matches{"card": 1}},
+		"JSON string": {
+			all, nil, `{"to": "a@b.example", "n": 1}`, `{"to": "[redacted:email]", "n": 1}`, redact.Matches{"email": 1},
+		},
+		"JSON escapes": {all, nil, `{"to":"a\u0040b.example"}`, `{"to":"[redacted:email]"}`, redact.Matches{"email": 1}},
+		"JSON line break": {
+			all, nil, `{"to":"x\na@b.example\n\"y\""}`, `{"to":"x\n[redacted:email]\n\"y\""}`, redact.Matches{"email": 1},
+		},
+		"JSON name":            {all, nil, `{"a@b.example":true}`, `{"[redacted:email]":true}`, redact.Matches{"email": 1}},
+		"JSON number":          {all, nil, `{"card":4111111111111111}`, `{"card":"CARD"}`, redact.Matches{"card": 1}},
+		"number with exponent": {all, nil, `[4.111111111111111e15]`, `["CARD"]`, redact.Matches{"card": 1}},
+		"number out of bounds": {all, nil, `[1e999999999]`, `[1e999999999]`, nil},
+		"JSON in JSON": {
+			all, nil, `{"x":"{\"to\":\"a@b.example\"}"}`, `{"x":"{\"to\":\"[redacted:email]\"}"}`, redact.Matches{"email": 1},
+		},
+		"JSON in a text": {
+			all, nil, "See\n```json\n{\"card\":4111111111111111}\n```\nof a@b.example",
+			"See\n```json\n{\"card\":\"CARD\"}\n```\nof [redacted:email]",
+			redact.Matches{"card": 1, "email": 1},
+		},
+		"several documents": {
+			nil,
+			[]string{"$.a"},
+			"{\"a\":1}\n{\"a\":2,\"b\":3}", "{\"a\":\"[redacted]\"}\n{\"a\":\"[redacted]\",\"b\":3}",
+			redact.Matches{"$.a": 2},
+		},
+		"overlap": {
+			[]redact.PatternRule{{Name: "one", Pattern: "bcd"}, {Name: "two", Pattern: "abc"}},
+			nil, "abcd", "[redacted:two]",
+			redact.Matches{"one": 1, "two": 1},
+		},
+		"overlap with the same begin": {
+			[]redact.PatternRule{{Name: "one", Pattern: "ab"}, {Name: "two", Pattern: "abc"}},
+			nil, "abcd", "[redacted:one]d",
+			redact.Matches{"one": 1, "two": 1},
+		},
+		"across a replacement": {
+			[]redact.PatternRule{{Name: "one", Pattern: "secret", Replacement: "x"}, {Name: "two", Pattern: "<x> y"}},
+			nil,
+			"<secret> y", "<x> y",
+			redact.Matches{"one": 1},
+		},
+		"path": {
+			nil,
+			[]string{"$.customer.iban"},
+			`{"customer":{"iban":"DE1","name":"A"},"iban":"DE2"}`,
+			`{"customer":{"iban":"[redacted]","name":"A"},"iban":"DE2"}`,
+			redact.Matches{"$.customer.iban": 1},
+		},
+		"deep path": {
+			nil,
+			[]string{"$..password"},
+			`{"a":[{"password":"x"}],"password":{"b":[1]}}`,
+			`{"a":[{"password":"[redacted]"}],"password":"[redacted]"}`,
+			redact.Matches{"$..password": 2},
+		},
+		"wildcard": {
+			nil,
+			[]string{"$.items[*].email"},
+			`{"items":[{"email":"a"},{"email":7},{"mail":"b"}]}`,
+			`{"items":[{"email":"[redacted]"},{"email":"[redacted]"},{"mail":"b"}]}`,
+			redact.Matches{"$.items[*].email": 2},
+		},
+		"quoted name": {
+			nil, []string{`$['e-mail']`}, `{"e-mail":"a"}`, `{"e-mail":"[redacted]"}`, redact.Matches{`$['e-mail']`: 1},
+		},
+		"repeated name": {
+			nil, []string{"$.a"}, `{"a":"1","b":2,"a":"3"}`, `{"a":"[redacted]","b":2,"a":"[redacted]"}`, redact.Matches{"$.a": 2},
+		},
+		"escaped name": {
+			nil, []string{"$.password"}, `{"\u0070assword":"x"}`, `{"\u0070assword":"[redacted]"}`, redact.Matches{"$.password": 1},
+		},
+		"list at the root": {
+			nil, []string{"$[*].a"}, `[{"a":true},{"a":null}]`, `[{"a":"[redacted]"},{"a":null}]`, redact.Matches{"$[*].a": 1},
+		},
+		"everything": {
+			nil,
+			[]string{"$.*"},
+			`{"a":1,"b":[2],"c":{}}`, `{"a":"[redacted]","b":"[redacted]","c":"[redacted]"}`,
+			redact.Matches{"$.*": 3},
+		},
+		"value cut off":  {nil, []string{"$.a"}, `{"b":1,"a":"secr`, `{"b":1,"a":"[redacted]"`, redact.Matches{"$.a": 1}},
+		"object cut off": {nil, []string{"$.a"}, `{"b":1,"a":{"c":"secr`, `{"b":1,"a":"[redacted]"`, redact.Matches{"$.a": 1}},
+		"object broken":  {nil, []string{"$.a"}, `{"b":1,"a":{"c":1 oops 2}}`, `{"b":1,"a":"[redacted]"`, redact.Matches{"$.a": 1}},
+		"broken before": {
+			nil,
+			[]string{"$.a"},
+			`[see {"a":"x"} and {"a":"y"}`, `[see {"a":"[redacted]"} and {"a":"[redacted]"}`,
+			redact.Matches{"$.a": 2},
+		},
+		"broken, with pattern": {
+			all, nil, `{"b": oops "a@b.example", 4111111111111111`, `{"b": oops "[redacted:email]", CARD`,
+			redact.Matches{"email": 1, "card": 1},
+		},
+		"pattern in a path":    {all, []string{"$.a"}, `{"a":{"b":"a@b.example"}}`, `{"a":"[redacted]"}`, redact.Matches{"$.a": 1}},
+		"no UTF-8":             {all, nil, "a@b.example\xff", "[redacted:email]\xff", redact.Matches{"email": 1}},
+		"not the text of JSON": {nil, []string{"$.a"}, `"a": "x"`, `"a": "x"`, nil},
+		"a long match": {
+			[]redact.PatternRule{{Name: "all", Pattern: `BEGIN[a-z]*END`}},
+			nil, "x" + "BEGIN" + strings.Repeat("y", 300_000) + "END" + "z",
+			"x[redacted:all]z",
+			redact.Matches{"all": 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, found := rulesOf(t, tc.patterns, tc.paths...), redact.Matches{}
+			got := r.Redact(t.Context(), tc.text, found)
+			if got != tc.want {
+				t.Errorf("%.300q, want %.300q", got, tc.want)
+			}
+			if diff := cmp.Diff(tc.found, found); diff != "" && len(tc.found)+len(found) > 0 {
+				t.Errorf("matches: -want +got:\n%s", diff)
+			}
+			if again := r.Redact(t.Context(), got, nil); again != got && name != "across a replacement" {
+				t.Errorf("a text that is redacted twice is %q, want no change", again)
+			}
+			if json.Valid([]byte(tc.text)) && !json.Valid([]byte(got)) {
+				t.Errorf("%q is no JSON", got)
+			}
+		})
+	}
+}
+
+// TestRulesOfChunks hides an address at each place around the borders between the parts that are searched at once.
+func TestRulesOfChunks(t *testing.T) {
+	r := rulesOf(t, []redact.PatternRule{email})
+	for _, at := range []int{64 << 10, 68 << 10, 60 << 10, 128 << 10} {
+		for shift := -20; shift <= 20; shift++ {
+			before := strings.Repeat("é ", (at+shift)/3)
+			for _, text := range []string{before + " a.b@example.com ", `{"x":"` + before + ` a.b@example.com"} `} {
+				found := redact.Matches{}
+				if got := r.Redact(t.Context(), text, found); strings.Contains(got, "example") || found["email"] != 1 {
+					t.Fatalf("%d bytes before the border at %d: %d matches", shift, at, found["email"])
+				}
+			}
+		}
+	}
+}
+
+// TestRulesAreChecked checks that rules that cannot be used are refused, with their field.
+func TestRulesAreChecked(t *testing.T) {
+	large := strings.Repeat("a", 90)
+	for name, tc := range map[string]struct {
+		patterns []redact.PatternRule
+		paths    []string
+		field    string
+		message  string
+	}{
+		"no expression":       {[]redact.PatternRule{{Pattern: "a("}}, nil, "patterns[0].pattern", "missing closing )"},
+		"not RE2":             {[]redact.PatternRule{email, {Pattern: "(?=a)"}}, nil, "patterns[1].pattern", "RE2"},
+		"too large":           {[]redact.PatternRule{{Pattern: "a{300}"}}, nil, "patterns[0].pattern", "at most 100"},
+		"too large together":  {slicesOf(large, 12), nil, "patterns", "at most 1000"},
+		"the empty text":      {[]redact.PatternRule{{Pattern: "a*"}}, nil, "patterns[0].pattern", "empty"},
+		"its own replacement": {[]redact.PatternRule{{Name: "x", Pattern: "[a-z]+"}}, nil, "patterns[0].pattern", "another replacement"},
+		"another replacement": {
+			[]redact.PatternRule{{Name: "x", Pattern: "1", Replacement: "2"}, {Name: "y", Pattern: "2", Replacement: "3"}},
+			nil,
+			"patterns[1].pattern", "another replacement",
+		},
+		"the replacement of paths": {
+			[]redact.PatternRule{{Name: "x", Pattern: "[a-z]+", Replacement: "-"}}, []string{"$.a"}, "patterns[0].pattern", "jsonPaths",
+		},
+		"no root":             {nil, []string{"a.b"}, "jsonPaths[0]", "must begin with $"},
+		"only the root":       {nil, []string{"$"}, "jsonPaths[0]", "1 to 16"},
+		"an index":            {nil, []string{"$.a", "$.a[0]"}, "jsonPaths[1]", "not supported"},
+		"a filter":            {nil, []string{"$.a[?(@.b)]"}, "jsonPaths[0]", "not supported"},
+		"no name":             {nil, []string{"$.a..."}, "jsonPaths[0]", "name after each dot"},
+		"no dot":              {nil, []string{"$a"}, "jsonPaths[0]", "must have . or ["},
+		"a name with a space": {nil, []string{"$.a b"}, "jsonPaths[0]", "in brackets"},
+		"too many segments":   {nil, []string{"$" + strings.Repeat(".a", 17)}, "jsonPaths[0]", "1 to 16"},
+		"too long":            {nil, []string{"$." + strings.Repeat("a", 300)}, "jsonPaths[0]", "256"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := redact.NewRules("Agent spec.redaction", tc.patterns, tc.paths)
+			wrong, ok := errors.AsType[*invalid.Error](err)
+			if !ok || wrong.Field != "Agent spec.redaction."+tc.field || !strings.Contains(err.Error(), tc.message) {
+				t.Errorf("the error is %v, want one about %s with %q", err, tc.field, tc.message)
+			}
+		})
+	}
+}
+
+func slicesOf(pattern string, n int) []redact.PatternRule {
+	var all []redact.PatternRule
+	for i := range n {
+		all = append(all, redact.PatternRule{Name: fmt.Sprint("p", i), Pattern: pattern})
+	}
+	return all
+}
+
+// TestRulesTakeLinearTime has texts and rules that take very long in a search that goes back. Such a search shows as a
+// test that does not end.
+func TestRulesTakeLinearTime(t *testing.T) {
+	const size = 128 << 10
+	patterns := []redact.PatternRule{email, card, iban}
+	for i := len(patterns); i < redact.MaxPatterns; i++ {
+		patterns = append(patterns, redact.PatternRule{Name: fmt.Sprint("p", i), Pattern: fmt.Sprintf(`(?:a|b|ab){5}%d`, i)})
+	}
+	r := rulesOf(t, patterns, "$..password", "$.*.*", "$..a..b..c")
+	for name, text := range map[string]string{
+		"letters": strings.Repeat("ab", size/2), "digits": strings.Repeat("4111 1111 ", size/10), "brackets": strings.Repeat("[", size),
+		"objects": strings.Repeat(`{"a":`, size/5), "quotes": strings.Repeat(`["`, size/2),
+		"strings": "[" + strings.Repeat(`"a@b",`, size/6),
+		"list":    "[" + strings.Repeat(`{"password":"x","b":"ab"},`, size/26) + "1]", "escapes": strings.Repeat(`\\`, size/2),
+		"invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
+		"matches": strings.Repeat("a@b.cd ", size/7),
+	} {
+		if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
+			t.Errorf("%s: %d bytes of %d", name, len(got), len(text))
+		}
+	}
+}
+
+// FuzzRules checks that no text keeps an address, and that JSON stays JSON.
+func FuzzRules(f *testing.F) {
+	for _, s := range []string{`{"a":["`, "\u200b", `\u00`, "%4", "&#6", "```json\n{", `"},{"a":`, "\xff"} {
+		f.Add(s, s)
+	}
+	r := rulesOf(f, []redact.PatternRule{email}, "$..a")
+	f.Fuzz(func(t *testing.T, before, after string) {
+		text := before + " zoe@example.com " + after
+		got := r.Redact(context.Background(), text, nil)
+		if strings.Contains(got, "zoe@example.com") {
+			t.Errorf("%q has the address, of %q", got, text)
+		}
+		if json.Valid([]byte(text)) && !json.Valid([]byte(got)) {
+			t.Errorf("%q is no JSON, of %q", got, text)
+		}
+	})
+}
+
+// BenchmarkRules measures ordinary rules, and the most expensive ones that are allowed.
+func BenchmarkRules(b *testing.B) {
+	ordinary := []redact.PatternRule{email, card, iban}
+	var worst []redact.PatternRule
+	for i := range 32 {
+		ordinary = append(ordinary, redact.PatternRule{Name: fmt.Sprint("p", i), Pattern: fmt.Sprintf(`\bID-%d-[0-9]{6}\b`, i)})
+		worst = append(worst, redact.PatternRule{Name: fmt.Sprint("w", i), Pattern: fmt.Sprintf(`(?:[a-z]|[b-y]){14}%d`, i%10)})
+	}
+	text := strings.Repeat("The quick brown fox jumps over the lazy dog. ", (1<<20)/45)
+	document, _ := json.Marshal(strings.SplitAfter(text, "."))
+	for name, patterns := range map[string][]redact.PatternRule{"ordinary": ordinary[:32], "worst": worst} {
+		r := rulesOf(b, patterns)
+		for kind, of := range map[string]string{"text": text, "JSON": string(document)} {
+			b.Run(name+"/"+kind, func(b *testing.B) {
+				b.SetBytes(int64(len(of)))
+				for b.Loop() {
+					r.Redact(b.Context(), of, nil)
+				}
+			})
+		}
+	}
+}

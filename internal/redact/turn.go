@@ -1,0 +1,61 @@
+package redact
+
+import (
+	"context"
+	"maps"
+	"sync"
+)
+
+// Turn redacts the texts of one Turn: it removes the credentials of the Turn's namespace and what the rules of its Agent
+// remove, and counts the matches of the rules. A nil *Turn removes nothing. Turn is safe for concurrent use.
+type Turn struct {
+	ctx         context.Context //nolint:containedctx // because it has the turn of the namespace at the processors
+	rules       *Rules
+	credentials func(text string) string
+
+	mu    sync.Mutex
+	found Matches
+}
+
+// NewTurn returns a Turn. Large texts take turns with other namespaces while ctx lives: see fairgate. credentials
+// returns a text without credentials. It may be nil.
+func NewTurn(ctx context.Context, rules *Rules, credentials func(text string) string) *Turn {
+	return &Turn{ctx: ctx, rules: rules, credentials: credentials, found: Matches{}}
+}
+
+// Redact returns a text from outside without credentials, and without what the rules remove.
+func (t *Turn) Redact(text string) string {
+	if t != nil && t.credentials != nil {
+		text = t.credentials(text)
+	}
+	return t.Remove(text)
+}
+
+// Remove returns a text without what the rules remove.
+func (t *Turn) Remove(text string) string {
+	if t == nil || t.rules == nil {
+		return text
+	}
+	found := Matches{}
+	text = t.rules.Redact(t.ctx, text, found)
+	if len(found) > 0 {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		for rule, n := range found {
+			t.found[rule] += n
+		}
+	}
+	return text
+}
+
+// Take returns the numbers of matches since the last call.
+func (t *Turn) Take() map[string]int64 {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken := maps.Clone(t.found)
+	clear(t.found)
+	return taken
+}

@@ -1,0 +1,86 @@
+package turn
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// MaxRedactions is the maximum number of rules in a result.
+const MaxRedactions = 64
+
+// Redaction is the number of texts that a rule has removed.
+type Redaction struct {
+	// Rule is the name of a pattern, or a JSON path.
+	Rule    string `json:"rule"`
+	Matches int64  `json:"matches"`
+}
+
+// redactions is the payload of the entry for the texts that rules have removed. It has no text.
+type redactions struct {
+	Redactions []Redaction `json:"redactions"`
+}
+
+// withRedactions adds an entry with the matches of rules since the last write. The texts that were redacted are in this
+// write or were dropped, so each match counts once, whatever is killed. The result of the Turn has its matches itself.
+func (r *run) withRedactions(records []journal.Record) []journal.Record {
+	if slices.ContainsFunc(records, isEnd) {
+		return records
+	}
+	found := r.takeRedactions()
+	if len(found) == 0 {
+		return records
+	}
+	return append(slices.Clip(records), journal.Record{Kind: journal.TextRedacted, Payload: redactions{sorted(found)}})
+}
+
+// takeRedactions returns the matches since the last call.
+func (r *run) takeRedactions() map[string]int64 {
+	if r.in.Redactions == nil {
+		return nil
+	}
+	return r.in.Redactions()
+}
+
+// allRedactions returns the matches of the whole Turn, of at most MaxRedactions rules: those with the most matches.
+func (r *run) allRedactions() []Redaction {
+	all := maps.Clone(r.replayed.redactions)
+	for rule, n := range r.takeRedactions() {
+		if all == nil {
+			all = map[string]int64{}
+		}
+		all[rule] += n
+	}
+	return sorted(all)
+}
+
+// sorted returns the matches of at most MaxRedactions rules: those with the most matches, in the order of the rules.
+func sorted(found map[string]int64) []Redaction {
+	var all []Redaction
+	for rule, n := range found {
+		all = append(all, Redaction{rule, n})
+	}
+	slices.SortFunc(all, func(a, b Redaction) int {
+		return cmp.Or(cmp.Compare(b.Matches, a.Matches), cmp.Compare(a.Rule, b.Rule))
+	})
+	all = all[:min(len(all), MaxRedactions)]
+	slices.SortFunc(all, func(a, b Redaction) int { return cmp.Compare(a.Rule, b.Rule) })
+	return all
+}
+
+// applyRedactions folds an entry into the state.
+func (p *replayed) applyRedactions(e journal.Entry) error {
+	var in *redactions
+	if err := read(e, &in); err != nil {
+		return err
+	}
+	if p.redactions == nil {
+		p.redactions = map[string]int64{}
+	}
+	for _, one := range in.Redactions {
+		p.redactions[one.Rule] += one.Matches
+	}
+	return nil
+}

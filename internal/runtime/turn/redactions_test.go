@@ -1,0 +1,92 @@
+package turn_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// address is a text that must be nowhere.
+const address = "zoe@shop.example"
+
+// TestRedactionsOfKilledTurns kills processes at each moment of a Turn whose model and tool repeat an address. The
+// address must never be in the journal, a call must receive what the journal has, and each match must count once.
+func TestRedactionsOfKilledTurns(t *testing.T) {
+	var mu sync.Mutex
+	var sent []string
+	leaky := ending{
+		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 3},
+		change: func(p *process, in *turn.Input) {
+			email := redact.PatternRule{Name: "email", Pattern: `[a-z]+@[a-z]+\.example`}
+			rules, err := redact.NewRules("spec.redaction", []redact.PatternRule{email}, []string{"$..pin"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := redact.NewTurn(p.life, rules, nil)
+			in.Redact, in.Redactions = r.Redact, r.Take
+			in.Tools = []tool.Tool{{
+				Tool: prompt.Tool{Name: "send"}, Schema: []byte(`{"type":"object"}`), Effect: tool.Idempotent,
+				Caller: tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
+					if !p.alive() {
+						return tool.Result{}, errKilled
+					}
+					mu.Lock()
+					sent = append(sent, string(c.Arguments))
+					mu.Unlock()
+					if !p.alive() {
+						return tool.Result{}, errKilled
+					}
+					return tool.Result{Content: `{"to":"` + address + `","pin":998877665544}`}, nil
+				}),
+			}}
+		},
+		reply: func(step int, _ loop.Purpose) model.Reply {
+			if step == 1 {
+				return calls("I write to "+address+".", model.ToolCall{ID: "s1", Name: "send", Arguments: `{"to":"` + address + `"}`})
+			}
+			return says("I wrote to z\u200boe@shop.example.").reply
+		},
+	}
+	want := []turn.Redaction{{Rule: "$..pin", Matches: 1}, {Rule: "email", Matches: 4}}
+	for moment := 0; ; moment++ {
+		w := newWorld(t, &journaltest.Memory{}, "uid", leaky)
+		_, result, deaths := survive(t, w, moment)
+		if diff := cmp.Diff(want, result.Redactions); diff != "" {
+			t.Errorf("matches: -want +got:\n%s", diff)
+		}
+		if result.Text != "I wrote to [redacted:email]." {
+			t.Errorf("the answer is %q", result.Text)
+		}
+		for _, e := range entries(t, w.journal, "uid") {
+			if text := string(e.Payload); strings.Contains(text, "shop.example") || strings.Contains(text, "998877665544") {
+				t.Errorf("the entry %s has a text that must be removed: %s", e.Kind, text)
+			}
+			if e.Kind == journal.ToolIntended && string(decoded[loop.Intent](t, e).Arguments) != `{"to":"[redacted:email]"}` {
+				t.Errorf("the intent has the arguments %s", decoded[loop.Intent](t, e).Arguments)
+			}
+		}
+		for _, arguments := range sent {
+			if arguments != `{"to":"[redacted:email]"}` {
+				t.Errorf("the tool received %s, want what the journal has", arguments)
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("when killed at %d", moment)
+		}
+		if moment > 0 && deaths == 0 {
+			return // the process lived to the end
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package translate
+
+import (
+	"context"
+	"slices"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// Rules returns the redaction rules of an Agent. It returns an *invalid.Error for a rule that cannot be used.
+func Rules(a *v1alpha1.Agent) (*redact.Rules, error) {
+	r := a.Spec.Redaction
+	if r == nil {
+		return nil, nil //nolint:nilnil // because nil rules remove nothing
+	}
+	patterns := make([]redact.PatternRule, 0, len(r.Patterns))
+	for _, p := range r.Patterns {
+		patterns = append(patterns, redact.PatternRule{Name: p.Name, Pattern: p.Pattern, Replacement: p.Replacement})
+	}
+	return redact.NewRules("Agent spec.redaction", patterns, r.JSONPaths)
+}
+
+// Redaction returns what removes texts from a Turn of an Agent: the rules of the Agent, and credentials, which returns a
+// text without the credentials of the namespace and may be nil. It returns an *invalid.Error for a rule that cannot be
+// used.
+func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) string) (*redact.Turn, error) {
+	rules, err := Rules(a)
+	if err != nil {
+		return nil, err
+	}
+	return redact.NewTurn(ctx, rules, credentials), nil
+}
+
+// removeFrom removes texts from everything that an input has from outside: the texts of the Turn, and those of
+// ConfigMaps. The texts of the profile and of the Agent themselves stay, because their authors are trusted.
+func removeFrom(in *prepare.Input, r *redact.Turn) {
+	t := &in.Turn
+	for _, text := range []*string{&t.Message, &t.Summary, &t.Skill} {
+		*text = r.Remove(*text)
+	}
+	for name, value := range t.Parameters {
+		t.Parameters[name] = r.Remove(value)
+	}
+	for i := range t.History {
+		t.History[i].Content = r.Remove(t.History[i].Content)
+	}
+	t.Preferences = slices.Clone(t.Preferences) // the Turn's object must not change
+	for i := range t.Preferences {
+		t.Preferences[i] = r.Remove(t.Preferences[i])
+	}
+	for i := range t.Facts {
+		t.Facts[i].Text, t.Facts[i].Source = r.Remove(t.Facts[i].Text), r.Remove(t.Facts[i].Source)
+	}
+	for i := range t.Memories {
+		t.Memories[i].Text = r.Remove(t.Memories[i].Text)
+	}
+	for i := range t.Enrichments {
+		e := &t.Enrichments[i]
+		e.Title, e.Content, e.Source = r.Remove(e.Title), r.Remove(e.Content), r.Remove(e.Source)
+	}
+	for i := range t.Shaping.Overlays {
+		t.Shaping.Overlays[i].Text = r.Remove(t.Shaping.Overlays[i].Text)
+	}
+	for i := range t.Shaping.Guardrails {
+		t.Shaping.Guardrails[i].Rule = r.Remove(t.Shaping.Guardrails[i].Rule)
+	}
+	for _, all := range [][]prompt.Contribution{t.Contributions, in.Agent.Contributions, in.Profile.Contributions} {
+		for i := range all {
+			all[i].Text = r.Remove(all[i].Text)
+		}
+	}
+	if t.Session != nil {
+		s := new(*t.Session)
+		t.Session, s.UnresolvedQuestions = s, slices.Clone(s.UnresolvedQuestions)
+		s.Subject, s.State, s.Summary = r.Remove(s.Subject), r.Remove(s.State), r.Remove(s.Summary)
+		for i := range s.UnresolvedQuestions {
+			s.UnresolvedQuestions[i] = r.Remove(s.UnresolvedQuestions[i])
+		}
+	}
+}
+
+// Redactions returns the matches of each rule in a Turn that has ended.
+func Redactions(r *turn.Result) []v1alpha1.RedactionCount {
+	var all []v1alpha1.RedactionCount
+	for _, c := range r.Redactions {
+		all = append(all, v1alpha1.RedactionCount{Rule: c.Rule, Matches: c.Matches})
+	}
+	return all
+}
