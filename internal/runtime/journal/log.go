@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
@@ -154,6 +155,8 @@ type Record struct {
 	Ledger *budget.Change
 	// TurnRecord is stored with the entry. Its UID and Completed are those of the entry. It is nil for most entries.
 	TurnRecord *turnrecord.Record
+	// Task is stored with the entry. Its UID and Created are those of the entry. It is nil for most entries.
+	Task *task.Task
 }
 
 // Len returns the number of entries that the journal is known to have.
@@ -292,6 +295,11 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			record := *r.TurnRecord
 			record.UID, record.Completed = l.uid, e.Time.Truncate(time.Microsecond)
 			e.TurnRecord = &record
+		}
+		if r.Task != nil {
+			follows := *r.Task
+			follows.UID, follows.Created = l.uid, e.Time.Truncate(time.Microsecond)
+			e.Task = &follows
 		}
 		added = append(added, e)
 	}

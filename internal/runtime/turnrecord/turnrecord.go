@@ -22,6 +22,8 @@ const (
 	MaxLabels = 16
 	// MaxFeedback is the maximum number of people whose feedback a record keeps.
 	MaxFeedback = 16
+	// MaxEvaluations is the maximum number of evaluations in a record.
+	MaxEvaluations = 4
 	// MaxComment is the maximum size of the comment of a feedback, in bytes.
 	MaxComment = 2 << 10
 )
@@ -54,6 +56,9 @@ type Record struct {
 	Details
 	// Feedback is the feedback of people, oldest first, at most MaxFeedback. It is kept apart from the details.
 	Feedback []Feedback `json:"feedback,omitempty"`
+	// Evaluations are the evaluations of the answer by judges, at most MaxEvaluations. They are kept apart from the
+	// details, because they follow the end of the Turn.
+	Evaluations []Evaluation `json:"evaluations,omitempty"`
 }
 
 // Details is the part of a record that a store keeps as JSON.
@@ -116,6 +121,27 @@ type Feedback struct {
 	// Comment is a text of at most MaxComment bytes, or empty.
 	Comment string `json:"comment,omitempty"`
 	// Time is the time of the feedback, in UTC.
+	Time time.Time `json:"time"`
+}
+
+// Evaluation is what a judge says about the answer of a Turn, without its words.
+type Evaluation struct {
+	// Judge and Kind are those of the judge.
+	Judge string `json:"judge"`
+	Kind  string `json:"kind"`
+	// Verdict is Passed, BelowThreshold or Failed.
+	Verdict string `json:"verdict"`
+	// Score and Threshold are decimal numbers from 0 to 1. Score is empty if Verdict is Failed.
+	Score     string `json:"score,omitempty"`
+	Threshold string `json:"threshold"`
+	// Provider and Model are the model that was asked. They are empty if none was.
+	Provider string `json:"provider,omitempty"`
+	Model    string `json:"model,omitempty"`
+	// Usage is the usage of all requests of the evaluation. It is not part of the usage of the Turn.
+	Usage model.Usage `json:"usage"`
+	// Cost is the cost of Usage, or nil if it is not known.
+	Cost *Cost `json:"cost,omitempty"`
+	// Time is the time of the evaluation, in UTC.
 	Time time.Time `json:"time"`
 }
 

@@ -50,6 +50,22 @@ func withRecord(query string, args []any, entries []journal.Entry) (string, []an
 	return query, args, nil
 }
 
+// withTask adds the task of a Turn that ends to the statement of its append, if there is one.
+func withTask(query string, args []any, entries []journal.Entry) (string, []any) {
+	for _, e := range entries {
+		if e.Task == nil {
+			continue
+		}
+		n := len(args)
+		head, tail, _ := strings.Cut(query, ", kept AS (")
+		query = head + fmt.Sprintf(`, followed AS (INSERT INTO capstan_task (uid, namespace, turn, agent, created_at, due_at)
+			SELECT $%d, $%d, $%d, $%d, $%d::bigint, $%d::bigint FROM head ON CONFLICT DO NOTHING), kept AS (`,
+			n+1, n+2, n+3, n+4, n+5, n+5) + tail
+		return query, append(args, e.Task.UID, e.Task.Namespace, e.Task.Turn, e.Task.Agent, e.Task.Created.UnixMicro())
+	}
+	return query, args
+}
+
 // AddRecords adds records in one transaction.
 func (s *Store) AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error) {
 	batch := func() (*pgx.Batch, error) {
@@ -137,17 +153,18 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 		limit = min(limit, q.Limit)
 	}
 	return read(ctx, s, func(row pgx.CollectableRow) (r turnrecord.Record, err error) {
-		var details, feedback []byte
+		var details, feedback, evaluations []byte
 		if err := row.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &r.Completed, &details,
-			&feedback); err != nil {
+			&feedback, &evaluations); err != nil {
 			return r, err
 		}
 		r.Completed = r.Completed.UTC()
-		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback)); err != nil {
+		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback),
+			json.Unmarshal(evaluations, &r.Evaluations)); err != nil {
 			return r, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
 		}
 		return r, nil
-	}, `SELECT `+recordColumns+`, feedback FROM capstan_record WHERE `+w.text+
+	}, `SELECT `+recordColumns+`, feedback, evaluations FROM capstan_record WHERE `+w.text+
 		fmt.Sprintf(` ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT %d`, limit), w.args...)
 }
 

@@ -12,3 +12,10 @@ func TestRecordsContract(t *testing.T) {
 		func(t *testing.T) journaltest.RecordStore { return f.open(t) },
 		func(t *testing.T, s journaltest.RecordStore) journaltest.RecordStore { return f.reopen(t, s) })
 }
+
+func TestTasksContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunTasks(t,
+		func(t *testing.T) journaltest.TaskStore { return f.open(t) },
+		func(t *testing.T, s journaltest.TaskStore) journaltest.TaskStore { return f.reopen(t, s) })
+}

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -26,7 +27,7 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 				}
 				t.added.Retired += n
 			}
-			return t.closeHolds(some)
+			return errors.Join(t.closeHolds(some), t.endTasks(some, at))
 		})
 		if err != nil {
 			return err

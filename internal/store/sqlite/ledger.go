@@ -32,11 +32,11 @@ func (t *tx) applyLedger(uid string, entries []journal.Entry) (refusal *budget.R
 	return nil, nil //nolint:nilnil // because nothing is refused
 }
 
-// closeHolds charges the open reservations of Turns that no run continues.
-func (t *tx) closeHolds(uids []string) error {
-	for _, uid := range uids {
-		if err := budget.Apply(ledger{t}, uid, &budget.Change{}); err != nil {
-			return fmt.Errorf("failed to close the reservations of %q: %w", uid, err)
+// closeHolds charges the open reservations of holders that nobody continues.
+func (t *tx) closeHolds(holders []string) error {
+	for _, holder := range holders {
+		if err := budget.Apply(ledger{t}, holder, &budget.Change{}); err != nil {
+			return fmt.Errorf("failed to close the reservations of %q: %w", holder, err)
 		}
 	}
 	return nil

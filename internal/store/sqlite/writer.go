@@ -268,5 +268,8 @@ func (t *tx) insert(uid string, e journal.Entry) error {
 	if e.TurnRecord != nil {
 		_, err = t.addRecord(e.TurnRecord)
 	}
+	if err == nil && e.Task != nil {
+		err = t.addTask(e.Task)
+	}
 	return err
 }

@@ -3,6 +3,7 @@ package journaltest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"iter"
 	"maps"
 	"slices"
@@ -25,6 +26,7 @@ type Memory struct {
 	accounts map[budget.Key]budget.Account
 	holds    map[string][]budget.Hold // by the UID of the Turn
 	records  map[string]turnrecord.Record
+	tasks    map[string]*heldTask
 }
 
 // held is one journal.
@@ -98,7 +100,10 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 		if e.TurnRecord != nil {
 			m.addRecord(*e.TurnRecord)
 		}
-		e.Artifacts, e.TurnRecord, e.Ledger, e.Payload, e.Namespace = nil, nil, nil, slices.Clone(e.Payload), ""
+		if e.Task != nil {
+			m.addTask(*e.Task)
+		}
+		e.Artifacts, e.TurnRecord, e.Task, e.Ledger, e.Payload, e.Namespace = nil, nil, nil, nil, slices.Clone(e.Payload), ""
 		if len(e.Payload) == 0 {
 			e.Payload = nil
 		}
@@ -159,7 +164,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
 			h.retired = at
 		}
-		if err := m.apply(uid, &budget.Change{}); err != nil {
+		if err := errors.Join(m.apply(uid, &budget.Change{}), m.endTask(uid, at)); err != nil {
 			return err
 		}
 	}

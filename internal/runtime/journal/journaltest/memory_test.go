@@ -61,3 +61,9 @@ func TestMemoryWithinBubbles(t *testing.T) {
 		})
 	}
 }
+
+func TestMemoryKeepsTheContractOfTasks(t *testing.T) {
+	journaltest.RunTasks(t,
+		func(*testing.T) journaltest.TaskStore { return &journaltest.Memory{} },
+		func(_ *testing.T, s journaltest.TaskStore) journaltest.TaskStore { return s })
+}

@@ -1,0 +1,196 @@
+package journaltest
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+)
+
+// heldTask is a task of a Memory.
+type heldTask struct {
+	task.Task
+	due, begun, ended time.Time
+	tokens, reserved  int64
+	isPublished       bool
+}
+
+func (m *Memory) addTask(t task.Task) {
+	if m.tasks == nil {
+		m.tasks = map[string]*heldTask{}
+	}
+	if m.tasks[t.UID] == nil {
+		m.tasks[t.UID] = &heldTask{Task: t, due: t.Created}
+	}
+}
+
+// endTask ends the work on the task of a deleted Turn.
+func (m *Memory) endTask(uid string, at time.Time) error {
+	if t := m.tasks[uid]; t != nil && !t.isPublished {
+		t.isPublished, t.ended, t.Turn, t.Result = true, at, "", nil
+	}
+	return m.apply(task.Holder(uid), &budget.Change{})
+}
+
+// ClaimTask claims a task.
+func (m *Memory) ClaimTask(ctx context.Context, after string, now, until time.Time) (*task.Task, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	due := slices.DeleteFunc(slices.Collect(maps.Values(m.tasks)), func(t *heldTask) bool { return t.isPublished || t.due.After(now) })
+	if len(due) == 0 {
+		return nil, nil //nolint:nilnil // because no task is due
+	}
+	later := func(t *heldTask) int {
+		if t.Namespace > after {
+			return 0
+		}
+		return 1
+	}
+	t := slices.MinFunc(due, func(a, b *heldTask) int {
+		return cmp.Or(cmp.Compare(later(a), later(b)), strings.Compare(a.Namespace, b.Namespace), a.due.Compare(b.due),
+			strings.Compare(a.UID, b.UID))
+	})
+	t.Claim++
+	t.due = until
+	claimed := t.Task
+	return &claimed, nil
+}
+
+// held calls do for a claimed task for which of returns true. If of is nil, any task counts.
+func (m *Memory) held(ctx context.Context, h task.Held, of func(*heldTask) bool, do func(*heldTask) error) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.tasks[h.UID]
+	if t == nil || t.Claim != h.Claim || t.isPublished || of != nil && !of(t) {
+		return task.ErrLost
+	}
+	return do(t)
+}
+
+func isWaiting(t *heldTask) bool { return t.Result == nil }
+
+func isDone(t *heldTask) bool { return t.Result != nil }
+
+// RenewTask makes a claim last.
+func (m *Memory) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
+	return m.held(ctx, h, nil, func(t *heldTask) error {
+		t.due = until
+		return nil
+	})
+}
+
+// BeginTask counts an attempt.
+func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error {
+	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
+		var begun, tokens int64
+		for _, o := range m.tasks {
+			if o.Namespace != t.Namespace || o.Agent != t.Agent || !o.begun.After(s.Now.Add(-task.Day)) {
+				continue
+			}
+			if tokens += o.tokens; o != t && o.begun.After(s.Now.Add(-task.Hour)) {
+				begun++
+			}
+		}
+		if err := s.Check(begun, tokens); err != nil {
+			return err
+		}
+		if err := m.apply(task.Holder(h.UID), &budget.Change{Reserve: s.Reserve}); err != nil {
+			return err
+		}
+		t.Attempts++
+		t.begun, t.reserved = s.Now, s.Tokens
+		t.tokens += s.Tokens
+		return nil
+	})
+}
+
+// settle charges what a task has used.
+func (m *Memory) settle(t *heldTask, used budget.Amount) error {
+	t.tokens, t.reserved = t.tokens-t.reserved+used.Tokens, 0
+	return m.apply(task.Holder(t.UID), &budget.Change{Outcome: &used})
+}
+
+// PostponeTask gives a claim back.
+func (m *Memory) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
+	return m.held(ctx, h, nil, func(t *heldTask) error {
+		t.Claim++
+		t.due = until
+		if t.reserved > 0 {
+			t.Attempts--
+			if used.Tokens == 0 {
+				t.begun = time.Time{}
+			}
+		}
+		return m.settle(t, used)
+	})
+}
+
+// FinishTask stores a result.
+func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error {
+	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
+		t.Result = &r
+		if record, ok := m.records[t.UID]; ok && len(r.Evaluations) > 0 {
+			record.Evaluations = r.Recorded()
+			m.records[t.UID] = record
+		}
+		return m.settle(t, used)
+	})
+}
+
+// PublishTask ends the work on a task.
+func (m *Memory) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
+	return m.held(ctx, h, isDone, func(t *heldTask) error {
+		t.Claim++
+		t.isPublished, t.ended, t.Result = true, at, nil
+		return nil
+	})
+}
+
+// TaskUse returns the namespaces with tasks.
+func (m *Memory) TaskUse(ctx context.Context) ([]task.Use, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := map[string]task.Use{}
+	for _, t := range m.tasks {
+		if t.isPublished {
+			continue
+		}
+		u := all[t.Namespace]
+		if u.Namespace = t.Namespace; u.Waiting == 0 || t.Created.Before(u.Oldest) {
+			u.Oldest = t.Created
+		}
+		u.Waiting++
+		all[t.Namespace] = u
+	}
+	return slices.Collect(maps.Values(all)), nil
+}
+
+// PurgeTasks deletes old tasks.
+func (m *Memory) PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, t := range m.tasks {
+		if purged < limit && t.isPublished && t.ended.Before(before) {
+			delete(m.tasks, uid)
+			purged++
+		}
+	}
+	return purged, nil
+}

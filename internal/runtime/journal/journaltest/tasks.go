@@ -1,0 +1,364 @@
+package journaltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// TaskStore is a journal with tasks.
+type TaskStore interface {
+	journal.Journal
+	budget.Ledger
+	store.Keeper
+	store.Records
+	store.Tasks
+}
+
+// RunTasks tests the contract of a TaskStore. open returns a new, empty one and closes it when the test ends. reopen
+// returns the same one after a restart.
+func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+	t.Run("a task is written with the end of its Turn, once", func(t *testing.T) { taskWithEnd(t, open(t), reopen) })
+	t.Run("namespaces take turns", func(t *testing.T) { tasksTakeTurns(t, open(t)) })
+	t.Run("a task has one claim at a time", func(t *testing.T) { taskClaimedOnce(t, open(t)) })
+	t.Run("an expired claim counts no more", func(t *testing.T) { taskClaimExpires(t, open(t)) })
+	t.Run("a result is stored before it is published", func(t *testing.T) { taskResult(t, open(t), reopen) })
+	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { taskLimits(t, open(t)) })
+	t.Run("a task reserves budgets, and is charged once", func(t *testing.T) { taskBudget(t, open(t)) })
+	t.Run("a postponed task leaves no trace", func(t *testing.T) { taskPostponed(t, open(t)) })
+	t.Run("the task of a deleted Turn ends, and still counts", func(t *testing.T) { taskRetired(t, open(t)) })
+	t.Run("old tasks are purged", func(t *testing.T) { tasksPurged(t, open(t)) })
+	t.Run("concurrent claims share the tasks", func(t *testing.T) { tasksRace(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedTasks(t, open(t)) })
+}
+
+// begin is the time at which the Turns of the suite end, and later some minutes after that.
+var begin = at.Truncate(time.Microsecond)
+
+func later(minutes int) time.Time { return begin.Add(time.Duration(minutes) * time.Minute) }
+
+// taskOf returns the task of a Turn. The namespace is the part of the UID before the hyphen.
+func taskOf(uid string) task.Task {
+	namespace, _, _ := strings.Cut(uid, "-")
+	return task.Task{UID: uid, Namespace: namespace, Turn: "turn-" + uid, Agent: "desk", Created: begin}
+}
+
+// endTurns ends Turns with tasks.
+func endTurns(t *testing.T, s TaskStore, uids ...string) {
+	t.Helper()
+	for _, uid := range uids {
+		e := ending(1, 1, recordOf(uid, 0))
+		e.Task = new(taskOf(uid))
+		add(t, s, uid, nil, e)
+	}
+}
+
+// claim claims a task for half an hour, and expects this UID; an empty one stands for no task.
+func claim(t *testing.T, s TaskStore, after string, now time.Time, want string) *task.Task {
+	t.Helper()
+	k, err := s.ClaimTask(t.Context(), after, now, now.Add(30*time.Minute))
+	var got string
+	if k != nil {
+		got = k.UID
+	}
+	if err != nil || got != want {
+		t.Fatalf("ClaimTask: %q, %v; want %q", got, err, want)
+	}
+	return k
+}
+
+// gives expects an error.
+func gives(t *testing.T, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// starting is a start within all limits.
+func starting(now time.Time) task.Start { return task.Start{Now: now, MaxPerHour: 100, Tokens: 10} }
+
+func taskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+	fenced := ending(1, 1, recordOf("a-1", 0))
+	fenced.Seq, fenced.Task = 2, new(taskOf("a-1"))
+	add(t, s, "a-1", journal.ErrSequence, fenced)
+	claim(t, s, "", later(1), "")
+	add(t, s, "a-1", nil, entry(1, 1))
+	add(t, s, "a-1", nil, fenced)
+	add(t, s, "a-1", journal.ErrSequence, fenced)
+	s = reopen(t, s)
+	claim(t, s, "", begin.Add(-time.Microsecond), "")
+	k := claim(t, s, "", begin, "a-1")
+	want := taskOf("a-1")
+	want.Claim = 1
+	if diff := cmp.Diff(&want, k); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	claim(t, s, "", later(1), "")
+	again := ending(3, 1, recordOf("a-1", 0))
+	again.Task = new(taskOf("a-1"))
+	add(t, s, "a-1", nil, again)
+	claim(t, s, "", later(1), "")
+}
+
+func tasksTakeTurns(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2", "a-3", "b-1", "c-1", "c-2")
+	after := ""
+	for _, want := range []string{"a-1", "b-1", "c-1", "a-2", "c-2", "a-3"} {
+		after = claim(t, s, after, later(1), want).Namespace
+	}
+	claim(t, s, after, later(1), "")
+	use, err := s.TaskUse(t.Context())
+	slices.SortFunc(use, func(a, b task.Use) int { return strings.Compare(a.Namespace, b.Namespace) })
+	if diff := cmp.Diff([]task.Use{{"a", 3, begin}, {"b", 1, begin}, {"c", 2, begin}}, use); diff != "" || err != nil {
+		t.Errorf("TaskUse (%v), -want +got:\n%s", err, diff)
+	}
+}
+
+func taskClaimedOnce(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1")
+	k := claim(t, s, "", later(1), "a-1")
+	claim(t, s, "", later(30), "")
+	gives(t, "RenewTask", s.RenewTask(t.Context(), k.Held(), later(90)), nil)
+	claim(t, s, "", later(89), "")
+	claim(t, s, "", later(90), "a-1")
+}
+
+func taskClaimExpires(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1")
+	old := claim(t, s, "", later(0), "a-1").Held()
+	gives(t, "BeginTask", s.BeginTask(t.Context(), old, starting(later(1))), nil)
+	now := claim(t, s, "", later(30), "a-1")
+	if now.Claim <= old.Claim || now.Attempts != 1 {
+		t.Errorf("claim %d after claim %d, attempts %d; want a greater claim and one attempt", now.Claim, old.Claim, now.Attempts)
+	}
+	for what, err := range map[string]error{
+		"RenewTask":    s.RenewTask(t.Context(), old, later(90)),
+		"BeginTask":    s.BeginTask(t.Context(), old, starting(later(31))),
+		"PostponeTask": s.PostponeTask(t.Context(), old, later(90), budget.Amount{}),
+		"FinishTask":   s.FinishTask(t.Context(), old, task.Result{Skipped: task.NotEnabled}, budget.Amount{}),
+		"PublishTask":  s.PublishTask(t.Context(), old, later(31)),
+		"of no task":   s.RenewTask(t.Context(), task.Held{UID: "unknown"}, later(90)),
+	} {
+		gives(t, what, err, task.ErrLost)
+	}
+	gives(t, "PublishTask before FinishTask", s.PublishTask(t.Context(), now.Held(), later(31)), task.ErrLost)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.NotEnabled}, budget.Amount{}), nil)
+	gives(t, "FinishTask again", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.Expired}, budget.Amount{}), task.ErrLost)
+}
+
+// result returns a result whose every field is set.
+func result() task.Result {
+	return task.Result{Evaluations: []task.Evaluation{{
+		Evaluation: turnrecord.Evaluation{
+			Judge: "faithful", Kind: "Faithfulness", Verdict: "Passed", Score: "0.9", Threshold: "0.7", Provider: "p", Model: "m",
+			Usage: model.Usage{InputTokens: 7, OutputTokens: 2}, Cost: &turnrecord.Cost{Amount: "0.1", Currency: "USD"}, Time: begin,
+		}, Reason: "as it says \u0000<",
+	}}}
+}
+
+func taskResult(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	k := claim(t, s, "", later(0), "a-1")
+	want := result()
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), want, budget.Amount{}), nil)
+	s = reopen(t, s) // killed before the result is published
+	claim(t, s, "", later(30), "a-2")
+	k = claim(t, s, "", later(30), "a-1")
+	if diff := cmp.Diff(&want, k.Result); diff != "" {
+		t.Errorf("the result of another executor, -want +got:\n%s", diff)
+	}
+	gives(t, "BeginTask of a finished task", s.BeginTask(t.Context(), k.Held(), starting(later(31))), task.ErrLost)
+	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
+	gives(t, "PublishTask again", s.PublishTask(t.Context(), k.Held(), later(31)), task.ErrLost)
+	claim(t, s, "", later(59), "")
+	claim(t, s, "", later(60), "a-2")
+	claim(t, s, "", later(89), "")
+	for _, r := range records(t, s, store.RecordQuery{}) {
+		var recorded []turnrecord.Evaluation
+		if r.UID == "a-1" {
+			recorded = want.Recorded()
+		}
+		if diff := cmp.Diff(recorded, r.Evaluations); diff != "" {
+			t.Errorf("the record of %s, -want +got:\n%s", r.UID, diff)
+		}
+	}
+}
+
+func taskLimits(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2", "a-3", "b-1")
+	held := map[string]task.Held{}
+	for _, uid := range []string{"a-1", "a-2", "a-3", "b-1"} {
+		held[uid] = claim(t, s, "", later(0), uid).Held()
+	}
+	within := func(uid string, minutes int, perHour, perDay int64) error {
+		return s.BeginTask(t.Context(), held[uid], task.Start{
+			Now: later(minutes), MaxPerHour: perHour, MaxTokensPerDay: perDay, Tokens: 10,
+		})
+	}
+	refused := func(what string, err error, why task.Skip) {
+		t.Helper()
+		if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != why {
+			t.Errorf("%s: %v, want %s", what, err, why)
+		}
+	}
+	gives(t, "the first task", within("a-1", 1, 1, 10), nil)
+	gives(t, "another attempt of the same task", within("a-1", 2, 1, 0), nil)
+	refused("the second task", within("a-2", 3, 1, 0), task.HourlyLimit)
+	refused("the tokens of two attempts", within("a-2", 3, 2, 29), task.TokenLimit)
+	gives(t, "the second task within the limits", within("a-2", 3, 2, 30), nil)
+	gives(t, "another namespace", within("b-1", 3, 1, 10), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), held["a-2"], task.Result{Skipped: task.Expired}, budget.Amount{Tokens: 4}), nil)
+	refused("the tokens after a task used less", within("a-3", 4, 9, 33), task.TokenLimit)
+	gives(t, "the third task", within("a-3", 4, 9, 34), nil)
+	gives(t, "the third task after an hour", within("a-3", 64, 1, 0), nil)
+	gives(t, "the third task after a day", within("a-3", 26*60, 1, 10), nil)
+}
+
+func taskBudget(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	start := starting(later(0))
+	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{Tokens: new(int64(115))})}
+	start.Reserve[0].CountTurn = false
+	k := claim(t, s, "", later(0), "a-1").Held()
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k, start), nil)
+	accounts(t, s, budget.Account{Key: day("x"), ReservedTokens: 100, ReservedCost: start.Reserve[0].Cost})
+	other := claim(t, s, "", later(0), "a-2").Held()
+	err := s.BeginTask(t.Context(), other, start)
+	if _, ok := errors.AsType[*budget.Refusal](err); !ok {
+		t.Errorf("BeginTask beyond the budget: %v", err)
+	}
+	k = claim(t, s, "", later(30), "a-1").Held()
+	gives(t, "BeginTask of another executor", s.BeginTask(t.Context(), k, start), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), dollars(40, "0.4")), nil)
+	gives(t, "FinishTask again", s.FinishTask(t.Context(), k, result(), dollars(40, "0.4")), task.ErrLost)
+	if k = claim(t, s, "", later(30), "a-2").Held(); k.Claim != other.Claim+1 {
+		t.Errorf("claim %d, want %d", k.Claim, other.Claim+1)
+	}
+	want := spent("x", 0, 50, "0.5")
+	accounts(t, s, want) // the first attempt is charged as unknown
+}
+
+func taskPostponed(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	k := claim(t, s, "", later(0), "a-1").Held()
+	start := starting(later(0))
+	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{})}
+	start.Reserve[0].CountTurn = false
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k, start), nil)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(10), budget.Amount{}), nil)
+	gives(t, "PostponeTask again", s.PostponeTask(t.Context(), k, later(10), budget.Amount{}), task.ErrLost)
+	accounts(t, s, spent("x", 0, 0, "0"))
+	second := claim(t, s, "", later(9), "a-2").Held()
+	first := claim(t, s, "", later(10), "a-1")
+	if first.Attempts != 0 {
+		t.Errorf("the postponed task has %d attempts, want none", first.Attempts)
+	}
+	gives(t, "the other task, which is the only one of the hour",
+		s.BeginTask(t.Context(), second, task.Start{Now: later(10), MaxPerHour: 1, MaxTokensPerDay: 10, Tokens: 10}), nil)
+}
+
+func taskRetired(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2", "a-3")
+	k := claim(t, s, "", later(0), "a-1").Held()
+	start := starting(later(0))
+	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{})}
+	start.Reserve[0].CountTurn = false
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k, start), nil)
+	for range 2 {
+		gives(t, "Retire", s.Retire(t.Context(), later(1), "a-1", "a-2"), nil)
+	}
+	gives(t, "RenewTask", s.RenewTask(t.Context(), k, later(90)), task.ErrLost)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), dollars(40, "0.4")), task.ErrLost)
+	accounts(t, s, spent("x", 0, 10, "0.1"))
+	third := claim(t, s, "", later(40), "a-3").Held()
+	err := s.BeginTask(t.Context(), third, task.Start{Now: later(41), MaxPerHour: 1})
+	if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != task.HourlyLimit {
+		t.Errorf("BeginTask: %v, want that the task of the deleted Turn still counts", err)
+	}
+}
+
+func tasksPurged(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2", "a-3")
+	for i, uid := range []string{"a-1", "a-2"} {
+		k := claim(t, s, "", later(0), uid).Held()
+		gives(t, "FinishTask", s.FinishTask(t.Context(), k, task.Result{Skipped: task.NotEnabled}, budget.Amount{}), nil)
+		gives(t, "PublishTask", s.PublishTask(t.Context(), k, later(i)), nil)
+	}
+	for _, step := range []struct {
+		before time.Time
+		limit  int
+		want   int
+	}{{later(0), 10, 0}, {later(5), 0, 0}, {later(5), 1, 1}, {later(5), 10, 1}, {later(5000), 10, 0}} {
+		if n, err := s.PurgeTasks(t.Context(), step.before, step.limit); n != step.want || err != nil {
+			t.Errorf("PurgeTasks(%s, %d) = %d, %v; want %d", step.before, step.limit, n, err, step.want)
+		}
+	}
+	claim(t, s, "", later(5000), "a-3")
+}
+
+func tasksRace(t *testing.T, s TaskStore) {
+	var uids []string
+	for i := range 12 {
+		uids = append(uids, fmt.Sprintf("a-%02d", i))
+	}
+	endTurns(t, s, uids...)
+	var mu sync.Mutex
+	var got []string
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 3 {
+				k, err := s.ClaimTask(t.Context(), "", later(1), later(30))
+				mu.Lock()
+				if err != nil || k == nil {
+					t.Errorf("ClaimTask: %v, %v; want a task", k, err)
+				} else {
+					got = append(got, k.UID)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(got)
+	if diff := cmp.Diff(uids, got); diff != "" {
+		t.Errorf("claimed tasks, -want +got:\n%s", diff)
+	}
+}
+
+func endedTasks(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1")
+	k := claim(t, s, "", later(0), "a-1").Held()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for what, call := range map[string]func() error{
+		"ClaimTask":    func() error { _, err := s.ClaimTask(ctx, "", later(100), later(200)); return err },
+		"RenewTask":    func() error { return s.RenewTask(ctx, k, later(200)) },
+		"BeginTask":    func() error { return s.BeginTask(ctx, k, starting(later(1))) },
+		"PostponeTask": func() error { return s.PostponeTask(ctx, k, later(200), budget.Amount{}) },
+		"FinishTask":   func() error { return s.FinishTask(ctx, k, result(), budget.Amount{}) },
+		"PublishTask":  func() error { return s.PublishTask(ctx, k, later(1)) },
+		"TaskUse":      func() error { _, err := s.TaskUse(ctx); return err },
+		"PurgeTasks":   func() error { _, err := s.PurgeTasks(ctx, later(100), 10); return err },
+	} {
+		gives(t, what, call(), context.Canceled)
+	}
+	if again := claim(t, s, "", later(30), "a-1"); again.Attempts != 0 || again.Claim != k.Claim+1 {
+		t.Errorf("%+v, want that nothing has happened", again)
+	}
+}

@@ -1,0 +1,213 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+)
+
+// endTasks ends the work on the tasks of deleted Turns, and charges their open reservations.
+func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error {
+	holders := make([]string, len(uids))
+	for i, uid := range uids {
+		holders[i] = task.Holder(uid)
+	}
+	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', result = ''
+			WHERE uid = ANY($1) AND state < 2`, uids, at.UnixMicro())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.closeHolds(ctx, holders)
+}
+
+// claimTask claims the next task. Of two concurrent claims, the later one takes another task.
+const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
+		SELECT uid FROM capstan_task WHERE state < 2 AND due_at <= $1 AND namespace > $2
+		ORDER BY namespace, due_at, uid LIMIT 1 FOR UPDATE SKIP LOCKED)
+	RETURNING uid, namespace, turn, agent, created_at, claim, attempts, state, result`
+
+// ClaimTask claims a task. It takes at most 20 s. If the connection is lost, a task may stay claimed until the given
+// time.
+func (s *Store) ClaimTask(ctx context.Context, after string, now, until time.Time) (claimed *task.Task, err error) {
+	for _, after := range []string{after, ""} {
+		err := s.call(ctx, appendTimeout, func(ctx context.Context) error {
+			var k task.Task
+			var created int64
+			var state int
+			var result []byte
+			err := s.pool.QueryRow(ctx, claimTask, now.UnixMicro(), after, until.UnixMicro()).Scan(
+				&k.UID, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			if err == nil && state == 1 {
+				k.Result = &task.Result{}
+				err = json.Unmarshal(result, k.Result)
+			}
+			if err != nil {
+				return fmt.Errorf("failed to claim a task: %w", err)
+			}
+			k.Created = time.UnixMicro(created).UTC()
+			claimed = &k
+			return nil
+		})
+		if claimed != nil || err != nil {
+			return claimed, err
+		}
+	}
+	return nil, nil //nolint:nilnil // because no task is due
+}
+
+// held executes a transaction about a claimed task. It returns task.ErrLost, and changes nothing, if the statement
+// finds no such task. next is the rest of the transaction, or nil.
+func (s *Store) held(ctx context.Context, next func(ctx context.Context, tx pgx.Tx) error, query string, args ...any) error {
+	return s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, query, args...)
+		switch {
+		case err != nil:
+			return err
+		case tag.RowsAffected() == 0:
+			return task.ErrLost
+		case next == nil:
+			return nil
+		}
+		return next(ctx, tx)
+	})
+}
+
+// change executes a transaction once. It takes at most 10 s.
+func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.Tx) error) error {
+	var kept error
+	err := s.call(ctx, appendTimeout, func(ctx context.Context) error {
+		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(ctx, tx) })
+		_, overLimit := errors.AsType[*task.Refusal](err)
+		_, overBudget := errors.AsType[*budget.Refusal](err)
+		if overLimit || overBudget || errors.Is(err, task.ErrLost) {
+			kept, err = err, nil // the server has not failed
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return kept
+}
+
+// settle charges what a task has used.
+func settle(uid string, used budget.Amount) func(ctx context.Context, tx pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		return budget.Apply(&ledger{ctx, tx}, task.Holder(uid), &budget.Change{Outcome: &used})
+	}
+}
+
+// RenewTask makes a claim last. It takes at most 10 s.
+func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
+	return s.held(ctx, nil, `UPDATE capstan_task SET due_at = $3 WHERE uid = $1 AND claim = $2 AND state < 2`,
+		h.UID, h.Claim, until.UnixMicro())
+}
+
+// taskLock is the first key of the locks of BeginTask. The second one is a hash of the Agent.
+const taskLock = 0x6361_7074
+
+// BeginTask counts an attempt. Beginnings of one Agent exclude each other. It takes at most 10 s.
+func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error {
+	return s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var namespace, agent string
+		err := tx.QueryRow(ctx, `SELECT namespace, agent FROM capstan_task WHERE uid = $1 AND claim = $2 AND state = 0 FOR UPDATE`,
+			h.UID, h.Claim).Scan(&namespace, &agent)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return task.ErrLost
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, hashtext($2))`, taskLock, namespace+"/"+agent); err != nil {
+			return err
+		}
+		var begun, tokens int64
+		if err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE begun_at > $3 AND uid <> $5), coalesce(sum(tokens), 0)::bigint
+			FROM capstan_task WHERE namespace = $1 AND agent = $2 AND begun_at > $4`, namespace, agent,
+			b.Now.Add(-task.Hour).UnixMicro(), b.Now.Add(-task.Day).UnixMicro(), h.UID).Scan(&begun, &tokens); err != nil {
+			return err
+		}
+		if err := b.Check(begun, tokens); err != nil {
+			return err
+		}
+		if err := budget.Apply(&ledger{ctx, tx}, task.Holder(h.UID), &budget.Change{Reserve: b.Reserve}); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE capstan_task SET attempts = attempts + 1, begun_at = $2, tokens = tokens + $3, reserved = $3
+			WHERE uid = $1`, h.UID, b.Now.UnixMicro(), b.Tokens)
+		return err
+	})
+}
+
+// PostponeTask gives a claim back. It takes at most 10 s.
+func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
+	return s.held(ctx, settle(h.UID, used), `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
+		attempts = attempts - CASE WHEN reserved > 0 THEN 1 ELSE 0 END,
+		begun_at = CASE WHEN reserved > 0 AND $4::bigint = 0 THEN 0 ELSE begun_at END,
+		tokens = tokens - reserved + $4::bigint, reserved = 0
+		WHERE uid = $1 AND claim = $2 AND state < 2`, h.UID, h.Claim, until.UnixMicro(), used.Tokens)
+}
+
+// FinishTask stores a result. It takes at most 10 s.
+func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error {
+	result, err := r.Marshal()
+	if err != nil {
+		return err
+	}
+	recorded, err := json.Marshal(r.Recorded())
+	if err != nil {
+		return err
+	}
+	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if len(r.Evaluations) > 0 {
+			if _, err := tx.Exec(ctx, `UPDATE capstan_record SET evaluations = $2 WHERE uid = $1`, h.UID, recorded); err != nil {
+				return err
+			}
+		}
+		return settle(h.UID, used)(ctx, tx)
+	}, `UPDATE capstan_task SET state = 1, result = $3, tokens = tokens - reserved + $4, reserved = 0
+		WHERE uid = $1 AND claim = $2 AND state = 0`, h.UID, h.Claim, result, used.Tokens)
+}
+
+// PublishTask ends the work on a task. It takes at most 10 s.
+func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
+	return s.held(ctx, nil, `UPDATE capstan_task SET claim = claim + 1, state = 2, ended_at = $3, result = ''
+		WHERE uid = $1 AND claim = $2 AND state = 1`, h.UID, h.Claim, at.UnixMicro())
+}
+
+// TaskUse returns the namespaces with tasks. It takes at most a minute.
+func (s *Store) TaskUse(ctx context.Context) ([]task.Use, error) {
+	return read(ctx, s, func(row pgx.CollectableRow) (u task.Use, err error) {
+		var oldest int64
+		err = row.Scan(&u.Namespace, &u.Waiting, &oldest)
+		u.Oldest = time.UnixMicro(oldest).UTC()
+		return u, err
+	}, `SELECT namespace, count(*), min(created_at) FROM capstan_task WHERE state < 2 GROUP BY namespace`)
+}
+
+// PurgeTasks deletes old tasks. It takes at most a minute.
+func (s *Store) PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error) {
+	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
+		tag, err := s.pool.Exec(ctx, `DELETE FROM capstan_task WHERE uid IN (
+			SELECT uid FROM capstan_task WHERE state = 2 AND ended_at < $1 ORDER BY ended_at LIMIT $2)`, before.UnixMicro(), max(limit, 0))
+		purged = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return purged, nil
+}

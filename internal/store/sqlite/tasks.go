@@ -1,0 +1,229 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+)
+
+// addTask adds a task, unless its Turn has one.
+func (t *tx) addTask(k *task.Task) error {
+	_, err := t.exec(`INSERT INTO task (uid, namespace, turn, agent, created_at, due_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		k.UID, k.Namespace, k.Turn, k.Agent, k.Created.UnixMicro(), k.Created.UnixMicro())
+	return err
+}
+
+// endTasks ends the work on the tasks of deleted Turns, and charges their open reservations.
+func (t *tx) endTasks(uids []string, at time.Time) error {
+	for _, uid := range uids {
+		if _, err := t.exec(`UPDATE task SET state = 2, ended_at = ?, turn = '', result = '' WHERE uid = ? AND state < 2`,
+			at.UnixMicro(), uid); err != nil {
+			return fmt.Errorf("failed to end the task of %q: %w", uid, err)
+		}
+		if err := t.closeHolds([]string{task.Holder(uid)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dueTask finds the next task of the namespaces after one.
+const dueTask = `SELECT uid FROM task WHERE state < 2 AND due_at <= ? AND namespace > ? ORDER BY namespace, due_at, uid LIMIT 1`
+
+// ClaimTask claims a task.
+func (s *Store) ClaimTask(ctx context.Context, after string, now, until time.Time) (*task.Task, error) {
+	for _, after := range []string{after, ""} {
+		// A transaction of the writer costs a flush, so look first.
+		due, err := s.strings(ctx, dueTask, now.UnixMicro(), after)
+		if err != nil {
+			return nil, s.failed(err)
+		}
+		if len(due) == 0 {
+			continue
+		}
+		if t, err := s.claim(ctx, after, now, until); t != nil || err != nil {
+			return t, err
+		}
+	}
+	return nil, nil //nolint:nilnil // because no task is due
+}
+
+// claim claims the next task, if one is still due.
+func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (claimed *task.Task, err error) {
+	err = s.change(ctx, func(t *tx) error {
+		var k task.Task
+		var created int64
+		var state int
+		var result string
+		//nolint:noctx // because the transaction carries the context
+		row := t.QueryRow(`UPDATE task SET claim = claim + 1, due_at = ? WHERE uid = (`+dueTask+`)
+			RETURNING uid, namespace, turn, agent, created_at, claim, attempts, state, result`, until.UnixMicro(), now.UnixMicro(), after)
+		err := row.Scan(&k.UID, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err == nil && state == 1 {
+			k.Result = &task.Result{}
+			err = json.Unmarshal([]byte(result), k.Result)
+		}
+		if err != nil {
+			return fmt.Errorf("failed to claim a task: %w", err)
+		}
+		k.Created = time.UnixMicro(created).UTC()
+		claimed = &k
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return claimed, nil
+}
+
+// held executes a statement for a claimed task in certain states, and charges what the task has used, if anything. It
+// returns task.ErrLost if the claim does not count any more.
+func (s *Store) held(ctx context.Context, h task.Held, used *budget.Amount, states, query string, args ...any) error {
+	lost := false
+	err := s.change(ctx, func(t *tx) error {
+		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state IN (`+states+`)`, append(args, h.UID, h.Claim)...)
+		if lost = err == nil && n == 0; err != nil || lost || used == nil {
+			return err
+		}
+		return budget.Apply(ledger{t}, task.Holder(h.UID), &budget.Change{Outcome: used})
+	})
+	if err == nil && lost {
+		return task.ErrLost
+	}
+	return err
+}
+
+// States of tasks.
+const unpublished, done = "0, 1", "1"
+
+// RenewTask makes a claim last.
+func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
+	return s.held(ctx, h, nil, unpublished, `UPDATE task SET due_at = ?`, until.UnixMicro())
+}
+
+// BeginTask counts an attempt.
+func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error {
+	var refused error
+	err := s.change(ctx, func(t *tx) error {
+		refused = nil
+		var namespace, agent string
+		//nolint:noctx // because the transaction carries the context
+		err := t.QueryRow(`SELECT namespace, agent FROM task WHERE uid = ? AND claim = ? AND state = 0`, h.UID, h.Claim).Scan(&namespace, &agent)
+		if errors.Is(err, sql.ErrNoRows) {
+			refused = task.ErrLost
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var begun, tokens int64
+		//nolint:noctx // because the transaction carries the context
+		if err := t.QueryRow(`SELECT count(*) FILTER (WHERE begun_at > ? AND uid <> ?), coalesce(sum(tokens), 0) FROM task
+			WHERE namespace = ? AND agent = ? AND begun_at > ?`, b.Now.Add(-task.Hour).UnixMicro(), h.UID, namespace, agent,
+			b.Now.Add(-task.Day).UnixMicro()).Scan(&begun, &tokens); err != nil {
+			return err
+		}
+		if refused = b.Check(begun, tokens); refused != nil {
+			return nil //nolint:nilerr // because a refused task is no failure of the transaction
+		}
+		err = budget.Apply(ledger{t}, task.Holder(h.UID), &budget.Change{Reserve: b.Reserve})
+		if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
+			refused = refusal // budget.Apply has written nothing
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		_, err = t.exec(`UPDATE task SET attempts = attempts + 1, begun_at = ?, tokens = tokens + ?, reserved = ? WHERE uid = ?`,
+			b.Now.UnixMicro(), b.Tokens, b.Tokens, h.UID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return refused
+}
+
+// PostponeTask gives a claim back.
+func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
+	return s.held(ctx, h, &used, unpublished, `UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0, 1, 0),
+		begun_at = iif(reserved > 0 AND ? = 0, 0, begun_at), tokens = tokens - reserved + ?, reserved = 0`,
+		until.UnixMicro(), used.Tokens, used.Tokens)
+}
+
+// FinishTask stores a result.
+func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error {
+	result, err := r.Marshal()
+	if err != nil {
+		return err
+	}
+	recorded, err := json.Marshal(r.Recorded())
+	if err != nil {
+		return err
+	}
+	lost := false
+	err = s.change(ctx, func(t *tx) error {
+		n, err := t.exec(`UPDATE task SET state = 1, result = ?, tokens = tokens - reserved + ?, reserved = 0
+			WHERE uid = ? AND claim = ? AND state = 0`, string(result), used.Tokens, h.UID, h.Claim)
+		if lost = err == nil && n == 0; err != nil || lost {
+			return err
+		}
+		if len(r.Evaluations) > 0 {
+			if _, err := t.exec(`UPDATE turn_record SET evaluations = ? WHERE uid = ?`, string(recorded), h.UID); err != nil {
+				return err
+			}
+		}
+		return budget.Apply(ledger{t}, task.Holder(h.UID), &budget.Change{Outcome: &used})
+	})
+	if err == nil && lost {
+		return task.ErrLost
+	}
+	return err
+}
+
+// PublishTask ends the work on a task.
+func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
+	return s.held(ctx, h, nil, done, `UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, result = ''`, at.UnixMicro())
+}
+
+// TaskUse returns the namespaces with tasks.
+func (s *Store) TaskUse(ctx context.Context) (all []task.Use, err error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT namespace, count(*), min(created_at) FROM task WHERE state < 2 GROUP BY namespace`)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	for rows.Next() {
+		var u task.Use
+		var oldest int64
+		if err := rows.Scan(&u.Namespace, &u.Waiting, &oldest); err != nil {
+			return nil, s.failed(err)
+		}
+		u.Oldest = time.UnixMicro(oldest).UTC()
+		all = append(all, u)
+	}
+	return all, s.failed(rows.Err())
+}
+
+// PurgeTasks deletes old tasks in one transaction.
+func (s *Store) PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error) {
+	err = s.change(ctx, func(t *tx) error {
+		n, err := t.exec(`DELETE FROM task WHERE uid IN (SELECT uid FROM task WHERE state = 2 AND ended_at < ? ORDER BY ended_at LIMIT ?)`,
+			before.UnixMicro(), max(limit, 0))
+		purged = int(n)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return purged, nil
+}
