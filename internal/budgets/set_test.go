@@ -160,7 +160,8 @@ func TestTooManyBudgets(t *testing.T) {
 		t.Error("Applies must say the same as Rules")
 	}
 	s.Delete(budget("b-00000", 0))
-	if rules, err = s.Rules(t.Context(), turn(), nil, noRequester(t)); err != nil || rules[0].Name != "b-00001" || !s.Applies(budget("b-00064", 64)) {
+	rules, err = s.Rules(t.Context(), turn(), nil, noRequester(t))
+	if err != nil || rules[0].Name != "b-00001" || !s.Applies(budget("b-00064", 64)) {
 		t.Errorf("the next Budget must apply when one is deleted: %+v", rules[0])
 	}
 }

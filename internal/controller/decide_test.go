@@ -456,8 +456,8 @@ func TestReadinessOfForeignAgents(t *testing.T) {
 	a := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "owner", Name: "helper", Generation: 1}}
 	key := client.ObjectKeyFromObject(a)
 	a.Status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "ProviderNotReady", Message: "Secret \"hidden\" does not exist",
-		ObservedGeneration: 1,
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "ProviderNotReady",
+		Message: `Secret "hidden" does not exist`, ObservedGeneration: 1,
 	}}
 	for from, want := range map[string]string{
 		"owner": `Agent "helper" is not ready: Secret "hidden" does not exist`,
@@ -469,7 +469,8 @@ func TestReadinessOfForeignAgents(t *testing.T) {
 	}
 	v := snapshot{turn: turnWith(), refusedAgent: "it may not be used", now: now}
 	d, ok := whenAgentNotReady(v)
-	if !ok || d.action != wait || d.reason != v1alpha1.TurnReasonWaitingForAgent || d.message != v.refusedAgent || d.after > consentRecheck {
+	if !ok || d.action != wait || d.reason != v1alpha1.TurnReasonWaitingForAgent || d.message != v.refusedAgent ||
+		d.after > consentRecheck {
 		t.Errorf("the decision about a refused Agent is %+v, want a wait of at most %s", d, consentRecheck)
 	}
 }

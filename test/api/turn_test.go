@@ -17,6 +17,11 @@ spec:
   message: What are my open loops?
 `
 
+// foreign returns a patch for the Turn of a sub-agent of another namespace, with further fields.
+func foreign(fields string) string {
+	return `spec: {agentRef: {namespace: other}, depth: 1, ` + fields + `}`
+}
+
 // numbered returns n items of a YAML list, each made from the format with its number.
 func numbered(n int, format string) string {
 	items := make([]string, n)
@@ -81,28 +86,29 @@ var _ = Describe("Turn", func() {
 			"agentRef.namespace must be absent"),
 		Entry("an agent of another namespace that is no label", `spec: {agentRef: {namespace: a.b}, depth: 1}`, "spec.agentRef.namespace",
 			"namespace must be a lower-case DNS label"),
-		Entry("a Session for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, sessionRef: {name: a}}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("a history for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, history: [{role: User, content: x}]}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("facts for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, context: {facts: [{id: a, text: x}]}}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("an attachment for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, attachments: [{name: a, mediaType: text/plain, configMapKeyRef: {name: a, key: b}}]}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("parameters for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, parameters: [{name: a, value: x}]}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("guardrails for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, guardrails: [{id: a, rule: x}]}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("a prompt mode for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, promptMode: Task}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("a model for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, model: m}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("a number of results for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, topK: 3}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("a schema for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, output: {schema: {type: object}}}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
-		Entry("shaping for an agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, shaping: {mode: review}}`, "spec.agentRef",
-			"agentRef.namespace must be absent"),
+		Entry("a Session for an agent of another namespace", foreign(`sessionRef: {name: a}`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("a history for an agent of another namespace", foreign(`history: [{role: User, content: x}]`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("facts for an agent of another namespace", foreign(`context: {facts: [{id: a, text: x}]}`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("an attachment for an agent of another namespace",
+			foreign(`attachments: [{name: a, mediaType: text/plain, configMapKeyRef: {name: a, key: b}}]`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("parameters for an agent of another namespace", foreign(`parameters: [{name: a, value: x}]`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("guardrails for an agent of another namespace", foreign(`guardrails: [{id: a, rule: x}]`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("a prompt mode for an agent of another namespace", foreign(`promptMode: Task`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("a model for an agent of another namespace", foreign(`model: m`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("a number of results for an agent of another namespace", foreign(`topK: 3`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("a schema for an agent of another namespace", foreign(`output: {schema: {type: object}}`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("shaping for an agent of another namespace", foreign(`shaping: {mode: review}`),
+			"spec.agentRef", "agentRef.namespace must be absent"),
 		Entry("no message", `spec: {message: null}`, "spec.message", "Required value"),
 		Entry("an empty message", said(``), "spec.message", "message must not be blank"),
 		Entry("spaces", said(`   `), "spec.message", "message must not be blank"),

@@ -130,7 +130,8 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l := lend(ctx, `rules: [{reply: {text: "never"}}]`, nil)
 		for _, ref := range []v1alpha1.SharedReference{
 			{Namespace: l.owner.namespace, Name: helper},
-			{Namespace: l.owner.namespace, Name: "absent"}, {Namespace: "kube-system", Name: helper},
+			{Namespace: l.owner.namespace, Name: "absent"},
+			{Namespace: "kube-system", Name: helper},
 		} {
 			change(ctx, l.team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].AgentRef = &ref })
 			Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(
@@ -221,7 +222,8 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l := lend(ctx, delegatingModel, all)
 		change(ctx, l.team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.AllowedNamespaces = all })
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) {
-			a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Namespace: l.team.namespace, Name: agent}, Name: helper}}
+			back := v1alpha1.SharedReference{Namespace: l.team.namespace, Name: agent}
+			a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &back, Name: helper}}
 		})
 		const back = `leads back to this agent: limits.maxDepth bounds how deep that goes`
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(Equal(`True Resolved: sub-agent "` + l.shared() + `" ` + back))
@@ -240,7 +242,8 @@ var _ = Describe("A sub-agent of another namespace", func() {
 
 		By("breaking the loop")
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools = nil })
-		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("True Resolved: all tool servers"), "its caller is checked again")
+		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("True Resolved: all tool servers"),
+			"its caller is checked again")
 	}, SpecTimeout(2*patience))
 
 	It("needs the consent of its own sub-agents for the namespace that asks", func(ctx SpecContext) {
