@@ -115,6 +115,12 @@ type AgentSpec struct {
 	// + message="timeZone must be an IANA name, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone,omitempty"`
 
+	// evaluation says whether, and within which limits, the judges of the PromptProfile evaluate the answers of this
+	// agent in the cluster. Without it, no judge is asked. The judges are asked after the Turn has ended, and cannot
+	// change it.
+	// +optional
+	Evaluation *AgentEvaluation `json:"evaluation,omitempty"`
+
 	// decisionKey is the kind of decision that the record of each Turn names in status.decision.key, at most 128
 	// letters, digits, '.', '_' and '-'. Default support.chat.turn.
 	// +optional
@@ -138,6 +144,44 @@ type AgentSpec struct {
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 }
+
+// AgentEvaluation says whether, and within which limits, judges evaluate the answers of an agent.
+type AgentEvaluation struct {
+	// models is the chain of models that judges ask, 1 to 8, like models of the agent. Default: the models of the
+	// agent. A judge with a modelRef asks only that model, if the chain has it, and otherwise the whole chain.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Models []ModelReference `json:"models,omitempty"`
+
+	// samplePercent is the share of the Turns that are evaluated, from 0 (none) to 100 (all, the default). The UID of a
+	// Turn decides.
+	// +optional
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	SamplePercent *int32 `json:"samplePercent,omitempty"`
+
+	// maxPerHour is the number of Turns that are evaluated within any 60 minutes, from 1 to 100000. Default 60. Further
+	// Turns are not evaluated.
+	// +optional
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	MaxPerHour *int32 `json:"maxPerHour,omitempty"`
+
+	// maxTokensPerDay is the number of tokens that the evaluations of this agent may use within any 24 hours, at
+	// least 1000 and at most 1000000000000. It is apart from the limits of Turns. Further Turns are not evaluated.
+	// Default: no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=1000
+	// +kubebuilder:validation:Maximum=1000000000000
+	MaxTokensPerDay *int64 `json:"maxTokensPerDay,omitempty"`
+}
+
+// DefaultEvaluationsPerHour is the default of maxPerHour of an evaluation.
+const DefaultEvaluationsPerHour = 60
 
 // AgentApproval says whose decisions about calls count.
 // +kubebuilder:validation:MinProperties=1
@@ -300,8 +344,9 @@ type AgentStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the agent. ProfileResolved, ModelsResolved and ToolsResolved are about the
-	// objects that it refers to. Ready is True if all three are. Stalled is True if only a change of the agent can make
-	// it Ready, and absent otherwise.
+	// objects that it refers to. Ready is True if all three are. JudgesResolved is about spec.evaluation, absent
+	// without it, and not part of Ready. Stalled is True if only a change of the agent can make it Ready, and absent
+	// otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -132,8 +132,17 @@ const (
 	ReasonToolServerNotReady = "ToolServerNotReady"
 	// ReasonSubAgentNotFound means that a sub-agent does not exist.
 	ReasonSubAgentNotFound = "SubAgentNotFound"
-	// ReasonResolved is set on ProfileResolved, ModelsResolved and ToolsResolved. It means that all referenced
-	// objects exist and can be used.
+	// ConditionJudgesResolved says whether the answers of an Agent with spec.evaluation can be evaluated as its
+	// PromptProfile asks. It is absent without spec.evaluation, and not part of Ready.
+	ConditionJudgesResolved = "JudgesResolved"
+	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges, so no answer is
+	// evaluated.
+	ReasonNoJudges = "NoJudges"
+	// ReasonJudgeModelNotAllowed is set on JudgesResolved. It means that the modelRef of a judge is not one of
+	// spec.evaluation.models, so the judge asks these models instead. The message names the judge.
+	ReasonJudgeModelNotAllowed = "JudgeModelNotAllowed"
+	// ReasonResolved is set on ProfileResolved, ModelsResolved, ToolsResolved and JudgesResolved. It means that all
+	// referenced objects exist and can be used.
 	ReasonResolved = "Resolved"
 	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain
 	// can be used now. The message names the others and the causes.
@@ -287,6 +296,9 @@ const (
 	// TurnReasonPartiallyFinalized is set on Finalized. It means that a part of the record is missing; the message
 	// names it.
 	TurnReasonPartiallyFinalized = "PartiallyFinalized"
+	// TurnReasonEvaluationFailed is set on Finalized. It means that a judge failed after the Turn had ended, so an
+	// evaluation of the answer is missing. The answer and the record are complete.
+	TurnReasonEvaluationFailed = "EvaluationFailed"
 	// TurnReasonOtherStore is set on JournalLost. It means that the executor uses another store than the earlier
 	// runs. For example, an emptyDir is replaced together with its Pod.
 	TurnReasonOtherStore = "OtherStore"

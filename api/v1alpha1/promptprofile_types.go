@@ -211,8 +211,9 @@ type Judge struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Prompt string `json:"prompt,omitempty"`
 
-	// modelRef is the model to ask, of any ModelProvider in the namespace. Default: the models of the Agent, in order,
-	// with their parameters.
+	// modelRef is the model to ask, of any ModelProvider in the namespace. In a cluster, it must be one of the
+	// spec.evaluation.models of the Agent, and is ignored otherwise. Default: the models of the Agent, in order, with
+	// their parameters.
 	// +optional
 	ModelRef *JudgeModelReference `json:"modelRef,omitempty"`
 

@@ -212,6 +212,75 @@ type TurnStatus struct {
 	// decision records how the answer was reached. It does not describe approvals.
 	// +optional
 	Decision *Decision `json:"decision,omitempty"`
+
+	// evaluations are the evaluations of the answer by the judges of the PromptProfile, at most 4. They are written
+	// once, some time after the end of the Turn, if spec.evaluation of the Agent selects the Turn. Their usage is not
+	// part of usage.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=4
+	Evaluations []Evaluation `json:"evaluations,omitempty"`
+}
+
+// EvaluationResult is the outcome of an evaluation.
+// +kubebuilder:validation:Enum=Passed;Failed;Error
+type EvaluationResult string
+
+const (
+	// EvaluationPassed means that the score is not below the threshold of the judge.
+	EvaluationPassed EvaluationResult = "Passed"
+	// EvaluationFailed means that the score is below the threshold.
+	EvaluationFailed EvaluationResult = "Failed"
+	// EvaluationError means that there is no score, because the judge failed.
+	EvaluationError EvaluationResult = "Error"
+)
+
+// Evaluation is what one judge says about the answer of a Turn.
+type Evaluation struct {
+	// name is the name of the judge in the PromptProfile.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+
+	// type is the type of the judge.
+	// +required
+	Type JudgeType `json:"type"`
+
+	// result is the outcome. Passed: the score is not below the threshold. Failed: it is. Error: there is no score,
+	// because the judge failed; reason says why.
+	// +required
+	Result EvaluationResult `json:"result"`
+
+	// score is the score, a decimal from 0 to 1. It is absent if result is Error.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4
+	Score *string `json:"score,omitempty"`
+
+	// threshold is the lowest score that passes, a decimal from 0 to 1.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4
+	Threshold string `json:"threshold,omitempty"`
+
+	// reason is why, in one line of at most 300 characters and 600 bytes. The model of the judge wrote it, so it may
+	// quote the answer, unless result is Error.
+	// +optional
+	// +kubebuilder:validation:MaxLength=300
+	Reason string `json:"reason,omitempty"`
+
+	// model is the model that was asked last, as PROVIDER/MODEL. It is absent if none was asked.
+	// +optional
+	// +kubebuilder:validation:MaxLength=600
+	Model string `json:"model,omitempty"`
+
+	// usage is the token usage and the cost of all requests of this evaluation. It is absent if none was sent.
+	// +optional
+	Usage *Usage `json:"usage,omitempty"`
+
+	// time is the time of the evaluation.
+	// +required
+	Time metav1.Time `json:"time"`
 }
 
 // PolicyViolation is an output policy that an answer violates, or that could not be checked for it.

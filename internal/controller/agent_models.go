@@ -109,6 +109,7 @@ const consentRecheck = time.Minute
 // none.
 func recheckConsent(a *v1alpha1.Agent) time.Duration {
 	refs := append(providerRefs(a), a.Spec.PromptProfileRef)
+	refs = append(refs, judgeProviderRefs(a)...)
 	for _, t := range a.Spec.Tools {
 		if t.ServerRef != nil {
 			refs = append(refs, *t.ServerRef)

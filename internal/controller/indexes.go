@@ -87,10 +87,21 @@ func providerRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// providerKeys returns the ModelProviders of an Agent's chain as NAMESPACE/NAME, each once.
+// judgeProviderRefs returns the ModelProviders that the judges of an Agent ask, besides those of its chain.
+func judgeProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
+	var refs []v1alpha1.SharedReference
+	if e := a.Spec.Evaluation; e != nil {
+		for _, m := range e.Models {
+			refs = append(refs, m.ProviderRef)
+		}
+	}
+	return refs
+}
+
+// providerKeys returns the ModelProviders of an Agent's chain and of its judges as NAMESPACE/NAME, each once.
 func providerKeys(a *v1alpha1.Agent) []string {
 	var keys []string
-	for _, ref := range providerRefs(a) {
+	for _, ref := range append(providerRefs(a), judgeProviderRefs(a)...) {
 		if key := ref.Key(a.Namespace).String(); !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/sharing"
@@ -44,8 +45,9 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, agentNotReady(t, err.Error())
 	}
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
+	caller := pace.Caller{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Waits: r.progress.awaitsProvider}
 	for _, m := range agent.Spec.Models {
-		chain = append(chain, r.link(ctx, agent.Namespace, m))
+		chain = append(chain, e.link(ctx, t, agent.Namespace, m, caller))
 	}
 	now := e.Now()
 	start := now
@@ -56,8 +58,13 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	if err != nil {
 		return nil, err
 	}
+	var judges []judge.Judge
 	in, err := translate.Input(t, agent, chain, session, func(ctx context.Context) (prepare.Input, error) {
-		return e.preparation(ctx, t, agent, session, redaction, start)
+		in, profile, err := e.preparation(ctx, t, agent, session, redaction, start)
+		if err == nil && e.Evaluations != nil && translate.IsSampled(agent, t) {
+			judges, err = translate.Judges(profile)
+		}
+		return in, err
 	})
 	if err != nil {
 		return nil, err
@@ -87,6 +94,10 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = r.pinned(ctx, agent); err != nil {
 		return nil, err
+	}
+	if e.Evaluations != nil {
+		in.Judges = func() []judge.Judge { return judges }
+		in.MayEvaluate = func() bool { return e.Evaluations.admit(t.Namespace) }
 	}
 	if e.Tools != nil {
 		in.Tools = e.Tools(ctx, agent)
@@ -160,37 +171,37 @@ func agentNotReady(t *v1alpha1.Turn, cause string) error {
 	return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, fmt.Sprintf("Agent %q is not ready: %s", t.Spec.AgentRef, cause)}
 }
 
-// preparation returns the input for the messages of a Turn. It returns a *notReadyError if the profile or a
-// ConfigMap was deleted after the Turn was bound. A Turn that was bound before is bound again even if its Agent is
+// preparation returns the input for the messages of a Turn, and its profile. It returns a *notReadyError if the profile
+// or a ConfigMap was deleted after the Turn was bound. A Turn that was bound before is bound again even if its Agent is
 // not ready, because its journal may hold the messages. If the messages must be made, preparation checks that the
 // Agent is ready.
 func (e *Executor) preparation(
 	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redaction *redact.Turn, start time.Time,
-) (prepare.Input, error) {
+) (prepare.Input, *v1alpha1.PromptProfile, error) {
 	if session == nil && t.Spec.SessionRef != nil {
-		return prepare.Input{}, sessionGone(t.Spec.SessionRef.Name)
+		return prepare.Input{}, nil, sessionGone(t.Spec.SessionRef.Name)
 	}
 	if c := meta.FindStatusCondition(agent.Status.Conditions, v1alpha1.ConditionReady); t.Epoch() > 1 && c != nil &&
 		c.Status != metav1.ConditionTrue {
-		return prepare.Input{}, agentNotReady(t, c.Message)
+		return prepare.Input{}, nil, agentNotReady(t, c.Message)
 	}
 	ref := agent.Spec.PromptProfileRef
 	profile, err := e.Sharing.Profile(ctx, e.objects(t.Namespace), ref, agent.Namespace)
 	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
-		return prepare.Input{}, agentNotReady(t, refused.Error())
+		return prepare.Input{}, nil, agentNotReady(t, refused.Error())
 	}
 	if apierrors.IsNotFound(err) {
-		return prepare.Input{}, agentNotReady(t, fmt.Sprintf("PromptProfile %q does not exist", ref))
+		return prepare.Input{}, nil, agentNotReady(t, fmt.Sprintf("PromptProfile %q does not exist", ref))
 	}
 	if err != nil {
-		return prepare.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", ref, err)
+		return prepare.Input{}, nil, fmt.Errorf("failed to get prompt profile %q: %w", ref, err)
 	}
 	in, err := translate.Preparation(ctx, translate.Objects{
 		Turn: t, Agent: agent, Profile: profile, ConfigMaps: e.ConfigMaps(t.Namespace),
 		AgentConfigMaps: e.ConfigMaps(agent.Namespace), ProfileConfigMaps: e.ConfigMaps(ref.Key(agent.Namespace).Namespace),
 		ManagerSkills: e.ManagerSkills, Session: session, Redaction: redaction,
 	}, start)
-	return in, awaitingConfigMap(err, t)
+	return in, profile, awaitingConfigMap(err, t)
 }
 
 // awaitingConfigMap turns the error about a missing ConfigMap into a wait. If the ConfigMap exists but lacks a key,
@@ -206,10 +217,12 @@ func awaitingConfigMap(err error, t *v1alpha1.Turn) error {
 	return agentNotReady(t, err.Error())
 }
 
-// link returns the provider of one model of an Agent in the namespace owner. If that provider cannot be used, it
-// returns the cause when the chain reaches it.
-func (r *run) link(ctx context.Context, owner string, m v1alpha1.ModelReference) translate.Link {
-	e, t, l := r.executor, r.turn, translate.Link{Reference: m}
+// link returns the provider of one model of an Agent in the namespace owner, for a caller on behalf of a Turn. If that
+// provider cannot be used, it returns the cause when the chain reaches it.
+func (e *Executor) link(
+	ctx context.Context, t *v1alpha1.Turn, owner string, m v1alpha1.ModelReference, caller pace.Caller,
+) translate.Link {
+	l := translate.Link{Reference: m}
 	object, err := e.Sharing.Provider(ctx, e.objects(t.Namespace), m.ProviderRef, owner)
 	if err != nil {
 		cause := errors.New("the ModelProvider does not exist")
@@ -228,9 +241,7 @@ func (r *run) link(ctx context.Context, owner string, m v1alpha1.ModelReference)
 		}
 	}
 	if e.Gates != nil {
-		l.Provider = e.Gates.Gated(l.Object, pace.Caller{
-			Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Waits: r.progress.awaitsProvider,
-		}, l.Provider)
+		l.Provider = e.Gates.Gated(l.Object, caller, l.Provider)
 	}
 	return l
 }

@@ -70,6 +70,9 @@ type Options struct {
 	// MaxConcurrentTurns is the number of Turns that this process runs at once, at least 1. 0 means as many as fit
 	// into its memory.
 	MaxConcurrentTurns int
+	// MaxConcurrentEvaluations is the number of Turns whose answers this process evaluates at once, from 0 (it
+	// evaluates none, and Turns that it ends are not evaluated) to 100.
+	MaxConcurrentEvaluations int
 	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi. If it is empty, the limit of
 	// the process's cgroup or machine applies.
 	MemoryLimit string
@@ -169,6 +172,9 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 0,
 		"number of Turns that this process runs at once; more Turns wait as Queued. 0 means as many as fit into "+
 			"the memory limit: two thirds of the part of GOMEMLIMIT beyond 56 MiB, at 64 KiB for each Turn, from 16 to 10000")
+	f.IntVar(&o.MaxConcurrentEvaluations, "max-concurrent-evaluations", 2,
+		"number of Turns whose answers this process evaluates at once, beside the Turns that it runs, from 0 to 100; 0 means that "+
+			"the Turns of this process are not evaluated")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "",
 		"memory that this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of "+
 			"its cgroup, or else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, "+
@@ -359,6 +365,8 @@ func (o *Options) Validate() error {
 	}
 	check(o.MaxConcurrentTurns >= 0 && o.MaxConcurrentTurns <= 100_000,
 		"--max-concurrent-turns %d must be from 1 to 100000, or 0 for as many as fit into the memory", o.MaxConcurrentTurns)
+	check(o.MaxConcurrentEvaluations >= 0 && o.MaxConcurrentEvaluations <= 100,
+		"--max-concurrent-evaluations %d must be from 0 to 100", o.MaxConcurrentEvaluations)
 	_, wrong := memory.Parse(o.MemoryLimit)
 	check(wrong == nil, "--memory-limit: %w", wrong)
 	check(o.LogFormat == "json" || o.LogFormat == "console", "--log-format %q must be json or console", o.LogFormat)

@@ -41,7 +41,7 @@ func TestDefaultsAreValid(t *testing.T) {
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
 		ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
-		RequesterPolicy: "capstan-requesters",
+		RequesterPolicy: "capstan-requesters", MaxConcurrentEvaluations: 2,
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("the defaults are others (-want +got):\n%s", diff)
@@ -58,6 +58,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_WATCH_NAMESPACES", "[a,b]", "watch-namespaces"},
 		{"CAPSTAN_LEADER_ELECT", "true", "leader-elect"},
 		{"CAPSTAN_MAX_CONCURRENT_TURNS", "7", "max-concurrent-turns"},
+		{"CAPSTAN_MAX_CONCURRENT_EVALUATIONS", "5", "max-concurrent-evaluations"},
 		{"CAPSTAN_MAX_RUNNING_TURNS_PER_NAMESPACE", "7", "max-running-turns-per-namespace"},
 		{"CAPSTAN_MAX_QUEUED_TURNS_PER_NAMESPACE", "8", "max-queued-turns-per-namespace"},
 		{"CAPSTAN_MEMORY_LIMIT", "300Mi", "memory-limit"},
@@ -116,8 +117,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 44 {
-		t.Errorf("there are %d flags; the table above has 44", count)
+	if count != 45 {
+		t.Errorf("there are %d flags; the table above has 45", count)
 	}
 }
 
@@ -173,6 +174,7 @@ func TestValidate(t *testing.T) {
 			`--memory-limit: "much" must be a quantity of bytes such as 512Mi`,
 		},
 		"too little memory":       {func(o *Options) { o.MemoryLimit = "32Mi" }, `--memory-limit: "32Mi" must be at least 64Mi`},
+		"too many evaluations":    {func(o *Options) { o.MaxConcurrentEvaluations = 101 }, "--max-concurrent-evaluations"},
 		"too many Turns":          {func(o *Options) { o.MaxConcurrentTurns = 100_001 }, "--max-concurrent-turns"},
 		"an unknown log format":   {func(o *Options) { o.LogFormat = "xml" }, `--log-format "xml" must be json or console`},
 		"an unknown log level":    {func(o *Options) { o.LogLevel = "" }, "--log-level"},

@@ -70,6 +70,7 @@ type namespaceSeries struct {
 	idle   int
 	models map[pair]*int
 	groups map[group]*int
+	judges map[judgeKey]*int
 	// currencies are the currencies that have series, unordered.
 	currencies []string
 }
@@ -94,7 +95,7 @@ func (b *bounds) withNamespace(name string, count func(label string, n *namespac
 		if b.namespaces == nil {
 			b.namespaces = map[string]*namespaceSeries{}
 		}
-		n = &namespaceSeries{models: map[pair]*int{}, groups: map[group]*int{}}
+		n = &namespaceSeries{models: map[pair]*int{}, groups: map[group]*int{}, judges: map[judgeKey]*int{}}
 		b.namespaces[name] = n
 	}
 	n.idle = 0
@@ -206,6 +207,11 @@ func (b *bounds) sweep(live Live) {
 		for g, idle := range n.groups {
 			if *idle++; (!live.hasProvider(name, g.provider) || !names.Agents[g.agent]) && *idle >= keepGone {
 				n.dropGroup(name, g)
+			}
+		}
+		for k, idle := range n.judges {
+			if *idle++; !names.Agents[k.agent] && *idle >= keepGone {
+				n.dropJudge(name, k)
 			}
 		}
 	}

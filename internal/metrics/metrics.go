@@ -59,6 +59,7 @@ var (
 		tokens.MetricVec, toolCalls.MetricVec,
 		contextWarnings.MetricVec, compactions.MetricVec, parked.MetricVec, journalsLost.MetricVec,
 		queueWait.MetricVec, waitByReason.MetricVec, cost.MetricVec,
+		evaluations.MetricVec, evaluationScore.MetricVec, evaluationTokens.MetricVec, evaluationsSkipped.MetricVec,
 	}, requestVectors...)
 	purged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
@@ -95,7 +96,8 @@ func init() {
 	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens,
 		toolCalls, contextWarnings, compactions, parked, journalsLost,
 		tokenUsage, requestDuration, firstChunk, requestErrors, requestCost,
-		waiting, queueWait, waitByReason, cost, purged, clockOffset, budgets, journals, journalUse, memory, modelGates)
+		waiting, queueWait, waitByReason, cost, purged, clockOffset,
+		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest, budgets, journals, journalUse, memory, modelGates)
 }
 
 // Controls records that this process is the active controller, until done is called.

@@ -125,6 +125,8 @@ type Request struct {
 	model.Wait
 	// Namespace and Agent say whose request it is.
 	Namespace, Agent string
+	// Low lets all requests that are not low go first, also those to other models of the provider.
+	Low bool
 	// Waits is called with true when the request has waited for some seconds, and then with false when the wait is
 	// over. It must not block. It may be nil.
 	Waits func(waits bool)

@@ -290,3 +290,25 @@ func TestEndOfAWait(t *testing.T) {
 		})
 	}
 }
+
+func TestLowRequestsLetOthersGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{MaxConcurrent: 1})
+		h.send("running", request("a", "x"), time.Second, pace.Outcome{})
+		low := func(namespace string) *pace.Request {
+			r := request(namespace, "x")
+			r.Low = true
+			return r
+		}
+		h.send("low of a", low("a"), time.Second, pace.Outcome{})
+		h.send("low of b", low("b"), time.Second, pace.Outcome{})
+		for i := range 3 {
+			h.send(fmt.Sprint("turn ", i), request("a", "x"), time.Second, pace.Outcome{})
+		}
+		h.all.Wait()
+		want := []string{"running", "turn 0", "turn 1", "turn 2", "low of b", "low of a"}
+		if !slices.Equal(h.entered, want) {
+			t.Errorf("the requests were let in as %q, want %q", h.entered, want)
+		}
+	})
+}

@@ -16,6 +16,8 @@ type Caller struct {
 	// Waits is called with the name of a provider when a request has waited for it for some seconds, and with an empty
 	// name when the wait is over. It must not block. It may be nil.
 	Waits func(provider string)
+	// Low lets all requests of other callers go first.
+	Low bool
 }
 
 // Provider returns a provider, a model.Gate, whose requests wait at the gate before inner sends them.
@@ -32,7 +34,7 @@ type gated struct {
 
 // Enter waits until a request may be sent.
 func (g *gated) Enter(ctx context.Context, w model.Wait) (model.Ticket, error) {
-	r := &Request{Wait: w, Namespace: g.caller.Namespace, Agent: g.caller.Agent}
+	r := &Request{Wait: w, Namespace: g.caller.Namespace, Agent: g.caller.Agent, Low: g.caller.Low}
 	if g.caller.Waits != nil {
 		r.Waits = g.waits
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // queue has the waiting requests. Namespaces take turns, and so do the Agents of a namespace. The requests of an Agent
-// to a model keep their order. The zero value is empty.
+// to a model keep their order; its low ones have an order of their own. The zero value is empty.
 type queue struct {
 	namespaces []*tenant
 	waiting    int
@@ -21,6 +21,7 @@ type tenant struct {
 // line has the waiting requests of an Agent to a model, as *waiter. It is never empty.
 type line struct {
 	agent  string
+	low    bool
 	lane   *lane
 	tenant *tenant
 	list.List
@@ -33,9 +34,9 @@ func (q *queue) push(w *waiter) {
 		t = &tenant{namespace: w.request.Namespace}
 		q.namespaces = append(q.namespaces, t)
 	}
-	l := find(t.lines, func(l *line) bool { return l.agent == w.request.Agent && l.lane == w.lane })
+	l := find(t.lines, func(l *line) bool { return l.agent == w.request.Agent && l.low == w.request.Low && l.lane == w.lane })
 	if l == nil {
-		l = &line{agent: w.request.Agent, lane: w.lane, tenant: t}
+		l = &line{agent: w.request.Agent, low: w.request.Low, lane: w.lane, tenant: t}
 		t.lines = append(t.lines, l)
 	}
 	w.line, w.place = l, l.PushBack(w)
@@ -64,12 +65,15 @@ func (q *queue) served(w *waiter) {
 	q.namespaces = append(without(q.namespaces, l.tenant), l.tenant)
 }
 
-// heads calls visit for the first request of each line, in the order of their turns, until visit returns false.
+// heads calls visit for the first request of each line, in the order of their turns, until visit returns false. Low
+// requests come after all others.
 func (q *queue) heads(visit func(*waiter) bool) {
-	for _, t := range q.namespaces {
-		for _, l := range t.lines {
-			if !visit(l.Front().Value.(*waiter)) {
-				return
+	for _, low := range []bool{false, true} {
+		for _, t := range q.namespaces {
+			for _, l := range t.lines {
+				if l.low == low && !visit(l.Front().Value.(*waiter)) {
+					return
+				}
 			}
 		}
 	}

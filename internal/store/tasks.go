@@ -34,7 +34,8 @@ type Tasks interface {
 	// attempt has used, or zero if it has not begun.
 	FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error
 
-	// PublishTask ends the work on a task that is finished, and drops its result.
+	// PublishTask ends the work on a task that is finished, and drops its result. A task that has never begun is
+	// deleted.
 	PublishTask(ctx context.Context, h task.Held, at time.Time) error
 
 	// TaskUse returns the namespaces that have tasks whose work has not ended, in any order.

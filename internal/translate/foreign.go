@@ -21,6 +21,12 @@ func Foreign(a *v1alpha1.Agent) (*v1alpha1.Agent, error) {
 	for i := range out.Spec.Models {
 		refs = append(refs, &out.Spec.Models[i].ProviderRef)
 	}
+	if a.Spec.Evaluation != nil {
+		out.Spec.Evaluation = a.Spec.Evaluation.DeepCopy()
+		for i := range out.Spec.Evaluation.Models {
+			refs = append(refs, &out.Spec.Evaluation.Models[i].ProviderRef)
+		}
+	}
 	for i := range out.Spec.Tools {
 		t := &out.Spec.Tools[i]
 		for _, ref := range []**v1alpha1.SharedReference{&t.ServerRef, &t.AgentRef} {

@@ -23,10 +23,11 @@ var _ = Describe("Agent", func() {
 		Expect(spec).To(HaveKeyWithValue("decisionKey", "support.chat.turn"))
 		Expect(spec).To(HaveKeyWithValue("thinking", "Off"))
 		Expect(spec).To(HaveKeyWithValue("contributionTrust", "Untrusted"))
-		Expect(spec).NotTo(Or(HaveKey("maxParallelTurns"), HaveKey("memory"), HaveKey("skills")))
+		Expect(spec).NotTo(Or(HaveKey("maxParallelTurns"), HaveKey("memory"), HaveKey("skills"), HaveKey("evaluation")))
 	})
 	It("has defaults below", func(ctx SpecContext) {
-		spec := accepted(ctx, agentBase, `spec: {memory: {}, contributions: [{name: a, text: t}]}`)
+		spec := accepted(ctx, agentBase, `spec: {memory: {}, evaluation: {}, contributions: [{name: a, text: t}]}`)
+		Expect(asJSON(spec["evaluation"])).To(MatchJSON(`{"samplePercent": 100, "maxPerHour": 60}`))
 		Expect(asJSON(spec["memory"])).To(MatchJSON(`{"maxItems": 10}`))
 		Expect(asJSON(spec["contributions"])).To(MatchJSON(`[{"name": "a", "text": "t", "trust": "Untrusted", "maxChars": 20000}]`))
 	})
@@ -55,6 +56,8 @@ var _ = Describe("Agent", func() {
 		Entry("trusted contributions", `spec: {contributionTrust: Trusted, contributions: [
   {name: rules, text: Open on weekdays., trust: Trusted}, {name: policy, configMapKeyRef: {name: policies, key: refunds.md}}]}`),
 		Entry("as many contributions as it may have", `spec: {contributions: [`+numbered(16, "{name: c%d, text: t}")+`]}`),
+		Entry("an evaluation at its bounds", `spec: {evaluation: {samplePercent: 0, maxPerHour: 100000, maxTokensPerDay: 1000000000000,
+  models: [`+strings.Repeat(`{providerRef: {name: a}, model: m},`, 8)+`]}}`),
 		Entry("limits at their bounds", `spec: {limits: {timeoutSeconds: 86400, startingDeadlineSeconds: `+
 			`604800}, maxParallelTurns: 10000}`),
 	)
@@ -113,6 +116,11 @@ var _ = Describe("Agent", func() {
 		Entry("a time zone that is a path", `spec: {timeZone: ../../etc/passwd}`, "spec.timeZone", "must be an IANA name"),
 		Entry("an empty time zone", `spec: {timeZone: ""}`, "spec.timeZone", "at least 1 chars long"),
 		Entry("a decision key with a space", `spec: {decisionKey: "a b"}`, "spec.decisionKey", "must consist of letters"),
+		Entry("more than all Turns", `spec: {evaluation: {samplePercent: 101}}`, "spec.evaluation.samplePercent", "less than or equal to 100"),
+		Entry("no evaluations", `spec: {evaluation: {maxPerHour: 0}}`, "spec.evaluation.maxPerHour", "greater than or equal to 1"),
+		Entry("no tokens of evaluations", `spec: {evaluation: {maxTokensPerDay: 999}}`, "spec.evaluation.maxTokensPerDay",
+			"greater than or equal to 1000"),
+		Entry("no models of judges", `spec: {evaluation: {models: []}}`, "spec.evaluation.models", "at least 1 items"),
 		Entry("no parallel Turns", `spec: {maxParallelTurns: 0}`, "spec.maxParallelTurns", "greater than or equal to 1"),
 		Entry("too long a description", `spec: {description: `+strings.Repeat("d", 1025)+`}`, "spec.description", "1024"),
 		Entry("too long instructions", `spec: {instructions: `+strings.Repeat("i", 65537)+`}`, "spec.instructions", "65536"),

@@ -31,6 +31,10 @@ var bytewise = map[string]int{
 	"awaitedBudget.name":               253,
 	"awaitedBudget.uid":                64,
 	"policyViolations[].policy":        63,
+	"evaluations[].name":               63,
+	"evaluations[].reason":             600,
+	"evaluations[].model":              600,
+	"preparation.toolServersMissing[]": 253,
 }
 
 // TestLargestTurn measures the largest Turn that the schema allows. The data that Capstan writes must fit into an

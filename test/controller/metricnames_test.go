@@ -20,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
@@ -41,6 +42,8 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 		metrics.JournalLost(lost, metrics.LossRerun)
 		metrics.Parked(lost)
 		metrics.Waited(s.namespace, "Queued", time.Second)
+		metrics.Evaluated(s.namespace, "a", &turnrecord.Evaluation{Judge: "j", Score: "0.5"})
+		metrics.EvaluationSkipped(s.namespace, "HourlyLimit")
 		metrics.Requested(s.namespace, "a", &turn.Span{
 			Kind: turn.SpanRequest, Request: &loop.Request{Provider: "p", Model: "m"}, Failure: "Timeout",
 			Failed: &loop.FailedRequest{Kind: "Timeout"},

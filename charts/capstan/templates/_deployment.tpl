@@ -103,6 +103,7 @@ spec:
         - --journal-quota-per-namespace={{ . }}
         {{- end }}
         - --max-concurrent-turns={{ int .Values.maxConcurrentTurns }}
+        - --max-concurrent-evaluations={{ int .Values.maxConcurrentEvaluations }}
         - --metrics-bind-address={{ if .Values.metrics.enabled }}:{{ int .Values.metrics.port }}{{ else }}0{{ end }}
         {{- if and .Values.metrics.enabled .Values.metrics.tlsSecret }}
         - --metrics-tls-cert-file=/etc/capstan/metrics/tls.crt

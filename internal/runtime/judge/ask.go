@@ -31,6 +31,7 @@ func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	e := &evaluation{Evaluation: j.New(), asker: a, judge: j, subject: s, priced: true}
+	refused := false
 	why := errors.New("there is no model to ask")
 	for i := range a.Chain {
 		c := &a.Chain[i]
@@ -45,6 +46,9 @@ func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 			return e.Evaluation
 		}
 		why = err
+		if failure, failed := errors.AsType[*model.Error](err); failed {
+			refused = failure.Unsent && (failure.Kind.Retryable() || failure.Kind == model.Cancelled)
+		}
 		if failure, failed := errors.AsType[*model.Error](err); !failed || failure.Kind.Next() == model.NoModel || ctx.Err() != nil {
 			break
 		}
@@ -54,6 +58,7 @@ func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 		reason = a.Redact(reason)
 	}
 	e.Reason = verdicts.Reason(reason)
+	e.MayRetry = refused && !e.sent
 	return e.Evaluation
 }
 
@@ -65,6 +70,8 @@ type evaluation struct {
 	subject *Subject
 	// priced is true as long as the cost of all requests is known.
 	priced bool
+	// sent is true once a request may have been sent.
+	sent bool
 }
 
 // verdict asks one model. It returns a *model.Error if the requests fail, and another error if the replies make no
@@ -115,9 +122,11 @@ func (e *evaluation) attempt(ctx context.Context, c *loop.Candidate) (*model.Rep
 	var failure *model.Error
 	if err != nil {
 		reply, failure = nil, model.AsError(err)
+		e.sent = e.sent || !failure.Unsent
 	} else if reply.Release != nil {
 		defer reply.Release()
 	}
+	e.sent = e.sent || failure == nil
 	usage, cost := loop.SpentOn(c, &r, reply, failure)
 	e.count(usage, cost)
 	return reply, failure

@@ -213,3 +213,33 @@ func TestAskEnds(t *testing.T) {
 		t.Errorf("%+v after %d requests, want a failed evaluation after one", got, len(s.requests))
 	}
 }
+
+func TestAJudgeWhoseRequestWasNotSentMayBeAskedAgain(t *testing.T) {
+	failure := func(kind model.ErrorKind, unsent bool) error {
+		return &model.Error{Kind: kind, Message: "no", Unsent: unsent}
+	}
+	for name, tc := range map[string]struct {
+		reason        string
+		first, second []any
+		want          bool
+	}{
+		"limited":     {"the endpoint accepted no request in time", []any{failure(model.RateLimited, true)}, nil, true},
+		"sent":        {"the request may have been paid for", []any{failure(model.RateLimited, false)}, nil, false},
+		"later":       {"the first of two requests was sent", []any{failure(model.Overloaded, false), failure(model.Overloaded, true)}, nil, false},
+		"other model": {"no model was asked", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
+		"unusable":    {"a later request cannot be sent either", []any{failure(model.Unusable, true)}, nil, false},
+		"nonsense":    {"the model has replied", []any{"Good!"}, nil, false},
+		"passed":      {"there is a score", []any{`{"score": 90}`}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &judge.Asker{Chain: []loop.Candidate{candidate("first", &script{answers: tc.first})}}
+			if tc.second != nil {
+				a.Chain = append(a.Chain, candidate("second", &script{answers: tc.second}))
+			}
+			e := a.Ask(t.Context(), &judge.Judge{Name: "relevant", Kind: judge.Relevance}, &judge.Subject{Answer: "Yes."})
+			if e.MayRetry != tc.want {
+				t.Errorf("MayRetry is %t, want %t: %s (%s)", e.MayRetry, tc.want, tc.reason, e.Reason)
+			}
+		})
+	}
+}

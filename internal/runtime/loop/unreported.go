@@ -54,3 +54,6 @@ func SpentOn(c *Candidate, r *model.Request, reply *model.Reply, failure *model.
 	usage := usageOfReply(entry, reply)
 	return usage, c.Pricing.Cost(usage)
 }
+
+// EstimateTokens estimates the number of tokens in the prompt of a request.
+func EstimateTokens(r *model.Request) int64 { return countPrompt(*r) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -107,7 +108,7 @@ func (r *run) ensureInput(ctx context.Context) error {
 		if in.Turn.Facts, err = r.facts(ctx, in.Turn); err != nil {
 			return err
 		}
-		r.pending = append(r.pending, journal.Record{Kind: journal.PreparationInput, Payload: freeze(in, number, r.history)})
+		r.pending = append(r.pending, journal.Record{Kind: journal.PreparationInput, Payload: freeze(in, number, r.history, r.judges())})
 	}
 	r.input, r.number = &in, number
 	return nil
@@ -122,6 +123,8 @@ type frozen struct {
 	Number int64 `json:"number,omitempty"`
 	// History refers to the history of the Session, which Input omits. It is nil for a Turn without a Session.
 	History *history `json:"history,omitempty"`
+	// Judges are the judges that evaluate the answer. They are those of the profile that the prompt is made of.
+	Judges []judge.Judge `json:"judges,omitempty"`
 	// info is the part of Input that is still needed after Input was dropped. Until then it is nil.
 	info *sessionInfo
 	// policies are the output policies after Input was dropped.
@@ -164,16 +167,16 @@ func (f *frozen) UnmarshalJSON(data []byte) error {
 }
 
 // freeze returns the payload for an input, without the history that the journal of the Session keeps.
-func freeze(in prepare.Input, number int64, h *history) frozen {
+func freeze(in prepare.Input, number int64, h *history, judges []judge.Judge) frozen {
 	if h != nil {
 		in.Turn.History, in.Turn.Summary = nil, ""
 	}
-	return frozen{Input: &in, Zone: in.Now.Location().String(), Number: number, History: h}
+	return frozen{Input: &in, Zone: in.Now.Location().String(), Number: number, History: h, Judges: judges}
 }
 
 // made returns the part of a frozen input that is still needed after all messages were made.
 func (f *frozen) made() *frozen {
-	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, info: new(f.sessionInfo()), policies: f.outputPolicies()}
+	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, Judges: f.Judges, info: new(f.sessionInfo()), policies: f.outputPolicies()}
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {

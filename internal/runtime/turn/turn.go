@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -54,6 +55,12 @@ type Input struct {
 	// journal does not have this input yet, because a later run may no longer find its sources. An *invalid.Error
 	// ends the Turn; any other error ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
+	// Judges returns the judges that evaluate the answer, of the profile that Preparation has read. It is called after
+	// Preparation, and its result is recorded. If Judges is nil, the answer is not evaluated.
+	Judges func() []judge.Judge
+	// MayEvaluate reports whether the evaluation of the Turn may be stored with its end. It must return at once. If
+	// MayEvaluate is nil, it may.
+	MayEvaluate func() bool
 	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together
 	// with Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run.
 	// If Attach is nil, there are none. AttachBytes bounds the size of all contents together.
@@ -434,6 +441,7 @@ func (r *run) end(result *Result) error {
 		journal.Record{
 			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
 			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: r.turnRecord(result),
+			Task: r.evaluation(result),
 		})...)
 	if err == nil {
 		r.replayed.result.Text = result.Text

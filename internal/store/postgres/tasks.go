@@ -22,6 +22,10 @@ func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', result = ''
 			WHERE uid = ANY($1) AND state < 2`, uids, at.UnixMicro())
+		if err != nil {
+			return err
+		}
+		_, err = s.pool.Exec(ctx, dropUnbegun, uids)
 		return err
 	})
 	if err != nil {
@@ -29,6 +33,9 @@ func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error
 	}
 	return s.closeHolds(ctx, holders)
 }
+
+// dropUnbegun deletes tasks whose work has ended before it began, because they count for no limit.
+const dropUnbegun = `DELETE FROM capstan_task WHERE uid = ANY($1) AND state = 2 AND begun_at = 0`
 
 // claimTask claims the next task. Of two concurrent claims, the later one takes another task.
 const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
@@ -184,7 +191,10 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 
 // PublishTask ends the work on a task. It takes at most 10 s.
 func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
-	return s.held(ctx, nil, `UPDATE capstan_task SET claim = claim + 1, state = 2, ended_at = $3, result = ''
+	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, dropUnbegun, []string{h.UID})
+		return err
+	}, `UPDATE capstan_task SET claim = claim + 1, state = 2, ended_at = $3, result = ''
 		WHERE uid = $1 AND claim = $2 AND state = 1`, h.UID, h.Claim, at.UnixMicro())
 }
 

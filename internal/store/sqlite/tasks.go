@@ -26,11 +26,20 @@ func (t *tx) endTasks(uids []string, at time.Time) error {
 			at.UnixMicro(), uid); err != nil {
 			return fmt.Errorf("failed to end the task of %q: %w", uid, err)
 		}
+		if err := t.dropUnbegun(uid); err != nil {
+			return err
+		}
 		if err := t.closeHolds([]string{task.Holder(uid)}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
+func (t *tx) dropUnbegun(uid string) error {
+	_, err := t.exec(`DELETE FROM task WHERE uid = ? AND state = 2 AND begun_at = 0`, uid)
+	return err
 }
 
 // dueTask finds the next task of the namespaces after one.
@@ -85,12 +94,12 @@ func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (
 	return claimed, nil
 }
 
-// held executes a statement for a claimed task in certain states, and charges what the task has used, if anything. It
-// returns task.ErrLost if the claim does not count any more.
-func (s *Store) held(ctx context.Context, h task.Held, used *budget.Amount, states, query string, args ...any) error {
+// held executes a statement for a claimed task that is not published, and charges what the task has used, if anything.
+// It returns task.ErrLost if the claim does not count any more.
+func (s *Store) held(ctx context.Context, h task.Held, used *budget.Amount, query string, args ...any) error {
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
-		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state IN (`+states+`)`, append(args, h.UID, h.Claim)...)
+		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state < 2`, append(args, h.UID, h.Claim)...)
 		if lost = err == nil && n == 0; err != nil || lost || used == nil {
 			return err
 		}
@@ -102,12 +111,9 @@ func (s *Store) held(ctx context.Context, h task.Held, used *budget.Amount, stat
 	return err
 }
 
-// States of tasks.
-const unpublished, done = "0, 1", "1"
-
 // RenewTask makes a claim last.
 func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
-	return s.held(ctx, h, nil, unpublished, `UPDATE task SET due_at = ?`, until.UnixMicro())
+	return s.held(ctx, h, nil, `UPDATE task SET due_at = ?`, until.UnixMicro())
 }
 
 // BeginTask counts an attempt.
@@ -155,7 +161,7 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 
 // PostponeTask gives a claim back.
 func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
-	return s.held(ctx, h, &used, unpublished, `UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0, 1, 0),
+	return s.held(ctx, h, &used, `UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0, 1, 0),
 		begun_at = iif(reserved > 0 AND ? = 0, 0, begun_at), tokens = tokens - reserved + ?, reserved = 0`,
 		until.UnixMicro(), used.Tokens, used.Tokens)
 }
@@ -192,7 +198,19 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 
 // PublishTask ends the work on a task.
 func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
-	return s.held(ctx, h, nil, done, `UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, result = ''`, at.UnixMicro())
+	lost := false
+	err := s.change(ctx, func(t *tx) error {
+		n, err := t.exec(`UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, result = '' WHERE uid = ? AND claim = ? AND state = 1`,
+			at.UnixMicro(), h.UID, h.Claim)
+		if lost = err == nil && n == 0; err != nil || lost {
+			return err
+		}
+		return t.dropUnbegun(h.UID)
+	})
+	if err == nil && lost {
+		return task.ErrLost
+	}
+	return err
 }
 
 // TaskUse returns the namespaces with tasks.

@@ -33,8 +33,16 @@ func (m *Memory) addTask(t task.Task) {
 func (m *Memory) endTask(uid string, at time.Time) error {
 	if t := m.tasks[uid]; t != nil && !t.isPublished {
 		t.isPublished, t.ended, t.Turn, t.Result = true, at, "", nil
+		m.dropUnbegun(t)
 	}
 	return m.apply(task.Holder(uid), &budget.Change{})
+}
+
+// dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
+func (m *Memory) dropUnbegun(t *heldTask) {
+	if t.begun.IsZero() {
+		delete(m.tasks, t.UID)
+	}
 }
 
 // ClaimTask claims a task.
@@ -153,6 +161,7 @@ func (m *Memory) PublishTask(ctx context.Context, h task.Held, at time.Time) err
 	return m.held(ctx, h, isDone, func(t *heldTask) error {
 		t.Claim++
 		t.isPublished, t.ended, t.Result = true, at, nil
+		m.dropUnbegun(t)
 		return nil
 	})
 }

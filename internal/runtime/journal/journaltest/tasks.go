@@ -293,17 +293,21 @@ func taskRetired(t *testing.T, s TaskStore) {
 }
 
 func tasksPurged(t *testing.T, s TaskStore) {
-	endTurns(t, s, "a-1", "a-2", "a-3")
-	for i, uid := range []string{"a-1", "a-2"} {
+	endTurns(t, s, "a-0", "a-1", "a-2", "a-3")
+	for i, uid := range []string{"a-0", "a-1", "a-2"} {
 		k := claim(t, s, "", later(0), uid).Held()
+		if i > 0 { // a task that has not begun is deleted at once
+			gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+		}
 		gives(t, "FinishTask", s.FinishTask(t.Context(), k, task.Result{Skipped: task.NotEnabled}, budget.Amount{}), nil)
 		gives(t, "PublishTask", s.PublishTask(t.Context(), k, later(i)), nil)
+		gives(t, "PublishTask again", s.PublishTask(t.Context(), k, later(i)), task.ErrLost)
 	}
 	for _, step := range []struct {
 		before time.Time
 		limit  int
 		want   int
-	}{{later(0), 10, 0}, {later(5), 0, 0}, {later(5), 1, 1}, {later(5), 10, 1}, {later(5000), 10, 0}} {
+	}{{later(1), 10, 0}, {later(5), 0, 0}, {later(5), 1, 1}, {later(5), 10, 1}, {later(5000), 10, 0}} {
 		if n, err := s.PurgeTasks(t.Context(), step.before, step.limit); n != step.want || err != nil {
 			t.Errorf("PurgeTasks(%s, %d) = %d, %v; want %d", step.before, step.limit, n, err, step.want)
 		}

@@ -1,0 +1,59 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// resolveJudges finds out whether the answers of an Agent can be evaluated as its profile asks. It returns nil if the
+// Agent evaluates nothing. A finding that does not hold prevents no Turn.
+func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
+	if a.Spec.Evaluation == nil {
+		return nil, nil //nolint:nilnil // because there is nothing to find out
+	}
+	for _, ref := range judgeProviderRefs(a) {
+		_, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
+		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
+			return &finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: refused.Error()}, nil
+		}
+		if apierrors.IsNotFound(err) {
+			return &finding{reason: v1alpha1.ReasonProviderNotFound, message: fmt.Sprintf("ModelProvider %q does not exist", ref)}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
+		}
+	}
+	name := a.Spec.PromptProfileRef
+	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), name, a.Namespace)
+	if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
+		return &finding{
+			reason: v1alpha1.ReasonNoJudges, message: fmt.Sprintf("PromptProfile %q cannot be used: see ProfileResolved", name),
+		}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to get prompt profile %q: %w", name, err)
+	}
+	if len(p.Spec.Judges) == 0 {
+		return &finding{
+			reason: v1alpha1.ReasonNoJudges, message: fmt.Sprintf("PromptProfile %q has no judges, so no answer is evaluated", name),
+		}, nil
+	}
+	for i := range p.Spec.Judges {
+		if j := &p.Spec.Judges[i]; j.ModelRef != nil && translate.JudgeModel(a, j.ModelRef.ProviderRef.Name, j.ModelRef.Model) < 0 {
+			return &finding{
+				reason: v1alpha1.ReasonJudgeModelNotAllowed,
+				message: fmt.Sprintf("judge %q of PromptProfile %q names model %s/%s, which is not in spec.evaluation.models: "+
+					"add it there, or the judge asks the models of the agent's evaluation", j.Name, name, j.ModelRef.ProviderRef.Name,
+					j.ModelRef.Model),
+			}, nil
+		}
+	}
+	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the judges of the PromptProfile evaluate answers"}, nil
+}

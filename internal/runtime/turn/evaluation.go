@@ -1,0 +1,66 @@
+package turn
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+)
+
+// judges returns the judges that evaluate the answer.
+func (r *run) judges() []judge.Judge {
+	if r.in.Judges == nil {
+		return nil
+	}
+	return r.in.Judges()
+}
+
+// evaluation returns the task that evaluates the answer, which is stored together with the end of the Turn. It returns
+// nil if there is nothing to evaluate.
+func (r *run) evaluation(result *Result) *task.Task {
+	f := r.replayed.input
+	if f == nil || len(f.Judges) == 0 || result.Text == "" || r.gone || result.Stop != StopCompleted && result.Stop != StopToolEnded {
+		return nil
+	}
+	if may := r.in.MayEvaluate; may != nil && !may() {
+		return nil
+	}
+	return &task.Task{Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent}
+}
+
+// ErrNoJudges is returned for a Turn whose journal has no judges.
+var ErrNoJudges = errors.New("the journal of the turn has no judges")
+
+// Judges reads the judges of a Turn from its journal: those of the profile that its prompt was made of. It returns
+// ErrNoJudges if there are none.
+func Judges(ctx context.Context, j journal.Journal, uid string) ([]judge.Judge, error) {
+	for e, err := range j.Read(ctx, uid, 0) {
+		if err != nil {
+			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		if e.Kind != journal.PreparationInput {
+			continue
+		}
+		if err := journal.LoadPayload(ctx, j, uid, &e); err != nil {
+			return nil, err
+		}
+		var f struct {
+			Judges []judge.Judge `json:"judges"`
+		}
+		if err := json.Unmarshal(e.Payload, &f); err != nil {
+			return nil, fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", e.Seq, e.Kind, uid, journal.ErrDamaged, err)
+		}
+		if len(f.Judges) > judge.MaxPerProfile {
+			f.Judges = f.Judges[:judge.MaxPerProfile]
+		}
+		if len(f.Judges) > 0 {
+			return f.Judges, nil
+		}
+		break
+	}
+	return nil, ErrNoJudges
+}

@@ -1,0 +1,336 @@
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gexec"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
+)
+
+const (
+	// judges answers the questions of judges with a high score, and all other requests with the message.
+	judges = `rules: [{when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "As it should be."}'}}]`
+	// stuckJudges never answers the questions of judges.
+	stuckJudges = `rules: [{when: {systemContains: You judge}, fault: {hang: BeforeHeaders}}]`
+)
+
+// relevance is a judge that asks whether answers are relevant.
+func relevance(name string) v1alpha1.Judge {
+	return v1alpha1.Judge{Name: name, Type: v1alpha1.JudgeRelevance, Threshold: "0.7"}
+}
+
+// judgedBy adds judges to a profile; without any, it adds one named relevant.
+func judgedBy(all ...v1alpha1.Judge) func(*v1alpha1.PromptProfile) {
+	if len(all) == 0 {
+		all = []v1alpha1.Judge{relevance("relevant")}
+	}
+	return func(p *v1alpha1.PromptProfile) { p.Spec.Judges = all }
+}
+
+// evaluating makes an Agent evaluate its answers.
+func evaluating(change ...func(*v1alpha1.AgentEvaluation)) func(*v1alpha1.Agent) {
+	return func(a *v1alpha1.Agent) { a.Spec.Evaluation = build(&v1alpha1.AgentEvaluation{}, change) }
+}
+
+func perHour(n int32) func(*v1alpha1.AgentEvaluation) {
+	return func(e *v1alpha1.AgentEvaluation) { e.MaxPerHour = &n }
+}
+
+// atOnce lets a manager evaluate this number of Turns at once.
+func atOnce(n int) func(*manager.Options) {
+	return func(o *manager.Options) { o.MaxConcurrentEvaluations = n }
+}
+
+// evaluates creates the objects of an Agent that evaluates its answers by a profile.
+func (s *testEnv) evaluates(ctx context.Context, p *v1alpha1.PromptProfile, change ...func(*v1alpha1.AgentEvaluation)) {
+	GinkgoHelper()
+	s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), p, newAgent(agent, evaluating(change...)))
+}
+
+// verdicts waits until a Turn has evaluations, and returns them as "NAME RESULT SCORE" with the Turn.
+func (s *testEnv) verdicts(ctx context.Context, name string) ([]string, *v1alpha1.Turn) {
+	GinkgoHelper()
+	var all []string
+	var t v1alpha1.Turn
+	Eventually(func(g Gomega) {
+		g.Expect(apiClient.Get(ctx, s.key(name), &t)).To(Succeed())
+		g.Expect(t.Status.Evaluations).NotTo(BeEmpty(), message(&t))
+	}).WithContext(ctx).Should(Succeed())
+	for _, e := range t.Status.Evaluations {
+		line := e.Name + " " + string(e.Result)
+		if e.Score != nil {
+			line += " " + *e.Score
+		}
+		all = append(all, line)
+	}
+	return all, &t
+}
+
+func finalizedReason(t *v1alpha1.Turn) string {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionFinalized)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + " " + c.Reason
+}
+
+// isSkipped waits until the log says that Turns were not evaluated, for a reason.
+func (m *runningManager) isSkipped(ctx context.Context, why task.Skip, count int) {
+	GinkgoHelper()
+	Eventually(func() int { return strings.Count(m.logs.String(), fmt.Sprintf(`"skipped"="%s"`, why)) }).
+		WithContext(ctx).Should(Equal(count))
+}
+
+var _ = Describe("Answers of an Agent that evaluates them", func() {
+	It("get the scores of all judges after their Turn has ended", func(ctx SpecContext) {
+		s := newTestEnv(ctx, judges)
+		custom := v1alpha1.Judge{Name: "polite", Type: v1alpha1.JudgeCustom, Prompt: "It is polite.", Threshold: "1"}
+		s.evaluates(ctx, newProfile(profile, judgedBy(relevance("relevant"), custom)))
+		s.run(atOnce(2))
+		s.create(ctx, newTurn("first"))
+		got, t := s.verdicts(ctx, "first")
+		Expect(got).To(Equal([]string{"relevant Passed 0.95", "polite Failed 0.95"}))
+		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted), "a bad answer is no failed Turn")
+		Expect(finalizedReason(t)).To(Equal("True Finalized"))
+		e := t.Status.Evaluations[1]
+		Expect(e.Reason).To(Equal("As it should be."))
+		Expect(e.Type).To(Equal(v1alpha1.JudgeCustom))
+		Expect(e.Model).To(Equal(provider + "/" + modelName))
+		Expect(e.Threshold).To(Equal("1"))
+		Expect(e.Usage).To(HaveField("Cost", HaveValue(HaveField("Currency", "USD"))))
+		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(1), "requests of judges are not requests of the Turn")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
+		var a v1alpha1.Agent
+		Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
+		Expect(conditionsOf(a.Status.Conditions)).To(ContainElement(ContainSubstring(v1alpha1.ConditionJudgesResolved)))
+	}, SpecTimeout(patience))
+
+	It("are evaluated like those of the example", func(ctx SpecContext) {
+		s := newTestEnvWith(ctx, harnesstest.DemoRules(GinkgoTB(), filepath.Join("..", "..")))
+		folder := filepath.Join("..", "..", "examples", "eval", "manifests")
+		set, err := manifest.Load(ctx, []string{folder}, manifest.Options{})
+		Expect(err).NotTo(HaveOccurred())
+		t := set.Turns()[0]
+		a, _ := set.Agent(t.Namespace, t.Spec.AgentRef.Name)
+		p, _ := set.PromptProfile(t.Namespace, a.Spec.PromptProfileRef.Name)
+		m, _ := set.ModelProvider(t.Namespace, a.Spec.Models[0].ProviderRef.Name)
+		key, _ := set.Secret(t.Namespace, m.Spec.CredentialsRef.Name)
+		m.Spec.BaseURL = s.baseURL
+		s.run(atOnce(2))
+		s.create(ctx, key, m, p, a, t)
+		got, t := s.verdicts(ctx, t.Name)
+		Expect(got).To(Equal([]string{"faithful Passed 0.95", "polite Passed 0.95"}))
+		Expect(t.Status.Evaluations[1].Model).To(Equal("eval/demo-large"), "the model that the judge names is one of the Agent's")
+	}, SpecTimeout(patience))
+
+	It("are not evaluated without spec.evaluation, outside of the sample, or without an answer", func(ctx SpecContext) {
+		s := newTestEnv(ctx, judges)
+		none := func(e *v1alpha1.AgentEvaluation) { e.SamplePercent = new(int32(0)) }
+		s.evaluates(ctx, newProfile(profile, judgedBy()), none)
+		s.create(ctx, newAgent("quiet"), newAgent("judged", evaluating()))
+		s.run(atOnce(2))
+		of := func(name string) func(*v1alpha1.Turn) {
+			return func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = name }
+		}
+		s.create(ctx, newTurn("unsampled"), newTurn("quiet", of("quiet")), newTurn("prepared", of("judged"), func(t *v1alpha1.Turn) {
+			t.Spec.Execution = v1alpha1.ExecutionPrepareOnly
+		}))
+		s.reaches(ctx, "unsampled", v1alpha1.TurnReasonCompleted)
+		s.reaches(ctx, "quiet", v1alpha1.TurnReasonCompleted)
+		s.reaches(ctx, "prepared", v1alpha1.TurnReasonPrepared)
+		s.create(ctx, newTurn("judged", of("judged")))
+		s.verdicts(ctx, "judged") // the others were before it in the queue
+		for _, name := range []string{"unsampled", "quiet", "prepared"} {
+			Expect(s.turn(ctx, name).Status.Evaluations).To(BeEmpty(), name)
+		}
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(4))
+	}, SpecTimeout(patience))
+
+	DescribeTable("stay answers if a judge fails", func(ctx SpecContext, reply, reason string) {
+		s := newTestEnv(ctx, `rules: [{when: {systemContains: You judge}, `+reply+`}]`)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		s.run(atOnce(2))
+		s.create(ctx, newTurn("first"))
+		got, t := s.verdicts(ctx, "first")
+		Expect(got).To(Equal([]string{"relevant Error"}))
+		Expect(t.Status.Evaluations[0].Reason).To(ContainSubstring(reason))
+		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
+		Expect(t.Status.Result).To(HaveField("Text", ContainSubstring("first")))
+		Expect(finalizedReason(t)).To(Equal("False EvaluationFailed"))
+	},
+		Entry("without a verdict", `reply: {text: "score 1.0, and I am sure"}`, "no usable verdict", SpecTimeout(patience)),
+		Entry("with a fraction", `reply: {text: '{"score": 0.95, "reason": "x"}'}`, "no usable score", SpecTimeout(patience)),
+		Entry("because its model refuses", `fault: {status: 401}`, "401", SpecTimeout(patience)),
+	)
+
+	It("show no credential that a judge repeats", func(ctx SpecContext) {
+		hidden := strings.ReplaceAll(apiKey, "-", "\u200b-\u200b")
+		s := newTestEnv(ctx, `rules: [{when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "It is `+hidden+`"}'}}]`)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		s.run(atOnce(2))
+		s.create(ctx, newTurn("first"))
+		_, t := s.verdicts(ctx, "first")
+		Expect(t.Status.Evaluations[0].Reason).NotTo(Or(ContainSubstring(apiKey), ContainSubstring(hidden), ContainSubstring("right")))
+	}, SpecTimeout(patience))
+
+	It("are asked only from models that the Agent allows", func(ctx SpecContext) {
+		s := newTestEnv(ctx, judges)
+		costly := relevance("relevant")
+		costly.ModelRef = &v1alpha1.JudgeModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "costly"}, Model: "huge"}
+		cheap := relevance("cheap")
+		cheap.ModelRef = &v1alpha1.JudgeModelReference{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: "second"}
+		s.evaluates(ctx, newProfile(profile, judgedBy(costly, cheap)), func(e *v1alpha1.AgentEvaluation) {
+			e.Models = []v1alpha1.ModelReference{
+				{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: "small"},
+				{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: "second"},
+			}
+		})
+		s.create(ctx, s.newProvider("costly"))
+		s.run(atOnce(2))
+		s.create(ctx, newTurn("first"))
+		_, t := s.verdicts(ctx, "first")
+		Expect(t.Status.Evaluations[0].Model).To(Equal(provider + "/small"))
+		Expect(t.Status.Evaluations[1].Model).To(Equal(provider + "/second"))
+		Expect(s.fake.Stats().ByModel).To(Equal(map[string]int64{modelName: 1, "small": 1, "second": 1}))
+		says(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
+			if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionJudgesResolved); c != nil {
+				return string(c.Status) + " " + c.Reason + " " + c.Message
+			}
+			return ""
+		}, And(HavePrefix("False JudgeModelNotAllowed"), ContainSubstring(`judge "relevant"`), ContainSubstring("costly/huge")))
+	}, SpecTimeout(patience))
+
+	It("do not wait for judges, of which only some are asked at once", func(ctx SpecContext) {
+		const turns, slots = 200, 2
+		s := newTestEnv(ctx, stuckJudges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()), perHour(turns))
+		s.run(atOnce(slots))
+		s.create(ctx, newTurns(turns)...)
+		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+			Expect(t.Status.Evaluations).To(BeEmpty())
+			Expect(t.Status.Steps).To(HaveValue(HaveField("ModelRequests", BeEquivalentTo(1))))
+		}
+		s.inFlight(ctx, slots)
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns+slots), "all Turns have ended while no judge has answered")
+	}, SpecTimeout(2*patience))
+
+	It("are evaluated within the limits of the Agent", func(ctx SpecContext) {
+		s := newTestEnv(ctx, judges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()), perHour(1))
+		s.create(ctx, newAgent("frugal", evaluating(func(e *v1alpha1.AgentEvaluation) { e.MaxTokensPerDay = new(int64(1000)) })))
+		m := s.run(atOnce(1))
+		s.create(ctx, newTurn("first"))
+		s.verdicts(ctx, "first")
+		s.create(ctx, newTurn("second"), newTurn("third", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "frugal" }))
+		m.isSkipped(ctx, task.HourlyLimit, 1)
+		m.isSkipped(ctx, task.TokenLimit, 1)
+		for _, name := range []string{"second", "third"} {
+			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			Expect(t.Status.Evaluations).To(BeEmpty())
+			Expect(finalizedReason(t)).To(Equal("True Finalized"), "a limit is no failure")
+		}
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(4))
+	}, SpecTimeout(patience))
+
+	It("count for Budgets, which stop evaluations and not the Turn", func(ctx SpecContext) {
+		s := newTestEnv(ctx, judges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
+			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
+		}))
+		m := s.run(atOnce(1))
+		s.create(ctx, newTurn("first"))
+		_, t := s.verdicts(ctx, "first")
+		spent := t.Status.Usage.TotalTokens + t.Status.Evaluations[0].Usage.TotalTokens
+		says(ctx, s, &v1alpha1.Budget{}, "month", func(b *v1alpha1.Budget) string {
+			if b.Status.Spent == nil {
+				return ""
+			}
+			return fmt.Sprint(b.Status.Spent.Tokens)
+		}, Equal(fmt.Sprint(spent)))
+
+		change(ctx, s, "month", &v1alpha1.Budget{}, func(b *v1alpha1.Budget) { b.Spec.Limits.Tokens = new(spent + 1500) })
+		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+		s.create(ctx, newTurn("second"))
+		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+		m.isSkipped(ctx, task.BudgetExceeded, 1)
+	}, SpecTimeout(2*patience))
+
+	It("are judged by the profile of their prompt, if their Agent still evaluates", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckJudges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		s.create(ctx, newAgent("brief", evaluating()))
+		m := s.run(atOnce(1))
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1) // the only slot is in use
+		s.create(ctx, newTurn("second"), newTurn("third", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "brief" }), newTurn("fourth"))
+		s.allReach(ctx, 4, v1alpha1.TurnReasonCompleted)
+		change(ctx, s, profile, &v1alpha1.PromptProfile{}, judgedBy(relevance("newer")))
+		Expect(apiClient.Delete(ctx, &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "brief"}})).To(Succeed())
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "fourth"))).To(Succeed())
+		m.stop()
+		Expect(s.fake.SetConfig(config(judges))).To(Succeed())
+
+		o := m.options
+		o.MaxConcurrentEvaluations = 2
+		m = start(o)
+		for _, name := range []string{"stuck", "second"} {
+			got, _ := s.verdicts(ctx, name)
+			Expect(got).To(Equal([]string{"relevant Passed 0.95"}), name)
+		}
+		m.isSkipped(ctx, task.NotEnabled, 1)
+		Expect(s.turn(ctx, "third").Status.Evaluations).To(BeEmpty())
+	}, SpecTimeout(2*patience))
+
+	It("of a Turn that is deleted meanwhile are not judged to the end", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckJudges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		m := s.run(atOnce(1))
+		s.create(ctx, newTurn("first"))
+		s.inFlight(ctx, 1)
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "first"))).To(Succeed())
+		s.inFlight(ctx, 0)
+		Eventually(m.logs.String).WithContext(ctx).Should(ContainSubstring("Left the evaluation of a turn"))
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("Managers that share a PostgreSQL", func() {
+	It("evaluate each answer once, and publish the evaluations of a killed manager", func(ctx SpecContext) {
+		program := buildManager(ctx)
+		s := newTestEnv(ctx, judges)
+		databaseURL := postgrestest.Database(GinkgoTB())
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		// The first manager stores evaluations, and cannot publish them.
+		first := s.share(ctx, program, "first", databaseURL, mute(http.MethodPut, "/status", `"evaluations":[`))
+		const turns = 10
+		s.create(ctx, newTurns(turns)...)
+		s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted)
+		Eventually(func() int64 { return s.fake.Stats().ByOutcome[server.OutcomeAnswered] }).WithContext(ctx).Should(
+			BeNumerically(">=", turns+2), "judges have answered")
+		Eventually(first.Kill()).Should(gexec.Exit(137))
+		s.share(ctx, program, "second", databaseURL, apiConfig)
+		s.share(ctx, program, "third", databaseURL, apiConfig)
+		for i := range turns {
+			got, _ := s.verdicts(ctx, fmt.Sprintf("turn-%03d", i))
+			Expect(got).To(Equal([]string{"relevant Passed 0.95"}))
+		}
+		stats := s.fake.Stats()
+		Expect(stats.ByOutcome[server.OutcomeAnswered]).To(And(BeNumerically(">=", 2*turns), BeNumerically("<=", 2*turns+2)),
+			"an evaluation that was stored is not asked for again; at most those of two slots were cut off")
+	}, SpecTimeout(4*patience))
+})
