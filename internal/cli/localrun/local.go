@@ -203,7 +203,11 @@ func (w *localTurn) park(waits *loop.Parked) {
 func (j *localRun) engine(w *localTurn) *turn.Engine {
 	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
 	if !j.Quiet {
-		p := &progress{Journal: j.store, env: j.Env, question: termsafe.Line(w.turn.Spec.Message, longestQuestion), live: j.live}
+		question := w.turn.Spec.Message
+		if rules, err := translate.Rules(w.Agent); err == nil {
+			question = rules.Redact(context.Background(), question, nil)
+		}
+		p := &progress{Journal: j.store, env: j.Env, question: termsafe.Line(question, longestQuestion), live: j.live}
 		if w.turn.Spec.Depth != nil {
 			p.agent = w.AgentName()
 		}
