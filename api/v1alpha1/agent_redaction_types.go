@@ -13,7 +13,7 @@ type AgentRedaction struct {
 	// +kubebuilder:validation:MaxItems=32
 	Patterns []RedactionPattern `json:"patterns,omitempty"`
 
-	// jsonPaths select values of JSON that are replaced by "[redacted]", at most 32 paths of at most 256 characters.
+	// jsonPaths select values of JSON that are replaced by "[redacted]", at most 32 paths of at most 128 characters.
 	// They apply to arguments and results of calls, and to JSON in any other text. A path begins with $, and has names
 	// and wildcards: $.customer.iban, $..password, $.items[*].email, $['e-mail'].
 	// +optional
@@ -21,7 +21,7 @@ type AgentRedaction struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=2
-	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:MaxLength=128
 	// +kubebuilder:validation:items:XValidation:rule="self.startsWith('$')",
 	// + message="jsonPaths must begin with $, such as $.customer.iban or $..password"
 	JSONPaths []string `json:"jsonPaths,omitempty"`
@@ -56,9 +56,9 @@ type RedactionPattern struct {
 
 // RedactionCount is the number of matches of a rule.
 type RedactionCount struct {
-	// rule is the name of the pattern, or the JSON path, at most 256 characters.
+	// rule is the name of the pattern, or the JSON path, at most 128 characters.
 	// +required
-	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:MaxLength=128
 	Rule string `json:"rule"`
 
 	// matches is the number of texts that the rule has removed, from 1. A text that was received twice counts twice.

@@ -177,11 +177,11 @@ type TurnStatus struct {
 	PolicyViolations []PolicyViolation `json:"policyViolations,omitempty"`
 
 	// redactions are the numbers of texts that the Agent's spec.redaction has removed from the Turn, by rule, at most
-	// 64 rules. They contain no text.
+	// 16 rules: those with the most matches. They contain no text.
 	// +optional
 	// +listType=map
 	// +listMapKey=rule
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=16
 	Redactions []RedactionCount `json:"redactions,omitempty"`
 
 	// usage is the total token usage and cost of the Turn, across all attempts. It has the provider's figures, or

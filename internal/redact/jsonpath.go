@@ -8,7 +8,7 @@ import (
 
 const (
 	// MaxPathBytes is the maximum length of a path, in bytes.
-	MaxPathBytes = 256
+	MaxPathBytes = 128
 	// MaxSegments is the maximum number of segments of a path.
 	MaxSegments = 16
 )

@@ -221,7 +221,7 @@ func TestRulesAreChecked(t *testing.T) {
 		"no dot":              {nil, []string{"$a"}, "jsonPaths[0]", "must have . or ["},
 		"a name with a space": {nil, []string{"$.a b"}, "jsonPaths[0]", "in brackets"},
 		"too many segments":   {nil, []string{"$" + strings.Repeat(".a", 17)}, "jsonPaths[0]", "1 to 16"},
-		"too long":            {nil, []string{"$." + strings.Repeat("a", 300)}, "jsonPaths[0]", "256"},
+		"too long":            {nil, []string{"$." + strings.Repeat("a", 300)}, "jsonPaths[0]", "128"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := redact.NewRules("Agent spec.redaction", tc.patterns, tc.paths)

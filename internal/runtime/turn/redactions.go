@@ -9,7 +9,7 @@ import (
 )
 
 // MaxRedactions is the maximum number of rules in a result.
-const MaxRedactions = 64
+const MaxRedactions = 16
 
 // Redaction is the number of texts that a rule has removed.
 type Redaction struct {
