@@ -16,8 +16,8 @@ const redactionYAML = `  redaction:
     jsonPaths: ["$..pin"]
 `
 
-// TestRunRedacts runs a Turn whose message, facts, ConfigMap and attachment have personal data, with a model that repeats
-// it. Neither the requests nor any file of the store may have it.
+// TestRunRedacts runs a Turn whose message, facts, ConfigMap and attachment have personal data, with a model that
+// repeats it. Neither the requests nor any file of the store may have it.
 func TestRunRedacts(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, `rules: [{reply: {text: "I write to z\u200boe@shop.example."}}]`)

@@ -43,8 +43,8 @@ type PatternRule struct {
 	Replacement string
 }
 
-// Rules remove texts that an Agent must not keep: matches of patterns, and values of JSON. A nil *Rules removes nothing.
-// Rules are safe for concurrent use.
+// Rules remove texts that an Agent must not keep: matches of patterns, and values of JSON. A nil *Rules removes
+// nothing. Rules are safe for concurrent use.
 type Rules struct {
 	patterns []compiledPattern
 	paths    []jsonPath

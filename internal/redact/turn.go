@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Turn redacts the texts of one Turn: it removes the credentials of the Turn's namespace and what the rules of its Agent
-// remove, and counts the matches of the rules. A nil *Turn removes nothing. Turn is safe for concurrent use.
+// Turn redacts the texts of one Turn: it removes the credentials of the Turn's namespace and what the rules of its
+// Agent remove, and counts the matches of the rules. A nil *Turn removes nothing. Turn is safe for concurrent use.
 type Turn struct {
 	ctx         context.Context //nolint:containedctx // because it has the turn of the namespace at the processors
 	rules       *Rules

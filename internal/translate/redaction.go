@@ -24,9 +24,9 @@ func Rules(a *v1alpha1.Agent) (*redact.Rules, error) {
 	return redact.NewRules("Agent spec.redaction", patterns, r.JSONPaths)
 }
 
-// Redaction returns what removes texts from a Turn of an Agent: the rules of the Agent, and credentials, which returns a
-// text without the credentials of the namespace and may be nil. It returns an *invalid.Error for a rule that cannot be
-// used.
+// Redaction returns what removes texts from a Turn of an Agent: the rules of the Agent, and credentials, which
+// returns a text without the credentials of the namespace and may be nil. It returns an *invalid.Error for a rule
+// that cannot be used.
 func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) string) (*redact.Turn, error) {
 	rules, err := Rules(a)
 	if err != nil {
