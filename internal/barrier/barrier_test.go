@@ -146,7 +146,8 @@ func TestLogRedactsLinesOfTheNamespace(t *testing.T) {
 	}
 }
 
-// TestTurnsOfForeignAgents checks that texts about a Turn of a shared Agent are searched for the credentials of its owner.
+// TestTurnsOfForeignAgents checks that texts about a Turn of a shared Agent are searched for the credentials of its
+// owner.
 func TestTurnsOfForeignAgents(t *testing.T) {
 	of := func(owner string) *v1alpha1.Turn {
 		turn := objectsWithKey("sales")[0].(*v1alpha1.Turn)

@@ -76,8 +76,8 @@ func TestRulesOfATurn(t *testing.T) {
 	}
 }
 
-// TestRulesOfAForeignAgent checks that a Budget selects an Agent of another namespace by NAMESPACE/NAME, and never by the
-// name of an Agent of its own namespace.
+// TestRulesOfAForeignAgent checks that a Budget selects an Agent of another namespace by NAMESPACE/NAME, and never by
+// the name of an Agent of its own namespace.
 func TestRulesOfAForeignAgent(t *testing.T) {
 	foreign := turn()
 	foreign.Spec.AgentRef.Namespace = "platform"

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -83,11 +84,21 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 	}
 }
 
-// Redactions returns the matches of each rule in a Turn that has ended.
+// maxRedactionsBytes bounds the counts of redactions in a status, in bytes of JSON.
+const maxRedactionsBytes = 4 << 10
+
+// Redactions returns the matches of each rule in a Turn that has ended. If all of them are too long for a status, it
+// leaves out the last ones; the journal has them.
 func Redactions(r *turn.Result) []v1alpha1.RedactionCount {
 	var all []v1alpha1.RedactionCount
+	size := len("[]")
 	for _, c := range r.Redactions {
-		all = append(all, v1alpha1.RedactionCount{Rule: c.Rule, Matches: c.Matches})
+		count := v1alpha1.RedactionCount{Rule: c.Rule, Matches: c.Matches}
+		text, err := json.Marshal(count)
+		if size += len(text) + len(","); err != nil || size > maxRedactionsBytes {
+			break
+		}
+		all = append(all, count)
 	}
 	return all
 }

@@ -246,6 +246,9 @@ func TestTheLargestStatus(t *testing.T) {
 			Title: strings.Repeat("\U0001F680", 256), URL: fmt.Sprintf("https://shop.example/%d%s", i, strings.Repeat("x", 1000)),
 		})
 	}
+	for i := range 16 {
+		r.Redactions = append(r.Redactions, turn.Redaction{Rule: fmt.Sprintf("%d%s", i, strings.Repeat("\U0001F680", 250)), Matches: 1 << 60})
+	}
 	for range turn.MaxCalls {
 		r.Calls = append(r.Calls, turn.CallRecord{
 			CallID: hostile, Name: hostile, Step: 1 << 30, Bytes: 1 << 60,

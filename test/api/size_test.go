@@ -31,7 +31,7 @@ var bytewise = map[string]int{
 	"awaitedBudget.name":               253,
 	"awaitedBudget.uid":                64,
 	"policyViolations[].policy":        63,
-	"redactions[].rule":                128,
+	"redactions":                       4 << 10,
 	"evaluations[].name":               63,
 	"evaluations[].reason":             600,
 	"evaluations[].model":              600,
