@@ -21,8 +21,8 @@ const (
 type judgeKey struct{ agent, judge string }
 
 var (
-	evaluations = counter("capstan_evaluations_total", "Evaluations of answers by judges, by agent, judge and result (Passed, Failed, Error).",
-		"agent", "judge", "result")
+	evaluations = counter("capstan_evaluations_total",
+		"Evaluations of answers by judges, by agent, judge and result (Passed, Failed, Error).", "agent", "judge", "result")
 	evaluationScore = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "capstan_evaluation_score", Help: "Scores that judges gave to answers, from 0 to 1.",
 		Buckets: []float64{.25, .5, .6, .7, .8, .9, .95},

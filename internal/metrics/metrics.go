@@ -97,7 +97,8 @@ func init() {
 		toolCalls, contextWarnings, compactions, parked, journalsLost,
 		tokenUsage, requestDuration, firstChunk, requestErrors, requestCost,
 		waiting, queueWait, waitByReason, cost, purged, clockOffset,
-		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest, budgets, journals, journalUse, memory, modelGates)
+		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest,
+		budgets, journals, journalUse, memory, modelGates)
 }
 
 // Controls records that this process is the active controller, until done is called.

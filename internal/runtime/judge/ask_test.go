@@ -223,9 +223,12 @@ func TestAJudgeWhoseRequestWasNotSentMayBeAskedAgain(t *testing.T) {
 		first, second []any
 		want          bool
 	}{
-		"limited":     {"the endpoint accepted no request in time", []any{failure(model.RateLimited, true)}, nil, true},
-		"sent":        {"the request may have been paid for", []any{failure(model.RateLimited, false)}, nil, false},
-		"later":       {"the first of two requests was sent", []any{failure(model.Overloaded, false), failure(model.Overloaded, true)}, nil, false},
+		"limited": {"the endpoint accepted no request in time", []any{failure(model.RateLimited, true)}, nil, true},
+		"sent":    {"the request may have been paid for", []any{failure(model.RateLimited, false)}, nil, false},
+		"later": {
+			"the first of two requests was sent",
+			[]any{failure(model.Overloaded, false), failure(model.Overloaded, true)}, nil, false,
+		},
 		"other model": {"no model was asked", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
 		"unusable":    {"a later request cannot be sent either", []any{failure(model.Unusable, true)}, nil, false},
 		"nonsense":    {"the model has replied", []any{"Good!"}, nil, false},

@@ -176,7 +176,9 @@ func freeze(in prepare.Input, number int64, h *history, judges []judge.Judge) fr
 
 // made returns the part of a frozen input that is still needed after all messages were made.
 func (f *frozen) made() *frozen {
-	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, Judges: f.Judges, info: new(f.sessionInfo()), policies: f.outputPolicies()}
+	return &frozen{
+		Zone: f.Zone, Number: f.Number, History: f.History, Judges: f.Judges, info: new(f.sessionInfo()), policies: f.outputPolicies(),
+	}
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {

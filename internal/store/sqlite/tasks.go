@@ -123,7 +123,8 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		refused = nil
 		var namespace, agent string
 		//nolint:noctx // because the transaction carries the context
-		err := t.QueryRow(`SELECT namespace, agent FROM task WHERE uid = ? AND claim = ? AND state = 0`, h.UID, h.Claim).Scan(&namespace, &agent)
+		row := t.QueryRow(`SELECT namespace, agent FROM task WHERE uid = ? AND claim = ? AND state = 0`, h.UID, h.Claim)
+		err := row.Scan(&namespace, &agent)
 		if errors.Is(err, sql.ErrNoRows) {
 			refused = task.ErrLost
 			return nil
@@ -200,8 +201,8 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
-		n, err := t.exec(`UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, result = '' WHERE uid = ? AND claim = ? AND state = 1`,
-			at.UnixMicro(), h.UID, h.Claim)
+		n, err := t.exec(`UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, result = ''
+			WHERE uid = ? AND claim = ? AND state = 1`, at.UnixMicro(), h.UID, h.Claim)
 		if lost = err == nil && n == 0; err != nil || lost {
 			return err
 		}
