@@ -276,7 +276,7 @@ func (p *Bundle) ObjectNames() []ObjectName {
 		var o ObjectName
 		switch {
 		case entry.AgentRef != nil:
-			o = ObjectName{kindAgent, entry.AgentRef.Name}
+			o = ObjectName{kindAgent, entry.AgentRef.String()}
 		case entry.ServerRef != nil:
 			o = ObjectName{kindToolServer, entry.ServerRef.String()}
 		}
