@@ -227,7 +227,8 @@ func TestAJudgeWhoseRequestWasNotSentMayBeAskedAgain(t *testing.T) {
 		"sent":    {"the request may have been paid for", []any{failure(model.RateLimited, false)}, nil, false},
 		"later": {
 			"the first of two requests was sent",
-			[]any{failure(model.Overloaded, false), failure(model.Overloaded, true)}, nil, false,
+			[]any{failure(model.Overloaded, false), failure(model.Overloaded, true)},
+			nil, false,
 		},
 		"other model": {"no model was asked", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
 		"unusable":    {"a later request cannot be sent either", []any{failure(model.Unusable, true)}, nil, false},

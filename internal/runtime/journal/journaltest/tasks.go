@@ -124,7 +124,10 @@ func tasksTakeTurns(t *testing.T, s TaskStore) {
 	claim(t, s, after, later(1), "")
 	use, err := s.TaskUse(t.Context())
 	slices.SortFunc(use, func(a, b task.Use) int { return strings.Compare(a.Namespace, b.Namespace) })
-	if diff := cmp.Diff([]task.Use{{"a", 3, begin}, {"b", 1, begin}, {"c", 2, begin}}, use); diff != "" || err != nil {
+	want := []task.Use{
+		{Namespace: "a", Waiting: 3, Oldest: begin}, {Namespace: "b", Waiting: 1, Oldest: begin}, {Namespace: "c", Waiting: 2, Oldest: begin},
+	}
+	if diff := cmp.Diff(want, use); diff != "" || err != nil {
 		t.Errorf("TaskUse (%v), -want +got:\n%s", err, diff)
 	}
 }
