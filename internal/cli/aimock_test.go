@@ -141,8 +141,10 @@ func TestAimock(t *testing.T) {
 				t.Helper()
 				return turnOf(t, capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out)
 			}
-			if first := run("first"); first.Status.Result.Text != "Done." || tools.closedTickets() != "1042" || first.Status.Steps.ToolCalls != 2 {
-				t.Errorf("want two calls and the answer, have %q, %q and %+v", tools.closedTickets(), first.Status.Result.Text, first.Status.Steps)
+			first := run("first")
+			if first.Status.Result.Text != "Done." || tools.closedTickets() != "1042" || first.Status.Steps.ToolCalls != 2 {
+				t.Errorf("want two calls and the answer, have %q, %q and %+v", tools.closedTickets(), first.Status.Result.Text,
+					first.Status.Steps)
 			}
 			var answer struct{ ID int }
 			if got := run("second").Status.Result.Data; got == nil || json.Unmarshal(got.Raw, &answer) != nil || answer.ID != 1042 {

@@ -74,7 +74,8 @@ func TestDialectOfASpec(t *testing.T) {
 				ExtraFields: []v1alpha1.ExtraField{{Name: "top_k", Value: "20"}},
 			}},
 			openai.Dialect{
-				UseMaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsPlain,
+				UseMaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true,
+				CallIDs: endpoint.CallIDsPlain,
 				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []model.ExtraField{{Name: "top_k", Value: "20"}},
 				Tiers: openai.DialectOf("OpenAI", "").Tiers, SomeRefuseStop: true,
 			},

@@ -13,7 +13,8 @@ import (
 func TestCountsOfRedactionsAreBounded(t *testing.T) {
 	r := &turn.Result{}
 	for i := range 16 {
-		r.Redactions = append(r.Redactions, turn.Redaction{Rule: fmt.Sprintf("$.%d%s", i, strings.Repeat("\U0001F680", 250)), Matches: 1 << 60})
+		path := fmt.Sprintf("$.%d%s", i, strings.Repeat("\U0001F680", 250))
+		r.Redactions = append(r.Redactions, turn.Redaction{Rule: path, Matches: 1 << 60})
 	}
 	got := Redactions(r)
 	text, err := json.Marshal(got)

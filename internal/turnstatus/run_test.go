@@ -247,7 +247,8 @@ func TestTheLargestStatus(t *testing.T) {
 		})
 	}
 	for i := range 16 {
-		r.Redactions = append(r.Redactions, turn.Redaction{Rule: fmt.Sprintf("%d%s", i, strings.Repeat("\U0001F680", 250)), Matches: 1 << 60})
+		path := fmt.Sprintf("$.%d%s", i, strings.Repeat("\U0001F680", 250))
+		r.Redactions = append(r.Redactions, turn.Redaction{Rule: path, Matches: 1 << 60})
 	}
 	for range turn.MaxCalls {
 		r.Calls = append(r.Calls, turn.CallRecord{

@@ -195,7 +195,8 @@ var _ = Describe("The check of decisions", func() {
 			checked, why, err := check(ctx, []v1alpha1.ToolApproval{madeAt("x", now.Add(time.Hour))})
 			Expect(err).NotTo(HaveOccurred())
 			Expect(checked).To(BeEmpty())
-			Expect(why).To(And(HavePrefix("ToolApproval x is not used: Capstan cannot confirm that the API server checks who decides, because "),
+			Expect(why).To(And(
+				HavePrefix("ToolApproval x is not used: Capstan cannot confirm that the API server checks who decides, because "),
 				ContainSubstring(want)))
 		},
 		Entry("because it allows requests that it cannot evaluate",

@@ -134,7 +134,8 @@ func TestAppend(t *testing.T) {
 	}{
 		"none": {nil, nil, "30 days.\n"},
 		"both": {
-			[]string{"returns.md"}, []Page{{"Returns", "https://shop.example/returns"}, {"", "https://shop.example/x"}},
+			[]string{"returns.md"},
+			[]Page{{"Returns", "https://shop.example/returns"}, {"", "https://shop.example/x"}},
 			"30 days.\n\nSources:\n- returns.md\n- Returns: <https://shop.example/returns>\n- <https://shop.example/x>",
 		},
 	} {
