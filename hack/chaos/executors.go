@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +22,10 @@ const (
 	movePatience = 60 * time.Second
 	// sharePatience bounds the time until both executors run Turns.
 	sharePatience = 30 * time.Second
+	// creators is the number of Turns that are created at the same time.
+	creators = 16
+	// manyTurns is the number of Turns in the middle of which an executor is lost.
+	manyTurns = 20
 	// soonestLoss and latestLoss bound the time between the moment when both executors run Turns and the loss of
 	// one.
 	soonestLoss, latestLoss = 200 * time.Millisecond, 1500 * time.Millisecond
@@ -171,10 +176,15 @@ func (c *executorsPhase) pauseFirst(ctx context.Context) error {
 
 // awaitWork creates Turns and waits until both executors are in the middle of many.
 func (c *executorsPhase) awaitWork(ctx context.Context, prefix string) error {
+	creation, creationCtx := errgroup.WithContext(ctx)
+	creation.SetLimit(creators) // one after another, the first Turns would have ended when the last ones begin
 	for i := range c.executorTurns {
-		if err := c.createTurn(ctx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), lasting[i%len(lasting)], i); err != nil {
-			return err
-		}
+		creation.Go(func() error {
+			return c.createTurn(creationCtx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), lasting[i%len(lasting)], i)
+		})
+	}
+	if err := creation.Wait(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("timed out after %s", sharePatience))
 	defer cancel()
@@ -187,7 +197,7 @@ func (c *executorsPhase) awaitWork(ctx context.Context, prefix string) error {
 		for i := range turns {
 			bound[turns[i].BoundTo()]++
 		}
-		if most := c.executorTurns / 4; bound[c.first.spec.name] >= most && bound[c.second.spec.name] >= most {
+		if many := min(c.executorTurns/4, manyTurns); bound[c.first.spec.name] >= many && bound[c.second.spec.name] >= many {
 			pause(ctx, between(c.source, soonestLoss, latestLoss))
 			return nil
 		}

@@ -75,7 +75,7 @@ func TestDialectOfASpec(t *testing.T) {
 			}},
 			openai.Dialect{
 				UseMaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true,
-				CallIDs: endpoint.CallIDsPlain,
+				CallIDs:       endpoint.CallIDsPlain,
 				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []model.ExtraField{{Name: "top_k", Value: "20"}},
 				Tiers: openai.DialectOf("OpenAI", "").Tiers, SomeRefuseStop: true,
 			},
