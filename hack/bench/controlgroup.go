@@ -22,15 +22,15 @@ const cpuPeriod = 100_000
 // controlGroup is a control group that bounds the memory and the CPU time of its processes, as a container's does.
 type controlGroup struct {
 	// dirs are the folders of the group: one for each hierarchy of version 1, or the one of version 2. The first
-	// one bounds the memory, and the last one the CPU time.
+	// one limits the memory. If the group limits the CPU time, the last one does that.
 	dirs []string
 	// version is the version of the hierarchy, 1 or 2.
 	version int
 	events  string // the file that counts the processes killed for lack of memory
 }
 
-// newControlGroup creates a control group with a limit of the memory in bytes, without swap, and a number of CPUs
-// such as 0.5; 0 CPUs set no limit. It needs Linux and root. The caller must call remove.
+// newControlGroup creates a control group with a memory limit in bytes, and a number of CPUs such as 0.5; 0 CPUs
+// set no limit. With version 2, the group also gets no swap. It needs Linux and root. The caller must call remove.
 func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	defer func() {
 		if err != nil {

@@ -1,7 +1,7 @@
 // Package approvals decides which ToolApprovals count. A ToolApproval contains the name of its author, but only the
 // API server can verify that name, with the ValidatingAdmissionPolicy that comes with Capstan. So a ToolApproval
-// does not count if it was created while the policy was not in force, and none counts while the policy is not in
-// force.
+// counts only if the policy is in force now, and has not changed since 5 seconds before the ToolApproval was created.
+// The package also checks the requesters of Turns in this way.
 package approvals
 
 import (

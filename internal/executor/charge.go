@@ -20,7 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// Charger charges Turns that were deleted before their end to their Sessions. It is safe for concurrent use.
+// Charger adds the usage of Turns that were deleted before they ended to the totals of their Sessions. It is safe for
+// concurrent use.
 type Charger struct {
 	// Engine ends the Turns in their journals.
 	Engine *turn.Engine
@@ -35,12 +36,12 @@ type Charger struct {
 // chargeTries is how often a charge is tried if others write the same journal or the same Session.
 const chargeTries = 5
 
-// Charge ends a deleted Turn in its journal, with its record, and adds its usage to the history and to the totals of
-// its Session. Each of these happens once, however often and by whomever Charge is called.
+// Charge ends a deleted Turn in its journal, with its record. Then it adds its usage to the history and to the totals
+// of its Session. Each of these happens once, however often and by whomever Charge is called.
 //
-// Charge does nothing if the UID belongs to no Turn. It only ends a Turn without a Session. It
-// fails while Turns of the Turn's sub-agents exist that have not ended. A later call may succeed after an error. A
-// journal that cannot be read is logged and is not an error.
+// A Turn that has no Session, or asked no model, is only ended. Charge does nothing if the UID belongs to no Turn, or
+// if the Session was deleted. It fails while Turns of the Turn's sub-agents exist that have not ended. A later call may
+// succeed after an error. A journal that cannot be read is logged and is not an error.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
@@ -65,7 +66,7 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 		return err
 	}
 	if a == nil {
-		// The Turn has no Session. Its end is recorded all the same, so that its usage is not lost.
+		// There is nothing to charge to a Session. The end is recorded all the same, so that the usage is not lost.
 		_, err := c.Engine.Spent(ctx, uid, family{c.Reader, c.Engine}.usage)
 		return notEnded(err)
 	}

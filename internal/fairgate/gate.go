@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// alone is how long no other namespace must have entered before a namespace may use the whole gate.
+// alone is the time after which a namespace may use the whole gate, if no other namespace has called Enter meanwhile.
 const alone = 10 * time.Second
 
-// Gate bounds how many goroutines are inside at once, with a lower bound for each busy namespace while several
-// namespaces use the gate. So a namespace with thousands of goroutines neither fills the gate nor makes another
-// namespace wait behind them. Waiting namespaces enter in turn, and the goroutines of one namespace in the order of
-// their arrival. Gate is safe for concurrent use. A nil Gate has no bound.
+// Gate limits how many goroutines are inside at once. While several namespaces use the gate, each of them also has a
+// smaller limit of its own. A namespace that has used the gate alone may fill it; another namespace then waits until
+// goroutines leave, and not behind those that wait. Waiting namespaces enter in turn, and the goroutines of one
+// namespace in the order of their arrival. Gate is safe for concurrent use. A nil Gate has no bound.
 type Gate struct {
 	atOnce, ofNamespace int
 
@@ -36,9 +36,10 @@ type Gate struct {
 	turns []string
 }
 
-// New returns a gate that lets in at most atOnce goroutines. If another namespace has called Enter within the last
-// 10 seconds, fewer goroutines of a namespace may be inside. Up to half of atOnce may be inside if no more of them
-// wait; the more wait, the fewer may be inside, but at least ofNamespace. Both numbers must be at least 1.
+// New returns a gate that lets in at most atOnce goroutines. If another namespace has called Enter within the last 10
+// seconds, fewer goroutines of a namespace may be inside. Let n be the number of its goroutines, inside and waiting. If
+// n is at most half of atOnce, all of them may be inside. Otherwise atOnce-n may be inside, but at least ofNamespace.
+// Both numbers must be at least 1.
 func New(atOnce, ofNamespace int) *Gate {
 	if atOnce < 1 || ofNamespace < 1 {
 		panic(fmt.Sprintf("fairgate: New(%d, %d): both must be at least 1", atOnce, ofNamespace))

@@ -50,21 +50,21 @@ func TestFetch(t *testing.T) {
 		handle http.HandlerFunc
 		wrong  string
 	}{
-		"declared":           {answer("image/png", "content"), ""},
-		"with parameters":    {answer("image/png; charset=binary", "content"), ""},
-		"unknown type":       {answer("application/octet-stream", "content"), ""},
-		"no type":            {answer("", "content"), ""},
-		"another type":       {answer("text/html", "content"), "does not declare its content as image/png"},
-		"longer than stated": {answer("image/png", strings.Repeat("x", 200)), "may have at most 100 bytes"},
-		"endless":            {endless, "may have at most 100 bytes"},
-		"not found":          {status(http.StatusNotFound), "status 404"},
-		"unauthorized":       {status(http.StatusUnauthorized), "status 401"},
-		"overloaded":         {status(http.StatusServiceUnavailable), "status 503"},
-		"metadata address":   {redirect("https://169.254.169.254/latest/meta-data"), "redirects to another server"},
-		"plain text":         {redirect("http://localhost/"), "redirects to another server"},
-		"loop":               {redirect("/"), "redirects to another server"},
-		"bomb":               {compressed, "compressed response"},
-		"broken off":         {brokenOff, "cannot be reached"},
+		"declared":                         {answer("image/png", "content"), ""},
+		"with parameters":                  {answer("image/png; charset=binary", "content"), ""},
+		"unknown type":                     {answer("application/octet-stream", "content"), ""},
+		"no type":                          {answer("", "content"), ""},
+		"another type":                     {answer("text/html", "content"), "does not declare its content as image/png"},
+		"longer than allowed":              {answer("image/png", strings.Repeat("x", 200)), "may have at most 100 bytes"},
+		"endless":                          {endless, "may have at most 100 bytes"},
+		"not found":                        {status(http.StatusNotFound), "status 404"},
+		"unauthorized":                     {status(http.StatusUnauthorized), "status 401"},
+		"overloaded":                       {status(http.StatusServiceUnavailable), "status 503"},
+		"redirect to the metadata service": {redirect("https://169.254.169.254/latest/meta-data"), "redirects to another server"},
+		"redirect to HTTP":                 {redirect("http://localhost/"), "redirects to another server"},
+		"loop":                             {redirect("/"), "redirects to another server"},
+		"bomb":                             {compressed, "compressed response"},
+		"broken off":                       {brokenOff, "cannot be reached"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, f := serve(t, tc.handle)
@@ -107,7 +107,8 @@ func brokenOff(w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// TestFetchTriesAgain checks that a server which fails once is asked again, and that one which refuses is not.
+// TestFetchTriesAgain checks that a server which fails once is asked again, and that a server whose
+// content has another type is not.
 func TestFetchTriesAgain(t *testing.T) {
 	var requests atomic.Int32
 	url, f := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -126,8 +127,8 @@ func TestFetchTriesAgain(t *testing.T) {
 	}
 }
 
-// TestAddressPolicy checks that no address is connected to that the policy refuses, and that a context which ends, ends
-// a slow answer.
+// TestAddressPolicy checks that no address is connected to that the policy refuses, and that a request whose context
+// has ended fails.
 func TestAddressPolicy(t *testing.T) {
 	url, f := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithCancel(t.Context())

@@ -32,7 +32,7 @@ func (m *Maybe[T]) UnmarshalJSON(data []byte) error {
 // or in quotes.
 type Number int64
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. It fails for null and for other forms: use Maybe[Number] to accept them.
 func (n *Number) UnmarshalJSON(data []byte) error {
 	value, err := strconv.ParseFloat(strings.Trim(string(data), `"`), 64)
 	if value > 0 { // which NaN is not

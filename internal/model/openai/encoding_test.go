@@ -36,7 +36,7 @@ func TestCompressedReplies(t *testing.T) {
 		want     errorParts
 	}{
 		"gzip": {
-			"Go would inflate it of its own accord", "gzip", 200,
+			"it could be inflated to much more than was received", "gzip", 200,
 			errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "gzip")},
 		},
 		"br":      {"", "br", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "br")}},
