@@ -151,7 +151,7 @@ func (g *controlGroup) remove() error {
 	return errors.Join(errs...)
 }
 
-// String returns the kind of the bound.
+// String says for the report what limits the memory.
 func (g *controlGroup) String() string {
 	if g == nil {
 		return "no control group: the report compares the peak with the limit"

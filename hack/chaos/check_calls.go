@@ -10,7 +10,8 @@ import (
 )
 
 // checkUnknownOutcomesShown checks that the model saw each unknown outcome, and no other one. Compaction may remove
-// older messages from later requests. In a Session, the model also sees the unknown outcomes of earlier Turns.
+// older messages from later requests, so the check looks at all requests together. In a Session, the model also sees
+// the unknown outcomes of earlier Turns.
 func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
 	said := map[string]bool{}
 	for _, r := range h.requests {

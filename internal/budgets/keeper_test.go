@@ -121,7 +121,7 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 	now = now.Add(2 * time.Hour)
 	expect(0, 0, false, false, "Normal WithinLimits")
 	if got, err := store.Accounts(t.Context(), now.Add(-2*time.Hour)); err != nil || len(got) != 1 {
-		t.Errorf("Accounts: %v, %v; want that of the last period, for requests that end late", got, err)
+		t.Errorf("Accounts: %v, %v; want that of the previous period, for requests that end late", got, err)
 	}
 	use(5)
 	k.Set.Delete(b)

@@ -119,7 +119,7 @@ func (r *run) charge(ctx context.Context) {
 	}
 }
 
-// hasLeft reports whether the Turn has left the watch.
+// hasLeft reports whether the watch has reported that the Turn was deleted or is bound elsewhere.
 func (r *run) hasLeft() bool {
 	r.executor.mu.Lock()
 	defer r.executor.mu.Unlock()

@@ -65,7 +65,7 @@ func TestStatusWriteKeepsTheSpec(t *testing.T) {
 	before := stored(t, e)
 	written, err := e.update(t.Context(), before, 1, func(t *v1alpha1.Turn) { t.Status.ObservedGeneration = 1 })
 	if err != nil || written == nil || conflicts >= 0 {
-		t.Fatalf("update = %v, %v after no conflict", written, err)
+		t.Fatalf("update = %v, %v with no conflict left", written, err)
 	}
 	if unsafe.StringData(written.Spec.Message) != unsafe.StringData(before.Spec.Message) {
 		t.Error("after a conflict, the Turn has a second copy of its spec")

@@ -151,7 +151,7 @@ func Parse(file []byte) (Exchange, error) {
 	return x, nil
 }
 
-// strict reads JSON without unknown fields.
+// strict reads JSON. It fails if the JSON has an unknown field.
 func strict(text string, into any) error {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
@@ -255,7 +255,7 @@ func decoded(t *testing.T, text json.RawMessage) (value any) {
 	return value
 }
 
-// Request returns a request with a tool, to which the answers of the corpus belong.
+// Request returns the request that the answers of the corpus answer. It has one tool.
 func Request() *model.Request {
 	return &model.Request{
 		Model: "small",
