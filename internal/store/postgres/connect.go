@@ -43,6 +43,7 @@ const pingTimeout = 2 * time.Second
 const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%dms', false),
     set_config('lock_timeout', '%dms', false),
+    set_config('idle_in_transaction_session_timeout', '%dms', false),
     CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END`
 
 // wantURL describes a valid URL in errors. The URL itself is not shown, because it may contain a password.
@@ -66,7 +67,7 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
-		_, err := conn.Exec(ctx, fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds()))
+		_, err := conn.Exec(ctx, fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds(), idleTimeout.Milliseconds()))
 		return err
 	}
 	c := config.ConnConfig

@@ -15,6 +15,7 @@ import (
 // advice maps the SQLSTATE of a server error to a text that says what to do.
 var advice = map[string]string{
 	"25006": readOnly,
+	"25P03": "this process was paused, or cut off from the server, in the middle of a transaction",
 	"28000": "check the user, sslmode and the server's pg_hba.conf",
 	"28P01": "check the user and the password",
 	"3D000": "create the database, or name an existing one",
@@ -65,9 +66,9 @@ var temporary = []string{"25006", "53300", "55000", "57P01", "57P02", "57P03"}
 var demoted = []string{"25006", "55000"}
 
 // sessionEnded lists the SQLSTATEs that mean that a session has ended or is useless: admin_shutdown, crash_shutdown,
-// cannot_connect_now, database_dropped, idle_session_timeout. A server sends them when it ends the session. A
+// cannot_connect_now, database_dropped, idle_session_timeout, idle_in_transaction_session_timeout. A server sends them when it ends the session. A
 // pooler in between may send them and keep the connection.
-var sessionEnded = []string{"57P01", "57P02", "57P03", "57P04", "57P05"}
+var sessionEnded = []string{"25P03", "57P01", "57P02", "57P03", "57P04", "57P05"}
 
 // IsAway reports whether an error of Open means that the server is temporarily out of reach, so that another
 // attempt may succeed. It returns false if the server refused the connection, and if the URL or a certificate is

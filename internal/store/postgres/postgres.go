@@ -28,6 +28,10 @@ const (
 	readTimeout = time.Minute
 	// lockTimeout is how long a statement waits for another writer of the same journal.
 	lockTimeout = 5 * time.Second
+	// idleTimeout is how long a transaction may wait for the next statement of its process. Then the server rolls it
+	// back, so that a process that is paused, or cut off from the server, does not keep the rows of a Budget, for which
+	// the Turns of all executors wait. It is less than lockTimeout, so that they do not fail meanwhile.
+	idleTimeout = 4 * time.Second
 	// openTimeout limits Open, because another process may be migrating the schema.
 	openTimeout = 2 * time.Minute
 )

@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
@@ -43,7 +45,7 @@ func TestSessionSettings(t *testing.T) {
 			got := map[string]string{}
 			for setting := range map[string]bool{
 				"synchronous_commit": true, "default_transaction_isolation": true, "statement_timeout": true,
-				"lock_timeout": true, "application_name": true,
+				"lock_timeout": true, "idle_in_transaction_session_timeout": true, "application_name": true,
 			} {
 				var value string
 				if err := s.pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&value); err != nil {
@@ -53,11 +55,58 @@ func TestSessionSettings(t *testing.T) {
 			}
 			want := map[string]string{
 				"synchronous_commit": tt.want, "default_transaction_isolation": "read committed", "statement_timeout": "1min",
-				"lock_timeout": "5s", "application_name": "capstan",
+				"lock_timeout": "5s", "idle_in_transaction_session_timeout": "4s", "application_name": "capstan",
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tt.reason, diff)
 			}
 		})
+	}
+}
+
+// TestPausedProcessLosesItsLocks has a process that stops in the middle of a transaction, as at SIGSTOP: its connection
+// stays open, and it sends nothing. Another process must be able to write soon, and the first one again when it wakes up.
+func TestPausedProcessLosesItsLocks(t *testing.T) {
+	t.Parallel()
+	databaseURL := postgrestest.Database(t)
+	open := func() *Store {
+		s, err := Open(t.Context(), databaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}
+	paused, other := open(), open()
+	entry := func(seq int64) journal.Entry {
+		return journal.Entry{Seq: seq, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Time: time.Unix(1, 0), Payload: []byte(`{}`)}
+	}
+	if err := paused.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := paused.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `BEGIN; SELECT FROM capstan_turn FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	err = other.Append(t.Context(), "a", entry(2))
+	for tries := 0; err != nil && tries < 3; tries++ { // as a run does; the first may time out on a busy machine
+		err = other.Append(t.Context(), "a", entry(2))
+	}
+	if err != nil {
+		t.Errorf("another process cannot write: %v", err)
+	}
+	if _, err := conn.Exec(t.Context(), `COMMIT`); err == nil || !lost(err) {
+		t.Errorf("the process that was paused goes on in its transaction: %v", err)
+	}
+	conn.Release()
+	if err := paused.Append(t.Context(), "a", entry(3)); err != nil {
+		t.Errorf("the process that was paused cannot write again: %v", err)
 	}
 }
