@@ -102,7 +102,9 @@ func (c *executorsPhase) start(ctx context.Context) (err error) {
 }
 
 func (c *executorsPhase) spec(name, roles string) managerSpec {
-	return managerSpec{name: name, namespace: c.phase, roles: roles, store: c.store.url(), capacity: 100, trace: c.trace(name)}
+	// One executor alone can run all Turns, so that those of a lost executor need not wait for slots.
+	capacity := max(100, 2*c.executorTurns)
+	return managerSpec{name: name, namespace: c.phase, roles: roles, store: c.store.url(), capacity: capacity, trace: c.trace(name)}
 }
 
 func (c *executorsPhase) trace(name string) string {
