@@ -260,7 +260,6 @@ func (w *writer) Write(data []byte) (int, error) {
 		if err := w.control.SetWriteDeadline(deadline); err != nil {
 			return sent, err
 		}
-		//nolint:gosec // because its type is JSON or an octet stream, and browsers must not guess another
 		n, err := w.to.Write(piece)
 		sent += n
 		if err != nil {

@@ -157,10 +157,10 @@ type localTurn struct {
 }
 
 // begin returns a Turn that is ready to run.
-func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localTurn, error) {
+func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localTurn, error) {
 	w := &localTurn{Bundle: p, turn: t, binding: b, asked: j.asking, children: map[string]*localTurn{}}
 	w.begun = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-	redaction, err := translate.Redaction(context.Background(), p.Agent, j.credentials.RedactFunc(t.CredentialNamespaces()...))
+	redaction, err := translate.Redaction(ctx, p.Agent, j.credentials.RedactFunc(t.CredentialNamespaces()...))
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
@@ -181,7 +181,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 	in.Progress = w.note
 	trace := j.traces.Of(t)
 	in.Observer, in.TraceID = trace, trace.TraceID()
-	w.in, w.engine = in, j.engine(w)
+	w.in, w.engine = in, j.engine(ctx, w)
 	return w, nil
 }
 
@@ -200,12 +200,12 @@ func (w *localTurn) park(waits *loop.Parked) {
 }
 
 // engine returns the engine for a Turn. Unless --quiet is set, it prints the Turn's progress.
-func (j *localRun) engine(w *localTurn) *turn.Engine {
+func (j *localRun) engine(ctx context.Context, w *localTurn) *turn.Engine {
 	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
 	if !j.Quiet {
 		question := w.turn.Spec.Message
 		if rules, err := translate.Rules(w.Agent); err == nil {
-			question = rules.Redact(context.Background(), question, nil)
+			question = rules.Redact(ctx, question, nil)
 		}
 		p := &progress{Journal: j.store, env: j.Env, question: termsafe.Line(question, longestQuestion), live: j.live}
 		if w.turn.Spec.Depth != nil {

@@ -118,7 +118,7 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	if err := joinTrace(t, before, r.Env.LookupEnv, j.traces.On()); err != nil {
 		return nil, err
 	}
-	w, err := j.begin(p, t, r.bind(t, before))
+	w, err := j.begin(ctx, p, t, r.bind(t, before))
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*localTurn, err
 	p.Turn = t
 	b := boundAfter(before, s.localRun.Clock())
 	turnstatus.Bind(t, b.Binding, b.end())
-	w, err := s.localRun.begin(&p, t, b)
+	w, err := s.localRun.begin(ctx, &p, t, b)
 	if err != nil {
 		return nil, err
 	}

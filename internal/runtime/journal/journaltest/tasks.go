@@ -125,7 +125,8 @@ func tasksTakeTurns(t *testing.T, s TaskStore) {
 	use, err := s.TaskUse(t.Context())
 	slices.SortFunc(use, func(a, b task.Use) int { return strings.Compare(a.Namespace, b.Namespace) })
 	want := []task.Use{
-		{Namespace: "a", Waiting: 3, Oldest: begin}, {Namespace: "b", Waiting: 1, Oldest: begin},
+		{Namespace: "a", Waiting: 3, Oldest: begin},
+		{Namespace: "b", Waiting: 1, Oldest: begin},
 		{Namespace: "c", Waiting: 2, Oldest: begin},
 	}
 	if diff := cmp.Diff(want, use); diff != "" || err != nil {
