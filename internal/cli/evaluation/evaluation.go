@@ -305,7 +305,7 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 	c := &e.cases[i]
 	begin := e.Env.Now()
 	out := &Result{Name: c.Name, Outcome: Errored}
-	t, result, err := batch.Run(ctx, e.bundles[i])
+	t, result, err := batch.Run(e.bundles[i]) //nolint:contextcheck // because the batch holds its life
 	if err != nil {
 		out.Problems = []string{termsafe.Line(err.Error(), maxProblem)}
 		return out

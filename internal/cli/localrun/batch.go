@@ -71,7 +71,7 @@ func (b *Batch) findJudges(ctx context.Context, p *bundle.Bundle) (err error) {
 func (b *Batch) Judges() []judge.Judge { return b.judges }
 
 // Run runs a Turn to its end, and returns it with its status. It returns an error if the Turn has not ended.
-func (b *Batch) Run(ctx context.Context, p *bundle.Bundle) (*v1alpha1.Turn, *turn.Result, error) {
+func (b *Batch) Run(p *bundle.Bundle) (*v1alpha1.Turn, *turn.Result, error) {
 	j, t := b.run, p.Turn.DeepCopy()
 	t.Generation = 1
 	var err error
@@ -84,7 +84,7 @@ func (b *Batch) Run(ctx context.Context, p *bundle.Bundle) (*v1alpha1.Turn, *tur
 	if err := joinTrace(t, earlierRuns{}, func(string) (string, bool) { return "", false }, j.traces.On()); err != nil {
 		return nil, nil, err
 	}
-	w, err := j.begin(ctx, p, t, j.bind(t, earlierRuns{}))
+	w, err := j.begin(j.life, p, t, j.bind(t, earlierRuns{}))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -66,8 +66,8 @@ var temporary = []string{"25006", "53300", "55000", "57P01", "57P02", "57P03"}
 var demoted = []string{"25006", "55000"}
 
 // sessionEnded lists the SQLSTATEs that mean that a session has ended or is useless: admin_shutdown, crash_shutdown,
-// cannot_connect_now, database_dropped, idle_session_timeout, idle_in_transaction_session_timeout. A server sends them when it ends the session. A
-// pooler in between may send them and keep the connection.
+// cannot_connect_now, database_dropped, idle_session_timeout, idle_in_transaction_session_timeout. A server sends them
+// when it ends the session. A pooler in between may send them and keep the connection.
 var sessionEnded = []string{"25P03", "57P01", "57P02", "57P03", "57P04", "57P05"}
 
 // IsAway reports whether an error of Open means that the server is temporarily out of reach, so that another
