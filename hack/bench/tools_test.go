@@ -105,7 +105,7 @@ func TestToolsReportChecksItsBounds(t *testing.T) {
 		},
 		"more writes": {
 			"steps must not cost writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 3.1 },
-			"3.10 for one of 20 steps, 3.00 for one of 1",
+			"a Turn of 20 steps causes 3.10 API writes and a Turn of 1 steps 3.00",
 		},
 		"too few calls": {
 			"Turns that call no tools measure nothing", func(r *ToolsReport) { r.Many.ToolCalls = 18 },

@@ -65,7 +65,8 @@ func TestSessionSettings(t *testing.T) {
 }
 
 // TestPausedProcessLosesItsLocks has a process that stops in the middle of a transaction, as at SIGSTOP: its connection
-// stays open, and it sends nothing. Another process must be able to write soon, and the first one again when it wakes up.
+// stays open, and it sends nothing. Another process must be able to write soon, and the first one again when it wakes
+// up.
 func TestPausedProcessLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)

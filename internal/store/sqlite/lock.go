@@ -21,7 +21,7 @@ const (
 	// lockSuffix is appended to the name of the journal to get the name of the lock file.
 	lockSuffix = ".lock"
 	// lockFor limits how long Open waits for a process that is stopping, or that opens the journal briefly.
-	lockFor = 2 * time.Second
+	lockFor = 5 * time.Second
 	// lockInterval is the time between two attempts.
 	lockInterval = 20 * time.Millisecond
 )
