@@ -95,7 +95,7 @@ func TestRunWithSharedModel(t *testing.T) {
 	for _, allowed := range []string{"", "  allowedNamespaces: {from: Same}"} {
 		got := capstan(t, "run", "-f", shared(allowed).written(t, url)).mustEnd(t, exit.Failed)
 		mustSay(t, got.err, `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ModelProvider "platform/demo" does not `+
-			`allow namespace "default": set its spec.allowedNamespaces, or use a ModelProvider of this namespace`)
+			`allow namespace "default": set its spec.allowedNamespaces, or use one of this namespace`)
 	}
 	profile := complete().
 		with(t, "agent.yaml", "promptProfileRef: {name: support", "promptProfileRef: {name: support, namespace: platform").

@@ -14,6 +14,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
@@ -97,7 +98,7 @@ func (v *evaluation) evaluate(ctx context.Context) (o evaluated) {
 	if err != nil {
 		return v.unread(err)
 	}
-	redaction, err := translate.Redaction(ctx, v.agent, v.credentials())
+	redaction, err := translate.Redaction(ctx, v.agent, fairgate.Fairly(ctx, v.credentials()))
 	if err != nil { // the Agent was changed after the Turn had ended
 		return v.failed(err.Error())
 	}

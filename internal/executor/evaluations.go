@@ -181,7 +181,7 @@ func (p *Evaluations) measured(use []task.Use, now time.Time) {
 
 // handle evaluates a Turn, unless that is done, and publishes the result.
 func (p *Evaluations) handle(ctx context.Context, e *Executor, k *task.Task) {
-	work, cancel := context.WithCancelCause(ctx)
+	work, cancel := context.WithCancelCause(e.Processors.With(ctx, k.Namespace))
 	renewed := p.renew(work, e, k.Held(), cancel)
 	defer func() {
 		cancel(nil)

@@ -75,9 +75,9 @@ type envelope struct {
 	id jsonrpc.ID
 }
 
-// open decodes the envelope of a message. A large message is decoded when it is the turn of the context's namespace,
-// and only once, because a server may send any number of them. The error is errProtocol.
-func open(ctx context.Context, message []byte) (m envelope, err error) {
+// decodeEnvelope decodes the envelope of a message. A large message is decoded when it is the turn of the context's
+// namespace, and only once, because a server may send any number of them. The error is errProtocol.
+func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error) {
 	defer fairgate.AcquireProcessor(ctx, len(message))()
 	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {
 		return m, errProtocol

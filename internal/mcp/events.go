@@ -93,7 +93,7 @@ func (s *stream) handle(data []byte) {
 	if len(data) == 0 {
 		return
 	}
-	m, err := open(s.ctx, data)
+	m, err := decodeEnvelope(s.ctx, data)
 	switch {
 	case err != nil && s.standing:
 		return

@@ -89,9 +89,9 @@ func TestKindsOfMessages(t *testing.T) {
 		"no JSON":                {`{"jsonrpc"`, false, false},
 		"a list":                 {`[{"jsonrpc":"2.0","id":2,"result":{}}]`, false, false},
 	} {
-		m, err := open(t.Context(), []byte(tc.message))
+		m, err := decodeEnvelope(t.Context(), []byte(tc.message))
 		if answers := err == nil && m.answers(call); (err == nil) != tc.valid || answers != tc.answers {
-			t.Errorf("%s: open = %+v, %v, want valid %t, the response %t", name, m, err, tc.valid, tc.answers)
+			t.Errorf("%s: decodeEnvelope = %+v, %v, want valid %t, the response %t", name, m, err, tc.valid, tc.answers)
 		}
 	}
 }

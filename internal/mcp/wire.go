@@ -241,7 +241,7 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	case resp.StatusCode != http.StatusOK:
 		return w.handleRefusal(req, resp, ex, s.call, body)
 	}
-	if m, err := open(s.ctx, body); err != nil || !m.answers(s.call) {
+	if m, err := decodeEnvelope(s.ctx, body); err != nil || !m.answers(s.call) {
 		return nil, errProtocol
 	}
 	ex.keep(body)

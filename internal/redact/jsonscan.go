@@ -33,6 +33,8 @@ type jsonScan struct {
 	// stack are the open values, outermost first. states are the states of the paths for each of them.
 	stack  []openValue
 	states []uint32
+	// next are the states of the newest child.
+	next   []uint32
 	edits  []edit
 	values []span
 	// selected is the depth of the outermost open value that a path selects, or 0.
@@ -245,7 +247,7 @@ func (s *jsonScan) value() bool {
 }
 
 // childStates returns the states of the paths for the next child of the innermost open value, and the first path that
-// selects it, or an empty text.
+// selects it, or an empty text. The states are valid until the next call.
 func (s *jsonScan) childStates() (states []uint32, path string) {
 	n := len(s.rules.paths)
 	if n == 0 {
@@ -253,15 +255,15 @@ func (s *jsonScan) childStates() (states []uint32, path string) {
 	}
 	v := s.top()
 	parent := s.states[len(s.states)-n:]
-	states = make([]uint32, n)
+	s.next = s.next[:0] // one buffer for all values, because a text may have a million of them
 	for i := range s.rules.paths {
 		p := &s.rules.paths[i]
-		states[i] = p.child(parent[i], v.name, !v.object)
-		if path == "" && p.selected(states[i]) {
+		s.next = append(s.next, p.child(parent[i], v.name, !v.object))
+		if path == "" && p.selected(s.next[i]) {
 			path = p.text
 		}
 	}
-	return states, path
+	return s.next, path
 }
 
 // stringEnd returns the end of the string at the position. whole is false if the text ends before the string.

@@ -36,12 +36,8 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	article := "a"
-	if e.Kind == kindAgent {
-		article = "an"
-	}
 	return fmt.Sprintf("%s %q cannot be used in namespace %q: it does not exist, or its spec.allowedNamespaces does not allow "+
-		"this namespace: ask its owner, or use %s %s of this namespace", e.Kind, e.Object, e.From, article, e.Kind)
+		"this namespace: ask its owner, or use one of this namespace", e.Kind, e.Object, e.From)
 }
 
 // Checker checks consent. It is safe for concurrent use.

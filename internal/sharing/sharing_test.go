@@ -159,7 +159,7 @@ func TestRefusedProvider(t *testing.T) {
 				t.Fatalf("Provider: %v, want refused %t or %v", err, tc.refused, tc.err)
 			}
 			const want = `ModelProvider "owner/demo" cannot be used in namespace "team": it does not exist, or its ` +
-				`spec.allowedNamespaces does not allow this namespace: ask its owner, or use a ModelProvider of this namespace`
+				`spec.allowedNamespaces does not allow this namespace: ask its owner, or use one of this namespace`
 			if tc.refused && refused.Error() != want {
 				t.Errorf("the message is %q, want %q: it must not say whether the object exists", refused, want)
 			}
@@ -194,7 +194,7 @@ func TestSubAgent(t *testing.T) {
 			want := ""
 			if tc.refused != "" {
 				want = `Agent "owner/helper" cannot be used in namespace "` + tc.refused + `": it does not exist, or its ` +
-					`spec.allowedNamespaces does not allow this namespace: ask its owner, or use an Agent of this namespace`
+					`spec.allowedNamespaces does not allow this namespace: ask its owner, or use one of this namespace`
 			}
 			refused, isRefused := errors.AsType[*sharing.RefusedError](err)
 			if isRefused != (want != "") || isRefused && refused.Error() != want || !isRefused && err != nil {

@@ -187,13 +187,9 @@ func (p *Bundle) consent(
 	if key.Namespace == user {
 		return nil
 	}
-	article := "a"
-	if kind == kindAgent {
-		article = "an"
-	}
 	if a := allowed(); a == nil || a.From == v1alpha1.NamespacesFromSame || a.From == "" {
-		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use %s %s of this namespace",
-			kind, key, user, article, kind)
+		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use one of this namespace",
+			kind, key, user)
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func matches(expression, text string) bool {
 func visible(r *turn.Result) *outputpolicy.Output {
 	u := r.Record.Usage
 	o := &outputpolicy.Output{
-		Text: r.Text, Citations: outputpolicy.Citations{Local: r.Record.Citations, Web: r.Record.WebCitations},
+		Text: r.WithoutSources(), Citations: outputpolicy.Citations{Local: r.Record.Citations, Web: r.Record.WebCitations},
 		Usage: outputpolicy.Usage{
 			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens,
 			CacheReadTokens: u.CacheReadTokens, CacheCreationTokens: u.CacheCreationTokens,

@@ -226,6 +226,9 @@ func isURL(text string) bool {
 	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
 }
 
+// brackets escapes the characters that end a URL in angle brackets.
+var brackets = strings.NewReplacer("<", "%3C", ">", "%3E")
+
 // usable returns a URL without its fragment, and whether it can be cited.
 func usable(text string) (address string, ok bool) {
 	text = strings.TrimSpace(text)
@@ -237,24 +240,27 @@ func usable(text string) (address string, ok bool) {
 		return "", false
 	}
 	u.Fragment, u.RawFragment = "", ""
-	return u.String(), true
+	return brackets.Replace(u.String()), true // a query keeps its characters
 }
 
-// Append returns an answer with lists of its sources, in Markdown.
-func Append(answer string, local []string, web []Page) string {
+// markdown makes text from outside safe within Markdown: a title of a page must not become a link or a picture.
+var markdown = strings.NewReplacer(`\`, `\\`, "[", `\[`, "]", `\]`, "<", `\<`, ">", `\>`, "`", "\\`", "*", `\*`, "_", `\_`, "&", `\&`)
+
+// List returns a list of sources in Markdown, without a line break at its end. It is empty if there are no sources.
+func List(local []string, web []Page) string {
 	if len(local)+len(web) == 0 {
-		return answer
+		return ""
 	}
-	var out strings.Builder
-	out.WriteString(strings.TrimRight(answer, "\n") + "\n\nSources:\n")
+	lines := []string{"Sources:"}
 	for _, name := range local {
-		out.WriteString("- " + name + "\n")
+		lines = append(lines, "- "+markdown.Replace(name))
 	}
 	for _, p := range web {
-		if out.WriteString("- "); p.Title != "" {
-			out.WriteString(p.Title + ": ")
+		line := "- "
+		if p.Title != "" {
+			line += markdown.Replace(p.Title) + ": "
 		}
-		out.WriteString("<" + p.URL + ">\n")
+		lines = append(lines, line+"<"+p.URL+">")
 	}
-	return strings.TrimRight(out.String(), "\n")
+	return strings.Join(lines, "\n")
 }

@@ -283,20 +283,17 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 
 // appendSources appends the list of sources to the text of an answer.
 func (r *Result) appendSources(sources outputpolicy.Citations) {
-	if r.Text == "" {
+	list := citation.List(sources.Local, sources.Web)
+	if r.Text == "" || list == "" {
 		return
 	}
-	answer := r.Text
-	r.Text = citation.Append(answer, sources.Local, sources.Web)
-	r.SourcesBytes = len(r.Text) - len(strings.TrimRight(answer, "\n"))
-	if r.Text == answer {
-		r.SourcesBytes = 0
-	}
+	list = "\n\n" + list
+	r.Text, r.SourcesBytes = strings.TrimRight(r.Text, "\n")+list, len(list)
 }
 
-// answer returns the text of the answer without the list of sources. A conversation continues from it, because a model
-// that sees such lists writes them itself.
-func (r *Result) answer() string { return r.Text[:max(0, len(r.Text)-r.SourcesBytes)] }
+// WithoutSources returns the text of the answer without the list of sources. A conversation continues from it, because
+// a model that sees such lists writes them itself. Expressions about the answer see it, too.
+func (r *Result) WithoutSources() string { return r.Text[:max(0, len(r.Text)-r.SourcesBytes)] }
 
 // messageCount returns the number of messages in the newest prompt.
 func (r *run) messageCount() int {

@@ -218,14 +218,14 @@ func messagesAfterUser(s *loop.State, result *Result, referred bool) []model.Mes
 	}
 	switch n := len(all); {
 	case n > 0 && all[n-1].Role == model.RoleAssistant && len(all[n-1].ToolCalls) == 0:
-		all[n-1].Content = result.answer()
+		all[n-1].Content = result.WithoutSources()
 	case result.Stop == StopToolEnded:
 		// A tool has written this text. As a message of the assistant, it must not contain more than the tool's own
 		// message, which is fenced.
-		text, _ := untrusted.Cap(result.answer(), loop.MaxToolMessage)
+		text, _ := untrusted.Cap(result.WithoutSources(), loop.MaxToolMessage)
 		all = append(all, model.Message{Role: model.RoleAssistant, Content: untrusted.Neutral(text, "")})
 	case result.Text != "":
-		all = append(all, model.Message{Role: model.RoleAssistant, Content: result.answer()})
+		all = append(all, model.Message{Role: model.RoleAssistant, Content: result.WithoutSources()})
 	}
 	return all
 }

@@ -93,7 +93,7 @@ func readAnswer(ctx context.Context, j journal.Journal, uid string, s *judge.Sub
 	if err := json.Unmarshal(e.Payload, &result); err != nil {
 		return false, err
 	}
-	s.Answer = result.answer()
+	s.Answer = result.WithoutSources()
 	if s.Answer == "" && result.hasTextApart() {
 		content := journal.Entry{Seq: e.Seq, Kind: e.Kind, Artifact: result.Answer.SHA256}
 		if err := journal.LoadPayload(ctx, j, uid, &content); err != nil {
