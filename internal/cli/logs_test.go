@@ -37,6 +37,9 @@ func ran(t *testing.T, rules string) (data string) {
 // measured matches durations and hashes, which these tests ignore.
 var measured = regexp.MustCompile(`, [0-9.]+ s\b|[0-9a-f]{64}`)
 
+// second matches the seconds at the beginning of a line. They depend on the order in which goroutines read the clock.
+var second = regexp.MustCompile(`(?m)^12:00:\d\dZ `)
+
 func TestLogsOfALocalTurn(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
@@ -49,23 +52,24 @@ func TestLogsOfALocalTurn(t *testing.T) {
   prompt   4 messages, 1 tool, promptRenderHash 
 user
 | What is up?
-12:00:05Z asking small of ModelProvider demo
-12:00:05Z step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
+12:00:__Z asking small of ModelProvider demo
+12:00:__Z step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
 | Let me see.
   call     load_skill (call_1)
 | {"key":"refunds"}
-12:00:06Z calling load_skill (call_1)
-12:00:06Z load_skill (call_1) succeeded, 70 bytes
+12:00:__Z calling load_skill (call_1)
+12:00:__Z load_skill (call_1) succeeded, 70 bytes
 | {"content":"Pay back within a week.","key":"refunds","name":"Refunds"}
-12:00:07Z asking small of ModelProvider demo
-12:00:07Z step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
+12:00:__Z asking small of ModelProvider demo
+12:00:__Z step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
 | Within a week.
-12:00:08Z Completed: the model answered
+12:00:__Z Completed: the model answered
   did      2 steps, 2 model requests, 1 tool call
   took     280 tokens (250 in, 30 out), cost 0.00031 USD
   source   notes/a.md
 `
-	if diff := cmp.Diff(want, measured.ReplaceAllString(got.out, "")); diff != "" {
+	have := second.ReplaceAllString(measured.ReplaceAllString(got.out, ""), "12:00:__Z ")
+	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("-want +have:\n%s", diff)
 	}
 	if got.err != "" {

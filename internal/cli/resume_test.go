@@ -17,7 +17,7 @@ import (
 )
 
 // testTimeout limits the wait for a condition.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // runInterrupted runs a command line and interrupts it after the first request to the model.
 func runInterrupted(t *testing.T, model *server.Server, args ...string) output {

@@ -133,7 +133,8 @@ func TestCollectorsOverGRPC(t *testing.T) {
 		"takes all":                   {spans: 2},
 		"is known by its certificate": {tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": authority}, spans: 2},
 		"is not known": {
-			tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_TIMEOUT": "500"}, logged: "certificate",
+			// Long enough for a slow machine to see the certificate.
+			tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_TIMEOUT": "5000"}, logged: "certificate",
 		},
 		"is busy for a moment":     {answer: refusing(busy(10*time.Millisecond), 1), spans: 2},
 		"is busy for an hour":      {answer: refusing(busy(time.Hour), 100), logged: "too many spans"},

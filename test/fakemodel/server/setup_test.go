@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testTimeout bounds the wait for a condition.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // fakeModel is a running Server with a real client for it.
 type fakeModel struct {
