@@ -177,7 +177,7 @@ e2e-down: ## Remove what `make e2e` has left: ARGS=--keep, or a run that was kil
 
 .PHONY: lint
 lint: ## Run golangci-lint, and actionlint on the workflows.
-	@lint=$$($(GOLANGCI_LINT_PATH)); for module in . hack/release test/gitops; do (cd $$module && "$$lint" run); done
+	@lint=$$($(GOLANGCI_LINT_PATH)); for module in . hack/release test/collector test/gitops; do (cd $$module && "$$lint" run); done
 	@$(ACTIONLINT) -shellcheck= -pyflakes= .github/workflows/*.yml
 
 .PHONY: fmt
@@ -196,6 +196,7 @@ generate: ## Generate deepcopy, CRDs, RBAC and the chart's copies of them; tidy 
 	rm -rf bin/api bin/controller
 	go run ./hack/chart
 	go mod tidy
+	cd test/collector && go mod tidy
 	cd test/gitops && go mod tidy
 
 .PHONY: verify

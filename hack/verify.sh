@@ -16,7 +16,7 @@ done | tar --null -cf - -T - | tar -xf - -C "$work"
   git -c user.name=verify -c user.email=verify@localhost -c commit.gpgsign=false commit -qm before
   make -s generate
   # In parallel: hashing all modules takes half a minute of CPU time.
-  printf '%s\n' hack/controlplane hack/e2e/coredns hack/release test/gitops hack/tools/{dev,lint,helm,sbom,vuln} |
+  printf '%s\n' hack/controlplane hack/e2e/coredns hack/release test/collector test/gitops hack/tools/{dev,lint,helm,sbom,vuln} |
     xargs -P "$(getconf _NPROCESSORS_ONLN)" -I{} sh -c 'cd "$1" && go mod verify >/dev/null && go mod download >/dev/null' sh {}
   git add -A
   if ! git diff --cached --exit-code --stat HEAD; then

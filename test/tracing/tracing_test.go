@@ -1,9 +1,12 @@
-// Package tracing_test runs Turns in real processes and checks the spans that arrive at a real receiver.
+// Package tracing_test runs Turns in real processes and checks the spans that arrive at a real collector.
 package tracing_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/base64"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -15,6 +18,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
 	"github.com/capstan-dev/capstan/test/harness"
@@ -80,10 +86,11 @@ type world struct {
 	model              *server.Server
 	toModel, toTools   headers
 	receiver           otlp.Receiver
-	collector          string
+	// collector is the environment that makes a program send its spans to the collector over HTTP, and overGRPC over gRPC.
+	collector, overGRPC []string
 }
 
-// newWorld serves the model, the tools and the receiver, and writes the manifests with their addresses. If hangs is
+// newWorld serves the model and the tools, and writes the manifests with their addresses. If hangs is
 // true, the model does not answer the first request after the first tool call.
 func newWorld(t *testing.T, hangs bool) *world {
 	t.Helper()
@@ -97,7 +104,6 @@ func newWorld(t *testing.T, hangs bool) *world {
 	var baseURL string
 	w.model, baseURL = harnesstest.Model(t, rules)
 	_, tools := harnesstest.Tickets(t)
-	w.collector = harnesstest.Serve(t, &w.receiver)
 	addresses := strings.NewReplacer("http://127.0.0.1:8089/v1", w.toModel.before(t, baseURL),
 		"http://127.0.0.1:8090/mcp", w.toTools.before(t, tools))
 	files, err := filepath.Glob(filepath.Join(root, "examples", "tools", "*.yaml"))
@@ -123,13 +129,86 @@ func newWorld(t *testing.T, hangs bool) *world {
 func (w *world) start(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), w.program, append([]string{"run", "-f", w.dir, "--data-dir", w.data}, args...)...)
-	cmd.Env = append(os.Environ(), "OTEL_EXPORTER_OTLP_ENDPOINT="+w.collector, "OTEL_SERVICE_NAME=desk", "OTEL_BSP_SCHEDULE_DELAY=20",
-		"TRACEPARENT=00-"+caller+"-"+callerSpan+"-01")
+	cmd.Env = slices.Concat(os.Environ(), w.collector, []string{
+		"OTEL_SERVICE_NAME=desk", "OTEL_BSP_SCHEDULE_DELAY=20", "TRACEPARENT=00-" + caller + "-" + callerSpan + "-01",
+	})
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return cmd
+}
+
+// startCollector starts the receiver of the OpenTelemetry collector in a process of its own. Its spans go to w.receiver.
+func (w *world) startCollector(t *testing.T) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "collector")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(root, "test", "collector"), "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("failed to build the collector: %v: %s", err, output)
+	}
+	var addresses [2]string
+	for i := range addresses {
+		var err error
+		if addresses[i], err = harness.FreeAddress(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(program, "-http", addresses[0], "-grpc", addresses[1])
+	cmd.Stderr = t.Output()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("the collector says %q, %v", line, err)
+	}
+	received := make(chan error, 1)
+	go func() { received <- w.receive(lines) }()
+	t.Cleanup(func() {
+		_ = stdin.Close() // which ends it
+		if err := errors.Join(<-received, cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	})
+	w.collector = []string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + addresses[0], "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+		"OTEL_EXPORTER_OTLP_COMPRESSION=gzip",
+	}
+	w.overGRPC = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + addresses[1], "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}
+}
+
+// receive reads the spans that the collector prints until its output ends.
+func (w *world) receive(lines *bufio.Reader) error {
+	for {
+		line, err := lines.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
+		if err != nil {
+			return err
+		}
+		var batch collector.ExportTraceServiceRequest
+		if err := proto.Unmarshal(data, &batch); err != nil {
+			return err
+		}
+		if _, err := w.receiver.Export(context.Background(), &batch); err != nil {
+			return err
+		}
+	}
 }
 
 // exitCode waits for a process and returns its exit code.
@@ -146,10 +225,12 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 }
 
 // TestOneTrace runs a Turn with tools, a sub-agent and an approval. Its process is killed during a request, the next
-// one ends because the Turn requires approval, and the third one ends the Turn. All spans must be one connected trace,
-// below the span of the caller, and no span may have a text.
+// one ends because the Turn requires approval, and the third one ends the Turn. The second one sends its spans over
+// gRPC, the others over HTTP. All spans must be one connected trace, below the span of the caller, and no span may have
+// a text.
 func TestOneTrace(t *testing.T) {
 	w := newWorld(t, true)
+	w.startCollector(t)
 	killed := w.start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -166,9 +247,12 @@ func TestOneTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = killed.Wait() // it was killed
+	overHTTP := w.collector
+	w.collector = w.overGRPC
 	if code := exitCode(t, w.start(t)); code != parked {
 		t.Fatalf("the second run ends with %d, want %d: an approval is required", code, parked)
 	}
+	w.collector = overHTTP
 	if code := exitCode(t, w.start(t, "--approve=all")); code != 0 {
 		t.Fatalf("the third run ends with %d", code)
 	}
@@ -254,12 +338,13 @@ func TestDeadCollector(t *testing.T) {
 	w := newWorld(t, false)
 	dead := make(chan struct{})
 	defer close(dead)
-	w.collector = harnesstest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	at := harnesstest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-dead:
 		case <-r.Context().Done():
 		}
 	}))
+	w.collector = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + at}
 	if code := exitCode(t, w.start(t, "--approve=all")); code != 0 {
 		t.Errorf("the run ends with %d", code)
 	}
