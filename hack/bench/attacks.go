@@ -50,6 +50,9 @@ type attack struct {
 	windows int
 	// needsServer is true if the attack counts only when the hostile server has received requests.
 	needsServer bool
+	// beginBytes is what the hostile server has sent when the attack has begun. The victim is measured at least until
+	// then.
+	beginBytes int64
 	// volumeMiB is the size of the volume of the journal; 0 means that the volume is not limited.
 	volumeMiB int
 }
@@ -59,7 +62,7 @@ func attacks() []attack {
 		{name: "listings", size: 150, what: "%d ToolServers with listings of 4 MiB", run: attackListings, windows: 2, needsServer: true},
 		{
 			name: "replies", size: 10, what: "%d Turns of 100 steps whose model sends 1 MiB in each", run: attackReplies,
-			windows: 2, needsServer: true,
+			windows: 2, needsServer: true, beginBytes: 1 << 20,
 		},
 		{name: "suspended", size: 2400, what: "%d suspended Turns of 120 KB, and a restart", prepare: prepareSuspended, restarts: true},
 		{
@@ -70,8 +73,8 @@ func attacks() []attack {
 		{name: "comments", size: 3500, what: "%d Turns whose model sends SSE comments only", prepare: prepareComments, needsServer: true},
 		{name: "session", size: 2000, what: "%d Turns of one Session at once", run: attackSession},
 		{
-			name: "journal", size: 600, what: "%d Turns with answers of 1 MiB, on a volume of 512 MiB", run: attackJournal,
-			windows: 2, needsServer: true, volumeMiB: 512,
+			name: "journal", size: 600, what: "%d Turns with answers of 1 MiB, on a volume of 512 MiB",
+			prepare: turnsOf("writer"), run: attackJournal, windows: 2, needsServer: true, volumeMiB: 512,
 		},
 		{
 			name: "bomb", size: 20, run: attackBomb, needsServer: true,
@@ -87,12 +90,12 @@ func attacks() []attack {
 			prepare: prepareResults, needsServer: true,
 		},
 		{
-			name: "flood", size: 400, what: "%d Turns whose models send tiny events without end", run: attackFlood,
-			needsServer: true,
+			name: "flood", size: 400, what: "%d Turns whose models send tiny events without end",
+			prepare: turnsOf("flood"), run: attackFlood, needsServer: true,
 		},
 		{
-			name: "refusals", size: 1500, what: "%d Turns whose requests are refused with errors of 1 MiB", run: attackRefusals,
-			needsServer: true,
+			name: "refusals", size: 1500, what: "%d Turns whose requests are refused with errors of 1 MiB",
+			prepare: turnsOf("refusing"), run: attackRefusals, needsServer: true,
 		},
 		{
 			name: "notices", size: 100, what: "%d Turns of 8 calls at once, whose tool server sends notices of 1 MiB without end",
@@ -106,8 +109,18 @@ func attacks() []attack {
 			name: "objects", size: 500, what: "%d PromptProfiles of 750 KB with annotations of 200 KB, and a restart",
 			prepare: prepareObjects, restarts: true,
 		},
-		{name: "burst", size: 3000, what: "%d Turns of 2 s at once", run: attackBurst, needsServer: true},
+		{
+			name: "burst", size: 3000, what: "%d Turns of 2 s at once", prepare: turnsOf("slow"), run: attackBurst,
+			needsServer: true,
+		},
 	}
+}
+
+// turnsOf returns a preparation that creates Turns which wait for their Agent. The attack creates the Agent, so that all
+// Turns are ready at once, and the victim is not measured while the API server is busy with the creation of the Turns:
+// the API server's own Priority and Fairness is for that.
+func turnsOf(agent string) func(context.Context, *attacker) error {
+	return func(ctx context.Context, a *attacker) error { return a.create(ctx, a.size, 0, a.turns(agent)) }
 }
 
 func attackListings(ctx context.Context, a *attacker) error {
@@ -235,10 +248,7 @@ func attackSession(ctx context.Context, a *attacker) error {
 }
 
 func attackJournal(ctx context.Context, a *attacker) error {
-	if err := a.createAll(ctx, a.provider("writer", a.server.Writing()), a.agent("writer")); err != nil {
-		return err
-	}
-	return a.create(ctx, a.size, attackRate, a.turns("writer"))
+	return a.createAll(ctx, a.provider("writer", a.server.Writing()), a.agent("writer"))
 }
 
 // attackBomb sends the events compressed to three of four Turns, and uncompressed to the fourth.
@@ -256,13 +266,14 @@ func attackBomb(ctx context.Context, a *attacker) error {
 	})
 }
 
-// prepareNames creates Agents whose models all have different names. All models but the last of each Agent break
-// off their replies.
+// prepareNames creates Agents whose models all have different names, and a Turn of each. All models but the last of each
+// Agent break off their replies.
 func prepareNames(ctx context.Context, a *attacker) error {
-	if err := a.createAll(ctx, a.provider("names", a.server.Breaking())); err != nil {
-		return err
-	}
-	return a.create(ctx, a.chains(), 0, func(i int) client.Object {
+	return a.create(ctx, 2*a.chains(), 0, func(i int) client.Object {
+		if i%2 == 1 {
+			return a.turn(i/2, chain(i/2))
+		}
+		i /= 2
 		agent := a.agent(chain(i))
 		agent.Spec.Models = nil
 		for m := range chainModels {
@@ -277,8 +288,9 @@ func prepareNames(ctx context.Context, a *attacker) error {
 	})
 }
 
+// attackNames starts the Turns of all Agents, which wait for their ModelProvider.
 func attackNames(ctx context.Context, a *attacker) error {
-	return a.create(ctx, a.chains(), attackRate, func(i int) client.Object { return a.turn(i, chain(i)) })
+	return a.createAll(ctx, a.provider("names", a.server.Breaking()))
 }
 
 // chains returns the number of Agents that together have as many model names as the size of the attack.
@@ -286,19 +298,13 @@ func (a *attacker) chains() int { return (a.size + chainModels - 1) / chainModel
 
 func chain(i int) string { return fmt.Sprintf("chain-%d", i) }
 
-// attackFlood creates Turns whose streams of tiny events never end, many more than the manager reads at the same time.
+// attackFlood starts Turns whose streams of tiny events never end, many more than the manager reads at the same time.
 func attackFlood(ctx context.Context, a *attacker) error {
-	if err := a.createAll(ctx, a.provider("flood", a.server.Flooding()), a.agent("flood")); err != nil {
-		return err
-	}
-	return a.create(ctx, a.size, attackRate, a.turns("flood"))
+	return a.createAll(ctx, a.provider("flood", a.server.Flooding()), a.agent("flood"))
 }
 
 func attackRefusals(ctx context.Context, a *attacker) error {
-	if err := a.createAll(ctx, a.provider("refusing", a.server.Refusing()), a.agent("refusing")); err != nil {
-		return err
-	}
-	return a.create(ctx, a.size, 1.5*attackRate, a.turns("refusing"))
+	return a.createAll(ctx, a.provider("refusing", a.server.Refusing()), a.agent("refusing"))
 }
 
 func attackNotices(ctx context.Context, a *attacker) error {
@@ -310,7 +316,8 @@ func attackNotices(ctx context.Context, a *attacker) error {
 	return a.create(ctx, a.size, 0, a.turns("caller"))
 }
 
-// prepareCredentials creates ModelProviders with the longest credentials that there may be, each with an Agent.
+// prepareCredentials creates ModelProviders with the longest credentials that there may be, each with a Turn that waits
+// for its Agent.
 func prepareCredentials(ctx context.Context, a *attacker) error {
 	return a.create(ctx, 3*a.size, 0, func(i int) client.Object {
 		name := keyed(i / 3)
@@ -323,13 +330,13 @@ func prepareCredentials(ctx context.Context, a *attacker) error {
 			provider.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: name, Key: "apiKey"}
 			return provider
 		}
-		return a.agent(name)
+		return a.turn(i/3, name)
 	})
 }
 
-// attackCredentials creates Turns whose answers are searched for all credentials of the namespace.
+// attackCredentials starts Turns whose answers are searched for all credentials of the namespace.
 func attackCredentials(ctx context.Context, a *attacker) error {
-	return a.create(ctx, a.size, attackRate, func(i int) client.Object { return a.turn(i, keyed(i)) })
+	return a.create(ctx, a.size, attackRate, func(i int) client.Object { return a.agent(keyed(i)) })
 }
 
 func keyed(i int) string { return fmt.Sprintf("keyed-%d", i) }
@@ -350,10 +357,7 @@ func prepareObjects(ctx context.Context, a *attacker) error {
 }
 
 func attackBurst(ctx context.Context, a *attacker) error {
-	if err := a.createAll(ctx, a.provider("slow", a.server.Answering(2*time.Second)), a.agent("slow")); err != nil {
-		return err
-	}
-	return a.create(ctx, a.size, 1.5*attackRate, a.turns("slow"))
+	return a.createAll(ctx, a.provider("slow", a.server.Answering(2*time.Second)), a.agent("slow"))
 }
 
 // parseAttacks returns the attacks with these names, or all if there are none. sizes replaces the sizes of some

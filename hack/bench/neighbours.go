@@ -33,6 +33,10 @@ const (
 	// warmUpTime is the time for which the victim runs before it is measured.
 	warmUpTime = 3 * time.Second
 
+	// beginPatience bounds the wait for the beginning of an attack, and beginInterval is the time between two looks.
+	beginPatience = 2 * time.Minute
+	beginInterval = 100 * time.Millisecond
+
 	// maxStolen is the percentage of CPU time that the host may take for its other machines while the victim is
 	// measured. If the host takes more, the attack is repeated, at most maxTries times in all.
 	maxStolen = 5
@@ -243,7 +247,7 @@ func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *att
 		if err := a.run(ctx, tenant); err != nil {
 			return fmt.Errorf("failed to attack: %w", err)
 		}
-		return nil
+		return awaitBegin(ctx, a, tenant)
 	})
 	group.Go(func() error {
 		var err error
@@ -251,6 +255,29 @@ func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *att
 		return err
 	})
 	return load, group.Wait()
+}
+
+// awaitBegin waits until the attack has begun, at most beginPatience: a manager may refuse the attack for good.
+func awaitBegin(ctx context.Context, a attack, tenant *attacker) error {
+	if a.beginBytes == 0 {
+		return nil
+	}
+	patience := time.NewTimer(beginPatience)
+	defer patience.Stop()
+	again := time.NewTicker(beginInterval)
+	defer again.Stop()
+	for {
+		if _, sent, err := tenant.server.Stats(ctx); err != nil || sent >= a.beginBytes {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-patience.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // scrapeOnce reads the manager's metrics once. It returns the zero value if the manager does not answer.
