@@ -12,12 +12,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
+// noHost stands for the host of a reference that has none. A push must not go to a public registry by mistake.
+const noHost = "no-host.invalid"
+
 // runPush pushes an OCI archive: the image under a tag, and its SBOMs and its provenance as referrers. It uses the
 // credentials of docker login, podman login or a credential helper.
 func runPush(ctx context.Context, args []string, out io.Writer) error {
 	f := flag.NewFlagSet("push", flag.ContinueOnError)
 	archive := f.String("archive", "", "path of the OCI archive that make image has written")
-	reference := f.String("reference", "", "name and tag to push it to, with the registry's host; default: the name in the archive")
+	reference := f.String("reference", "", "name and tag to push it to, with the host of the registry; default: the name in the archive")
 	insecure := f.Bool("insecure", false, "use HTTP where the registry has no TLS")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -30,13 +33,16 @@ func runPush(ctx context.Context, args []string, out io.Writer) error {
 	if *reference == "" {
 		*reference = a.name
 	}
-	var options []name.Option
+	options := []name.Option{name.WithDefaultRegistry(noHost)}
 	if *insecure {
 		options = append(options, name.Insecure)
 	}
 	tag, err := name.NewTag(*reference, options...)
 	if err != nil {
 		return fmt.Errorf("-reference must be the name and the tag of an image: %w", err)
+	}
+	if tag.RegistryStr() == noHost {
+		return fmt.Errorf("-reference must begin with the host of a registry, for example docker.io/, not %q", *reference)
 	}
 	return a.push(ctx, tag, out)
 }

@@ -393,6 +393,10 @@ func TestPush(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, err = command(t, "push", "-archive", filepath.Join(dist, imageArchive("capstan", version)), "-reference", "team/capstan:1")
+	if err == nil || !strings.Contains(err.Error(), "must begin with the host of a registry") {
+		t.Errorf("push without a host: %v, want it refused", err)
+	}
 	reference := at.Host + "/team/capstan:" + version
 	out := must(t, "push", "-archive", filepath.Join(dist, imageArchive("capstan", version)), "-reference", reference, "-insecure")
 	if want := reference + "@" + a.digest.String() + "\n"; out != want {

@@ -124,7 +124,7 @@ func explain(err error) error {
 		return refused
 	}
 	if errors.Is(err, netpolicy.ErrRedirect) {
-		return errors.New("the server redirects to another server: use the URL that it redirects to")
+		return errors.New("the server redirects to another server, or too often: use the URL of the content itself")
 	}
 	cause := netpolicy.Cause(err)
 	if cause == "" {

@@ -145,9 +145,10 @@ func Parse(file []byte) (Exchange, error) {
 	if err != nil {
 		return Exchange{}, fmt.Errorf("failed to read the head of the answer: %w", err)
 	}
-	_ = resp.Body.Close() // it is read as it is, also where it is shorter than announced
 	x.Status, x.Header = resp.StatusCode, resp.Header
+	// The body is the rest as it is, also where it is shorter than announced. Close may read a part of it.
 	x.Body = answer[len(answer)-in.Len()-head.Buffered():]
+	_ = resp.Body.Close() // it was not read
 	return x, nil
 }
 
