@@ -67,7 +67,7 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	}
 	if a == nil {
 		// There is nothing to charge to a Session. The end is recorded all the same, so that the usage is not lost.
-		_, err := c.Engine.Spent(ctx, uid, family{c.Reader, c.Engine}.usage)
+		_, err := c.Engine.EndDeletedTurn(ctx, uid, family{c.Reader, c.Engine}.usage)
 		return notEnded(err)
 	}
 	var s v1alpha1.Session

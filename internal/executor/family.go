@@ -56,7 +56,7 @@ func (f family) usageOfDeleted(ctx context.Context, uid string) (*tool.Spent, er
 	if uid == "" {
 		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error
 	}
-	spent, err := f.engine.Spent(ctx, uid, f.usage)
+	spent, err := f.engine.EndDeletedTurn(ctx, uid, f.usage)
 	waits, isParked := errors.AsType[*loop.Parked](err)
 	switch {
 	case isParked:

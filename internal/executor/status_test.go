@@ -34,30 +34,30 @@ func TestUpdate(t *testing.T) {
 		wantWritten  bool
 		wantErr      bool
 	}{
-		"a Turn of ours is written":                               {failing(), turnWith(), turnWith(), 1, true, false},
-		"a conflict is checked again, and written":                {failing(conflict, conflict), turnWith(), turnWith(), 1, true, false},
-		"a Turn that was bound elsewhere when it was read is not": {failing(), turnWith(), turnWith(boundTo("other", 1)), 1, false, false},
-		"a Turn that was rebound meanwhile is not": {
+		"writes a Turn that is bound to it":                        {failing(), turnWith(), turnWith(), 1, true, false},
+		"writes after conflicts if the Turn is still bound to it":  {failing(conflict, conflict), turnWith(), turnWith(), 1, true, false},
+		"writes no Turn that was bound elsewhere when it was read": {failing(), turnWith(), turnWith(boundTo("other", 1)), 1, false, false},
+		"writes no Turn that was bound elsewhere meanwhile": {
 			failing(conflict), turnWith(boundTo("other", 2)),
 			turnWith(), 1, false, false,
 		},
-		"a Turn that was rebound to us is the new run's": {
+		"writes no Turn of a later run of its own": {
 			failing(conflict), turnWith(boundTo(me, 2)),
 			turnWith(), 1, false, false,
 		},
-		"a Turn that was handed back is not": {
+		"writes no Turn that was handed back": {
 			failing(conflict), turnWith(boundTo("", 1)),
 			turnWith(), 1, false, false,
 		},
-		"a Turn that has ended is not": {failing(conflict), turnWith(finished), turnWith(), 1, false, false},
-		"a new Turn of the same name is not": {
+		"writes no Turn that has ended": {failing(conflict), turnWith(finished), turnWith(), 1, false, false},
+		"writes no new Turn of the same name": {
 			failing(conflict),
 			turnWith(func(t *v1alpha1.Turn) { t.UID = "new" }), turnWith(), 1, false, false,
 		},
-		"a Turn that is gone is no error":                  {failing(notFound), turnWith(), turnWith(), 1, false, false},
-		"a Turn that is gone after a conflict is no error": {failing(conflict), nil, turnWith(), 1, false, false},
-		"an error of the API server is returned":           {failing(broken), turnWith(), turnWith(), 1, false, true},
-		"conflicts without end are an error":               {failing(manyConflicts()...), turnWith(), turnWith(), 1, false, true},
+		"writes nothing, without an error, if the Turn is gone":                  {failing(notFound), turnWith(), turnWith(), 1, false, false},
+		"writes nothing, without an error, if the Turn is gone after a conflict": {failing(conflict), nil, turnWith(), 1, false, false},
+		"returns an error of the API server":                                     {failing(broken), turnWith(), turnWith(), 1, false, true},
+		"returns an error after too many conflicts":                              {failing(manyConflicts()...), turnWith(), turnWith(), 1, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []client.Object

@@ -46,11 +46,10 @@ func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAg
 	return &ChargeableTurn{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}, run: r}, nil
 }
 
-// Spent returns the usage of a sub-agent's Turn whose object is gone, including the Turns of its own sub-agents. If
-// the Turn has not ended, Spent ends it in its journal. A run that does not know of the deletion yet can then spend
-// nothing more. Spent returns a *loop.Parked error while one of these sub-agents' Turns has not ended, and nil for
-// a journal without entries.
-func (e *Engine) Spent(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
+// EndDeletedTurn ends a sub-agent's Turn whose object is gone in its journal, unless it has ended. A run that does not
+// know of the deletion yet can then spend nothing more. It returns the usage of the Turn, including the Turns of its
+// own sub-agents, a *loop.Parked error while one of these has not ended, and nil for a journal without entries.
+func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err

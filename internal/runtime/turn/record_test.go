@@ -70,7 +70,7 @@ func TestRecordOfADeletedTurn(t *testing.T) {
 		t.Fatalf("records %v, %v; want none before the end", all, err)
 	}
 	for range 2 {
-		if _, err := engine(j).Spent(t.Context(), "a", noChildren); err != nil {
+		if _, err := engine(j).EndDeletedTurn(t.Context(), "a", noChildren); err != nil {
 			t.Fatal(err)
 		}
 	}
