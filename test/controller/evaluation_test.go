@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gexec"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -296,6 +297,48 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		m.isSkipped(ctx, task.NotEnabled, 1)
 		Expect(s.turn(ctx, "third").Status.Evaluations).To(BeEmpty())
 	}, SpecTimeout(2*patience))
+
+	It("stay answers if the Secret of a judge's model is missing", func(ctx SpecContext) {
+		s := newTestEnv(ctx, judges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()), func(e *v1alpha1.AgentEvaluation) {
+			e.Models = []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "keyless"}, Model: modelName}}
+		})
+		s.create(ctx, s.newProvider("keyless", func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "missing" }))
+		s.run(atOnce(1))
+		s.create(ctx, newTurn("first"))
+		got, t := s.verdicts(ctx, "first")
+		Expect(got).To(Equal([]string{"relevant Error"}))
+		Expect(t.Status.Evaluations[0].Reason).To(ContainSubstring("missing"))
+		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "no judge was asked")
+	}, SpecTimeout(patience))
+
+	It("are not judged once the Agent no longer evaluates", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckJudges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		m := s.run(atOnce(1))
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1) // the only slot is in use
+		s.create(ctx, newTurn("waiting"))
+		s.reaches(ctx, "waiting", v1alpha1.TurnReasonCompleted)
+		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Evaluation = nil })
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
+		m.isSkipped(ctx, task.NotEnabled, 1)
+		Expect(s.turn(ctx, "waiting").Status.Evaluations).To(BeEmpty())
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3), "no judge was asked about the second answer")
+	}, SpecTimeout(patience))
+
+	It("do not keep a Turn beyond its TTL", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckJudges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		m := s.run(atOnce(1))
+		s.create(ctx, newTurn("first"))
+		s.inFlight(ctx, 1)
+		change(ctx, s, "first", &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Spec.TTLSecondsAfterFinished = new(int32(0)) })
+		Eventually(m.journals).WithArguments(ctx).WithContext(ctx).Should(BeEmpty())
+		s.inFlight(ctx, 0)
+		Expect(apierrors.IsNotFound(apiClient.Get(ctx, s.key("first"), &v1alpha1.Turn{}))).To(BeTrue())
+	}, SpecTimeout(patience))
 
 	It("of a Turn that is deleted meanwhile are not judged to the end", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckJudges)

@@ -3,7 +3,6 @@ package judge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -35,10 +34,6 @@ func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 	why := errors.New("there is no model to ask")
 	for i := range a.Chain {
 		c := &a.Chain[i]
-		if c.Unusable {
-			why = fmt.Errorf("model %s/%s cannot be used", c.ProviderName, c.Model)
-			continue
-		}
 		e.Provider, e.Model = c.ProviderName, c.Model
 		score, reason, err := e.verdict(ctx, c)
 		if err == nil {

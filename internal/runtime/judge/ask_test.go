@@ -168,9 +168,11 @@ func TestAskNobody(t *testing.T) {
 	if diff := cmp.Diff(want, (&judge.Asker{}).Ask(t.Context(), relevance(), subject("x"))); diff != "" {
 		t.Errorf("without models: -want +got:\n%s", diff)
 	}
-	c := candidate("first", nil)
+	c := candidate("first", &script{answers: []any{&model.Error{
+		Kind: model.Unusable, Unsent: true, Message: `provider "main": the ModelProvider does not exist`,
+	}}})
 	c.Unusable = true
-	want.Reason = "model main/first cannot be used"
+	want.Provider, want.Model, want.Reason = "main", "first", `provider "main": the ModelProvider does not exist`
 	if diff := cmp.Diff(want, (&judge.Asker{Chain: []loop.Candidate{c}}).Ask(t.Context(), relevance(), subject("x"))); diff != "" {
 		t.Errorf("with an unusable model: -want +got:\n%s", diff)
 	}
