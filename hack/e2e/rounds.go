@@ -152,7 +152,7 @@ func (t *test) checkHandedBack(ctx context.Context, r *result) error {
 			continue
 		}
 		r.HandedBack++
-		if turn.BoundTo() != "" || !strings.Contains(message(turn), "waits for an executor") {
+		if turn.BoundTo() != "" || turn.StateReason() != v1alpha1.TurnReasonPending {
 			r.fail("Turn %s is bound to %q with the message %q when no executor is left, want it handed back", turn.Name,
 				turn.BoundTo(), message(turn))
 		}
