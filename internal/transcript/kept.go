@@ -96,7 +96,7 @@ var kept = map[journal.Kind]rule{
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
 		"Turn":    fields{"Name": aName, "Namespace": aName, "Mode": aWord, "Depth": aNumber},
 		"Tools":   tools, "Provider": aName, "Model": aName, "Now": aTime,
-	}},
+	}, "settings": fields{"hideCitations": aSwitch, "appendCitations": aSwitch, "web": aSwitch}},
 	journal.PromptRendered: with(revision, fields{
 		"renderHash": aDigest, "variables": each{aName},
 	}),

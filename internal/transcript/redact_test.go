@@ -38,8 +38,9 @@ func payloads() map[journal.Kind]any {
 			Budget    string   `json:"budget"`
 		}{},
 		journal.PreparationInput: &struct {
-			Input prepare.Input `json:"input"`
-			Zone  string        `json:"zone"`
+			Input    prepare.Input `json:"input"`
+			Zone     string        `json:"zone"`
+			Settings turn.Settings `json:"settings"`
 		}{},
 		journal.PromptRendered: &struct {
 			prepare.Revision

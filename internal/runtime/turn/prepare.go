@@ -108,7 +108,7 @@ func (r *run) ensureInput(ctx context.Context) error {
 		if in.Turn.Facts, err = r.facts(ctx, in.Turn); err != nil {
 			return err
 		}
-		r.pending = append(r.pending, journal.Record{Kind: journal.PreparationInput, Payload: freeze(in, number, r.history, r.judges())})
+		r.pending = append(r.pending, journal.Record{Kind: journal.PreparationInput, Payload: r.freeze(in, number)})
 	}
 	r.input, r.number = &in, number
 	return nil
@@ -125,6 +125,8 @@ type frozen struct {
 	History *history `json:"history,omitempty"`
 	// Judges are the judges that evaluate the answer. They are those of the profile that the prompt is made of.
 	Judges []judge.Judge `json:"judges,omitempty"`
+	// Settings are for replays only. They are nil in journals of older versions.
+	Settings *Settings `json:"settings,omitempty"`
 	// info is the part of Input that is still needed after Input was dropped. Until then it is nil.
 	info *sessionInfo
 	// policies are the output policies after Input was dropped.
@@ -167,11 +169,16 @@ func (f *frozen) UnmarshalJSON(data []byte) error {
 }
 
 // freeze returns the payload for an input, without the history that the journal of the Session keeps.
-func freeze(in prepare.Input, number int64, h *history, judges []judge.Judge) frozen {
-	if h != nil {
+func (r *run) freeze(in prepare.Input, number int64) frozen {
+	if r.history != nil {
 		in.Turn.History, in.Turn.Summary = nil, ""
 	}
-	return frozen{Input: &in, Zone: in.Now.Location().String(), Number: number, History: h, Judges: judges}
+	return frozen{
+		Input: &in, Zone: in.Now.Location().String(), Number: number, History: r.history, Judges: r.judges(),
+		Settings: &Settings{
+			Output: r.in.Output, HideCitations: !r.in.ShowCitations, AppendCitations: r.in.AppendCitations, Web: !r.in.Policy.NoWeb,
+		},
+	}
 }
 
 // made returns the part of a frozen input that is still needed after all messages were made.

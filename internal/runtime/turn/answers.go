@@ -1,0 +1,179 @@
+package turn
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
+)
+
+const (
+	// maxUnanswered is the number of calls without a recorded result that Answers lists. More are counted only.
+	maxUnanswered = 20
+	// maxListedArguments bounds the arguments of such a call, in characters.
+	maxListedArguments = 300
+	// maxRecordedOutput bounds the output of a tool that is read from the journal, in bytes. The journal keeps no longer
+	// one.
+	maxRecordedOutput = 32 << 20
+)
+
+// Answers answers the calls of a replay from a Recording. It never calls a tool. It is safe for concurrent use.
+//
+// A call is answered if the recorded Turn made the same call: the same tool with the same arguments, whatever the order
+// of their fields. If the recorded Turn made it several times, the results are given in their order, and then the last
+// one again. Any other call fails, and the error tells the model that the call was not made.
+type Answers struct {
+	recording *Recording
+
+	mu sync.Mutex
+	// given counts the answers by call.
+	given   map[string]int
+	summary AnswerSummary
+}
+
+// AnswerSummary says how the calls of a replay were answered.
+type AnswerSummary struct {
+	// Recorded is the number of calls that were answered from the journal.
+	Recorded int `json:"recorded"`
+	// NotMade is the number of calls without a recorded result. They were not made.
+	NotMade int `json:"notMade"`
+	// Unanswered are the first of these calls, at most 20.
+	Unanswered []UnansweredCall `json:"unanswered,omitempty"`
+}
+
+// UnansweredCall is a call without a recorded result.
+type UnansweredCall struct {
+	Name string `json:"name"`
+	// Arguments are on one line, at most 300 characters.
+	Arguments string `json:"arguments"`
+}
+
+// Answers returns new answers to the calls of one replay.
+func (r *Recording) Answers() *Answers { return &Answers{recording: r, given: map[string]int{}} }
+
+// Summary says how the calls were answered until now.
+func (a *Answers) Summary() AnswerSummary {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.summary
+}
+
+// Tools returns the tools of the recorded Turn. They answer from the journal and require no approval, because no call
+// is made.
+func (a *Answers) Tools() []tool.Tool {
+	all := make([]tool.Tool, 0, len(a.recording.Tools))
+	for _, t := range a.recording.Tools {
+		name := t.Name
+		t.RequiresApproval, t.RetryOnTimeout, t.Timeout, t.Trusted = false, false, 0, false
+		t.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) { return a.answer(ctx, name, c.Arguments) })
+		all = append(all, t)
+	}
+	return all
+}
+
+// answer answers a call.
+func (a *Answers) answer(ctx context.Context, name string, arguments json.RawMessage) (tool.Result, error) {
+	c := a.next(name, arguments)
+	switch {
+	case c == nil:
+		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf(
+			"the call of %q was not made, because this is a replay, and the recorded turn has no result of such a call: "+
+				"answer from the information you have", name)}
+	case c.Denied:
+		return tool.Result{}, &tool.Error{
+			Class: tool.Denied, Message: "this call was not approved: continue without it, and do not request it again",
+		}
+	}
+	return c.result(ctx, a.recording)
+}
+
+// next returns the recorded call that answers a call, or nil if there is none.
+func (a *Answers) next(name string, arguments json.RawMessage) *RecordedCall {
+	key := callSignature(name, arguments)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var found *RecordedCall
+	seen := 0
+	for i := range a.recording.Calls {
+		c := &a.recording.Calls[i]
+		if c.Name != name || callSignature(name, c.Arguments) != key {
+			continue
+		}
+		if found = c; seen == a.given[key] {
+			break
+		}
+		seen++
+	}
+	if found != nil {
+		a.given[key]++
+		a.summary.Recorded++
+		return found
+	}
+	a.summary.NotMade++
+	if len(a.summary.Unanswered) < maxUnanswered {
+		kept, _ := untrusted.Cap(untrusted.Line(string(arguments)), maxListedArguments)
+		a.summary.Unanswered = append(a.summary.Unanswered, UnansweredCall{Name: clean(name, maxCallName), Arguments: kept})
+	}
+	return nil
+}
+
+// callSignature identifies calls of the same tool with the same arguments.
+func callSignature(name string, arguments json.RawMessage) string {
+	data, err := canonical.JSON(arguments)
+	if err != nil {
+		data = arguments
+	}
+	return name + "\x00" + string(data)
+}
+
+// result returns the recorded result of a call, as its tool gave it.
+func (c *RecordedCall) result(ctx context.Context, of *Recording) (tool.Result, error) {
+	if c.end.Outcome == loop.Failed {
+		return tool.Result{}, c.failure(of.nonce)
+	}
+	if c.end.EndsTurn {
+		return tool.Result{Content: c.end.Text}, nil
+	}
+	if c.end.Artifact == "" {
+		return tool.Result{Content: unfenced(c.end.Content, of.nonce)}, nil
+	}
+	data, err := of.artifact(ctx, c.end.Artifact, maxRecordedOutput)
+	if err != nil {
+		return tool.Result{}, &tool.Error{
+			Class: tool.Unavailable, Message: "the recorded result of this call can no longer be read", Err: err,
+		}
+	}
+	return tool.Result{Content: string(data)}, nil
+}
+
+// failure returns the recorded error of a call.
+func (c *RecordedCall) failure(nonce string) *tool.Error {
+	_, text, _ := strings.Cut(c.end.Content, fmt.Sprintf("error (%s): ", c.end.Class))
+	message, said, described := strings.Cut(text, "\n")
+	e := &tool.Error{Class: c.end.Class, Message: message}
+	if described {
+		e.RemoteMessage = unfenced(said, nonce)
+	}
+	return e
+}
+
+// unfenced returns the output of a tool without the fence in which the model received it. A content without this fence
+// is returned unchanged. The fence of the replay has another code.
+func unfenced(content, nonce string) string {
+	_, body, found := strings.Cut(content, "<tool-output "+nonce+">")
+	if !found || nonce == "" {
+		return content
+	}
+	_, body, found = strings.Cut(body, "\n") // after the notice
+	body, closed := strings.CutSuffix(body, "\n</tool-output "+nonce+">")
+	if !found || !closed {
+		return content
+	}
+	return body
+}

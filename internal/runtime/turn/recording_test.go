@@ -1,0 +1,181 @@
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// The entries of a journal that an older version wrote: it has neither the beginning of the run nor the settings.
+const (
+	recordedInput = `{"input":{"Agent":{"Name":"helper"},"Profile":{"Name":"support","Identity":{}},` +
+		`"Turn":{"Name":"first","Namespace":"desk","Message":"Hello"},"Now":"2026-06-11T15:04:05Z"},"zone":"UTC"}`
+	recordedPrompt = `{"provider":"p","model":"m","messages":[{"role":"user","content":"Hello"}],"report":{}}`
+	recordedEnd    = `{"stop":"Completed","message":"the model answered","text":"Hi."}`
+)
+
+// entriesOf returns the entries of a journal, given as kind and payload.
+func entriesOf(all ...string) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for i := 0; i < len(all); i += 2 {
+			e := journal.Entry{
+				Seq: int64(i/2 + 1), Epoch: 1, Kind: journal.Kind(all[i]), Version: 1, Time: at, Payload: json.RawMessage(all[i+1]),
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func noArtifact(context.Context, string, int64) ([]byte, error) { return nil, journal.ErrNoArtifact }
+
+func TestReadRecordingOfOlderVersion(t *testing.T) {
+	r, err := turn.ReadRecording(t.Context(), entriesOf("preparation.input", recordedInput, "prepared", recordedPrompt,
+		"finalized", recordedEnd), noArtifact)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Namespace != "desk" || r.Name != "first" || r.Agent != "helper" || r.Settings != nil || len(r.Tools) != 0 || !r.Answered() ||
+		r.Subject.Answer != "Hi." || !r.Began.Equal(at) {
+		t.Errorf("the recording is %+v", r)
+	}
+}
+
+// TestReadRecordingRefuses checks that a Turn that cannot be replayed is told apart from a journal that cannot be read.
+func TestReadRecordingRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		entries []string
+		want    string
+		refused bool
+	}{
+		"empty":         {nil, "its journal is empty", true},
+		"before input":  {[]string{"run.started", `{"name":"first"}`}, "the journal ends before the Turn made a prompt", true},
+		"before prompt": {[]string{"preparation.input", recordedInput}, "the journal ends before the Turn made a prompt", true},
+		"only prepared": {[]string{"prepared", recordedPrompt, "finalized", `{"stop":"Prepared"}`}, "capstan render --diff", true},
+		"not prepared": {
+			[]string{"run.started", `{"name":"first"}`, "finalized", `{"stop":"Cancelled","message":"it was"}`},
+			"the Turn ended before it made a prompt (Cancelled: it was)", true,
+		},
+		"lost history": {
+			[]string{
+				"preparation.input", strings.Replace(recordedInput, `"zone"`, `"history":{"sessionUID":"s"},"zone"`, 1),
+				"prepared", strings.Replace(recordedPrompt, `"report"`, `"history":{"sessionUID":"s","messages":2},"report"`, 1),
+			}, "the history of its Session is gone", true,
+		},
+		"too large": {[]string{"some.new.kind", fmt.Sprintf(`"%s"`, strings.Repeat("x", turn.MaxRecordingBytes))}, "more than 64 MiB", true},
+		"damaged":   {[]string{"preparation.input", `[]`}, `failed to read entry 1 ("preparation.input")`, false},
+		"redacted": {
+			[]string{"preparation.input", `{"input":{"redacted":true,"bytes":7},"zone":"UTC"}`, "prepared", `{"redacted":true}`},
+			`failed to read entry 2 ("prepared"): the prompt has no messages`, false,
+		},
+		"lost answer": {
+			[]string{
+				"preparation.input", recordedInput, "prepared", recordedPrompt,
+				"finalized", `{"stop":"Completed","answer":{"name":"answer.txt","sha256":"ab"}}`,
+			}, "failed to read the answer", false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := turn.ReadRecording(t.Context(), entriesOf(tc.entries...), noArtifact)
+			_, refused := errors.AsType[*turn.NotReplayableError](err)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || refused != tc.refused {
+				t.Errorf("error %v, refused %t, want %q and %t", err, refused, tc.want, tc.refused)
+			}
+		})
+	}
+	newer := func(yield func(journal.Entry, error) bool) { yield(journal.Entry{Seq: 1, Version: journal.PayloadVersion + 1}, nil) }
+	if _, err := turn.ReadRecording(t.Context(), newer, noArtifact); !errors.Is(err, journal.ErrNewer) {
+		t.Errorf("error %v of a newer journal", err)
+	}
+}
+
+// called returns the entries of a call: its intent and its end.
+func called(step int, id, name, arguments, end string) []string {
+	return []string{
+		"tool.intended", fmt.Sprintf(`{"step":%d,"callID":%q,"name":%q,"arguments":%s,"attempt":1}`, step, id, name, arguments),
+		"tool.finished", fmt.Sprintf(`{"step":%d,"callID":%q,"name":%q,%s}`, step, id, name, end),
+	}
+}
+
+// TestAnswers answers calls by the tool and the arguments, and never by their order alone.
+func TestAnswers(t *testing.T) {
+	fence := func(body string) string {
+		return fmt.Sprintf("%q", "<tool-output N0NCE> Text up to the closing tag.\n"+body+"\n</tool-output N0NCE>")
+	}
+	all := []string{
+		"preparation.input", recordedInput,
+		"tools.exposed", `{"nonce":"N0NCE","effectsDeclared":true,"tools":[{"name":"get","effect":"ReadOnly","requiresApproval":true,` +
+			`"timeout":1},{"name":"close"},{"name":"end"}]}`,
+		"prepared", recordedPrompt,
+	}
+	all = append(all, called(0, "context-pack-1", "get", `{"q":1}`, `"outcome":"Succeeded","content":"a fact"`)...)
+	all = append(all, called(1, "a", "get", `{"q":1,"r":[2]}`, `"outcome":"Succeeded","content":`+fence("first\nline"))...)
+	all = append(all, called(2, "a", "get", `{"r":[2],"q":1}`, `"outcome":"Succeeded","content":`+fence("second"))...)
+	all = append(all, called(3, "a", "get", `{"q":1.0,"r":[2]}`, `"outcome":"Unknown","content":"?"`)...)
+	all = append(all, called(4, "a", "get", `{"q":"long"}`, `"outcome":"Succeeded","artifact":"sum","content":"short"`)...)
+	all = append(all, called(5, "a", "get", `{"q":"gone"}`, `"outcome":"Succeeded","artifact":"none","content":"short"`)...)
+	all = append(all, called(6, "a", "get", `{"q":"bad"}`, `"outcome":"Failed","class":"timeout","content":`+
+		strings.Replace(fence("it says"), `"`, `"error (timeout): too late\n`, 1))...)
+	all = append(all, called(7, "a", "end", `{}`, `"outcome":"Succeeded","endsTurn":true,"text":"the answer","content":"x"`)...)
+	all = append(all,
+		"approval.requested", `{"request":"r","step":8,"callID":"a","name":"close","arguments":{"id":"1"}}`,
+		"approval.decided", `{"request":"r","step":8,"callID":"a","approved":false}`,
+		"tool.finished", `{"step":8,"callID":"a","name":"close","outcome":"Refused","class":"denied","content":"no"}`,
+		"tool.finished", `{"step":9,"callID":"b","name":"other","outcome":"Refused","class":"unavailable","content":"no"}`)
+	r, err := turn.ReadRecording(t.Context(), entriesOf(all...), func(_ context.Context, sum string, _ int64) ([]byte, error) {
+		if sum == "sum" {
+			return []byte("the whole output"), nil
+		}
+		return nil, journal.ErrNoArtifact
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := r.Answers()
+	tools := map[string]tool.Tool{}
+	for _, one := range answers.Tools() {
+		tools[one.Name] = one
+	}
+	if one := tools["get"]; one.RequiresApproval || one.Timeout != 0 || one.Effect != tool.ReadOnly {
+		t.Errorf("the tool is %+v, want it to require no approval", one)
+	}
+	for i, tc := range []struct{ name, arguments, want string }{
+		{"get", `{"q":1,"r":[2]}`, "first\nline"},
+		{"get", `{ "r" : [2], "q" : 1 }`, "second"},
+		{"get", `{"q":1,"r":[2]}`, "second"},
+		{"get", `{"q":1}`, "unavailable: the call of \"get\" was not made"},
+		{"get", `{"q":1,"r":[3]}`, "unavailable: the call of \"get\" was not made"},
+		{"close", `{"q":1,"r":[2]}`, "unavailable: the call of \"close\" was not made"},
+		{"get", `{"q":"long"}`, "the whole output"},
+		{"get", `{"q":"gone"}`, "unavailable: the recorded result of this call can no longer be read"},
+		{"get", `{"q":"bad"}`, "timeout: too late: it says"},
+		{"end", `{}`, "the answer"},
+		{"close", `{"id":"1"}`, "denied: this call was not approved"},
+	} {
+		result, err := tools[tc.name].Caller.Call(t.Context(), tool.Call{Arguments: json.RawMessage(tc.arguments)})
+		have := result.Content
+		if err != nil {
+			have = string(tool.AsError(err).Class) + ": " + err.Error()
+		}
+		if !strings.HasPrefix(have, tc.want) || err == nil && have != tc.want {
+			t.Errorf("call %d of %s %s: %q, want %q", i, tc.name, tc.arguments, have, tc.want)
+		}
+	}
+	want := turn.AnswerSummary{Recorded: 8, NotMade: 3, Unanswered: []turn.UnansweredCall{
+		{Name: "get", Arguments: `{"q":1}`}, {Name: "get", Arguments: `{"q":1,"r":[3]}`}, {Name: "close", Arguments: `{"q":1,"r":[2]}`},
+	}}
+	if diff := cmp.Diff(want, answers.Summary()); diff != "" {
+		t.Errorf("summary (-want +have):\n%s", diff)
+	}
+}
