@@ -114,11 +114,16 @@ func (s *Source) Manifests(ctx context.Context, paths []string) (*manifest.Set, 
 
 // Find returns a Turn of the manifests with the objects that it refers to.
 func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, error) {
-	p := &Bundle{Set: set, Skills: skills, read: map[configMapKey]*string{}}
-	var err error
-	if p.Turn, err = set.Turn(turn); err != nil {
+	t, err := set.Turn(turn)
+	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
 	}
+	return ForTurn(set, t, skills)
+}
+
+// ForTurn returns a Turn that need not be in the manifests, with the objects that it refers to.
+func ForTurn(set *manifest.Set, t *v1alpha1.Turn, skills []prepare.Skill) (*Bundle, error) {
+	p := &Bundle{Set: set, Turn: t, Skills: skills, read: map[configMapKey]*string{}}
 	if err := p.findAgent(p.Turn.AgentKey(), p.Turn.Namespace); err != nil {
 		return nil, exit.WithCode(exit.Failed, p.problem(kindTurn, p.Turn.Name, "spec.agentRef.name", err.Error()))
 	}
@@ -129,6 +134,22 @@ func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, erro
 		p.Session = p.sessionOf(ref.Name)
 	}
 	return p, p.findTeam()
+}
+
+// ForProfile returns a Turn with a PromptProfile of the manifests only: its Agent is nil.
+func ForProfile(set *manifest.Set, t *v1alpha1.Turn, profile *v1alpha1.PromptProfile, skills []prepare.Skill) *Bundle {
+	return &Bundle{Set: set, Turn: t, Profile: profile, Skills: skills, read: map[configMapKey]*string{}}
+}
+
+// ObjectsOfProfile returns the objects from which the messages of the Turn are made, without an Agent if the bundle has
+// none.
+func (p *Bundle) ObjectsOfProfile() translate.Objects {
+	if p.Agent != nil {
+		return p.Objects()
+	}
+	return translate.Objects{
+		Turn: p.Turn, Profile: p.Profile, ProfileConfigMaps: p.configMaps(p.Profile.Namespace), ManagerSkills: p.Skills,
+	}
 }
 
 // Objects returns the objects from which the messages of the Turn are made.
@@ -242,7 +263,11 @@ func (p *Bundle) Located(message string) error {
 		message = kindAgent + " " + message
 	}
 	kind, rest, _ := strings.Cut(message, " ")
-	name, ok := map[string]string{kindTurn: p.Turn.Name, kindAgent: p.Agent.Name, kindPromptProfile: p.Profile.Name}[kind]
+	named := map[string]string{kindTurn: p.Turn.Name, kindPromptProfile: p.Profile.Name}
+	if p.Agent != nil {
+		named[kindAgent] = p.Agent.Name
+	}
+	name, ok := named[kind]
 	if !ok || !isField(rest) {
 		return errors.New(message)
 	}

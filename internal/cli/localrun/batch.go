@@ -88,10 +88,15 @@ func (b *Batch) Run(p *bundle.Bundle) (*v1alpha1.Turn, *turn.Result, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	return j.toEnd(w)
+}
+
+// toEnd runs a Turn to its end, and returns it with its status.
+func (j *localRun) toEnd(w *localTurn) (*v1alpha1.Turn, *turn.Result, error) {
 	if err := j.drive(w); err != nil {
 		return nil, nil, fmt.Errorf("the Turn has not ended: %w", err)
 	}
-	return t, w.result, nil
+	return w.turn, w.result, nil
 }
 
 // Judge makes a judge evaluate the answer of a Turn that Run has run, given by its UID. i is the index of the judge.
@@ -102,6 +107,11 @@ func (b *Batch) Judge(ctx context.Context, uid string, i int) judge.Evaluation {
 		e.Reason = err.Error()
 		return e
 	}
+	return b.JudgeSubject(ctx, s, i)
+}
+
+// JudgeSubject makes a judge evaluate an answer that Run need not have made. i is the index of the judge.
+func (b *Batch) JudgeSubject(ctx context.Context, s *judge.Subject, i int) judge.Evaluation {
 	return b.askers[i].Ask(ctx, &b.judges[i], s)
 }
 

@@ -143,6 +143,8 @@ type localTurn struct {
 	binding binding
 	engine  *turn.Engine
 	in      turn.Input
+	// redaction removes texts from the Turn.
+	redaction *redact.Turn
 	// begun is when the Turn's time started to run. asked is the value of localRun.asking at that moment.
 	begun time.Time
 	asked time.Duration
@@ -181,7 +183,7 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 	in.Progress = w.note
 	trace := j.traces.Of(t)
 	in.Observer, in.TraceID = trace, trace.TraceID()
-	w.in, w.engine = in, j.engine(ctx, w)
+	w.in, w.engine, w.redaction = in, j.engine(ctx, w), redaction
 	return w, nil
 }
 

@@ -70,11 +70,17 @@ func (r *Options) Compare(ctx context.Context, args []string) error {
 	if err := c.attribute(before, other.Origin); err != nil {
 		return err
 	}
-	if c.messages, err = compareMessages(c.before.Messages, c.after.Messages); err != nil {
+	if err := c.compare(); err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	c.tools = compareTools(c.before.Tools, c.after.Tools)
 	return r.tellDifference(c)
+}
+
+// compare finds the messages and the tools that differ.
+func (c *comparison) compare() (err error) {
+	c.messages, err = compareMessages(c.before.Messages, c.after.Messages)
+	c.tools = compareTools(c.before.Tools, c.after.Tools)
+	return err
 }
 
 // oldState wraps an error that occurred in the old state. Some files of that state may belong to the new one.
@@ -136,5 +142,5 @@ func (r *Options) difference(c *comparison) (string, error) {
 	if r.Output != output.Text {
 		return output.Encode(c.record(), r.Output)
 	}
-	return coloured(r.Env, termsafe.Safe(c.text())), nil
+	return Coloured(r.Env, termsafe.Safe(c.text())), nil
 }

@@ -21,6 +21,13 @@ func (c *comparison) text() string {
 	fmt.Fprintf(&b, "%s: the prompts differ\n", c.turn)
 	fmt.Fprintf(&b, "--- %s: %s\n", c.oldPath, strings.Join(c.fromOther, ", "))
 	fmt.Fprintf(&b, "+++ %s\n", c.newPath)
+	b.WriteString(c.changes())
+	return b.String()
+}
+
+// changes returns the changed messages, and the report.
+func (c *comparison) changes() string {
+	var b strings.Builder
 	for _, m := range c.messages {
 		b.WriteString("\n" + m.heading() + "\n" + hunks(m.Diff))
 	}
@@ -158,9 +165,9 @@ const (
 	colourEnd     = "\x1b[0m"
 )
 
-// coloured adds colours to a diff. It returns the diff unchanged if Out is not a colour terminal or if NO_COLOR is
+// Coloured adds colours to a diff. It returns the diff unchanged if Out is not a colour terminal or if NO_COLOR is
 // set (see no-color.org).
-func coloured(env terminal.Environment, diff string) string {
+func Coloured(env terminal.Environment, diff string) string {
 	noColour, _ := env.LookupEnv("NO_COLOR")
 	if !env.OutIsTerminal || noColour != "" || env.Dumb() {
 		return diff

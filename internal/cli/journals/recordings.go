@@ -1,0 +1,238 @@
+package journals
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// TurnName identifies a recorded Turn.
+type TurnName struct {
+	Namespace, Name string
+	// UID selects one of several Turns of the same name in a folder. It is empty in a cluster.
+	UID string
+}
+
+// String returns NAMESPACE/NAME.
+func (t TurnName) String() string { return t.Namespace + "/" + t.Name }
+
+// Recordings reads recorded Turns, from a folder or from a cluster. It is safe for concurrent use.
+type Recordings struct {
+	source *Source
+	// Namespace is the namespace of Turns that do not name one.
+	Namespace string
+	// folder has the journals of --data-dir. It is nil for a cluster.
+	folder *sqlite.Reader
+}
+
+// Recordings opens the journals. The caller must close them.
+func (j *Source) Recordings(ctx context.Context) (*Recordings, error) {
+	r := &Recordings{source: j, Namespace: j.Namespace}
+	var err error
+	switch {
+	case j.DataDir != "":
+		r.Namespace = cmp.Or(r.Namespace, "default")
+		r.folder, err = openFolder(ctx, j.DataDir)
+		return r, err
+	case j.UID != "":
+		return nil, exit.WithCode(exit.Usage, errors.New("--uid requires --data-dir: in a cluster, the name identifies the Turn"))
+	case j.Cluster.Server != "" && j.Cluster.Token != "": // this needs no kubeconfig
+		r.Namespace = cmp.Or(r.Namespace, "default")
+	default:
+		if _, r.Namespace, err = j.Cluster.Config(r.Namespace); err != nil {
+			err = exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+		}
+	}
+	return r, err
+}
+
+// Close closes the journals.
+func (r *Recordings) Close() error {
+	if r.folder == nil {
+		return nil
+	}
+	return r.folder.Close()
+}
+
+// Find returns the Turn with a name, given as NAME or NAMESPACE/NAME. In a folder, it is the one of --uid, or else the
+// newest one of the name.
+func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
+	namespace, name, err := cluster.SplitName(name, r.source.Namespace)
+	if err != nil {
+		return TurnName{}, err
+	}
+	namespace = cmp.Or(namespace, r.Namespace)
+	if r.folder == nil {
+		return TurnName{Namespace: namespace, Name: name}, nil
+	}
+	t, err := choose(ctx, r.source.Env, r.folder, r.source.DataDir, namespace, name, r.source.UID)
+	if err != nil {
+		return TurnName{}, exit.WithCode(exit.Failed, err)
+	}
+	return TurnName{t.namespace, t.name, t.uid}, nil
+}
+
+// Newest returns the newest Turns of an Agent that have ended, newest first, at most most. agent is the name of the
+// Agent, in the namespace of the Turns. Turns of the Agent of another namespace do not count.
+func (r *Recordings) Newest(ctx context.Context, agent string, most int) ([]TurnName, error) {
+	if r.folder != nil {
+		return r.newestOfFolder(ctx, agent, most)
+	}
+	return r.source.Cluster.newest(ctx, r.Namespace, agent, most)
+}
+
+func (r *Recordings) newestOfFolder(ctx context.Context, agent string, most int) ([]TurnName, error) {
+	all, err := listLocal(ctx, r.folder)
+	if err != nil {
+		return nil, exit.WithCode(exit.Failed, err)
+	}
+	var found []TurnName
+	for _, t := range all {
+		if t.namespace != r.Namespace || len(found) == most {
+			continue
+		}
+		of, ended, err := r.agentOf(ctx, t.uid)
+		if err != nil {
+			return nil, exit.WithCode(exit.Failed, err)
+		}
+		if of == agent && ended {
+			found = append(found, TurnName{t.namespace, t.name, t.uid})
+		}
+	}
+	return found, nil
+}
+
+// agentOf returns the Agent of a journal, and whether its Turn has ended. A damaged journal has no Agent, so that it
+// does not hide the others.
+func (r *Recordings) agentOf(ctx context.Context, uid string) (agent string, ended bool, err error) {
+	last, err := r.folder.Last(ctx, uid)
+	if err != nil {
+		return "", false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+	}
+	for e, err := range r.folder.Read(ctx, uid, max(0, last-1)) {
+		if err != nil {
+			return "", false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		ended = e.Kind == journal.Finalized
+	}
+	if !ended {
+		return "", false, nil
+	}
+	for e, err := range r.folder.Read(ctx, uid, 0) {
+		if err != nil {
+			return "", false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		if agent = agentIn(ctx, r.folder, uid, e); agent != "" {
+			break
+		}
+	}
+	return agent, true, ctx.Err()
+}
+
+// agentIn returns the name of the Agent that an entry names, or an empty text.
+func agentIn(ctx context.Context, j journal.Journal, uid string, e journal.Entry) string {
+	var said struct {
+		Agent string `json:"agent"`
+		Input struct{ Agent struct{ Name string } }
+	}
+	if e.Kind != journal.RunStarted && e.Kind != journal.PreparationInput || journal.LoadPayload(ctx, j, uid, &e) != nil ||
+		json.Unmarshal(e.Payload, &said) != nil {
+		return ""
+	}
+	return cmp.Or(said.Agent, said.Input.Agent.Name)
+}
+
+// pageOfTurns is the number of Turns that one request lists.
+const pageOfTurns = 500
+
+// newest lists the Turns of a cluster.
+func (c *ClusterFlags) newest(ctx context.Context, namespace, agent string, most int) ([]TurnName, error) {
+	config, namespace, err := c.Config(namespace)
+	if err != nil {
+		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+	}
+	api, err := cluster.NewClient(c.Identity(config))
+	if err != nil {
+		return nil, exit.WithCode(exit.Failed, err)
+	}
+	type ended struct {
+		name string
+		at   time.Time
+	}
+	var all []ended
+	for page := ""; ; {
+		var list v1alpha1.TurnList
+		if err := api.List(ctx, &list, client.InNamespace(namespace), client.Limit(pageOfTurns), client.Continue(page)); err != nil {
+			return nil, exit.WithCode(exit.Failed, fmt.Errorf("failed to list the Turns of namespace %q: %w", namespace, err))
+		}
+		for i := range list.Items {
+			t := &list.Items[i]
+			if t.AgentKey() == (client.ObjectKey{Namespace: namespace, Name: agent}) && t.IsFinished() {
+				all = append(all, ended{t.Name, t.CreationTimestamp.Time})
+			}
+		}
+		slices.SortFunc(all, func(a, b ended) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(a.name, b.name)) })
+		all = all[:min(len(all), most)]
+		if page = list.Continue; page == "" {
+			break
+		}
+	}
+	var found []TurnName
+	for _, t := range all {
+		found = append(found, TurnName{Namespace: namespace, Name: t.name})
+	}
+	return found, nil
+}
+
+// Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed.
+func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, error) {
+	var from reader = &local{store: r.folder, uid: t.UID}
+	if r.folder == nil {
+		remote, err := r.source.Cluster.Open(ctx, r.source.Env, t.Namespace, t.Name)
+		if err != nil {
+			return nil, err
+		}
+		from = remote
+	}
+	artifact := func(ctx context.Context, sha256 string, most int64) ([]byte, error) { return readAll(ctx, from, sha256, most) }
+	recording, err := turn.ReadRecording(ctx, from.Entries(ctx, readapi.Query{}), artifact)
+	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
+		return nil, refused
+	}
+	if err != nil {
+		return nil, exit.WithCode(exit.Failed, Explain(err))
+	}
+	return recording, nil
+}
+
+// readAll reads an artifact of at most most bytes.
+func readAll(ctx context.Context, from reader, sha256 string, most int64) (data []byte, err error) {
+	body, err := from.Artifact(ctx, sha256)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, body.Close()) }()
+	var all bytes.Buffer
+	n, err := io.Copy(&all, io.LimitReader(body, most+1))
+	if err == nil && n > most {
+		err = fmt.Errorf("the artifact has more than %d bytes", most)
+	}
+	return all.Bytes(), err
+}
+

@@ -1,0 +1,65 @@
+package render
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// Difference is the difference between two prompts of the same request.
+type Difference struct{ of comparison }
+
+// Compare compares two prompts.
+func Compare(before, after *prepare.Prepared) (*Difference, error) {
+	d := &Difference{comparison{before: before, after: after}}
+	return d, d.of.compare()
+}
+
+// Differs reports whether the model receives anything else than before.
+func (d *Difference) Differs() bool { return d.of.differs() }
+
+// Text returns the changed messages and the report of the prompt for people, as capstan render --diff prints them. It
+// has no control characters.
+func (d *Difference) Text() string { return termsafe.Safe(strings.TrimPrefix(d.of.changes(), "\n")) }
+
+// Record returns the difference in the form of capstan render --diff -o json.
+func (d *Difference) Record() any { return d.of.record() }
+
+// Messages returns the names of the messages that differ, each once, and "tools" if the tools differ.
+func (d *Difference) Messages() []string {
+	var names []string
+	for _, m := range d.of.messages {
+		if !slices.Contains(names, m.Name) {
+			names = append(names, m.Name)
+		}
+	}
+	if len(d.of.tools) > 0 {
+		names = append(names, "tools")
+	}
+	return names
+}
+
+// Hunks returns the changed messages and tools without their positions and sizes: prompts of several Turns that change
+// in the same way have the same hunks.
+func (d *Difference) Hunks() string {
+	var b strings.Builder
+	for _, m := range d.of.messages {
+		b.WriteString(m.Name + " " + strings.ToLower(string(m.Change)) + "\n" + hunks(m.Diff))
+	}
+	if text := d.of.toolsText(); text != "" {
+		b.WriteString("tools " + text + "\n")
+	}
+	return termsafe.Safe(place.ReplaceAllString(b.String(), "@@"))
+}
+
+// place matches the line of a unified diff that says where a change is.
+var place = regexp.MustCompile(`(?m)^@@ -\d+(,\d+)? \+\d+(,\d+)? @@$`)
+
+// Unified returns a unified diff of two texts, or an empty text if they are equal. name is in its first lines.
+func Unified(name, before, after string) (string, error) { return unified(name, before, after) }
+
+// HunksOf returns a unified diff without the lines that name the texts.
+func HunksOf(diff string) string { return hunks(diff) }

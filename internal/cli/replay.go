@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/replay"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+)
+
+const replayHelp = `replay prepares a recorded Turn again with other manifests, asks the model, and shows what changes: the prompt,
+the answer, the tokens and the cost.
+
+It never calls a tool. A call of the model is answered from the journal if the recorded Turn made the same call:
+the same tool with the same arguments. Any other call is not made. The model learns that, and replay lists it.
+
+The request, the time, the history, the facts and the tools stay as they were recorded. -f names the manifests with
+the change, for example one PromptProfile, and --manifests the others. To ask a model, replay needs the Agent,
+its ModelProviders and their Secrets; with --prompt-only it needs none of them. An Agent that is not in the
+manifests stays as it was recorded.
+
+The journal is that of a Turn in a cluster or, with --data-dir, of capstan run. In a cluster, replay requires the
+rights of capstan logs. Nothing is written to the journal or to the cluster.
+
+Exit codes:
+  0    the Turn was replayed, or with --prompt-only prepared
+  1    it could not be replayed, or the replay ended without an answer
+  2    the flags are wrong, or manifests cannot be read or are invalid
+  130  interrupted`
+
+const replayExamples = `  # keep a Turn to replay, with the fake model and its tools in other terminals
+  go run ./test/fakemodel --listen 127.0.0.1:8089 --rules test/fakemodel/rules.yaml
+  go run ./test/toolserver --listen 127.0.0.1:8090
+  capstan run -f examples/backtest/manifests --turn triage-printer --data-dir data
+
+  # replay it with another PromptProfile
+  capstan replay triage-printer --data-dir data -f examples/backtest/new-profile.yaml --manifests examples/backtest/manifests
+
+  # only compare the prompts
+  capstan replay triage-printer --data-dir data -f examples/backtest/new-profile.yaml --prompt-only
+
+  # replay a Turn of a cluster with another model
+  capstan replay open-loops -n helpdesk --manifests prompts/ --model demo:demo-large`
+
+func newReplay(env terminal.Environment) *cobra.Command {
+	o := &replay.Options{Flags: replay.Flags{Env: env}, Source: journals.Source{Env: env}, Output: output.Text}
+	cmd := &cobra.Command{
+		Use:   "replay TURN -f PATH... [--manifests PATH...]",
+		Short: "Prepare a recorded Turn again with another prompt or model, and compare the answers",
+		Long:  replayHelp, Example: replayExamples, Args: oneTurn,
+		RunE: func(cmd *cobra.Command, args []string) error { return o.Run(cmd.Context(), args[0]) },
+	}
+	addSourceOfTurns(cmd, &o.Source)
+	cmd.ValidArgsFunction = completeTurns(o.Source.TurnNames)
+	addStateFlags(cmd, &o.Flags)
+	f := cmd.Flags()
+	f.StringVar(&o.Source.UID, "uid", "", "with --data-dir: UID of the Turn if several have the same name; default: the newest")
+	f.BoolVar(&o.PromptOnly, "prompt-only", false, "compare only the prompts, and ask no model")
+	f.BoolVarP(&o.Quiet, "quiet", "q", false, "do not show the current activity")
+	f.VarP(textOrJSON{formatValue{&o.Output}}, "output", "o", "output format")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// addSourceOfTurns adds the flags of commands that replay Turns, which say where the journals are.
+func addSourceOfTurns(cmd *cobra.Command, j *journals.Source) {
+	f := cmd.Flags()
+	f.StringVarP(&j.Namespace, "namespace", "n", "",
+		"namespace of the Turn, and of objects that do not name one; default: the namespace of the kubeconfig's context, or else default")
+	f.StringVar(&j.DataDir, "data-dir", "", "read journals that capstan run keeps in this folder, instead of those in a cluster")
+	addClusterFlags(f, &j.Cluster)
+	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
+	for _, flag := range clusterFlagNames {
+		cmd.MarkFlagsMutuallyExclusive("data-dir", flag)
+	}
+}
+
+// addStateFlags adds the flags of commands that replay Turns, which say what changes.
+func addStateFlags(cmd *cobra.Command, s *replay.Flags) {
+	f := cmd.Flags()
+	f.StringArrayVarP(&s.Files, "filename", "f", nil, "`PATH` of a file or directory of the changed manifests, or -; may be repeated")
+	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil,
+		"`PATH` of a file or directory of the other manifests, which those of -f replace; may be repeated")
+	f.StringVar(&s.Profile, "profile", "", "PromptProfile to use; default: the only one of -f, or else that of the Agent")
+	f.StringVar(&s.Model, "model", "", "model to ask, as MODEL or PROVIDER:MODEL; default: the models of the Agent")
+	f.StringArrayVar(&s.EnvSecrets, "env-secret", nil,
+		"set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")
+	f.StringVar(&s.SkillsFile, "skills-file", "",
+		"`PATH` of a YAML file of skills that every Agent may load; default: those that were recorded")
+	for _, flag := range []string{"profile", "model", "env-secret"} {
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
+	}
+	cobra.CheckErr(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
+	cobra.CheckErr(cmd.MarkFlagFilename("manifests", "yaml", "yml", "json"))
+	cobra.CheckErr(cmd.MarkFlagFilename("skills-file", "yaml", "yml"))
+}

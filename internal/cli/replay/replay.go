@@ -1,0 +1,293 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/render"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// Options holds the flags of capstan replay.
+type Options struct {
+	Flags
+	// Source says where the journal of the Turn is.
+	Source journals.Source
+	// PromptOnly compares only the prompts, and asks no model.
+	PromptOnly bool
+	// Quiet hides the current activity.
+	Quiet bool
+	// Output is text or json.
+	Output output.Format
+}
+
+// Run replays a Turn, given as NAME or NAMESPACE/NAME, and prints the difference. It returns an error if the Turn cannot
+// be replayed, or if the replay does not end with an answer.
+func (o *Options) Run(ctx context.Context, name string) (err error) {
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	defer context.AfterFunc(watched, release)() // a second signal kills the program
+	recordings, err := o.Source.Recordings(watched)
+	if err != nil {
+		return exit.InterruptedOr(watched, err)
+	}
+	defer func() { err = errors.Join(err, recordings.Close()) }()
+	return exit.InterruptedOr(watched, o.run(watched, recordings, name))
+}
+
+func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name string) error {
+	id, err := recordings.Find(ctx, name)
+	if err != nil {
+		return err
+	}
+	state, err := o.Load(ctx, id.Namespace)
+	if err != nil {
+		return err
+	}
+	recording, err := recordings.Read(ctx, id)
+	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
+		return exit.WithCode(exit.Failed, fmt.Errorf("the Turn %s cannot be replayed: %w", id, refused))
+	}
+	if err != nil {
+		return err
+	}
+	p, err := state.For(recording)
+	if err != nil {
+		return err
+	}
+	c := &comparison{Turn: id.String(), Recorded: recordedSide(recording), recordedAt: recording.Began}
+	after, err := p.Prompt(ctx)
+	if err != nil {
+		return err
+	}
+	if c.prompt, err = render.Compare(recording.Prepared, after); err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	c.Prompt, c.after = c.prompt.Record(), after
+	if o.PromptOnly {
+		return o.print(c)
+	}
+	replay, err := o.replay(ctx, p)
+	if err != nil {
+		return err
+	}
+	if err := c.add(replay, after); err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	if err := o.print(c); err != nil {
+		return err
+	}
+	return verdict(replay)
+}
+
+// verdict returns an error if a replay did not end with an answer.
+func verdict(r *Replay) error {
+	if r.Result.Text != "" && (r.Result.Stop == turn.StopCompleted || r.Result.Stop == turn.StopMaxSteps || r.Result.Stop == turn.StopToolEnded) {
+		return nil
+	}
+	return exit.WithCode(exit.Failed, fmt.Errorf("the replay ended without an answer: %s: %s", r.Result.Stop, r.Result.Message))
+}
+
+// replay asks the models.
+func (o *Options) replay(ctx context.Context, p *Prepared) (r *Replay, err error) {
+	batch, err := p.Batch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, batch.Close(ctx)) }()
+	env := o.Flags.Env
+	if !o.Quiet {
+		if live := env.StartSpinner(); live != nil {
+			defer live.Close()
+			live.Show("replaying " + p.Name)
+		}
+	}
+	if r, err = p.Replay(batch); err != nil { //nolint:contextcheck // because the batch holds its life
+		err = exit.WithCode(exit.Failed, err)
+	}
+	return r, err
+}
+
+// comparison is a recorded Turn and its replay. Its JSON form is the output of capstan replay.
+type comparison struct {
+	Turn string `json:"turn"`
+	// Recorded is the Turn as it was recorded. Replayed is nil if no model was asked.
+	Recorded side  `json:"recorded"`
+	Replayed *side `json:"replayed,omitempty"`
+	// Prompt is the difference of the prompts, as in capstan render --diff.
+	Prompt any `json:"prompt"`
+	// AnswerDiff is a unified diff of the answers. It is empty if they are the same.
+	AnswerDiff string `json:"answerDiff,omitempty"`
+	// Calls says how the calls of the replay were answered. It is nil if no model was asked.
+	Calls *turn.AnswerSummary `json:"calls,omitempty"`
+
+	recordedAt time.Time
+	prompt     *render.Difference
+	after      *prepare.Prepared
+}
+
+// side is one of the two Turns that are compared.
+type side struct {
+	PromptProfile string `json:"promptProfile"`
+	Version       string `json:"version"`
+	Provider      string `json:"provider"`
+	Model         string `json:"model"`
+	// End is the stop reason, or empty if the Turn has not ended. Message explains it.
+	End     turn.Stop `json:"end,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Answer  string    `json:"answer,omitempty"`
+	// Usage and Cost are those of the Turn itself, without its sub-agents. Cost is absent if it is not known.
+	Usage model.Usage    `json:"usage"`
+	Cost  *finalize.Cost `json:"cost,omitempty"`
+	Steps int            `json:"steps"`
+	// ToolCalls is the number of calls.
+	ToolCalls int `json:"toolCalls"`
+}
+
+func sideOf(p *prepare.Prepared, r *turn.Result) side {
+	s := side{
+		PromptProfile: p.Report.Profile.Name, Version: p.Report.Profile.Version, Provider: p.Provider, Model: p.Model,
+	}
+	if r != nil {
+		s.End, s.Message, s.Answer, s.Usage, s.Cost = r.Stop, r.Message, r.Text, r.Record.Usage, r.Record.Cost
+		s.Steps, s.ToolCalls = r.Counts.Steps, r.Counts.ToolCalls
+	}
+	return s
+}
+
+func recordedSide(r *turn.Recording) side { return sideOf(r.Prepared, r.Result) }
+
+// add adds a replay.
+func (c *comparison) add(r *Replay, prepared *prepare.Prepared) (err error) {
+	s := sideOf(prepared, r.Result)
+	if r.Result.Provider != "" { // another model of the chain may have answered
+		s.Provider, s.Model = r.Result.Provider, r.Result.Model
+	}
+	c.Replayed, c.Calls = &s, &r.Calls
+	c.AnswerDiff, err = render.Unified("answer", c.Recorded.Answer, s.Answer)
+	return err
+}
+
+// print prints the comparison.
+func (o *Options) print(c *comparison) error {
+	env := o.Flags.Env
+	if o.Output == output.Text {
+		return env.Print(render.Coloured(env, termsafe.Safe(c.text())))
+	}
+	text, err := output.Encode(c, o.Output)
+	if err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	if env.OutIsTerminal { // the escaped text is JSON, too
+		text = termsafe.Safe(text)
+	}
+	return env.Print(text)
+}
+
+// text returns the comparison for a person. Only lines of a diff start with a space, a plus, a minus, a backslash or an
+// at sign, so no text of the Turn can imitate the other lines.
+func (c *comparison) text() string {
+	var b strings.Builder
+	after := sideOf(c.after, nil)
+	if !c.prompt.Differs() {
+		fmt.Fprintf(&b, "Turn %s: the prompts are the same: promptHash %s\n", c.Turn, c.after.Report.PromptHash)
+	} else {
+		fmt.Fprintf(&b, "Turn %s: the prompts differ\n", c.Turn)
+		fmt.Fprintf(&b, "--- recorded at %s: %s\n", c.recordedAt.Format(time.RFC3339), c.Recorded.title())
+		fmt.Fprintf(&b, "+++ replayed: %s\n\n%s", after.title(), c.prompt.Text())
+	}
+	if c.Replayed == nil {
+		return b.String()
+	}
+	switch {
+	case c.AnswerDiff != "":
+		b.WriteString("\nAnswer\n" + render.HunksOf(c.AnswerDiff))
+	case c.Replayed.Answer == "":
+		b.WriteString("\nNeither Turn has an answer\n")
+	default:
+		b.WriteString("\nThe answers are the same\n")
+	}
+	b.WriteString("\n" + c.table())
+	if c.Calls.NotMade > 0 {
+		fmt.Fprintf(&b, "\nCalls that were not made, because the recorded Turn has no result of them: %d\n", c.Calls.NotMade)
+		for _, u := range c.Calls.Unanswered {
+			fmt.Fprintf(&b, "* %s %s\n", termsafe.Line(u.Name, output.LongestID), termsafe.Line(u.Arguments, maxArguments))
+		}
+	}
+	return b.String()
+}
+
+// maxArguments is the maximum number of characters shown of the arguments of a call.
+const maxArguments = 300
+
+func (s *side) title() string {
+	return fmt.Sprintf("PromptProfile %s %s, model %s:%s", termsafe.Line(s.PromptProfile, output.LongestID),
+		termsafe.Line(s.Version, output.LongestID), termsafe.Line(s.Provider, output.LongestID), termsafe.Line(s.Model, output.LongestID))
+}
+
+// table returns the two Turns side by side.
+func (c *comparison) table() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(name, recorded, replayed string) {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, recorded, replayed) //nolint:errcheck // because a strings.Builder takes all
+	}
+	old, now := &c.Recorded, c.Replayed
+	row("", "RECORDED", "REPLAYED")
+	row("end", old.end(), now.end())
+	row("model", termsafe.Line(old.Provider+":"+old.Model, output.LongestID), termsafe.Line(now.Provider+":"+now.Model, output.LongestID))
+	row("tokens", termsafe.Thousands(old.tokens()), termsafe.Thousands(now.tokens()))
+	row("cost", old.cost(), now.cost())
+	row("steps", fmt.Sprint(old.Steps), fmt.Sprint(now.Steps))
+	row("calls", fmt.Sprint(old.ToolCalls), calls(c.Calls))
+	w.Flush() //nolint:errcheck,gosec // because a strings.Builder takes all
+	return trimmed(b.String())
+}
+
+// trimmed returns lines without spaces at their ends.
+func trimmed(text string) string {
+	var all []string
+	for line := range strings.Lines(text) {
+		all = append(all, strings.TrimRight(line, " \n")+"\n")
+	}
+	return strings.Join(all, "")
+}
+
+func calls(s *turn.AnswerSummary) string {
+	text := fmt.Sprintf("%d from the journal", s.Recorded)
+	if s.NotMade > 0 {
+		text += fmt.Sprintf(", %d not made", s.NotMade)
+	}
+	return text
+}
+
+func (s *side) end() string {
+	if s.End == "" {
+		return "has not ended"
+	}
+	return string(s.End)
+}
+
+func (s *side) tokens() int64 { return s.Usage.InputTokens + s.Usage.OutputTokens }
+
+func (s *side) cost() string {
+	if s.Cost == nil {
+		return "-"
+	}
+	return s.Cost.Amount + " " + s.Cost.Currency
+}
+

@@ -1,0 +1,290 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+)
+
+// secondProfile is another PromptProfile, which changes one line of the prompt.
+const secondProfile = `apiVersion: capstan.dev/v1alpha1
+kind: PromptProfile
+metadata: {name: second}
+spec:
+  id: helpdesk.support
+  version: 2.0.0
+  variables:
+  - {name: product, default: the helpdesk, trust: Trusted}
+  identity: {assistantName: Ada}
+  instructions: Speak about {{ .product }} as version two.
+  overrides: {behavior: Be brief.}
+`
+
+// twoPrompts is a model that closes a ticket. With the second profile, it writes the same arguments in another order,
+// and then asks for a ticket that no recorded Turn has read.
+const twoPrompts = `rules:
+- when: {toolMessages: 0, hasTools: true, systemContains: "version two"}
+  reply: {toolCalls: [{id: c9, name: close_ticket, arguments: '{"note": "a\nb",  "id": "1042"}'}]}
+- when: {toolMessages: 1, hasTools: true, systemContains: "version two"}
+  reply: {toolCalls: [{id: c10, name: get_ticket, arguments: '{"id": "7"}'}]}
+- when: {systemContains: "version two", anyContains: "this is a replay"}
+  reply:
+    text: 'Two. {{ range .Messages }}{{ if eq .Role "tool" }}{{ if contains .Content "Ticket 1042 is closed." }}Closed.{{ end }}{{ end }}{{ end }}'
+- when: {toolMessages: 0, hasTools: true}
+  reply: {toolCalls: [{id: call_1, name: close_ticket, arguments: '{"id": "1042", "note": "a\nb"}'}]}
+- reply: {text: "One."}
+`
+
+// secondFolder returns the folder of the second profile.
+func secondFolder(t *testing.T) string {
+	t.Helper()
+	return files{"profile.yaml": secondProfile}.written(t, nowhere)
+}
+
+type replayed struct {
+	Turn               string
+	Recorded, Replayed struct {
+		PromptProfile, Version, Model, End, Answer string
+		Cost                                       *struct{ Amount, Currency string }
+		Usage                                      struct{ InputTokens int }
+		ToolCalls                                  int
+	}
+	Prompt struct {
+		Differs  bool
+		Messages []struct{ Name, Diff string }
+	}
+	AnswerDiff string
+	Calls      *struct {
+		Recorded, NotMade int
+		Unanswered        []struct{ Name, Arguments string }
+	}
+}
+
+func replayOf(t *testing.T, text string) (r replayed) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return r
+}
+
+// TestReplay replays a Turn that has closed a ticket. The call is answered from the journal, and the ticket is not closed
+// again. A call without a recorded result is not made, and the model learns that.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, twoPrompts)
+	tools := serveTools(t, "")
+	dir, data := withTools(t, tools.url, approved).written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data, "--approve", "all").mustEnd(t, exit.OK)
+	args := []string{"replay", "first", "--data-dir", data, "-f", secondFolder(t), "--manifests", dir}
+
+	got := capstan(t, args...).mustEnd(t, exit.OK)
+	mustSay(t, got.out, "Turn default/first: the prompts differ\n--- recorded at 2026-04-09T", ": PromptProfile support 1.0.0, model demo:small\n",
+		"+++ replayed: PromptProfile second 2.0.0, model demo:small\n", "-Answer questions about the helpdesk.\n",
+		"+Speak about the helpdesk as version two.\n", "\nAnswer\n@@ -1 +1 @@\n-One.\n+Two. Closed.\n",
+		"        RECORDED", "calls   1 ", "1 from the journal, 1 not made\n",
+		"Calls that were not made, because the recorded Turn has no result of them: 1\n* get_ticket {\"id\": \"7\"}\n")
+	r := replayOf(t, capstan(t, append(args, "-o", "json")...).mustEnd(t, exit.OK).out)
+	if !r.Prompt.Differs || r.Recorded.Answer != "One." || r.Replayed.Answer != "Two. Closed." || r.Replayed.End != "Completed" ||
+		r.Replayed.Cost == nil || r.Replayed.Usage.InputTokens == 0 || r.Calls.Recorded != 1 || r.Calls.NotMade != 1 ||
+		r.Replayed.PromptProfile != "second" || r.Recorded.ToolCalls != 1 {
+		t.Errorf("the replay is %+v", r)
+	}
+	if tools.closedTickets() != "1042" {
+		t.Errorf("closed tickets %q, want only that of the run", tools.closedTickets())
+	}
+	same := capstan(t, "replay", "first", "--data-dir", data, "-f", dir).mustEnd(t, exit.OK)
+	mustSay(t, same.out, "Turn default/first: the prompts are the same: promptHash ", "\nThe answers are the same\n", "1 from the journal\n")
+}
+
+// TestReplayPromptOnly needs nothing but the changed profile, and asks no model.
+func TestReplayPromptOnly(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, skilled)
+	dir, data := complete().written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	before := model.Stats().Requests
+	got := capstan(t, "replay", "first", "--data-dir", data, "-f", secondFolder(t), "--prompt-only").mustEnd(t, exit.OK)
+	mustSay(t, got.out, "+Speak about the helpdesk as version two.\n")
+	if strings.Contains(got.out, "REPLAYED") || model.Stats().Requests != before {
+		t.Errorf("%d requests after %d, want none, and no answer in\n%s", model.Stats().Requests, before, got.out)
+	}
+	all := capstan(t, "replay", "first", "--data-dir", data, "-f", dir, "--prompt-only", "--model", "demo:large").mustEnd(t, exit.OK)
+	mustSay(t, all.out, "-- provider: demo\n"[1:], "+- model: large\n", "model             demo:small → demo:large\n")
+}
+
+// TestReplayWithAnotherModel asks a model that the Agent does not have.
+func TestReplayWithAnotherModel(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules:\n- {when: {model: large}, reply: {text: Large.}}\n- {reply: {text: Small.}}\n")
+	dir, data := complete().written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	got := capstan(t, "replay", "first", "--data-dir", data, "--manifests", dir, "--model", "demo:large").mustEnd(t, exit.OK)
+	mustSay(t, got.out, "-Small.\n+Large.\n", "model   demo:small ", " demo:large\n", "cost    0.", " -\n")
+	if n := model.Stats().ByModel["large"]; n != 1 {
+		t.Errorf("%d requests to the other model, want one", n)
+	}
+}
+
+// TestReplayOfLyingModel replays with a model that never ends to ask for calls that nobody has recorded.
+func TestReplayOfLyingModel(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- when: {systemContains: "version two", hasTools: true}
+  reply: {toolCalls: [{name: close_ticket, arguments: '{"id": "{{ .ToolMessages }}"}'}]}
+- reply: {text: "One."}
+`)
+	tools := serveTools(t, "")
+	f := withTools(t, tools.url, approved).with(t, "agent.yaml", "timeoutSeconds: 30", "maxSteps: 3, timeoutSeconds: 60")
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-f", secondFolder(t), "-m", dir, "-o", "json").out)
+	if r.Calls == nil || r.Calls.Recorded != 0 || r.Calls.NotMade < 2 || len(r.Calls.Unanswered) != r.Calls.NotMade || r.Replayed.End != "MaxSteps" {
+		t.Errorf("the replay is %+v, want that it ends at the limit of steps", r)
+	}
+	if tools.closedTickets() != "" {
+		t.Errorf("closed tickets %q, want none", tools.closedTickets())
+	}
+}
+
+// TestReplayOfTurns replays Turns that did not run to an answer.
+func TestReplayOfTurns(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*testing.T, files) files
+		args   []string
+		ran    int
+		code   int
+		want   string
+	}{
+		"denied": {
+			"the denial is recorded, too", func(_ *testing.T, f files) files { return f }, []string{"--approve", "none"}, exit.OK, exit.OK,
+			"1 from the journal\n",
+		},
+		"parked": {
+			"the journal ends in the middle", func(_ *testing.T, f files) files { return f }, nil, exit.Parked, exit.OK,
+			"end     has not ended  Completed\n",
+		},
+		"only prepared": {
+			"there is no input to prepare again",
+			func(t *testing.T, f files) files { return f.with(t, "turn.yaml", "  message:", "  execution: PrepareOnly\n  message:") },
+			nil, exit.OK, exit.Failed, "the Turn default/first cannot be replayed: the Turn only prepared its prompt",
+		},
+		"not prepared": {
+			"there is no prompt",
+			func(t *testing.T, f files) files { return f.with(t, "profile.yaml", ".product", ".missing") },
+			nil, exit.Failed, exit.Failed, "the Turn default/first cannot be replayed: the Turn ended before it made a prompt (PreparationError: ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := fake(t, closing)
+			tools := serveTools(t, "")
+			dir, data := tc.change(t, withTools(t, tools.url, approved)).written(t, url), t.TempDir()
+			capstan(t, append([]string{"run", "-f", dir, "--data-dir", data}, tc.args...)...).mustEnd(t, tc.ran)
+			got := capstan(t, "replay", "first", "--data-dir", data, "-m", withTools(t, nowhere, "").written(t, url)).mustEnd(t, tc.code)
+			mustSay(t, got.out+got.err, tc.want)
+			if tools.closedTickets() != "" {
+				t.Errorf("%s: closed tickets %q, want none", tc.reason, tools.closedTickets())
+			}
+		})
+	}
+}
+
+// TestReplayOfSession replays the second Turn of a Session: it has the messages of the first one.
+func TestReplayOfSession(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, memory)
+	dir, data := conversing(t).written(t, url), t.TempDir()
+	for _, name := range []string{"first", "second"} {
+		capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data).mustEnd(t, exit.OK)
+	}
+	got := capstan(t, "replay", "second", "--data-dir", data, "-m", dir).mustEnd(t, exit.OK)
+	mustSay(t, got.out, "the prompts are the same", "The answers are the same")
+}
+
+// TestReplayOfLongOutput answers a call from the artifact that has the whole output.
+func TestReplayOfLongOutput(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: a, name: get_ticket, arguments: '{"id": "long"}'}]}}
+- when: {toolMessages: 1, hasTools: true}
+  reply: {toolCalls: [{id: b, name: read_artifact, arguments: '{"name": "call-1-1", "offset": 19000}'}]}
+- {reply: {text: '{{ range .Messages }}{{ if contains .Content "this is the end" }}Read.{{ end }}{{ end }}'}}
+`)
+	tools := serveTools(t, "")
+	dir, data := withTools(t, tools.url, "").written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-m", dir, "-o", "json").mustEnd(t, exit.OK).out)
+	if r.Recorded.Answer != "Read." || r.Replayed.Answer != "Read." || r.Calls.Recorded != 1 || r.Calls.NotMade != 0 {
+		t.Errorf("the replay is %+v, want that it reads the same artifact", r)
+	}
+}
+
+// TestReplayErrors checks that each error names its cause, and that no model is asked then.
+func TestReplayErrors(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, skilled)
+	dir, data := complete().written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	broken := complete().with(t, "profile.yaml", ".product", ".missing").written(t, url)
+	required := complete().with(t, "profile.yaml", "default: the helpdesk,", "required: true,").written(t, url)
+	noSecret := complete()
+	delete(noSecret, "secret.yaml")
+	before := model.Stats().Requests
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no manifests":   {nil, exit.Usage, "there are no manifests: name the changed ones with -f"},
+		"no file":        {[]string{"-f", "missing.yaml"}, exit.Usage, "missing.yaml"},
+		"broken profile": {[]string{"-f", broken}, exit.Failed, "profile.yaml:"},
+		"new variable":   {[]string{"-f", required}, exit.Failed, "product"},
+		"unknown profile": {
+			[]string{"-m", dir, "--profile", "none"}, exit.Failed, `PromptProfile "default/none" is not in the manifests`,
+		},
+		"only another profile": {[]string{"-m", secondFolder(t)}, exit.Failed, `neither Agent "default/support" nor PromptProfile "default/support", but PromptProfile default/second`},
+		"no Agent":             {[]string{"-f", secondFolder(t)}, exit.Failed, `the manifests have no Agent "support": add its file with --manifests`},
+		"no Secret":            {[]string{"-f", noSecret.written(t, url)}, exit.Failed, "--env-secret model-key/apiKey="},
+		"unknown model":        {[]string{"-m", dir, "--model", "large"}, exit.Failed, `--model: Agent "support" has no model "large": name it as PROVIDER:MODEL`},
+		"unknown provider":     {[]string{"-m", dir, "--model", "none:large"}, exit.Failed, `ModelProvider "default/none" is not in the manifests`},
+		"cluster and folder":   {[]string{"-m", dir, "--server", "https://x"}, exit.Usage, "data-dir"},
+		"format":               {[]string{"-m", dir, "-o", "yaml"}, exit.Usage, "must be text or json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := capstan(t, append([]string{"replay", "first", "--data-dir", data}, tc.args...)...).mustEnd(t, tc.code)
+			mustSay(t, got.err, tc.want)
+			if n := model.Stats().Requests; n != before || got.out != "" {
+				t.Errorf("%d requests after %d, and %q on standard output, want none", n, before, got.out)
+			}
+		})
+	}
+	mustSay(t, capstan(t, "replay", "none", "--data-dir", data, "-m", dir).mustEnd(t, exit.Failed).err,
+		"has no journal of Turn default/none; it has journals of these Turns: default/first")
+	mustSay(t, capstan(t, "replay", "-m", dir).mustEnd(t, exit.Usage).err, "name one Turn")
+}
+
+// TestReplayHostileTexts shows texts of a model and of a tool on a terminal, which must not obey them.
+func TestReplayHostileTexts(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- when: {systemContains: "version two", toolMessages: 0, hasTools: true}
+  reply: {toolCalls: [{id: a, name: get_ticket, arguments: '{"id": "\u001b[31m"}'}]}
+- {when: {systemContains: "version two"}, reply: {text: "\u001b[2JTwo\u009b"}}
+- {reply: {text: "\u001b]0;title\u0007One\nTurn default/first: the prompts are the same"}}
+`)
+	tools := serveTools(t, "")
+	dir, data := withTools(t, tools.url, "").written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	on := call{terminal: true, env: map[string]string{"TERM": "dumb"}}
+	for _, format := range []string{"text", "json"} {
+		got := on.run(t.Context(), "replay", "first", "--data-dir", data, "-f", secondFolder(t), "-m", dir, "-o", format).mustEnd(t, exit.OK)
+		if strings.ContainsAny(got.out, "\x1b\x07\u009b") || strings.Contains(got.out, "\nTurn default/first: the prompts are the same") {
+			t.Errorf("a text of a model is obeyed, or looks like Capstan's own:\n%q", got.out)
+		}
+	}
+}
