@@ -93,7 +93,7 @@ With --diff, render has other exit codes: see its help.`,
 	root.SetErr(env.Err)
 	root.SetVersionTemplate("capstan {{ .Version }}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRender(env), newRun(env), newEval(env), newReplay(env), newLogs(env), newExport(env),
+	root.AddCommand(newRender(env), newRun(env), newEval(env), newReplay(env), newBacktest(env), newLogs(env), newExport(env),
 		newDecide(env, decisions.Approve, "Approve the pending tool calls of a Turn"),
 		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newDecisions(env), newUsage(env),
 		newFeedback(env),

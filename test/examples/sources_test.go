@@ -37,7 +37,7 @@ func folders() []string {
 		if folder == filepath.Join("cluster", "servers") { // these are the servers of the example above
 			return err
 		}
-		if folder == "eval" { // its file has cases, and no manifests
+		if folder == "eval" || folder == "backtest" { // its file has cases, or a second version of a profile
 			return err
 		}
 		if !slices.Contains(all, folder) {

@@ -83,18 +83,23 @@ func (o *Options) Run(ctx context.Context) error {
 	if err != nil {
 		return exit.InterruptedOr(watched, err)
 	}
-	text, err := report.encode(o.Output, o.Env.OutIsTerminal)
+	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
+}
+
+// deliver prints the report. It returns an error if it was interrupted, or if too few cases passed.
+func (r *Report) deliver(env terminal.Environment, format Format, threshold judge.Score, interrupted bool) error {
+	text, err := r.encode(format, env.OutIsTerminal)
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	if err := o.Env.Print(text); err != nil {
+	if err := env.Print(text); err != nil {
 		return err
 	}
 	switch {
-	case watched.Err() != nil:
-		return exit.WithCode(exit.Interrupted, errors.New("interrupted: the report has the cases that had ended"))
-	case !report.OK:
-		return exit.WithCode(exit.Failed, fmt.Errorf("%s, want %s of the cases", report.summary(), percent(threshold)))
+	case interrupted:
+		return exit.WithCode(exit.Interrupted, fmt.Errorf("interrupted: the report has the %s that had ended", r.unit()))
+	case !r.OK:
+		return exit.WithCode(exit.Failed, fmt.Errorf("%s, want %s of the %s", r.summary(), percent(threshold), r.unit()))
 	}
 	return nil
 }
@@ -264,28 +269,48 @@ func (e *evaluation) run(ctx context.Context, threshold judge.Score) (*Report, e
 	if err != nil {
 		return nil, asInput(err)
 	}
-	results := make([]*Result, len(e.cases))
+	w := &workers{env: r.Env, parallel: e.Parallel, quiet: e.Quiet, live: live, unit: "cases"}
+	results := w.run(ctx, len(e.cases), func(i int) *Result { return e.one(ctx, batch, i) })
+	err = batch.Close(ctx)
+	return e.report(results, threshold), err
+}
+
+// workers evaluate several cases at the same time, and show their results.
+type workers struct {
+	env      terminal.Environment
+	parallel int
+	// quiet hides the line for each case that ends.
+	quiet bool
+	// live shows the number of cases that have ended. It may be nil.
+	live *terminal.Spinner
+	// unit is the name of the cases.
+	unit string
+}
+
+// run evaluates n cases and returns their results. After the end of ctx, no case begins, and its result is nil.
+func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Result {
+	results := make([]*Result, n)
 	var work sync.WaitGroup
 	next, done := make(chan int), 0
 	var mu sync.Mutex
-	for range min(e.Parallel, len(e.cases)) {
+	for range min(w.parallel, n) {
 		work.Go(func() {
 			for i := range next {
-				result := e.one(ctx, batch, i)
+				result := one(i)
 				mu.Lock()
 				results[i] = result
 				done++
-				if !e.Quiet {
-					r.Env.Tell("%s", result.line())
+				if !w.quiet {
+					w.env.Tell("%s", result.line())
 				}
-				if live != nil {
-					live.Show(fmt.Sprintf("%d of %d cases have ended", done, len(e.cases)))
+				if w.live != nil {
+					w.live.Show(fmt.Sprintf("%d of %d %s have ended", done, n, w.unit))
 				}
 				mu.Unlock()
 			}
 		})
 	}
-	for i := range e.cases {
+	for i := range n {
 		if ctx.Err() != nil {
 			break
 		}
@@ -296,8 +321,7 @@ func (e *evaluation) run(ctx context.Context, threshold judge.Score) (*Report, e
 	}
 	close(next)
 	work.Wait()
-	err = batch.Close(ctx)
-	return e.report(results, threshold), err
+	return results
 }
 
 // one runs one case.

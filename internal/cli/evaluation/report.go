@@ -1,6 +1,7 @@
 package evaluation
 
 import (
+	"cmp"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -87,6 +88,8 @@ type Report struct {
 	Spent       Spent     `json:"spent"`
 	JudgesSpent Spent     `json:"judgesSpent"`
 	Cases       []*Result `json:"cases"`
+	// Backtest is about the recorded Turns of a backtest, whose cases are these Turns. It is nil for a file of cases.
+	Backtest *Backtest `json:"backtest,omitempty"`
 }
 
 // Spent is an amount of tokens and its cost.
@@ -113,6 +116,20 @@ type Result struct {
 	JudgesSpent Spent        `json:"judgesSpent"`
 	// Milliseconds is the time of the case with its judges.
 	Milliseconds int64 `json:"milliseconds"`
+	// Prompt says how the prompt of a recorded Turn changes, and Changed names the messages that change. Both are empty
+	// for a case of a file.
+	Prompt  PromptChange `json:"prompt,omitempty"`
+	Changed []string     `json:"changed,omitempty"`
+	// Recorded is the Turn as it was recorded, and Calls says how the calls of its replay were answered. Both are nil for
+	// a case of a file, and if no model was asked.
+	Recorded *RecordedTurn       `json:"recorded,omitempty"`
+	Calls    *turn.AnswerSummary `json:"calls,omitempty"`
+	// diff is the beginning of the changes of the prompt, and change identifies all of them.
+	diff, change string
+	// used is what the recorded Turn has used.
+	used Spent
+	// skipped is true for a Turn that cannot be replayed.
+	skipped bool
 }
 
 // Evaluation is what a judge says about an answer.
@@ -166,10 +183,7 @@ func tokens(u model.Usage) int64 { return u.InputTokens + u.OutputTokens }
 
 // addTurn adds the usage of a Turn and its sub-agents.
 func (r *Result) addTurn(result *turn.Result) {
-	r.Answer = termsafe.Safe(result.Text)
-	if runes := []rune(r.Answer); len(runes) > maxAnswer {
-		r.Answer = string(runes[:maxAnswer])
-	}
+	r.Answer = shortAnswer(result.Text)
 	r.Spent.add(tokens(result.Record.Usage), result.Record.Cost)
 	if s := result.SubAgents; s != nil {
 		r.Spent.add(tokens(s.Usage), s.Cost)
@@ -178,6 +192,23 @@ func (r *Result) addTurn(result *turn.Result) {
 
 // addEvaluation adds what a judge says.
 func (r *Result) addEvaluation(e *judge.Evaluation) {
+	r.Evaluations = append(r.Evaluations, evaluationOf(e))
+	r.addCost(e)
+	if why := unmetBy(e); why != "" {
+		r.Problems = append(r.Problems, why)
+	}
+}
+
+// addCost adds the usage of a judge.
+func (r *Result) addCost(e *judge.Evaluation) {
+	var cost *finalize.Cost
+	if e.Cost != nil {
+		cost = &finalize.Cost{Amount: e.Cost.Amount.String(), Currency: e.Cost.Currency}
+	}
+	r.JudgesSpent.add(tokens(e.Usage), cost)
+}
+
+func evaluationOf(e *judge.Evaluation) Evaluation {
 	out := Evaluation{
 		Judge: e.Judge, Type: e.Kind, Verdict: e.Verdict, Threshold: e.Threshold.String(), Reason: e.Reason,
 	}
@@ -187,32 +218,63 @@ func (r *Result) addEvaluation(e *judge.Evaluation) {
 	if e.Score != nil {
 		out.Score = e.Score.String()
 	}
-	r.Evaluations = append(r.Evaluations, out)
-	var cost *finalize.Cost
-	if e.Cost != nil {
-		cost = &finalize.Cost{Amount: e.Cost.Amount.String(), Currency: e.Cost.Currency}
-	}
-	r.JudgesSpent.add(tokens(e.Usage), cost)
-	if why := unmetBy(e); why != "" {
-		r.Problems = append(r.Problems, why)
-	}
+	return out
 }
 
-// scores returns the scores of the judges for people.
+// scores returns the scores of the judges for people. Those of a recorded answer stand before an arrow.
 func (r *Result) scores() string {
 	var all []string
-	for _, e := range r.Evaluations {
-		score := e.Score
-		if score == "" {
-			score = "failed"
+	for i := range r.Evaluations {
+		e := &r.Evaluations[i]
+		score := e.score()
+		if r.Recorded != nil && i < len(r.Recorded.Evaluations) {
+			score = arrow(r.Recorded.Evaluations[i].score(), score)
 		}
 		all = append(all, e.Judge+" "+score)
 	}
 	return strings.Join(all, ", ")
 }
 
+// score returns the score for people.
+func (e *Evaluation) score() string {
+	if e.Score == "" {
+		return "failed"
+	}
+	return e.Score
+}
+
+// arrow returns a recorded value and the new one, or one of them if they are equal.
+func arrow(recorded, now string) string {
+	if recorded == now {
+		return now
+	}
+	return recorded + " → " + now
+}
+
+// tokens and cost return the tokens and the cost for people. Those of a recorded Turn stand before an arrow.
+func (r *Result) tokens() string {
+	now := termsafe.Thousands(r.Spent.Tokens)
+	if r.Recorded == nil {
+		return now
+	}
+	return arrow(termsafe.Thousands(r.Recorded.Spent.Tokens), now)
+}
+
+func (r *Result) cost() string {
+	if r.Recorded == nil {
+		return r.Spent.cost()
+	}
+	return arrow(r.Recorded.Spent.cost(), r.Spent.cost())
+}
+
 // line returns the result as one line.
 func (r *Result) line() string {
+	switch {
+	case r.skipped:
+		return r.Name + ": skipped"
+	case r.Prompt != "" && r.Recorded == nil:
+		return fmt.Sprintf("%s: %s", r.Name, strings.ToLower(string(r.Prompt)))
+	}
 	text := fmt.Sprintf("%s: %s, %s, %.1f s", r.Name, strings.ToLower(string(r.Outcome)), r.Spent.String(), float64(r.Milliseconds)/1000)
 	if scores := r.scores(); scores != "" {
 		text += "; " + scores
@@ -223,10 +285,14 @@ func (r *Result) line() string {
 // report makes the report. A result is nil if its case has not run.
 func (e *evaluation) report(results []*Result, threshold judge.Score) *Report {
 	p := e.bundles[0]
-	r := &Report{
-		Agent: p.Agent.Namespace + "/" + p.Agent.Name, PromptProfile: p.Profile.Name, Version: p.Profile.Spec.Version,
-		Threshold: threshold.String(), Cases: []*Result{},
-	}
+	r := &Report{Agent: p.Agent.Namespace + "/" + p.Agent.Name, PromptProfile: p.Profile.Name, Version: p.Profile.Spec.Version}
+	r.addAll(results, threshold)
+	return r
+}
+
+// addAll adds the results and the outcome. A result is nil if its case has not run.
+func (r *Report) addAll(results []*Result, threshold judge.Score) {
+	r.Threshold, r.Cases = threshold.String(), []*Result{}
 	for _, one := range results {
 		if one == nil {
 			r.Missing++
@@ -246,7 +312,6 @@ func (e *evaluation) report(results []*Result, threshold judge.Score) *Report {
 		r.JudgesSpent.merge(&one.JudgesSpent)
 	}
 	r.OK = r.Missing == 0 && r.Passed*int(judge.MaxScore) >= int(threshold)*len(results)
-	return r
 }
 
 // merge adds another amount.
@@ -255,11 +320,27 @@ func (s *Spent) merge(o *Spent) { s.add(o.Tokens, o.Cost) }
 // summary returns the result in a few words.
 func (r *Report) summary() string {
 	all := r.Total + r.Missing
-	text := fmt.Sprintf("%d of %d cases passed (%d%%)", r.Passed, all, r.Passed*100/max(all, 1))
+	text := fmt.Sprintf("%d of %d %s (%d%%)", r.Passed, all, r.passed(), r.Passed*100/max(all, 1))
 	if r.Errors > 0 {
 		text += fmt.Sprintf(", %d had an error", r.Errors)
 	}
 	return text
+}
+
+// unit returns the name of what is evaluated.
+func (r *Report) unit() string {
+	if r.Backtest != nil {
+		return "Turns"
+	}
+	return "cases"
+}
+
+// passed returns what the results that passed have done.
+func (r *Report) passed() string {
+	if r.Backtest != nil && !r.Backtest.Replayed {
+		return "prompts can be made"
+	}
+	return r.unit() + " passed"
 }
 
 func percent(s judge.Score) string { return strconv.Itoa(int(s)) + "%" }
@@ -287,15 +368,19 @@ func (r *Report) text() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(cells ...string) { _, _ = w.Write([]byte(strings.Join(cells, "\t") + "\n")) } // a strings.Builder takes all
-	row("CASE", "RESULT", "TOKENS", "COST", "TIME", "JUDGES")
+	titles, cells := r.columns()
+	row(upper(titles)...)
 	for _, c := range r.Cases {
-		row(c.Name, string(c.Outcome), termsafe.Thousands(c.Spent.Tokens), c.Spent.cost(), seconds(c.Milliseconds)+" s", c.scores())
+		row(cells(c)...)
 	}
 	_ = w.Flush()
 	var lines []string
 	for line := range strings.Lines(b.String()) {
 		lines = append(lines, strings.TrimRight(line, " \n"))
 	}
+	lines = append(lines, r.changes(func(c *Change) []string {
+		return append([]string{"", c.title() + ":"}, strings.Split(strings.TrimSuffix(c.Diff, "\n"), "\n")...)
+	})...)
 	for _, c := range r.Cases {
 		if len(c.Problems) == 0 {
 			continue
@@ -308,18 +393,53 @@ func (r *Report) text() string {
 			lines = append(lines, "  answer: "+termsafe.Line(c.Answer, maxShown))
 		}
 	}
+	lines = append(lines, r.skipped(func(text string) string { return text })...)
 	lines = append(lines, "", r.total())
 	return strings.Join(lines, "\n") + "\n"
 }
 
+// columns returns the titles of the columns of a table, and the cells of a result.
+func (r *Report) columns() (titles []string, cells func(*Result) []string) {
+	switch {
+	case r.Backtest == nil:
+		return []string{"case", "result", "tokens", "cost", "time", "judges"}, func(c *Result) []string {
+			return []string{c.Name, string(c.Outcome), c.tokens(), c.cost(), seconds(c.Milliseconds) + " s", c.scores()}
+		}
+	case !r.Backtest.Replayed:
+		return []string{"turn", "prompt", "changes"}, func(c *Result) []string {
+			return []string{c.Name, cmp.Or(string(c.Prompt), string(c.Outcome)), strings.Join(c.Changed, ", ")}
+		}
+	}
+	return []string{"turn", "result", "prompt", "calls", "tokens", "cost", "judges"}, func(c *Result) []string {
+		return []string{c.Name, string(c.Outcome), string(c.Prompt), c.calls(), c.tokens(), c.cost(), c.scores()}
+	}
+}
+
+func upper(titles []string) []string {
+	var all []string
+	for _, t := range titles {
+		all = append(all, strings.ToUpper(t))
+	}
+	return all
+}
+
 // total returns the last line of a report.
 func (r *Report) total() string {
+	if r.Backtest != nil {
+		return r.summary() + ". " + r.Backtest.total() + " " + r.spending()
+	}
 	return r.summary() + ". " + r.spending()
 }
 
 // spending returns what the Turns and the judges have used.
 func (r *Report) spending() string {
+	if r.Backtest != nil && !r.Backtest.Replayed {
+		return "Recorded: " + r.Backtest.Spent.String() + "."
+	}
 	line := "Turns: " + r.Spent.String() + "."
+	if r.Backtest != nil {
+		line = "Recorded: " + r.Backtest.Spent.String() + ". Replayed: " + r.Spent.String() + "."
+	}
 	if r.JudgesSpent.Tokens > 0 {
 		line += " Judges: " + r.JudgesSpent.String() + "."
 	}
@@ -357,7 +477,8 @@ type (
 // junit returns the report as JUnit XML. The encoder replaces characters that XML does not allow.
 func (r *Report) junit() (string, error) {
 	suite := junitSuite{
-		Name: r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total, Failures: r.Failed, Errors: r.Errors,
+		Skipped: r.notReplayed(),
+		Name: r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total + r.notReplayed(), Failures: r.Failed, Errors: r.Errors,
 	}
 	var all int64
 	for _, c := range r.Cases {
@@ -387,20 +508,69 @@ func (r *Report) markdown() string {
 	if !r.OK {
 		head = "failed"
 	}
-	lines := []string{
-		fmt.Sprintf("### Evaluation %s: %s", head, r.summary()), "",
-		fmt.Sprintf("Agent `%s`, PromptProfile `%s` %s. %s", r.Agent, r.PromptProfile, inMarkdown(r.Version), r.spending()), "",
-		"| case | result | judges | tokens | cost | problems |", "| --- | --- | --- | --- | --- | --- |",
+	title, about := "Evaluation", r.spending()
+	if r.Backtest != nil {
+		title, about = "Backtest", r.Backtest.total()+" "+r.spending()
 	}
+	lines := []string{
+		fmt.Sprintf("### %s %s: %s", title, head, r.summary()), "",
+		fmt.Sprintf("Agent `%s`, PromptProfile `%s` %s. %s", r.Agent, r.PromptProfile, inMarkdown(r.Version), about), "",
+	}
+	lines = append(lines, r.rows()...)
+	lines = append(lines, r.changes(func(c *Change) []string {
+		fence := strings.Repeat("`", max(3, longestRun(c.Diff, '`')+1))
+		return []string{
+			"", "<details><summary>" + inMarkdown(c.title()) + "</summary>", "", fence + "diff",
+			strings.TrimSuffix(termsafe.Safe(c.Diff), "\n"), fence, "", "</details>",
+		}
+	})...)
+	lines = append(lines, r.skipped(inMarkdown)...)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// maxRows is the maximum number of results in a comment. A comment on a pull request has room for no more.
+const maxRows = 200
+
+// rows returns the table of a comment. Turns of a backtest that passed with the same prompt are left out.
+func (r *Report) rows() []string {
+	titles := []string{"case", "result", "judges", "tokens", "cost", "problems"}
+	cells := func(c *Result) []string { return []string{c.Name, string(c.Outcome), c.scores(), c.tokens(), c.cost()} }
+	if r.Backtest != nil {
+		titles, cells = r.columns()
+		titles = append(titles, "problems")
+	}
+	lines := []string{"| " + strings.Join(titles, " | ") + " |", strings.Repeat("| --- ", len(titles)) + "|"}
+	left := 0
 	for _, c := range r.Cases {
-		var problems []string
+		if len(lines) >= maxRows+2 || r.Backtest != nil && c.Prompt == PromptSame && len(c.Problems) == 0 {
+			left++
+			continue
+		}
+		var problems, all []string
 		for _, p := range c.Problems {
 			problems = append(problems, inMarkdown(termsafe.Line(p, maxShown)))
 		}
-		lines = append(lines, fmt.Sprintf("| %s | %s | %s | %s | %s | %s |", c.Name, c.Outcome, inMarkdown(c.scores()),
-			termsafe.Thousands(c.Spent.Tokens), c.Spent.cost(), strings.Join(problems, "<br>")))
+		for _, cell := range cells(c) {
+			all = append(all, inMarkdown(cell))
+		}
+		lines = append(lines, "| "+strings.Join(append(all, strings.Join(problems, "<br>")), " | ")+" |")
 	}
-	return strings.Join(lines, "\n") + "\n"
+	if left > 0 {
+		lines = append(lines, "", fmt.Sprintf("%d more %s are not listed.", left, r.unit()))
+	}
+	return lines
+}
+
+// longestRun returns the length of the longest run of a character.
+func longestRun(text string, of rune) int {
+	longest, run := 0, 0
+	for _, r := range text {
+		if run++; r != of {
+			run = 0
+		}
+		longest = max(longest, run)
+	}
+	return longest
 }
 
 // inMarkdown returns a text as literal text in a cell of a table. A problem may quote an answer, so it must not make

@@ -107,7 +107,7 @@ func TestCommandServesUntilItIsStopped(t *testing.T) {
 	if err := cmd.ExecuteContext(ctx); err != nil {
 		t.Errorf("want a clean stop, have: %v", err)
 	}
-	if got := logged.String(); !strings.Contains(got, "url=http://127.0.0.1:") || !strings.Contains(got, "rules=17") {
+	if got := logged.String(); !strings.Contains(got, "url=http://127.0.0.1:") || !strings.Contains(got, "rules=19") {
 		t.Errorf("want the URL with the real port and the number of rules, have: %s", got)
 	}
 }

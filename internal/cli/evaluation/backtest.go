@@ -1,0 +1,445 @@
+package evaluation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/localrun"
+	"github.com/capstan-dev/capstan/internal/cli/render"
+	"github.com/capstan-dev/capstan/internal/cli/replay"
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+const (
+	// MaxLast is the maximum number of Turns of a backtest.
+	MaxLast = 1000
+	// maxChanges is the maximum number of different changes of prompts in a report, and maxChange bounds each, in
+	// characters. maxNames is the number of Turns that a change names.
+	maxChanges, maxChange, maxNames = 10, 4000, 5
+)
+
+// BacktestOptions holds the flags of capstan backtest.
+type BacktestOptions struct {
+	replay.Flags
+	// Source says where the journals are.
+	Source journals.Source
+	// Agent is the name of the Agent whose Turns are prepared again.
+	Agent string
+	// Last is the number of Turns, the newest ones, from 1 to MaxLast.
+	Last int
+	// Replay asks the models and the judges, too.
+	Replay bool
+	// Threshold is the share of Turns that must pass, a decimal from 0 to 1.
+	Threshold string
+	// Parallel is the number of Turns that are replayed at the same time, from 1 to MaxParallel.
+	Parallel int
+	// Quiet hides the line for each Turn.
+	Quiet bool
+	// Output is the format of the report.
+	Output Format
+}
+
+// PromptChange says how the prompt of a recorded Turn changes.
+type PromptChange string
+
+// The changes of a prompt.
+const (
+	// PromptSame means that the model receives the same messages and tools.
+	PromptSame PromptChange = "Same"
+	// PromptChanged means that the model receives other messages or tools.
+	PromptChanged PromptChange = "Changed"
+	// PromptFails means that the prompt cannot be made.
+	PromptFails PromptChange = "Fails"
+)
+
+// Backtest is the part of a report that is about recorded Turns.
+type Backtest struct {
+	// Replayed is true if models were asked. Otherwise only the prompts were compared.
+	Replayed bool `json:"replayed"`
+	// Changed, Same and Fails are the numbers of the Turns by the change of their prompts.
+	Changed int `json:"changed"`
+	Same    int `json:"same"`
+	Fails   int `json:"fails"`
+	// Changes are the different changes, those of most Turns first, at most 10. MoreChanges is the number of others.
+	Changes     []*Change `json:"changes,omitempty"`
+	MoreChanges int       `json:"moreChanges,omitempty"`
+	// Skipped are the Turns that cannot be replayed, whatever the prompt is. They do not count.
+	Skipped []Skipped `json:"skipped,omitempty"`
+	// Spent is what the recorded Turns have used, without their sub-agents.
+	Spent Spent `json:"spent"`
+}
+
+// Change is a change that the prompts of one or more Turns have in common.
+type Change struct {
+	// Turns is the number of these Turns. Names are the first of them, at most 5.
+	Turns int      `json:"turns"`
+	Names []string `json:"names"`
+	// Diff is the change, at most its first 4000 characters.
+	Diff string `json:"diff"`
+}
+
+// Skipped is a Turn that cannot be replayed.
+type Skipped struct {
+	Turn   string `json:"turn"`
+	Reason string `json:"reason"`
+}
+
+// RecordedTurn is a Turn as it was recorded.
+type RecordedTurn struct {
+	// Reason is the reason for which it ended.
+	Reason string `json:"reason"`
+	// Answer is the answer, at most its first 32000 characters.
+	Answer string `json:"answer,omitempty"`
+	// Evaluations are those of the recorded answer by the same judges.
+	Evaluations []Evaluation `json:"evaluations,omitempty"`
+	Spent       Spent        `json:"spent"`
+}
+
+// backtest is a backtest that is under way.
+type backtest struct {
+	*BacktestOptions
+	recordings *journals.Recordings
+	state      *replay.State
+	names      []journals.TurnName
+}
+
+// Run compares the prompts of recorded Turns, replays the Turns on request, and prints the report. It returns an error
+// with exit.Failed if fewer Turns pass than Threshold demands, and one with exit.Usage if the input cannot be used.
+func (o *BacktestOptions) Run(ctx context.Context) (err error) {
+	threshold, err := judge.ParseScore(o.Threshold)
+	switch {
+	case err != nil:
+		return exit.WithCode(exit.Usage, fmt.Errorf("--threshold: %w", err))
+	case o.Parallel < 1 || o.Parallel > MaxParallel:
+		return exit.WithCode(exit.Usage, fmt.Errorf("--parallel: must be from 1 to %d", MaxParallel))
+	case o.Last < 1 || o.Last > MaxLast:
+		return exit.WithCode(exit.Usage, fmt.Errorf("--last: must be from 1 to %d", MaxLast))
+	case o.Agent == "" || strings.Contains(o.Agent, "/"):
+		return exit.WithCode(exit.Usage, errors.New("--agent: must name an Agent of the namespace (--namespace) of the Turns"))
+	}
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	defer context.AfterFunc(watched, release)() // a second signal kills the program
+	b := &backtest{BacktestOptions: o}
+	if b.recordings, err = o.Source.Recordings(watched); err != nil {
+		return exit.InterruptedOr(watched, asInput(err))
+	}
+	defer func() { err = errors.Join(err, b.recordings.Close()) }()
+	if b.state, err = o.Load(watched, b.recordings.Namespace); err != nil {
+		return exit.InterruptedOr(watched, asInput(err))
+	}
+	if b.names, err = b.recordings.Newest(watched, o.Agent, o.Last); err != nil {
+		return exit.InterruptedOr(watched, asInput(err))
+	}
+	if len(b.names) == 0 {
+		return exit.WithCode(exit.Usage, fmt.Errorf("there is no Turn of Agent %q in namespace %q that has ended: see --agent, "+
+			"--namespace and --data-dir", o.Agent, b.recordings.Namespace))
+	}
+	report, err := b.run(watched, threshold)
+	if err != nil {
+		return exit.InterruptedOr(watched, err)
+	}
+	return report.deliver(o.Flags.Env, o.Output, threshold, watched.Err() != nil)
+}
+
+// run prepares the Turns again, and replays them on request. All Turns share the models.
+func (b *backtest) run(ctx context.Context, threshold judge.Score) (*Report, error) {
+	env := b.Flags.Env
+	w := &workers{env: env, parallel: b.Parallel, quiet: b.Quiet, unit: "Turns"}
+	if !b.Quiet {
+		w.live = w.env.StartSpinner()
+	}
+	if w.live != nil {
+		defer w.live.Close()
+		w.live.Show(fmt.Sprintf("reading %d Turns", len(b.names)))
+	}
+	r := &Report{Agent: b.recordings.Namespace + "/" + b.Agent, Backtest: &Backtest{Replayed: b.Replay}}
+	batch, err := b.open(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	results := w.run(ctx, len(b.names), func(i int) *Result { return b.one(ctx, batch, b.names[i]) })
+	if batch != nil {
+		err = batch.Close(ctx)
+	}
+	r.addTurns(results, threshold)
+	return r, err
+}
+
+// open reads the first Turn that can be replayed. It opens the models if they are asked, and identifies the profile.
+func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error) {
+	for _, name := range b.names {
+		recording, err := b.recordings.Read(ctx, name)
+		if _, skipped := errors.AsType[*turn.NotReplayableError](err); skipped {
+			continue
+		}
+		if err != nil {
+			return nil, asInput(err)
+		}
+		p, err := b.state.For(recording)
+		if err != nil {
+			return nil, asInput(err)
+		}
+		if r.PromptProfile, r.Version = p.Profile(); !b.Replay {
+			return nil, nil //nolint:nilnil // because no model is asked
+		}
+		batch, err := p.Batch(ctx)
+		if err != nil {
+			return nil, asInput(err)
+		}
+		return batch, nil
+	}
+	return nil, exit.WithCode(exit.Usage, fmt.Errorf("none of the last %d Turns of Agent %q can be replayed; the newest: %w",
+		len(b.names), b.Agent, b.why(ctx, b.names[0])))
+}
+
+// why returns why a Turn cannot be replayed.
+func (b *backtest) why(ctx context.Context, name journals.TurnName) error {
+	_, err := b.recordings.Read(ctx, name)
+	return err
+}
+
+// one prepares a Turn again, and replays it if there is a batch.
+func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
+	begin := b.Flags.Env.Now()
+	out := &Result{Name: name.Name, Outcome: Passed}
+	if b.Source.DataDir != "" && name.UID != "" && b.repeated(name) {
+		out.Name += " (" + name.UID + ")"
+	}
+	recording, err := b.recordings.Read(ctx, name)
+	if err != nil {
+		return out.failed(err)
+	}
+	if r := recording.Result; r != nil {
+		out.used.add(tokens(r.Record.Usage), r.Record.Cost)
+	}
+	p, err := b.state.For(recording)
+	if err != nil {
+		return out.failed(err)
+	}
+	after, err := p.Prompt(ctx)
+	if err != nil {
+		out.Prompt = PromptFails
+		out.Outcome, out.Problems = Failed, []string{termsafe.Line(err.Error(), maxProblem)}
+		return out
+	}
+	difference, err := render.Compare(recording.Prepared, after)
+	if err != nil {
+		return out.failed(err)
+	}
+	if out.Prompt = PromptSame; difference.Differs() {
+		hunks := difference.Hunks()
+		out.Prompt, out.Changed = PromptChanged, difference.Messages()
+		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
+	}
+	if batch != nil {
+		b.replay(ctx, batch, p, out)
+	}
+	out.Milliseconds = b.Flags.Env.Now().Sub(begin).Milliseconds()
+	return out
+}
+
+// repeated reports whether several Turns have the same name, as after several runs of capstan run.
+func (b *backtest) repeated(name journals.TurnName) bool {
+	return slices.ContainsFunc(b.names, func(o journals.TurnName) bool { return o.Name == name.Name && o.UID != name.UID })
+}
+
+// failed returns the result of a Turn that has none. A Turn that cannot be replayed is skipped.
+func (r *Result) failed(err error) *Result {
+	r.Outcome, r.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
+	_, r.skipped = errors.AsType[*turn.NotReplayableError](err)
+	return r
+}
+
+// replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer,
+// unless the judge gives the recorded answer no better score.
+func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, out *Result) {
+	old := &RecordedTurn{}
+	if r := p.Recording.Result; r != nil {
+		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(r.Text), out.used
+	}
+	out.Recorded = old
+	again, err := p.Replay(batch) //nolint:contextcheck // because the batch holds its life
+	if err != nil {
+		out.Outcome, out.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
+		return
+	}
+	out.Reason, out.Answer, out.Calls = again.Turn.StateReason(), shortAnswer(again.Result.Text), &again.Calls
+	out.Spent.add(tokens(again.Result.Record.Usage), again.Result.Record.Cost)
+	expect := Expect{}
+	if why := expect.end(again.Turn); why != "" {
+		out.Outcome, out.Problems = Failed, []string{why}
+		if again.Result.Stop == turn.StopModelError {
+			out.Outcome = Errored // the answer is not wrong: there is none
+		}
+	}
+	if again.Result.Text != "" {
+		b.judge(ctx, batch, p, string(again.Turn.UID), out)
+	}
+	if len(out.Problems) > 0 && out.Outcome == Passed {
+		out.Outcome = Failed
+	}
+}
+
+// judge makes the judges evaluate the recorded answer and the new one.
+func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, uid string, out *Result) {
+	for k := range batch.Judges() {
+		if ctx.Err() != nil {
+			return
+		}
+		var before judge.Evaluation
+		if p.Answered() {
+			before = batch.JudgeSubject(ctx, p.Subject, k)
+			out.Recorded.Evaluations = append(out.Recorded.Evaluations, evaluationOf(&before))
+			out.addCost(&before)
+		}
+		now := batch.Judge(ctx, uid, k)
+		worse := before.Score == nil || now.Score == nil || *now.Score < *before.Score
+		problems := out.Problems
+		if out.addEvaluation(&now); !worse {
+			out.Problems = problems
+		}
+	}
+}
+
+// shortAnswer returns an answer for a report.
+func shortAnswer(text string) string {
+	text = termsafe.Safe(text)
+	if runes := []rune(text); len(runes) > maxAnswer {
+		text = string(runes[:maxAnswer])
+	}
+	return text
+}
+
+// addTurns adds the results of recorded Turns. Those that cannot be replayed do not count.
+func (r *Report) addTurns(results []*Result, threshold judge.Score) {
+	t := r.Backtest
+	changes := map[string]*Change{}
+	var all []*Change
+	var counted []*Result
+	for _, one := range results {
+		if one == nil {
+			counted = append(counted, nil)
+			continue
+		}
+		if one.skipped {
+			t.Skipped = append(t.Skipped, Skipped{one.Name, one.Problems[0]})
+			continue
+		}
+		counted = append(counted, one)
+		t.Spent.merge(&one.used)
+		switch one.Prompt {
+		case PromptSame:
+			t.Same++
+		case PromptFails:
+			t.Fails++
+		case PromptChanged:
+			t.Changed++
+			c := changes[one.change]
+			if c == nil {
+				c = &Change{Diff: one.diff}
+				changes[one.change], all = c, append(all, c)
+			}
+			if c.Turns++; len(c.Names) < maxNames {
+				c.Names = append(c.Names, one.Name)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *Change) int { return b.Turns - a.Turns })
+	t.Changes = all[:min(len(all), maxChanges)]
+	t.MoreChanges = len(all) - len(t.Changes)
+	r.addAll(counted, threshold)
+}
+
+// shortDiff returns the beginning of a diff.
+func shortDiff(text string) string {
+	runes := []rune(text)
+	if len(runes) <= maxChange {
+		return text
+	}
+	return string(runes[:maxChange]) + fmt.Sprintf("\n(%d more characters are left out)\n", len(runes)-maxChange)
+}
+
+// title says how many Turns a change is of.
+func (c *Change) title() string {
+	unit := "Turns"
+	if c.Turns == 1 {
+		unit = "Turn"
+	}
+	text := fmt.Sprintf("The prompts of %d %s change: %s", c.Turns, unit, strings.Join(c.Names, ", "))
+	if more := c.Turns - len(c.Names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// total says in one sentence how the prompts change.
+func (t *Backtest) total() string {
+	text := fmt.Sprintf("Prompts: %d changed, %d same, %d cannot be made.", t.Changed, t.Same, t.Fails)
+	if n := len(t.Skipped); n > 0 {
+		text += fmt.Sprintf(" %d Turns were skipped.", n)
+	}
+	return text
+}
+
+// calls says how the calls of a replay were answered.
+func (r *Result) calls() string {
+	if r.Calls == nil {
+		return ""
+	}
+	text := fmt.Sprint(r.Calls.Recorded)
+	if r.Calls.NotMade > 0 {
+		text += fmt.Sprintf(", %d not made", r.Calls.NotMade)
+	}
+	return text
+}
+
+// changes returns the lines for each change of prompts.
+func (r *Report) changes(lines func(*Change) []string) []string {
+	if r.Backtest == nil {
+		return nil
+	}
+	var all []string
+	for _, c := range r.Backtest.Changes {
+		all = append(all, lines(c)...)
+	}
+	if n := r.Backtest.MoreChanges; n > 0 {
+		all = append(all, "", fmt.Sprintf("%d more changes are left out.", n))
+	}
+	return all
+}
+
+// skipped returns the lines about Turns that were skipped. escape makes a text safe for the format.
+func (r *Report) skipped(escape func(string) string) []string {
+	if r.Backtest == nil || len(r.Backtest.Skipped) == 0 {
+		return nil
+	}
+	all := []string{""}
+	for _, s := range r.Backtest.Skipped[:min(len(r.Backtest.Skipped), maxNames)] {
+		all = append(all, fmt.Sprintf("Skipped: %s: %s", escape(s.Turn), escape(termsafe.Line(s.Reason, maxShown))))
+	}
+	if more := len(r.Backtest.Skipped) - maxNames; more > 0 {
+		all = append(all, fmt.Sprintf("%d more Turns were skipped.", more))
+	}
+	return all
+}
+
+// notReplayed returns the number of Turns that were skipped.
+func (r *Report) notReplayed() int {
+	if r.Backtest == nil {
+		return 0
+	}
+	return len(r.Backtest.Skipped)
+}
+
