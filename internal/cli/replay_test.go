@@ -70,8 +70,8 @@ func replayOf(t *testing.T, text string) (r replayed) {
 	return r
 }
 
-// TestReplay replays a Turn that has closed a ticket. The call is answered from the journal, and the ticket is not closed
-// again. A call without a recorded result is not made, and the model learns that.
+// TestReplay replays a Turn that has closed a ticket. The call is answered from the journal, and the ticket is not
+// closed again. A call without a recorded result is not made, and the model learns that.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, twoPrompts)

@@ -141,8 +141,8 @@ func ForProfile(set *manifest.Set, t *v1alpha1.Turn, profile *v1alpha1.PromptPro
 	return &Bundle{Set: set, Turn: t, Profile: profile, Skills: skills, read: map[configMapKey]*string{}}
 }
 
-// ObjectsOfProfile returns the objects from which the messages of the Turn are made, without an Agent if the bundle has
-// none.
+// ObjectsOfProfile returns the objects from which the messages of the Turn are made, without an Agent if the bundle
+// has none.
 func (p *Bundle) ObjectsOfProfile() translate.Objects {
 	if p.Agent != nil {
 		return p.Objects()

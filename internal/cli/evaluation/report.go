@@ -116,12 +116,12 @@ type Result struct {
 	JudgesSpent Spent        `json:"judgesSpent"`
 	// Milliseconds is the time of the case with its judges.
 	Milliseconds int64 `json:"milliseconds"`
-	// Prompt says how the prompt of a recorded Turn changes, and Changed names the messages that change. Both are empty
-	// for a case of a file.
+	// Prompt says how the prompt of a recorded Turn changes, and Changed names the messages that change. Both are
+	// empty for a case of a file.
 	Prompt  PromptChange `json:"prompt,omitempty"`
 	Changed []string     `json:"changed,omitempty"`
-	// Recorded is the Turn as it was recorded, and Calls says how the calls of its replay were answered. Both are nil for
-	// a case of a file, and if no model was asked.
+	// Recorded is the Turn as it was recorded, and Calls says how the calls of its replay were answered. Both are nil
+	// for a case of a file, and if no model was asked.
 	Recorded *RecordedTurn       `json:"recorded,omitempty"`
 	Calls    *turn.AnswerSummary `json:"calls,omitempty"`
 	// diff is the beginning of the changes of the prompt, and change identifies all of them.

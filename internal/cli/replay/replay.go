@@ -35,8 +35,8 @@ type Options struct {
 	Output output.Format
 }
 
-// Run replays a Turn, given as NAME or NAMESPACE/NAME, and prints the difference. It returns an error if the Turn cannot
-// be replayed, or if the replay does not end with an answer.
+// Run replays a Turn, given as NAME or NAMESPACE/NAME, and prints the difference. It returns an error if the Turn
+// cannot be replayed, or if the replay does not end with an answer.
 func (o *Options) Run(ctx context.Context, name string) (err error) {
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -198,8 +198,8 @@ func (o *Options) print(c *comparison) error {
 	return env.Print(text)
 }
 
-// text returns the comparison for a person. Only lines of a diff start with a space, a plus, a minus, a backslash or an
-// at sign, so no text of the Turn can imitate the other lines.
+// text returns the comparison for a person. Only lines of a diff start with a space, a plus, a minus, a backslash or
+// an at sign, so no text of the Turn can imitate the other lines.
 func (c *comparison) text() string {
 	var b strings.Builder
 	after := sideOf(c.after, nil)

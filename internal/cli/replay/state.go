@@ -33,8 +33,8 @@ type Flags struct {
 	Files []string
 	// Manifests are the paths of the other manifests: the Agent, its ModelProviders and Secrets.
 	Manifests []string
-	// Profile is the name of the PromptProfile to use. If it is empty, it is the only one of Files, or else that of the
-	// Agent.
+	// Profile is the name of the PromptProfile to use. If it is empty, it is the only one of Files, or else that of
+	// the Agent.
 	Profile string
 	// Model is the model to ask, as MODEL or PROVIDER:MODEL. If it is empty, the Agent decides.
 	Model string
@@ -226,8 +226,8 @@ func chosenModel(a *v1alpha1.Agent, name string) (v1alpha1.ModelReference, error
 	return v1alpha1.ModelReference{ProviderRef: v1alpha1.ParseSharedReference(wanted.Provider), Model: wanted.Model}, nil
 }
 
-// Prompt makes the prompt of the Turn with the new objects, for the model that would be asked first. Its error names the
-// object and the field.
+// Prompt makes the prompt of the Turn with the new objects, for the model that would be asked first. Its error names
+// the object and the field.
 func (p *Prepared) Prompt(ctx context.Context) (*prepare.Prepared, error) {
 	in, err := translate.PrepareAgain(ctx, &p.Input, p.bundle.ObjectsOfProfile())
 	if err == nil {

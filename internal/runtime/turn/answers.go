@@ -18,16 +18,16 @@ const (
 	maxUnanswered = 20
 	// maxListedArguments bounds the arguments of such a call, in characters.
 	maxListedArguments = 300
-	// maxRecordedOutput bounds the output of a tool that is read from the journal, in bytes. The journal keeps no longer
-	// one.
+	// maxRecordedOutput bounds the output of a tool that is read from the journal, in bytes. The journal keeps no
+	// longer one.
 	maxRecordedOutput = 32 << 20
 )
 
 // Answers answers the calls of a replay from a Recording. It never calls a tool. It is safe for concurrent use.
 //
-// A call is answered if the recorded Turn made the same call: the same tool with the same arguments, whatever the order
-// of their fields. If the recorded Turn made it several times, the results are given in their order, and then the last
-// one again. Any other call fails, and the error tells the model that the call was not made.
+// A call is answered if the recorded Turn made the same call: the same tool with the same arguments, whatever the
+// order of their fields. If the recorded Turn made it several times, the results are given in their order, and then
+// the last one again. Any other call fails, and the error tells the model that the call was not made.
 type Answers struct {
 	recording *Recording
 
