@@ -36,7 +36,8 @@ func recorded(t *testing.T, url string, messages ...string) (dir, data string) {
 	t.Helper()
 	f := complete()
 	other := strings.Replace(agentYAML, "name: support", "name: other", 1)
-	f["other.yaml"] = other + "---\n" + strings.NewReplacer("{name: first}", "{name: of-other}", "{name: support}", "{name: other}").Replace(turnYAML)
+	f["other.yaml"] = other + "---\n" +
+		strings.NewReplacer("{name: first}", "{name: of-other}", "{name: support}", "{name: other}").Replace(turnYAML)
 	names := []string{"of-other"}
 	delete(f, "turn.yaml")
 	for i, message := range messages {
@@ -101,7 +102,8 @@ func TestBacktestOfBrokenPrompt(t *testing.T) {
 	broken := profile(t, strings.Replace(secondProfile, "default: the helpdesk,", "required: true,", 1))
 	for threshold, code := range map[string]int{"0": exit.OK, "0.01": exit.Failed, "1": exit.Failed} {
 		got := capstan(t, "backtest", "-f", broken, "--agent", "support", "--data-dir", data, "--threshold", threshold).mustEnd(t, code)
-		mustSay(t, got.out, "turn-1  Fails\n", "turn-1:\n  - ", "product", "0 of 2 prompts can be made (0%). Prompts: 0 changed, 0 same, 2 cannot")
+		mustSay(t, got.out, "turn-1  Fails\n", "turn-1:\n  - ", "product",
+			"0 of 2 prompts can be made (0%). Prompts: 0 changed, 0 same, 2 cannot")
 	}
 	same := capstan(t, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "-o", "markdown").mustEnd(t, exit.OK)
 	mustSay(t, same.out, "### Backtest passed: 2 of 2 prompts can be made (100%)", "2 more Turns are not listed.")
@@ -114,7 +116,8 @@ func TestBacktestReplay(t *testing.T) {
 	dir, data := recorded(t, url, "What is up?", "What is bad?")
 	args := []string{"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q"}
 	got := capstan(t, args...).mustEnd(t, exit.Failed)
-	mustSay(t, got.out, "TURN    RESULT  PROMPT   CALLS  TOKENS", "turn-1  Passed  Changed  0 ", "kind 0.9\n", "turn-2  Failed  Changed  0 ",
+	mustSay(t, got.out, "TURN    RESULT  PROMPT   CALLS  TOKENS", "turn-1  Passed  Changed  0 ", "kind 0.9\n",
+		"turn-2  Failed  Changed  0 ",
 		"kind 0.9 → 0.2\n", "turn-2:\n  - judge kind: score 0.2 is below 0.7: It is rude.", "  answer: Worse.",
 		"1 of 2 Turns passed (50%). Prompts: 2 changed, 0 same, 0 cannot be made. Recorded: ", " Replayed: ", " Judges: ")
 	mustSay(t, got.err, "1 of 2 Turns passed (50%), want 100% of the Turns")
@@ -127,7 +130,8 @@ func TestBacktestReplay(t *testing.T) {
 		t.Errorf("the newest Turn is %+v", c)
 	}
 	page := capstan(t, append(args, "-o", "markdown")...).mustEnd(t, exit.Failed).out
-	mustSay(t, page, "### Backtest failed: 1 of 2 Turns passed (50%)", "| turn-2 | Failed | Changed | 0 | ", "```diff\nsystem_prompt changed\n")
+	mustSay(t, page, "### Backtest failed: 1 of 2 Turns passed (50%)", "| turn-2 | Failed | Changed | 0 | ",
+		"```diff\nsystem_prompt changed\n")
 	for _, bad := range []string{"![", "@all", "](", "http://"} {
 		if strings.Contains(page, bad) {
 			t.Errorf("the comment has %q:\n%s", bad, page)
@@ -148,7 +152,8 @@ func TestBacktestNotWorse(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, strings.Replace(backtestRules, "As before.", "Worse.", 1))
 	dir, data := recorded(t, url, "What is bad?")
-	got := capstan(t, "backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay").mustEnd(t, exit.OK)
+	got := capstan(t, "backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data,
+		"--replay").mustEnd(t, exit.OK)
 	mustSay(t, got.out, "Passed", "kind 0.2\n", "1 of 1 Turns passed (100%)")
 }
 
@@ -158,11 +163,13 @@ func TestBacktestSkips(t *testing.T) {
 	_, url := fake(t, backtestRules)
 	f := complete()
 	prepared := maps.Clone(f)
-	prepared["turn.yaml"] = strings.NewReplacer("{name: first}", "{name: only}", "  message:", "  execution: PrepareOnly\n  message:").Replace(turnYAML)
+	prepared["turn.yaml"] = strings.NewReplacer("{name: first}", "{name: only}",
+		"  message:", "  execution: PrepareOnly\n  message:").Replace(turnYAML)
 	data := t.TempDir()
-	capstan(t, "run", "-f", files(prepared).written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
+	capstan(t, "run", "-f", prepared.written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
 	args := []string{"backtest", "-f", profile(t, secondProfile), "--agent", "support", "--data-dir", data}
-	mustSay(t, capstan(t, args...).mustEnd(t, exit.Usage).err, `none of the last 1 Turns of Agent "support" can be replayed; the newest: the Turn only`)
+	mustSay(t, capstan(t, args...).mustEnd(t, exit.Usage).err,
+		`none of the last 1 Turns of Agent "support" can be replayed; the newest: the Turn only`)
 	capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
 	got := capstan(t, args...).mustEnd(t, exit.OK)
 	mustSay(t, got.out, "Skipped: only: the Turn only prepared its prompt", "1 of 1 prompts can be made (100%)", " 1 Turns were skipped.")
@@ -178,7 +185,8 @@ func TestBacktestOfRepeatedTurn(t *testing.T) {
 		dir := complete().with(t, "profile.yaml", "1.0.0", version).written(t, url)
 		capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	}
-	r := backtestOf(t, capstan(t, "backtest", "-f", profile(t, secondProfile), "--agent", "support", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out)
+	r := backtestOf(t, capstan(t, "backtest", "-f", profile(t, secondProfile), "--agent", "support", "--data-dir", data,
+		"-o", "json").mustEnd(t, exit.OK).out)
 	if r.Total != 2 || r.Cases[0].Name == r.Cases[1].Name || !strings.HasPrefix(r.Cases[0].Name, "first (") {
 		t.Errorf("the Turns are %q and %q, want their UIDs", r.Cases[0].Name, r.Cases[1].Name)
 	}
@@ -200,16 +208,20 @@ func TestBacktestInput(t *testing.T) {
 	}{
 		"no Agent":        {[]string{"-m", dir}, "--agent: must name an Agent of the namespace"},
 		"other namespace": {[]string{"-m", dir, "--agent", "a/b"}, "--agent: must name an Agent of the namespace"},
-		"unknown Agent":   {[]string{"-m", dir, "--agent", "none"}, `there is no Turn of Agent "none" in namespace "default" that has ended`},
-		"no manifests":    {[]string{"--agent", "support"}, "there are no manifests"},
-		"last":            {[]string{"-m", dir, "--agent", "support", "--last", "1001"}, "--last: must be from 1 to 1000"},
-		"parallel":        {[]string{"-m", dir, "--agent", "support", "--parallel", "0"}, "--parallel: must be from 1 to 32"},
-		"threshold":       {[]string{"-m", dir, "--agent", "support", "--threshold", "70"}, "--threshold: "},
-		"format":          {[]string{"-m", dir, "--agent", "support", "-o", "yaml"}, "must be text, json, junit or markdown"},
+		"unknown Agent": {
+			[]string{"-m", dir, "--agent", "none"}, `there is no Turn of Agent "none" in namespace "default" that has ended`,
+		},
+		"no manifests": {[]string{"--agent", "support"}, "there are no manifests"},
+		"last":         {[]string{"-m", dir, "--agent", "support", "--last", "1001"}, "--last: must be from 1 to 1000"},
+		"parallel":     {[]string{"-m", dir, "--agent", "support", "--parallel", "0"}, "--parallel: must be from 1 to 32"},
+		"threshold":    {[]string{"-m", dir, "--agent", "support", "--threshold", "70"}, "--threshold: "},
+		"format":       {[]string{"-m", dir, "--agent", "support", "-o", "yaml"}, "must be text, json, junit or markdown"},
 		"no data": {
 			[]string{"-m", dir, "--agent", "support", "--data-dir", t.TempDir()}, "does not exist: capstan run --data-dir",
 		},
-		"replay without Agent":  {[]string{"-f", profile(t, secondProfile), "--agent", "support", "--replay"}, `the manifests have no Agent "support"`},
+		"replay without Agent": {
+			[]string{"-f", profile(t, secondProfile), "--agent", "support", "--replay"}, `the manifests have no Agent "support"`,
+		},
 		"replay without Secret": {[]string{"-m", noSecret, "--agent", "support", "--replay"}, "--env-secret model-key/apiKey="},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,4 +232,22 @@ func TestBacktestInput(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBacktestInterrupted checks that an interrupt ends the backtest with its own exit code and a report.
+func TestBacktestInterrupted(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, backtestRules)
+	_, data := recorded(t, url, "What is up?", "What is new?")
+	model, hangs := fake(t, "rules: [{fault: {hang: AfterHeaders}}]")
+	dir := complete().written(t, hangs)
+	got := runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "--parallel", "1",
+		"-o", "json")
+	got.mustEnd(t, exit.Interrupted)
+	if r := backtestOf(t, got.out); r.OK || r.Missing != 1 || r.Passed != 0 {
+		t.Errorf("report %+v, want one Turn that was cancelled and one that was not replayed", r)
+	}
+	mustSay(t, got.err, "interrupted: the report has the Turns that had ended")
+	mustSay(t, capstan(t, "__complete", "backtest", "-o", "").out, "text\njson\njunit\nmarkdown\n:4\n")
+	mustSay(t, runInterrupted(t, model, "replay", "turn-1", "-m", dir, "--data-dir", data).mustEnd(t, exit.Interrupted).err, "interrupted")
 }

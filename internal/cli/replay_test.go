@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,7 +33,7 @@ const twoPrompts = `rules:
   reply: {toolCalls: [{id: c10, name: get_ticket, arguments: '{"id": "7"}'}]}
 - when: {systemContains: "version two", anyContains: "this is a replay"}
   reply:
-    text: 'Two. {{ range .Messages }}{{ if eq .Role "tool" }}{{ if contains .Content "Ticket 1042 is closed." }}Closed.{{ end }}{{ end }}{{ end }}'
+    text: 'Two. {{ range .Messages }}{{ if contains .Content "Ticket 1042 is closed." }}Closed.{{ end }}{{ end }}'
 - when: {toolMessages: 0, hasTools: true}
   reply: {toolCalls: [{id: call_1, name: close_ticket, arguments: '{"id": "1042", "note": "a\nb"}'}]}
 - reply: {text: "One."}
@@ -81,7 +83,8 @@ func TestReplay(t *testing.T) {
 	args := []string{"replay", "first", "--data-dir", data, "-f", secondFolder(t), "--manifests", dir}
 
 	got := capstan(t, args...).mustEnd(t, exit.OK)
-	mustSay(t, got.out, "Turn default/first: the prompts differ\n--- recorded at 2026-04-09T", ": PromptProfile support 1.0.0, model demo:small\n",
+	mustSay(t, got.out, "Turn default/first: the prompts differ\n--- recorded at 2026-04-09T",
+		": PromptProfile support 1.0.0, model demo:small\n",
 		"+++ replayed: PromptProfile second 2.0.0, model demo:small\n", "-Answer questions about the helpdesk.\n",
 		"+Speak about the helpdesk as version two.\n", "\nAnswer\n@@ -1 +1 @@\n-One.\n+Two. Closed.\n",
 		"        RECORDED", "calls   1 ", "1 from the journal, 1 not made\n",
@@ -96,7 +99,8 @@ func TestReplay(t *testing.T) {
 		t.Errorf("closed tickets %q, want only that of the run", tools.closedTickets())
 	}
 	same := capstan(t, "replay", "first", "--data-dir", data, "-f", dir).mustEnd(t, exit.OK)
-	mustSay(t, same.out, "Turn default/first: the prompts are the same: promptHash ", "\nThe answers are the same\n", "1 from the journal\n")
+	mustSay(t, same.out, "Turn default/first: the prompts are the same: promptHash ", "\nThe answers are the same\n",
+		"1 from the journal\n")
 }
 
 // TestReplayPromptOnly needs nothing but the changed profile, and asks no model.
@@ -141,7 +145,7 @@ func TestReplayOfLyingModel(t *testing.T) {
 	dir, data := f.written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-f", secondFolder(t), "-m", dir, "-o", "json").out)
-	if r.Calls == nil || r.Calls.Recorded != 0 || r.Calls.NotMade < 2 || len(r.Calls.Unanswered) != r.Calls.NotMade || r.Replayed.End != "MaxSteps" {
+	if c := r.Calls; c == nil || c.Recorded != 0 || c.NotMade < 2 || len(c.Unanswered) != c.NotMade || r.Replayed.End != "MaxSteps" {
 		t.Errorf("the replay is %+v, want that it ends at the limit of steps", r)
 	}
 	if tools.closedTickets() != "" {
@@ -161,7 +165,9 @@ func TestReplayOfTurns(t *testing.T) {
 		want   string
 	}{
 		"denied": {
-			"the denial is recorded, too", func(_ *testing.T, f files) files { return f }, []string{"--approve", "none"}, exit.OK, exit.OK,
+			"the denial is recorded, too", func(_ *testing.T, f files) files { return f },
+			[]string{"--approve", "none"},
+			exit.OK, exit.OK,
 			"1 from the journal\n",
 		},
 		"parked": {
@@ -170,13 +176,16 @@ func TestReplayOfTurns(t *testing.T) {
 		},
 		"only prepared": {
 			"there is no input to prepare again",
-			func(t *testing.T, f files) files { return f.with(t, "turn.yaml", "  message:", "  execution: PrepareOnly\n  message:") },
+			func(t *testing.T, f files) files {
+				return f.with(t, "turn.yaml", "  message:", "  execution: PrepareOnly\n  message:")
+			},
 			nil, exit.OK, exit.Failed, "the Turn default/first cannot be replayed: the Turn only prepared its prompt",
 		},
 		"not prepared": {
 			"there is no prompt",
 			func(t *testing.T, f files) files { return f.with(t, "profile.yaml", ".product", ".missing") },
-			nil, exit.Failed, exit.Failed, "the Turn default/first cannot be replayed: the Turn ended before it made a prompt (PreparationError: ",
+			nil, exit.Failed, exit.Failed,
+			"the Turn default/first cannot be replayed: the Turn ended before it made a prompt (PreparationError: ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -247,13 +256,23 @@ func TestReplayErrors(t *testing.T) {
 		"unknown profile": {
 			[]string{"-m", dir, "--profile", "none"}, exit.Failed, `PromptProfile "default/none" is not in the manifests`,
 		},
-		"only another profile": {[]string{"-m", secondFolder(t)}, exit.Failed, `neither Agent "default/support" nor PromptProfile "default/support", but PromptProfile default/second`},
-		"no Agent":             {[]string{"-f", secondFolder(t)}, exit.Failed, `the manifests have no Agent "support": add its file with --manifests`},
-		"no Secret":            {[]string{"-f", noSecret.written(t, url)}, exit.Failed, "--env-secret model-key/apiKey="},
-		"unknown model":        {[]string{"-m", dir, "--model", "large"}, exit.Failed, `--model: Agent "support" has no model "large": name it as PROVIDER:MODEL`},
-		"unknown provider":     {[]string{"-m", dir, "--model", "none:large"}, exit.Failed, `ModelProvider "default/none" is not in the manifests`},
-		"cluster and folder":   {[]string{"-m", dir, "--server", "https://x"}, exit.Usage, "data-dir"},
-		"format":               {[]string{"-m", dir, "-o", "yaml"}, exit.Usage, "must be text or json"},
+		"only another profile": {
+			[]string{"-m", secondFolder(t)},
+			exit.Failed,
+			`neither Agent "default/support" nor PromptProfile "default/support", but PromptProfile default/second`,
+		},
+		"no Agent":  {[]string{"-f", secondFolder(t)}, exit.Failed, `the manifests have no Agent "support": add its file with --manifests`},
+		"no Secret": {[]string{"-f", noSecret.written(t, url)}, exit.Failed, "--env-secret model-key/apiKey="},
+		"unknown model": {
+			[]string{"-m", dir, "--model", "large"},
+			exit.Failed,
+			`--model: Agent "support" has no model "large": name it as PROVIDER:MODEL`,
+		},
+		"unknown provider": {
+			[]string{"-m", dir, "--model", "none:large"}, exit.Failed, `ModelProvider "default/none" is not in the manifests`,
+		},
+		"cluster and folder": {[]string{"-m", dir, "--server", "https://x"}, exit.Usage, "data-dir"},
+		"format":             {[]string{"-m", dir, "-o", "yaml"}, exit.Usage, "must be text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := capstan(t, append([]string{"replay", "first", "--data-dir", data}, tc.args...)...).mustEnd(t, tc.code)
@@ -287,4 +306,40 @@ func TestReplayHostileTexts(t *testing.T) {
 			t.Errorf("a text of a model is obeyed, or looks like Capstan's own:\n%q", got.out)
 		}
 	}
+}
+
+// TestReplayOfRequest replays a Turn with an attachment, a schema and redacted texts. All come from the journal.
+func TestReplayOfRequest(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- when: {systemContains: "one JSON value", anyContains: "the attached text"}
+  reply: {text: '{"a": 1}'}
+- reply: {text: "No JSON."}
+`)
+	f := complete().with(t, "turn.yaml", "  message: What is up?",
+		"  output: {schema: {type: object, required: [a]}}\n  message: Ask zoe@example.com.").with(t, "agent.yaml", "  limits:",
+		"  redaction: {patterns: [{name: email, pattern: '[a-z]+@[a-z.]+'}]}\n  limits:")
+	dir, data := f.written(t, url), t.TempDir()
+	note := filepath.Join(t.TempDir(), "note.txt")
+	if err := os.WriteFile(note, []byte("the attached text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	capstan(t, "run", "-f", dir, "--data-dir", data, "--attach", "note="+note).mustEnd(t, exit.OK)
+	if err := os.Remove(note); err != nil {
+		t.Fatal(err)
+	}
+	got := capstan(t, "replay", "first", "--data-dir", data, "-m", dir).mustEnd(t, exit.OK)
+	mustSay(t, got.out, "the prompts are the same", "The answers are the same")
+	all := capstan(t, "replay", "first", "--data-dir", data, "-m", dir, "-o", "json").mustEnd(t, exit.OK).out
+	if strings.Contains(all, "zoe@example.com") || replayOf(t, all).Replayed.Answer != `{"a": 1}` {
+		t.Errorf("the replay is %s, want the answer with the schema and no redacted text", all)
+	}
+}
+
+// TestReplayCompletion offers the names of the Turns of a folder.
+func TestReplayCompletion(t *testing.T) {
+	t.Parallel()
+	data := ran(t, skilled)
+	mustSay(t, capstan(t, "__complete", "replay", "--data-dir", data, "").out, "first\n:4\n")
+	mustSay(t, capstan(t, "__complete", "replay", "-o", "").out, "text\njson\n:4\n")
 }

@@ -38,7 +38,8 @@ func (s *testEnv) replayable(ctx context.Context, name string) {
 			`"effect":"ReadOnly","schema":{"type":"object","properties":{"at":{"type":"string"}}}}]}`),
 		entry(4, journal.Prepared, `{"provider":"demo","model":"small","report":{},`+
 			`"messages":[{"role":"user","name":"user_message","content":"What is new?"}]}`),
-		entry(5, journal.ToolIntended, `{"step":1,"callID":"a","name":"look","arguments":{"at":"this"},"effect":"ReadOnly","attempt":1}`), result,
+		entry(5, journal.ToolIntended, `{"step":1,"callID":"a","name":"look","arguments":{"at":"this"},"effect":"ReadOnly","attempt":1}`),
+		result,
 		entry(7, journal.Finalized, `{"stop":"Completed","message":"the model answered","text":"Old news.","record":{}}`))
 	end(ctx, t)
 }
@@ -88,8 +89,8 @@ spec: {type: OpenAI, baseURL: "`+url+`", models: [{name: small}]}
 
 		By("replaying the last Turns")
 		backtest := capstan(ctx, append([]string{"backtest", "--agent", "support", "--replay"}, reader...)...).must(ctx, exit.OK)
-		Expect(backtest.out.String()).To(And(ContainSubstring("2 of 2 Turns passed (100%)"), ContainSubstring("Skipped: third: its journal is empty"),
-			Not(ContainSubstring("fourth"))))
+		Expect(backtest.out.String()).To(And(ContainSubstring("2 of 2 Turns passed (100%)"),
+			ContainSubstring("Skipped: third: its journal is empty"), Not(ContainSubstring("fourth"))))
 		Expect(fake.Stats().Requests).To(BeEquivalentTo(6))
 
 		By("refusing who may not read")

@@ -150,12 +150,12 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return exit.InterruptedOr(watched, err)
 	}
-	return report.deliver(o.Flags.Env, o.Output, threshold, watched.Err() != nil)
+	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
 }
 
 // run prepares the Turns again, and replays them on request. All Turns share the models.
 func (b *backtest) run(ctx context.Context, threshold judge.Score) (*Report, error) {
-	env := b.Flags.Env
+	env := b.Env
 	w := &workers{env: env, parallel: b.Parallel, quiet: b.Quiet, unit: "Turns"}
 	if !b.Quiet {
 		w.live = w.env.StartSpinner()
@@ -212,7 +212,7 @@ func (b *backtest) why(ctx context.Context, name journals.TurnName) error {
 
 // one prepares a Turn again, and replays it if there is a batch.
 func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
-	begin := b.Flags.Env.Now()
+	begin := b.Env.Now()
 	out := &Result{Name: name.Name, Outcome: Passed}
 	if b.Source.DataDir != "" && name.UID != "" && b.repeated(name) {
 		out.Name += " (" + name.UID + ")"
@@ -246,7 +246,7 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 	if batch != nil {
 		b.replay(ctx, batch, p, out)
 	}
-	out.Milliseconds = b.Flags.Env.Now().Sub(begin).Milliseconds()
+	out.Milliseconds = b.Env.Now().Sub(begin).Milliseconds()
 	return out
 }
 
@@ -266,7 +266,7 @@ func (r *Result) failed(err error) *Result {
 // unless the judge gives the recorded answer no better score.
 func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, out *Result) {
 	old := &RecordedTurn{}
-	if r := p.Recording.Result; r != nil {
+	if r := p.Result; r != nil {
 		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(r.Text), out.used
 	}
 	out.Recorded = old
@@ -442,4 +442,3 @@ func (r *Report) notReplayed() int {
 	}
 	return len(r.Backtest.Skipped)
 }
-

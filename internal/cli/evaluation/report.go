@@ -478,7 +478,7 @@ type (
 func (r *Report) junit() (string, error) {
 	suite := junitSuite{
 		Skipped: r.notReplayed(),
-		Name: r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total + r.notReplayed(), Failures: r.Failed, Errors: r.Errors,
+		Name:    r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total + r.notReplayed(), Failures: r.Failed, Errors: r.Errors,
 	}
 	var all int64
 	for _, c := range r.Cases {

@@ -210,7 +210,9 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 		}
 		from = remote
 	}
-	artifact := func(ctx context.Context, sha256 string, most int64) ([]byte, error) { return readAll(ctx, from, sha256, most) }
+	artifact := func(ctx context.Context, sha256 string, most int64) ([]byte, error) {
+		return readAll(ctx, from, sha256, most)
+	}
 	recording, err := turn.ReadRecording(ctx, from.Entries(ctx, readapi.Query{}), artifact)
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
 		return nil, refused
@@ -235,4 +237,3 @@ func readAll(ctx context.Context, from reader, sha256 string, most int64) (data 
 	}
 	return all.Bytes(), err
 }
-

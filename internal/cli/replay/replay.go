@@ -96,7 +96,7 @@ func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name
 
 // verdict returns an error if a replay did not end with an answer.
 func verdict(r *Replay) error {
-	if r.Result.Text != "" && (r.Result.Stop == turn.StopCompleted || r.Result.Stop == turn.StopMaxSteps || r.Result.Stop == turn.StopToolEnded) {
+	if r.Result.Answered() {
 		return nil
 	}
 	return exit.WithCode(exit.Failed, fmt.Errorf("the replay ended without an answer: %s: %s", r.Result.Stop, r.Result.Message))
@@ -109,7 +109,7 @@ func (o *Options) replay(ctx context.Context, p *Prepared) (r *Replay, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, batch.Close(ctx)) }()
-	env := o.Flags.Env
+	env := o.Env
 	if !o.Quiet {
 		if live := env.StartSpinner(); live != nil {
 			defer live.Close()
@@ -184,7 +184,7 @@ func (c *comparison) add(r *Replay, prepared *prepare.Prepared) (err error) {
 
 // print prints the comparison.
 func (o *Options) print(c *comparison) error {
-	env := o.Flags.Env
+	env := o.Env
 	if o.Output == output.Text {
 		return env.Print(render.Coloured(env, termsafe.Safe(c.text())))
 	}
@@ -290,4 +290,3 @@ func (s *side) cost() string {
 	}
 	return s.Cost.Amount + " " + s.Cost.Currency
 }
-

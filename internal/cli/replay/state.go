@@ -247,10 +247,11 @@ func (p *Prepared) Prompt(ctx context.Context) (*prepare.Prepared, error) {
 func (p *Prepared) model() (provider, name string, err error) {
 	agent := p.bundle.Agent
 	if agent == nil {
-		m := prepare.ModelName{Provider: p.Recording.Prepared.Provider, Model: p.Recording.Prepared.Model}
+		old := p.Prepared
+		m := prepare.ModelName{Provider: old.Provider, Model: old.Model}
 		if wanted := p.state.flags.Model; wanted != "" {
 			if m = prepare.ParseModelName(wanted); m.Provider == "" {
-				m.Provider = p.Recording.Prepared.Provider
+				m.Provider = old.Provider
 			}
 		}
 		return m.Provider, m.Model, nil
@@ -273,7 +274,7 @@ func (p *Prepared) Batch(ctx context.Context) (*localrun.Batch, error) {
 	if p.bundle.Agent == nil {
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
 			"a model can be asked only with the Agent, its ModelProviders and their Secrets: the manifests have no Agent %q: add "+
-				"its file with --manifests", p.Recording.Agent))
+				"its file with --manifests", p.Agent))
 	}
 	o := &localrun.Options{Source: &bundle.Source{Env: p.state.flags.Env}, Approve: localrun.ApproveNone}
 	return o.NewBatch(ctx, p.bundle)

@@ -133,7 +133,7 @@ func (b *recordingBuilder) add(ctx context.Context, e journal.Entry) error {
 
 // apply folds an entry into the recording.
 func (b *recordingBuilder) apply(ctx context.Context, e journal.Entry) error {
-	switch e.Kind { //nolint:exhaustive // because the loop handles the others
+	switch e.Kind {
 	case journal.RunStarted:
 		var s started
 		if err := json.Unmarshal(e.Payload, &s); err != nil {
@@ -263,7 +263,10 @@ func historyIn(p *prepare.Prepared) []prepare.HistoryMessage {
 }
 
 // Answered reports whether the Turn ended with an answer.
-func (r *Recording) Answered() bool { return r.Result != nil && r.Result.Stop.answered() && r.Result.Text != "" }
+func (r *Recording) Answered() bool { return r.Result != nil && r.Result.Answered() }
+
+// Answered reports whether the Turn ended with an answer.
+func (r *Result) Answered() bool { return r.Stop.answered() && r.Text != "" }
 
 // Attach returns the function that reads the attachments of the Turn from its journal, and the size of their contents
 // together, in bytes. The function is nil if the Turn has none.

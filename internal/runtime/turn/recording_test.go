@@ -73,8 +73,10 @@ func TestReadRecordingRefuses(t *testing.T) {
 				"prepared", strings.Replace(recordedPrompt, `"report"`, `"history":{"sessionUID":"s","messages":2},"report"`, 1),
 			}, "the history of its Session is gone", true,
 		},
-		"too large": {[]string{"some.new.kind", fmt.Sprintf(`"%s"`, strings.Repeat("x", turn.MaxRecordingBytes))}, "more than 64 MiB", true},
-		"damaged":   {[]string{"preparation.input", `[]`}, `failed to read entry 1 ("preparation.input")`, false},
+		"too large": {
+			[]string{"some.new.kind", fmt.Sprintf(`"%s"`, strings.Repeat("x", turn.MaxRecordingBytes))}, "more than 64 MiB", true,
+		},
+		"damaged": {[]string{"preparation.input", `[]`}, `failed to read entry 1 ("preparation.input")`, false},
 		"redacted": {
 			[]string{"preparation.input", `{"input":{"redacted":true,"bytes":7},"zone":"UTC"}`, "prepared", `{"redacted":true}`},
 			`failed to read entry 2 ("prepared"): the prompt has no messages`, false,
@@ -94,7 +96,9 @@ func TestReadRecordingRefuses(t *testing.T) {
 			}
 		})
 	}
-	newer := func(yield func(journal.Entry, error) bool) { yield(journal.Entry{Seq: 1, Version: journal.PayloadVersion + 1}, nil) }
+	newer := func(yield func(journal.Entry, error) bool) {
+		yield(journal.Entry{Seq: 1, Version: journal.PayloadVersion + 1}, nil)
+	}
 	if _, err := turn.ReadRecording(t.Context(), newer, noArtifact); !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("error %v of a newer journal", err)
 	}
