@@ -301,7 +301,8 @@ func TestReplayHostileTexts(t *testing.T) {
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	on := call{terminal: true, env: map[string]string{"TERM": "dumb"}}
 	for _, format := range []string{"text", "json"} {
-		got := on.run(t.Context(), "replay", "first", "--data-dir", data, "-f", secondFolder(t), "-m", dir, "-o", format).mustEnd(t, exit.OK)
+		got := on.run(t.Context(), "replay", "first", "--data-dir", data, "-f", secondFolder(t), "-m", dir,
+			"-o", format).mustEnd(t, exit.OK)
 		if strings.ContainsAny(got.out, "\x1b\x07\u009b") || strings.Contains(got.out, "\nTurn default/first: the prompts are the same") {
 			t.Errorf("a text of a model is obeyed, or looks like Capstan's own:\n%q", got.out)
 		}
