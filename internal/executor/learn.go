@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,9 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/ask"
-	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
-	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -136,7 +133,10 @@ func (l *learning) do(ctx context.Context) (o done) {
 	if err != nil {
 		return notBegun(err)
 	}
-	return l.ask(ctx, questions, chain, about, limits, redaction.Redact)
+	return l.ask(ctx, &ask.Learning{
+		Chain: chain, Questions: questions, About: about, MaxPerTurn: limits.MaxPerTurn, MinConfidence: limits.MinConfidence,
+		MaxItems: limits.MaxMemories, Redact: redaction.Redact,
+	})
 }
 
 // about returns the memory without a text that is learned from the Turn. ok is false if nothing may be learned from it
@@ -173,50 +173,22 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 	}
 }
 
-// ask puts the questions one after another. redact returns a text of a model without what the Agent redacts.
-func (l *learning) ask(
-	ctx context.Context, questions []memories.Question, chain []loop.Candidate, about memories.Memory, limits translate.LearningLimits,
-	redact func(string) string,
-) done {
+// ask puts the questions.
+func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
+	learned, outcomes := questions.Ask(ctx)
 	var used amounts
-	out := &task.Learned{MaxItems: limits.MaxMemories, Kept: map[memories.Scope]int{}}
 	refused := true
-	for i := range questions {
-		q := &questions[i]
-		var found memories.Found
-		spent, err := ask.Ask(ctx, chain, &ask.Question{
-			Request: q.Request, MaxOutputTokens: replyTokens,
-			Read: func(reply *model.Reply) (err error) {
-				found, err = q.Read(reply, limits.MaxPerTurn, limits.MinConfidence, redact)
-				return err
-			},
-		})
-		used.add(spent.Usage.InputTokens+spent.Usage.OutputTokens, spent.Cost)
-		out.Usage = out.Usage.Add(spent.Usage)
-		if ctx.Err() != nil {
-			return done{used: used.sum(), err: context.Cause(ctx)}
-		}
-		refused = refused && spent.MayRetry
-		if err != nil {
-			out.Failed++
-			if !errors.Is(err, context.Canceled) {
-				l.Log.V(1).Info("Failed to learn from a turn", "namespace", l.task.Namespace, "turn", l.task.Turn, "scope", q.Scope)
-			}
-			continue
-		}
-		out.Refused, out.Unsure = out.Refused+found.Refused, out.Unsure+found.Unsure
-		for _, item := range found.Items {
-			m := about
-			m.Scope, m.Text, m.Confidence, m.Model = q.Scope, item.Text, item.Confidence, spent.Provider+"/"+spent.Model
-			m.Identify()
-			out.Memories = append(out.Memories, m)
-			out.Kept[q.Scope]++
-		}
+	for _, o := range outcomes {
+		used.add(o.Usage.InputTokens+o.Usage.OutputTokens, o.Cost)
+		refused = refused && o.MayRetry
+	}
+	if ctx.Err() != nil {
+		return done{used: used.sum(), err: context.Cause(ctx)}
 	}
 	if refused && l.executor.Now().Sub(l.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return done{result: &task.Result{Learned: out}, used: used.sum()}
+	return done{result: &task.Result{Learned: learned}, used: used.sum()}
 }
 
 // publish counts the result, and ends the task. The memories are in the store already.

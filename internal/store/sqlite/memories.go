@@ -61,6 +61,11 @@ func (t *tx) keep(l *task.Learned) error {
 	return nil
 }
 
+// Keep stores memories that were learned without a task.
+func (s *Store) Keep(ctx context.Context, l *task.Learned) error {
+	return s.change(ctx, func(t *tx) error { return t.keep(l) })
+}
+
 // forget deletes what was learned from deleted Turns and Sessions.
 func (t *tx) forget(uids []string, at time.Time) error {
 	for _, uid := range uids {
