@@ -102,7 +102,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 			in.MayLearn = func() bool { return e.Tasks.admit(t.Namespace, task.Learn) }
 		}
 	}
-	in.Recall = e.recall(t, agent, session)
+	in.Recall = e.recall(t, agent, session, redaction.Redact)
 	in.NotRecalled = func(err error) {
 		metrics.NotRecalled(t.Namespace)
 		r.log().Error(err, "Failed to recall memories; the turn continues without them")

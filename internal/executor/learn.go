@@ -38,7 +38,8 @@ func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (str
 }
 
 // recall returns the function that returns the memories for the prompt of a Turn, or nil if its Agent learns nothing.
-func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session) func(
+// redact returns a text without what the Agent redacts now.
+func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redact func(string) string) func(
 	ctx context.Context, message string,
 ) ([]turncontext.Memory, error) {
 	most := translate.MaxMemories(agent)
@@ -64,7 +65,7 @@ func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1al
 				owners = append(owners, owner)
 			}
 		}
-		return memories.Recall(ctx, e.Tasks.Store, owners, message, e.Now(), most)
+		return memories.Recall(ctx, e.Tasks.Store, owners, message, e.Now(), most, redact)
 	}
 }
 

@@ -38,7 +38,7 @@ func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string
 			owner.Scope, owner.ID = memories.User, w.user()
 			owners = append(owners, owner)
 		}
-		return memories.Recall(ctx, j.store, owners, message, j.Clock()(), translate.MaxMemories(w.Agent))
+		return memories.Recall(ctx, j.store, owners, message, j.Clock()(), translate.MaxMemories(w.Agent), w.in.Redact)
 	}
 }
 

@@ -9,8 +9,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// ReplyTokens is the maximum length of a reply with memories, in tokens.
-const ReplyTokens = 1024
+// maxReplyTokens is the maximum length of a reply with memories, in tokens. A model that reasons uses a part of them for
+// that.
+const maxReplyTokens = 4096
 
 // Learning asks for the memories of one Turn.
 type Learning struct {
@@ -38,7 +39,7 @@ func (l *Learning) Ask(ctx context.Context) (*task.Learned, []Outcome) {
 		q := &l.Questions[i]
 		var found memories.Found
 		used, err := Ask(ctx, l.Chain, &Question{
-			Request: q.Request, MaxOutputTokens: ReplyTokens,
+			Request: q.Request, MaxOutputTokens: maxReplyTokens,
 			Read: func(reply *model.Reply) (err error) {
 				found, err = q.Read(reply, l.MaxPerTurn, l.MinConfidence, l.Redact)
 				return err

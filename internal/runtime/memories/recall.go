@@ -12,8 +12,11 @@ type Finder interface {
 	FindMemories(ctx context.Context, owners []Owner, words []string, now time.Time) ([]Memory, error)
 }
 
-// Recall returns the memories of owners that fit a message best, at most limit, for the prompt.
-func Recall(ctx context.Context, f Finder, owners []Owner, message string, now time.Time, limit int) ([]turncontext.Memory, error) {
+// Recall returns the memories of owners that fit a message best, at most limit, for the prompt. redact returns a text
+// without what must not be in it.
+func Recall(
+	ctx context.Context, f Finder, owners []Owner, message string, now time.Time, limit int, redact func(string) string,
+) ([]turncontext.Memory, error) {
 	if len(owners) == 0 || limit <= 0 {
 		return nil, nil
 	}
@@ -24,7 +27,7 @@ func Recall(ctx context.Context, f Finder, owners []Owner, message string, now t
 	var all []turncontext.Memory
 	for _, m := range Rank(found, message, now, limit) {
 		all = append(all, turncontext.Memory{
-			ID: m.ID, Text: m.Text, Scope: string(m.Scope), Freshness: freshness(now.Sub(m.Learned)), Relevance: m.Relevance, Learned: true,
+			ID: m.ID, Text: redact(m.Text), Scope: string(m.Scope), Freshness: freshness(now.Sub(m.Learned)), Relevance: m.Relevance, Learned: true,
 		})
 	}
 	return all, nil
