@@ -284,9 +284,10 @@ const (
 
 // AgentLearning says what Capstan learns from the Turns of an agent, and within which limits.
 type AgentLearning struct {
-	// scopes are the scopes of the memories that are learned and used, 1 to 2. Session: memories of a conversation, made
-	// of the message, the answer and the results of tools. They are never used outside of their Session. User: memories of
-	// the requester, made of the requester's own messages alone. They need a requester that the API server has checked.
+	// scopes are the scopes of the memories that are learned and used, 1 to 2. Session: memories of a conversation,
+	// made of the message, the answer and the results of tools. They are never used outside of their Session. User:
+	// memories of the requester, made of the requester's own messages alone. They need a requester that the API server
+	// has checked.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -340,9 +341,9 @@ type AgentLearning struct {
 	// +kubebuilder:validation:Maximum=100000
 	MaxPerHour *int32 `json:"maxPerHour,omitempty"`
 
-	// maxTokensPerDay is the number of tokens that learning may use for this agent within any 24 hours, at least 1000 and
-	// at most 1000000000000. It is apart from the limits of Turns. Nothing is learned from further Turns. Default: no
-	// limit.
+	// maxTokensPerDay is the number of tokens that learning may use for this agent within any 24 hours, at least 1000
+	// and at most 1000000000000. It is apart from the limits of Turns. Nothing is learned from further Turns. Default:
+	// no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1000
 	// +kubebuilder:validation:Maximum=1000000000000
@@ -438,8 +439,8 @@ type AgentStatus struct {
 
 	// conditions are the conditions of the agent. ProfileResolved, ModelsResolved and ToolsResolved are about the
 	// objects that it refers to. Ready is True if all three are. JudgesResolved is about spec.evaluation, and
-	// LearningResolved about spec.memory.learning; each is absent without it, and not part of Ready. Stalled is True if only a change of the agent can make it Ready, and absent
-	// otherwise.
+	// LearningResolved about spec.memory.learning; each is absent without it, and not part of Ready. Stalled is True
+	// if only a change of the agent can make it Ready, and absent otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -110,8 +110,8 @@ func learningProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// providerKeys returns the ModelProviders of an Agent's chain, of its judges and of its learning as NAMESPACE/NAME, each
-// once.
+// providerKeys returns the ModelProviders of an Agent's chain, of its judges and of its learning as NAMESPACE/NAME,
+// each once.
 func providerKeys(a *v1alpha1.Agent) []string {
 	var keys []string
 	for _, ref := range slices.Concat(providerRefs(a), judgeProviderRefs(a), learningProviderRefs(a)) {

@@ -143,7 +143,8 @@ type Executor struct {
 	// Stopping is called when the executor begins to stop; it then hands back the Turns that do not end in time.
 	// Stopping may be nil.
 	Stopping func()
-	// Tasks does the work that follows the end of Turns. If Tasks is nil, no answer is evaluated, and nothing is learned.
+	// Tasks does the work that follows the end of Turns. If Tasks is nil, no answer is evaluated, and nothing is
+	// learned.
 	Tasks *Tasks
 	// RecordLabels are the keys of the labels of Turns that their records keep.
 	RecordLabels []string

@@ -69,8 +69,8 @@ func (f *followUp) credentials() func(text string) string {
 	return f.executor.Credentials.RedactFunc(f.turn.CredentialNamespaces()...)
 }
 
-// read reads the Turn and its Agent. It returns nil if the work can go on. asks reports whether the Agent still asks for
-// the work.
+// read reads the Turn and its Agent. It returns nil if the work can go on. asks reports whether the Agent still asks
+// for the work.
 func (f *followUp) read(ctx context.Context, asks func(*v1alpha1.Agent) bool) *done {
 	e, k := f.executor, f.task
 	err := e.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Turn}, &f.turn)

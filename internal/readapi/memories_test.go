@@ -37,7 +37,7 @@ func learned(t *testing.T, n int) *journaltest.Memory {
 		for i := range n + 1 {
 			m := memories.Memory{
 				Namespace: namespace, Agent: "desk", Scope: memories.User, Text: fmt.Sprint("fact ", i), Requester: "ada & eve", Turn: "t",
-				TurnUID: uid, Learned: now.Add(time.Duration(i)), Expires: now.Add(time.Hour),
+				TurnUID: uid, Learned: now.Add(time.Duration(i) * time.Microsecond), Expires: now.Add(time.Hour),
 			}
 			if i == n {
 				m.Requester = "bob"

@@ -30,8 +30,8 @@ type Memories interface {
 	// of deleted memories, even with an error; fewer than limit means that there are no more.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
-	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted memories;
-	// fewer than limit means that there are no more.
+	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
+	// memories; fewer than limit means that there are no more.
 	PurgeMemories(ctx context.Context, now time.Time, limit int) (purged int, err error)
 
 	// Observations returns the newest observations of the Turns of an Agent, newest first, at most limit.

@@ -42,8 +42,8 @@ func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string
 	}
 }
 
-// learn extracts memories from a Turn that has ended, and keeps them. The answer is printed already, so a failure is only
-// a note.
+// learn extracts memories from a Turn that has ended, and keeps them. The answer is printed already, so a failure is
+// only a note.
 func (j *localRun) learn(ctx context.Context, w *localTurn) {
 	if !j.learns(w) || w.result == nil || w.result.Text == "" || !w.binding.ended.IsZero() {
 		return

@@ -125,8 +125,8 @@ func joined(err, last error) error {
 	return errors.Join(err, last)
 }
 
-// runTurn runs the Turn, and writes its status. It returns nil if the Turn did not run, and a Turn without a result if it
-// waits.
+// runTurn runs the Turn, and writes its status. It returns nil if the Turn did not run, and a Turn without a result if
+// it waits.
 func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, abandon context.CancelCauseFunc) (*localTurn, error) {
 	r, watched, life, steady := j.Options, j.watched, j.life, context.WithoutCancel(ctx)
 	before, err := j.store.earlierRuns(steady, string(t.UID))

@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// maxReplyTokens is the maximum length of a reply with memories, in tokens. A model that reasons uses a part of them for
-// that.
+// maxReplyTokens is the maximum length of a reply with memories, in tokens. A model that reasons uses a part of them
+// for that.
 const maxReplyTokens = 4096
 
 // Learning asks for the memories of one Turn.

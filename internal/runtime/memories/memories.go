@@ -45,7 +45,8 @@ const (
 	MaxOwnerBytes = 64 << 10
 	// MaxItems is the maximum number of memories of an owner.
 	MaxItems = 500
-	// MaxNewest is the number of the newest memories of an owner that are ranked for each Turn, whatever their words are.
+	// MaxNewest is the number of the newest memories of an owner that are ranked for each Turn, whatever their words
+	// are.
 	MaxNewest = 16
 	// maxWords is the maximum number of words of a memory or a query, and maxWord the maximum length of a word, in
 	// bytes.

@@ -52,8 +52,8 @@ type Task struct {
 // Key identifies the task in a store.
 func (t *Task) Key() string { return Key(t.UID, t.Kind) }
 
-// Key returns the key of the task of a kind of a Turn. The key of an evaluation is the UID alone, as in earlier versions.
-// An executor of such a version finds no Turn with any other key, and drops the task.
+// Key returns the key of the task of a kind of a Turn. The key of an evaluation is the UID alone, as in earlier
+// versions. An executor of such a version finds no Turn with any other key, and drops the task.
 func Key(uid string, kind Kind) string {
 	if kind == Evaluate {
 		return uid
@@ -106,12 +106,12 @@ type Result struct {
 
 // Learned is what was learned from a Turn.
 type Learned struct {
-	// Memories are kept in the transaction that stores the result, which does not repeat them. Their owners keep at most
-	// MaxItems memories each.
+	// Memories are kept in the transaction that stores the result, which does not repeat them. Their owners keep at
+	// most MaxItems memories each.
 	Memories []memories.Memory `json:"-"`
 	MaxItems int               `json:"-"`
-	// Kept is the number of memories by scope. Refused and Unsure are the numbers of entries in replies of the model that
-	// were left out. Failed is the number of questions that were not answered.
+	// Kept is the number of memories by scope. Refused and Unsure are the numbers of entries in replies of the model
+	// that were left out. Failed is the number of questions that were not answered.
 	Kept    map[memories.Scope]int `json:"kept,omitempty"`
 	Refused int                    `json:"refused,omitempty"`
 	Unsure  int                    `json:"unsure,omitempty"`

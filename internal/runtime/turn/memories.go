@@ -53,7 +53,8 @@ func (r *run) recall(ctx context.Context, message string) []turncontext.Memory {
 }
 
 // LearnFrom reads from the journal of a Turn that has ended the texts from which memories may be learned. isOfUser says
-// whether a verified user has written its message. LearnFrom returns ErrNoAnswer if the Turn did not end with an answer.
+// whether a verified user has written its message. LearnFrom returns ErrNoAnswer if the Turn did not end with an
+// answer.
 func LearnFrom(ctx context.Context, j journal.Journal, uid string, isOfUser bool) (*memories.Source, error) {
 	s, err := Subject(ctx, j, uid)
 	if err != nil {
