@@ -72,7 +72,7 @@ func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, g
 	t.Helper()
 	resources := []string{
 		"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log",
-		"turns/records", "turns/status",
+		"turns/memories", "turns/records", "turns/status",
 		"secrets", "configmaps", "events", "pods", "serviceaccounts/token", "rolebindings",
 	}
 	groups := map[string]string{
@@ -143,7 +143,7 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		"helpdesk-authors": viewer("agents", "promptprofiles"),
 		"platform":         viewer("modelproviders", "toolservers", "budgets"),
 		// the rights of one ServiceAccount's token are checked below
-		"auditors":       {"turns": get, "turns/log": get, "turns/records": {"list"}},
+		"auditors":       {"turns": get, "turns/log": get, "turns/memories": {"list"}, "turns/records": {"list"}},
 		"helpdesk-leads": {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
 	}
 	clients := c.clients(t)

@@ -76,7 +76,7 @@ type AgentSpec struct {
 	// +optional
 	Context *AgentContext `json:"context,omitempty"`
 
-	// memory says how many memories of a Turn the prompt contains.
+	// memory says which memories the prompt contains, and what is learned from Turns.
 	// +optional
 	Memory *AgentMemory `json:"memory,omitempty"`
 
@@ -253,17 +253,111 @@ const (
 	ThinkingHigh   ThinkingLevel = "High"
 )
 
-// AgentMemory says how many memories of a Turn the prompt contains.
+// AgentMemory says which memories the prompt contains, and what is learned from Turns.
 // +kubebuilder:validation:MinProperties=1
 type AgentMemory struct {
 	// maxItems is the highest number of memories in the prompt, from 0 (none) to 10. Default 10. The most relevant
-	// memories are used.
+	// memories are used: those of the Turn, and those that Capstan has learned.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	MaxItems *int32 `json:"maxItems,omitempty"`
+
+	// learning makes Capstan learn memories from the Turns of this agent, after they have ended, and use them in later
+	// Turns. Without it, nothing is learned, and memories that were learned before are not used.
+	// +optional
+	Learning *AgentLearning `json:"learning,omitempty"`
 }
+
+// LearnedScope is where a learned memory is used.
+// +kubebuilder:validation:Enum=Session;User
+type LearnedScope string
+
+// The scopes of learned memories, narrowest first.
+const (
+	// LearnedScopeSession means that later Turns of the same Session use the memory.
+	LearnedScopeSession LearnedScope = "Session"
+	// LearnedScopeUser means that later Turns of the same verified requester with the same agent use the memory.
+	LearnedScopeUser LearnedScope = "User"
+)
+
+// AgentLearning says what Capstan learns from the Turns of an agent, and within which limits.
+type AgentLearning struct {
+	// scopes are the scopes of the memories that are learned and used, 1 to 2. Session: memories of a conversation,
+	// made of the message, the answer and the results of tools. They are never used outside of their Session. User:
+	// memories of the requester, made of the requester's own messages alone. They need a requester that the API server
+	// has checked.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	Scopes []LearnedScope `json:"scopes"`
+
+	// models is the chain of models that extract memories, 1 to 8, like models of the agent. Default: the models of the
+	// agent.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Models []ModelReference `json:"models,omitempty"`
+
+	// maxPerTurn is the number of memories of each scope that are learned from one Turn, from 1 to 10. Default 5.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10
+	MaxPerTurn *int32 `json:"maxPerTurn,omitempty"`
+
+	// minConfidencePercent is the confidence below which a memory is not kept, as the model states it, from 0 to 100.
+	// Default 60.
+	// +optional
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	MinConfidencePercent *int32 `json:"minConfidencePercent,omitempty"`
+
+	// maxMemories is the number of memories that each Session and each user keeps, from 1 to 500. Default 100. Newer
+	// memories replace the oldest ones. All texts of a Session or a user together have at most 65536 bytes.
+	// +optional
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=500
+	MaxMemories *int32 `json:"maxMemories,omitempty"`
+
+	// expiryDays is the number of days after which a memory is deleted, from 1 to 365. Default 90. A later Turn that
+	// leads to the same memory begins the time anew.
+	// +optional
+	// +kubebuilder:default=90
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=365
+	ExpiryDays *int32 `json:"expiryDays,omitempty"`
+
+	// maxPerHour is the number of Turns from which memories are learned within any 60 minutes, from 1 to 100000.
+	// Default 60. Nothing is learned from further Turns.
+	// +optional
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	MaxPerHour *int32 `json:"maxPerHour,omitempty"`
+
+	// maxTokensPerDay is the number of tokens that learning may use for this agent within any 24 hours, at least 1000
+	// and at most 1000000000000. It is apart from the limits of Turns. Nothing is learned from further Turns. Default:
+	// no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=1000
+	// +kubebuilder:validation:Maximum=1000000000000
+	MaxTokensPerDay *int64 `json:"maxTokensPerDay,omitempty"`
+}
+
+// The defaults of learning.
+const (
+	DefaultLearnedPerTurn  = 5
+	DefaultMinConfidence   = 60
+	DefaultMaxMemories     = 100
+	DefaultExpiryDays      = 90
+	DefaultLearningPerHour = 60
+)
 
 // ModelReference is one model of the chain.
 type ModelReference struct {
@@ -344,9 +438,9 @@ type AgentStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the agent. ProfileResolved, ModelsResolved and ToolsResolved are about the
-	// objects that it refers to. Ready is True if all three are. JudgesResolved is about spec.evaluation, absent
-	// without it, and not part of Ready. Stalled is True if only a change of the agent can make it Ready, and absent
-	// otherwise.
+	// objects that it refers to. Ready is True if all three are. JudgesResolved is about spec.evaluation, and
+	// LearningResolved about spec.memory.learning; each is absent without it, and not part of Ready. Stalled is True
+	// if only a change of the agent can make it Ready, and absent otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

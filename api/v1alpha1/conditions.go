@@ -135,14 +135,17 @@ const (
 	// ConditionJudgesResolved says whether the answers of an Agent with spec.evaluation can be evaluated as its
 	// PromptProfile asks. It is absent without spec.evaluation, and not part of Ready.
 	ConditionJudgesResolved = "JudgesResolved"
+	// ConditionLearningResolved says whether the models of an Agent with spec.memory.learning exist that extract
+	// memories. It is not part of Ready.
+	ConditionLearningResolved = "LearningResolved"
 	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges, so no answer is
 	// evaluated.
 	ReasonNoJudges = "NoJudges"
 	// ReasonJudgeModelNotAllowed is set on JudgesResolved. It means that the modelRef of a judge is not one of
 	// spec.evaluation.models, so the judge asks these models instead. The message names the judge.
 	ReasonJudgeModelNotAllowed = "JudgeModelNotAllowed"
-	// ReasonResolved is set on ProfileResolved, ModelsResolved, ToolsResolved and JudgesResolved. It means that all
-	// referenced objects exist and can be used.
+	// ReasonResolved is set on ProfileResolved, ModelsResolved, ToolsResolved, JudgesResolved and LearningResolved. It
+	// means that all referenced objects exist and can be used.
 	ReasonResolved = "Resolved"
 	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain
 	// can be used now. The message names the others and the causes.

@@ -96,7 +96,7 @@ With --diff, render has other exit codes: see its help.`,
 	root.AddCommand(newRender(env), newRun(env), newEval(env), newReplay(env), newBacktest(env), newLogs(env), newExport(env),
 		newDecide(env, decisions.Approve, "Approve the pending tool calls of a Turn"),
 		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newDecisions(env), newUsage(env),
-		newFeedback(env),
+		newFeedback(env), newMemory(env),
 		newPrices(env), newVersion(env))
 	return root
 }

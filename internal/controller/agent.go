@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -91,16 +90,17 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	learning, err := r.resolveLearning(ctx, &a)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	now := r.Now()
 	profile.set(&a.Status.Conditions, v1alpha1.ConditionProfileResolved, a.Generation, now)
 	models.set(&a.Status.Conditions, v1alpha1.ConditionModelsResolved, a.Generation, now)
 	tools.set(&a.Status.Conditions, v1alpha1.ConditionToolsResolved, a.Generation, now)
 	redaction := checkRedaction(&a)
-	if judges == nil {
-		meta.RemoveStatusCondition(&a.Status.Conditions, v1alpha1.ConditionJudgesResolved)
-	} else {
-		judges.set(&a.Status.Conditions, v1alpha1.ConditionJudgesResolved, a.Generation, now)
-	}
+	judges.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionJudgesResolved, a.Generation, now)
+	learning.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionLearningResolved, a.Generation, now)
 	sum := combineFindings(redaction, profile, models, tools)
 	sum.set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
 	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone || !redaction.holds)

@@ -18,17 +18,8 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	if a.Spec.Evaluation == nil {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
 	}
-	for _, ref := range judgeProviderRefs(a) {
-		_, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
-		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
-			return &finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: refused.Error()}, nil
-		}
-		if apierrors.IsNotFound(err) {
-			return &finding{reason: v1alpha1.ReasonProviderNotFound, message: fmt.Sprintf("ModelProvider %q does not exist", ref)}, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
-		}
+	if wrong, err := r.findProviders(ctx, a, judgeProviderRefs(a)); wrong != nil || err != nil {
+		return wrong, err
 	}
 	name := a.Spec.PromptProfileRef
 	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), name, a.Namespace)
@@ -56,4 +47,33 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 		}
 	}
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the judges of the PromptProfile evaluate answers"}, nil
+}
+
+// resolveLearning finds out whether the models exist that extract memories for an Agent. It returns nil if the Agent
+// learns nothing. A finding that does not hold prevents no Turn.
+func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
+	if !translate.Learns(a) {
+		return nil, nil //nolint:nilnil // because there is nothing to find out
+	}
+	if wrong, err := r.findProviders(ctx, a, learningProviderRefs(a)); wrong != nil || err != nil {
+		return wrong, err
+	}
+	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "memories are learned from turns"}, nil
+}
+
+// findProviders returns a finding if a ModelProvider that an Agent refers to does not exist, or may not be used.
+func (r *AgentReconciler) findProviders(ctx context.Context, a *v1alpha1.Agent, refs []v1alpha1.SharedReference) (*finding, error) {
+	for _, ref := range refs {
+		_, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
+		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
+			return &finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: refused.Error()}, nil
+		}
+		if apierrors.IsNotFound(err) {
+			return &finding{reason: v1alpha1.ReasonProviderNotFound, message: fmt.Sprintf("ModelProvider %q does not exist", ref)}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
+		}
+	}
+	return nil, nil //nolint:nilnil // because all exist
 }

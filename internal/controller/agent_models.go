@@ -109,7 +109,7 @@ const consentRecheck = time.Minute
 // none.
 func recheckConsent(a *v1alpha1.Agent) time.Duration {
 	refs := append(providerRefs(a), a.Spec.PromptProfileRef)
-	refs = append(refs, judgeProviderRefs(a)...)
+	refs = append(refs, slices.Concat(judgeProviderRefs(a), learningProviderRefs(a))...)
 	for _, t := range a.Spec.Tools {
 		if t.ServerRef != nil {
 			refs = append(refs, *t.ServerRef)

@@ -36,6 +36,15 @@ func (f finding) set(conditions *[]metav1.Condition, kind string, generation int
 	})
 }
 
+// setOrRemove writes a finding as a condition, or removes the condition if the finding is nil.
+func (f *finding) setOrRemove(conditions *[]metav1.Condition, kind string, generation int64, now time.Time) {
+	if f == nil {
+		meta.RemoveStatusCondition(conditions, kind)
+		return
+	}
+	f.set(conditions, kind, generation, now)
+}
+
 // stall writes the finding as the condition Stalled, or removes that condition. An object is stalled if only a
 // change of its own spec helps; GitOps tools then report failure at once. An object that waits for another object
 // is not stalled, because the same sync may bring that object.

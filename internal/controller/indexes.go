@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // The cache finds objects by these fields.
@@ -98,10 +99,22 @@ func judgeProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// providerKeys returns the ModelProviders of an Agent's chain and of its judges as NAMESPACE/NAME, each once.
+// learningProviderRefs returns the ModelProviders that extract memories for an Agent, besides those of its chain.
+func learningProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
+	var refs []v1alpha1.SharedReference
+	if translate.Learns(a) {
+		for _, m := range a.Spec.Memory.Learning.Models {
+			refs = append(refs, m.ProviderRef)
+		}
+	}
+	return refs
+}
+
+// providerKeys returns the ModelProviders of an Agent's chain, of its judges and of its learning as NAMESPACE/NAME,
+// each once.
 func providerKeys(a *v1alpha1.Agent) []string {
 	var keys []string
-	for _, ref := range append(providerRefs(a), judgeProviderRefs(a)...) {
+	for _, ref := range slices.Concat(providerRefs(a), judgeProviderRefs(a), learningProviderRefs(a)) {
 		if key := ref.Key(a.Namespace).String(); !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}

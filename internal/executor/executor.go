@@ -143,8 +143,9 @@ type Executor struct {
 	// Stopping is called when the executor begins to stop; it then hands back the Turns that do not end in time.
 	// Stopping may be nil.
 	Stopping func()
-	// Evaluations evaluates the answers of Turns that have ended. If Evaluations is nil, no answer is evaluated.
-	Evaluations *Evaluations
+	// Tasks does the work that follows the end of Turns. If Tasks is nil, no answer is evaluated, and nothing is
+	// learned.
+	Tasks *Tasks
 	// RecordLabels are the keys of the labels of Turns that their records keep.
 	RecordLabels []string
 	// Now returns the time of day.
@@ -210,7 +211,7 @@ func (e *Executor) Start(ctx context.Context) error {
 		return err
 	}
 	lease := e.holdLease(work)
-	evaluated := e.Evaluations.start(ctx, e)
+	worked := e.Tasks.start(ctx, e)
 	metrics.Capacity.Set(float64(e.Capacity))
 	e.Log.Info("Executor is ready", "executor", e.Name, "capacity", e.Capacity)
 
@@ -218,7 +219,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	lease.withdraw(work)
 	e.drain(stop)
 	err = unwatch()
-	evaluated()
+	worked()
 	e.stopHandBacks(stop)
 	lease.release()
 	return err

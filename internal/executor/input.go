@@ -13,7 +13,6 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
-	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/pace"
@@ -23,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/tracing"
@@ -61,7 +61,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	var judges []judge.Judge
 	in, err := translate.Input(t, agent, chain, session, func(ctx context.Context) (prepare.Input, error) {
 		in, profile, err := e.preparation(ctx, t, agent, session, redaction, start)
-		if err == nil && e.Evaluations != nil && translate.IsSampled(agent, t) {
+		if err == nil && e.Tasks != nil && translate.IsSampled(agent, t) {
 			judges, err = translate.Judges(profile)
 		}
 		return in, err
@@ -95,9 +95,17 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	if in.Selection.Pinned, err = r.pinned(ctx, agent); err != nil {
 		return nil, err
 	}
-	if e.Evaluations != nil {
+	if e.Tasks != nil {
 		in.Judges = func() []judge.Judge { return judges }
-		in.MayEvaluate = func() bool { return e.Evaluations.admit(t.Namespace) }
+		in.MayEvaluate = func() bool { return e.Tasks.admit(t.Namespace, task.Evaluate) }
+		if translate.Learns(agent) {
+			in.MayLearn = func() bool { return e.Tasks.admit(t.Namespace, task.Learn) }
+		}
+	}
+	in.Recall = e.recall(t, agent, session, redaction.Redact)
+	in.NotRecalled = func(err error) {
+		metrics.NotRecalled(t.Namespace)
+		r.log().Error(err, "Failed to recall memories; the turn continues without them")
 	}
 	if e.Tools != nil {
 		in.Tools = e.Tools(ctx, agent)
@@ -128,18 +136,12 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 	}
 	var name string
 	known := false
-	requester := func() (string, error) { // requests of a Turn are made one after another
-		if known || t.Requester() == "" {
-			return name, nil
+	requester := func() (verified string, err error) { // requests of a Turn are made one after another
+		if !known {
+			name, err = e.verifiedRequester(ctx, t)
+			known = err == nil
 		}
-		unchecked, err := approvals.Unchecked(ctx, e.Requesters, e.Reader, t)
-		if err != nil {
-			return "", &unreadError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
-		}
-		if known = true; unchecked == "" {
-			name = t.Requester()
-		}
-		return name, nil
+		return name, err
 	}
 	return func() ([]budget.Rule, error) { return e.Budgets(ctx, t, agent.Labels, requester) }
 }

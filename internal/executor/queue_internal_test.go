@@ -11,20 +11,20 @@ import (
 
 // TestAFullQueueTakesNoMoreTurnsOfItsNamespace checks the limit of each namespace, and that it follows the store.
 func TestAFullQueueTakesNoMoreTurnsOfItsNamespace(t *testing.T) {
-	p := NewEvaluations(nil, nil, 1, logr.Discard())
+	p := NewTasks(nil, nil, 1, logr.Discard())
 	for i := range maxWaiting {
-		if !p.admit("busy") {
+		if !p.admit("busy", task.Evaluate) {
 			t.Fatalf("Turn %d is refused, want %d admitted", i, maxWaiting)
 		}
 	}
-	if p.admit("busy") {
+	if p.admit("busy", task.Evaluate) {
 		t.Error("another Turn of the namespace is admitted")
 	}
-	if !p.admit("quiet") {
+	if !p.admit("quiet", task.Learn) {
 		t.Error("a Turn of another namespace is refused")
 	}
 	p.measured([]task.Use{{Namespace: "busy", Waiting: maxWaiting - 1}}, time.Time{})
-	if !p.admit("busy") || p.admit("busy") {
+	if !p.admit("busy", task.Evaluate) || p.admit("busy", task.Evaluate) {
 		t.Error("want room for one Turn after one was evaluated")
 	}
 }

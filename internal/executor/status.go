@@ -33,7 +33,7 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 		return
 	}
 	metrics.Ended(written, result)
-	e.Evaluations.wakeUp()
+	e.Tasks.wakeUp()
 	e.Traces.End(written, time.Time{})
 	e.announce(written, result)
 }

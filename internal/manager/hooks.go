@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -22,6 +23,8 @@ type Hooks struct {
 	Tools func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool
 	// Journal wraps the journal of the runs.
 	Journal func(journal.Journal) journal.Journal
+	// Tasks wraps the store of the work that follows Turns, and of memories.
+	Tasks func(executor.TaskStore) executor.TaskStore
 	// Provider wraps the client of the ModelProvider with this name. It is called whenever a run is about to use
 	// that client.
 	Provider func(name string, p model.Provider) model.Provider
@@ -45,6 +48,13 @@ func (h Hooks) journal(j journal.Journal) journal.Journal {
 		return j
 	}
 	return h.Journal(j)
+}
+
+func (h Hooks) tasks(s executor.TaskStore) executor.TaskStore {
+	if h.Tasks == nil {
+		return s
+	}
+	return h.Tasks(s)
 }
 
 func (h Hooks) servers(s toolbox.Servers) toolbox.Servers {

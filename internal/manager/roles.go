@@ -272,7 +272,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	if n := o.MaxConcurrentEvaluations; n > 0 {
-		runs.Evaluations = executor.NewEvaluations(p.store, p.store, n, p.log.WithName("evaluations"))
+		runs.Tasks = executor.NewTasks(o.Hooks.tasks(p.store), p.store, n, p.log.WithName("tasks"))
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))

@@ -8,10 +8,14 @@
 //	GET /v1/namespaces/{namespace}/usage?by=agent,model&since=TIME and the same selectors
 //	DELETE /v1/namespaces/{namespace}/records?session=S
 //
+//	GET /v1/namespaces/{namespace}/memories?agent=A&session=S&requester=R&turn=T&scope=User&id=ID&after=NEXT&limit=N
+//	DELETE /v1/namespaces/{namespace}/memories?requester=R and the same selectors
+//
 //	POST /v1/namespaces/{namespace}/turns/{name}/feedback with {"score": "0.8", "comment": "..."}
 //
-// Records and usage also take until=TIME. GET /v1/records and GET /v1/usage are for all namespaces. These need the verb
-// list, or delete, on turns/records. Feedback needs the verb create on turns/feedback.
+// Records and usage also take until=TIME. GET /v1/records, GET /v1/usage and GET /v1/memories are for all namespaces.
+// These need the verb list, or delete, on turns/records or turns/memories. Feedback needs the verb create on
+// turns/feedback.
 //
 // The journal is a stream of JSON lines, one line for each entry. The API server authenticates the bearer token of
 // a request and authorizes its user, who needs the verb get on turns/log of the group capstan.dev. The header

@@ -92,12 +92,8 @@ func values(q store.RecordQuery) url.Values {
 // queryOf parses the parameters of a request. The namespace is that of the path; it is empty for all namespaces.
 func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) {
 	v, q := r.URL.Query(), store.RecordQuery{}
-	known := append([]string{"turn", "agent", "session", "requester"}, parameters...)
-	for name, all := range v {
-		if !slices.Contains(known, name) || len(all) != 1 || len(all[0]) > maxSelector {
-			return q, refuse(http.StatusBadRequest, "the parameter %.100q must be one of %s, once, with at most %d bytes",
-				name, strings.Join(known, ", "), maxSelector)
-		}
+	if refused := checkParameters(v, append([]string{"turn", "agent", "session", "requester"}, parameters...)...); refused != nil {
+		return q, refused
 	}
 	q.RecordSelector = store.RecordSelector{
 		Namespace: r.PathValue("namespace"), Turn: v.Get("turn"), Agent: v.Get("agent"), Session: v.Get("session"),
@@ -117,18 +113,55 @@ func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) 
 			return q, refuse(http.StatusBadRequest, "the parameter after must be the next of an earlier page")
 		}
 	}
-	if text := v.Get("limit"); text != "" {
-		var err error
-		if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > store.MaxRecords {
-			return q, refuse(http.StatusBadRequest, "the parameter limit must be from 1 to %d", store.MaxRecords)
-		}
-	}
-	return q, nil
+	var refused *Error
+	q.Limit, refused = limitOf(v, store.MaxRecords)
+	return q, refused
 }
 
-// recording calls serve for requests of users who have a verb on the records of the namespace in the path, or of all
+// checkParameters refuses parameters of a request that are not known, or are given twice, or are too long.
+func checkParameters(v url.Values, known ...string) *Error {
+	for name, all := range v {
+		if !slices.Contains(known, name) || len(all) != 1 || len(all[0]) > maxSelector {
+			return refuse(http.StatusBadRequest, "the parameter %.100q must be one of %s, once, with at most %d bytes",
+				name, strings.Join(known, ", "), maxSelector)
+		}
+	}
+	return nil
+}
+
+// limitOf returns the parameter limit; 0 if there is none.
+func limitOf(v url.Values, most int) (limit int, refused *Error) {
+	text := v.Get("limit")
+	if text == "" {
+		return 0, nil
+	}
+	limit, err := strconv.Atoi(text)
+	if err != nil || limit < 1 || limit > most {
+		return 0, refuse(http.StatusBadRequest, "the parameter limit must be from 1 to %d", most)
+	}
+	return limit, nil
+}
+
+// kept is a kind of data about Turns that the store keeps.
+type kept struct {
+	// subresource of turns, on which users need rights.
+	subresource string
+	// name of the data in messages.
+	name string
+	// isServed is true if the server has the data.
+	isServed bool
+}
+
+// keptRecords returns the records of Turns, and keptMemories the memories that were learned from them.
+func (s *Server) keptRecords() kept { return kept{"records", "records of Turns", s.o.Records != nil} }
+
+func (s *Server) keptMemories() kept {
+	return kept{"memories", "memories learned from Turns", s.o.Memories != nil}
+}
+
+// keeping calls serve for requests of users who have a verb on the data of the namespace in the path, or of all
 // namespaces if the path has none. It sends the JSON of the value that serve returns.
-func (s *Server) recording(verb string, serve func(context.Context, *http.Request) (any, *Error)) http.HandlerFunc {
+func (s *Server) keeping(k kept, verb string, serve func(context.Context, *http.Request) (any, *Error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		namespace := r.PathValue("namespace")
 		if namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0 {
@@ -137,10 +170,10 @@ func (s *Server) recording(verb string, serve func(context.Context, *http.Reques
 		}
 		user, refusal := s.o.Access.Check(r.Context(), r, access.Right{
 			Verb: verb, Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "turns",
-			Subresource: "records", Namespace: namespace,
+			Subresource: k.subresource, Namespace: namespace,
 		})
 		if refusal != nil {
-			answer(w, s.recordRefusal(refusal, verb, namespace))
+			answer(w, s.keptRefusal(k, refusal, verb, namespace))
 			return
 		}
 		leave, ok := s.streams.enter(r.Context(), user, 0)
@@ -151,8 +184,8 @@ func (s *Server) recording(verb string, serve func(context.Context, *http.Reques
 			return
 		}
 		defer leave()
-		if s.o.Records == nil {
-			answer(w, refuse(http.StatusNotFound, "this server has no records of Turns"))
+		if !k.isServed {
+			answer(w, refuse(http.StatusNotFound, "this server has no %s", k.name))
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
@@ -178,8 +211,8 @@ func (s *Server) recording(verb string, serve func(context.Context, *http.Reques
 	}
 }
 
-// recordRefusal explains which right a user lacks.
-func (s *Server) recordRefusal(refusal *access.Refusal, verb, namespace string) *Error {
+// keptRefusal explains which right a user lacks.
+func (s *Server) keptRefusal(k kept, refusal *access.Refusal, verb, namespace string) *Error {
 	if refusal.Status != http.StatusForbidden {
 		return &Error{Status: refusal.Status, Message: refusal.Message}
 	}
@@ -187,15 +220,14 @@ func (s *Server) recordRefusal(refusal *access.Refusal, verb, namespace string) 
 	if namespace != "" {
 		where = fmt.Sprintf("in namespace %q: this requires a role that is bound there", namespace)
 	}
-	return refuse(refusal.Status, "user %q may not %s records of Turns %s, with a rule with apiGroups [%s], "+
-		"resources [turns/records] and verbs [%s]%s",
-		refusal.User, map[string]string{"list": "read", "delete": "delete"}[verb], where, v1alpha1.GroupVersion.Group, verb,
-		s.recordRole(verb))
+	return refuse(refusal.Status, "user %q may not %s %s %s, with a rule with apiGroups [%s], resources [turns/%s] and verbs [%s]%s",
+		refusal.User, map[string]string{"list": "read", "delete": "delete"}[verb], k.name, where, v1alpha1.GroupVersion.Group,
+		k.subresource, verb, s.keptRole(verb))
 }
 
-// recordRole returns the part of a message that names the role with a verb on records, or an empty text if this
+// keptRole returns the part of a message that names the role with a verb on data about Turns, or an empty text if this
 // installation has none.
-func (s *Server) recordRole(verb string) string {
+func (s *Server) keptRole(verb string) string {
 	if s.o.RolePrefix == "" || verb != "list" {
 		return ""
 	}

@@ -25,7 +25,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/usage"
 )
 
-// rights has the answers of the API server: "USER VERB NAMESPACE" for each right on turns/records.
+// rights has the answers of the API server: "USER VERB NAMESPACE" for each right on turns/records, and "USER VERB
+// memories/NAMESPACE" for each on turns/memories.
 func rights(granted ...string) *fake.Clientset {
 	c := fake.NewClientset()
 	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -36,10 +37,13 @@ func rights(granted ...string) *fake.Clientset {
 	c.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 		at := r.Spec.ResourceAttributes
+		where := at.Namespace
+		if at.Subresource == "memories" {
+			where = "memories/" + where
+		}
 		for _, g := range granted {
-			r.Status.Allowed = r.Status.Allowed || g == fmt.Sprintf("%s %s %s", r.Spec.User, at.Verb, at.Namespace) &&
-				at.Resource == "turns" && at.Group == "capstan.dev" &&
-				(at.Subresource == "records" && at.Name == "" || at.Subresource == "feedback" && at.Name != "")
+			r.Status.Allowed = r.Status.Allowed || g == fmt.Sprintf("%s %s %s", r.Spec.User, at.Verb, where) &&
+				at.Resource == "turns" && at.Group == "capstan.dev" && (at.Subresource == "feedback") == (at.Name != "")
 		}
 		return true, r, nil
 	})
@@ -57,8 +61,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // start starts a server with these records, and returns its URL.
 func start(t *testing.T, s store.Records, granted ...string) string {
 	t.Helper()
+	learned, _ := s.(store.Memories)
 	server, err := readapi.Listen(t.Context(), readapi.Options{
-		Address: "127.0.0.1:0", Records: s, Access: access.New(rights(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
+		Address: "127.0.0.1:0", Records: s, Memories: learned, Access: access.New(rights(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
 		Log: logr.Discard(),
 	})
 	if err != nil {

@@ -60,6 +60,8 @@ type Options struct {
 	Journal journal.Journal
 	// Records has the records of Turns. If Records is nil, none are served.
 	Records store.Records
+	// Memories has the memories that were learned from Turns. If Memories is nil, none are served.
+	Memories store.Memories
 	// Turns reads Turns from the API server, not from a cache.
 	Turns client.Reader
 	// Access authenticates and authorizes the users.
@@ -222,15 +224,17 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc(turns+"journal", s.granted(s.serveJournal))
 	mux.HandleFunc(turns+"artifacts/{sha256}", s.granted(s.serveArtifact))
 	for _, prefix := range []string{"/v1/", "/v1/namespaces/{namespace}/"} {
-		mux.HandleFunc("GET "+prefix+"records", s.recording("list", s.serveRecords))
-		mux.HandleFunc("GET "+prefix+"usage", s.recording("list", s.serveUsage))
+		mux.HandleFunc("GET "+prefix+"records", s.keeping(s.keptRecords(), "list", s.serveRecords))
+		mux.HandleFunc("GET "+prefix+"usage", s.keeping(s.keptRecords(), "list", s.serveUsage))
+		mux.HandleFunc("GET "+prefix+"memories", s.keeping(s.keptMemories(), "list", s.serveMemories))
 	}
+	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/memories", s.keeping(s.keptMemories(), "delete", s.deleteMemories))
 	mux.HandleFunc("POST /v1/namespaces/{namespace}/turns/{name}/feedback", s.serveFeedback)
-	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.recording("delete", s.deleteRecords))
+	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.keeping(s.keptRecords(), "delete", s.deleteRecords))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, refuse(http.StatusNotFound,
 			"this API serves only GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256, and GET "+
-				"/v1/namespaces/NAMESPACE/records and .../usage"))
+				"/v1/namespaces/NAMESPACE/records, .../usage and .../memories"))
 	})
 	return s.refuseBodies(mux)
 }

@@ -21,6 +21,7 @@ type Store interface {
 	Meter
 	Records
 	Tasks
+	Memories
 
 	// State returns the identity and the position of the store. It is cheap and changes nothing. It asks the server
 	// each time, because a failover may happen between two calls.

@@ -27,6 +27,12 @@ func Foreign(a *v1alpha1.Agent) (*v1alpha1.Agent, error) {
 			refs = append(refs, &out.Spec.Evaluation.Models[i].ProviderRef)
 		}
 	}
+	if Learns(a) {
+		out.Spec.Memory = a.Spec.Memory.DeepCopy()
+		for i := range out.Spec.Memory.Learning.Models {
+			refs = append(refs, &out.Spec.Memory.Learning.Models[i].ProviderRef)
+		}
+	}
 	for i := range out.Spec.Tools {
 		t := &out.Spec.Tools[i]
 		for _, ref := range []**v1alpha1.SharedReference{&t.ServerRef, &t.AgentRef} {

@@ -95,13 +95,10 @@ func Location(a *v1alpha1.Agent) (*time.Location, error) {
 func Agent(ctx context.Context, a *v1alpha1.Agent, maps ConfigMaps) (prepare.Agent, error) {
 	out := prepare.Agent{
 		Name: a.Name, Description: a.Spec.Description, Instructions: a.Spec.Instructions, Thinking: prompt.Thinking(a.Spec.Thinking),
-		MaxMemories: turncontext.MaxMemories, AllowsTrusted: a.Spec.ContributionTrust == v1alpha1.TrustTrusted,
+		MaxMemories: MaxMemories(a), AllowsTrusted: a.Spec.ContributionTrust == v1alpha1.TrustTrusted,
 	}
 	if s := a.Spec.Skills; s != nil {
 		out.Loaded, out.Available = s.Loaded, s.Available
-	}
-	if m := a.Spec.Memory; m != nil && m.MaxItems != nil {
-		out.MaxMemories = int(*m.MaxItems)
 	}
 	var err error
 	out.Contributions, err = contributions(ctx, "Agent spec.contributions", a.Spec.Contributions, maps)

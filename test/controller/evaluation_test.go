@@ -348,7 +348,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.inFlight(ctx, 1)
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "first"))).To(Succeed())
 		s.inFlight(ctx, 0)
-		Eventually(m.logs.String).WithContext(ctx).Should(ContainSubstring("Left the evaluation of a turn"))
+		Eventually(m.logs.String).WithContext(ctx).Should(ContainSubstring("Left the work that follows a turn"))
 	}, SpecTimeout(patience))
 })
 

@@ -74,6 +74,24 @@ func (p *Bundle) JudgeLink(ctx context.Context, cache *providers.Cache, i int, w
 	return l, p.connect(ctx, cache, &l, waits)
 }
 
+// LearningLinks returns the models that extract memories for the Agent. It returns nil if they are those of the Agent.
+func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
+	var all []translate.Link
+	for i, m := range p.Agent.Spec.Memory.Learning.Models {
+		l := translate.Link{Reference: m}
+		var err error
+		if l.Object, err = p.provider(m.ProviderRef); err != nil {
+			field := fmt.Sprintf("spec.memory.learning.models[%d].providerRef.name", i)
+			return nil, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field, err.Error()))
+		}
+		if err := p.connect(ctx, cache, &l, waits); err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
 // CheckSecrets returns an error if a ToolServer of the Agent lacks a Secret. In a cluster only the calls would
 // fail; here the user can add the Secret first.
 func (p *Bundle) CheckSecrets(ctx context.Context) error {

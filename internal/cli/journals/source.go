@@ -125,6 +125,14 @@ func ExplainRecords(err error) error {
 	return fmt.Errorf("failed to use the records of Turns: %w", err)
 }
 
+// ExplainMemories returns an error that tells the user why memories could not be read or deleted.
+func ExplainMemories(err error) error {
+	if errors.Is(err, errNoToken) {
+		return errNoToken
+	}
+	return fmt.Errorf("failed to use the memories of Turns: %w", err)
+}
+
 // stdout is a writer to Out whose errors name standard output.
 type stdout struct{ env terminal.Environment }
 

@@ -113,10 +113,16 @@ func (j *localRun) awaits(provider string) {
 	j.Env.Tell("%s", strings.ToUpper(message[:1])+message[1:])
 }
 
-func (j *localRun) close(ctx context.Context) error {
+// closeLive erases the line of live for good.
+func (j *localRun) closeLive() {
 	if j.live != nil {
 		j.live.Close()
+		j.live = nil
 	}
+}
+
+func (j *localRun) close(ctx context.Context) error {
+	j.closeLive()
 	j.servers.Close()
 	j.providers.Close()
 	j.closeTraces(ctx)
@@ -180,7 +186,7 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 	in.Redact, in.Redactions = redaction.Redact, redaction.Take
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
-	in.Progress = w.note
+	in.Progress, in.Recall = w.note, j.recall(w)
 	trace := j.traces.Of(t)
 	in.Observer, in.TraceID = trace, trace.TraceID()
 	w.in, w.engine, w.redaction = in, j.engine(ctx, w), redaction

@@ -64,11 +64,7 @@ func (r *Options) Run(ctx context.Context, args []string) error {
 	if endedBefore(t, r.Clock()()) {
 		return r.report(p, t, nil)
 	}
-	result, err := r.execute(ctx, p, t)
-	if err != nil {
-		return err
-	}
-	return r.report(p, t, result)
+	return r.execute(ctx, p, t)
 }
 
 // endedBefore ends or suspends a Turn that must not run, as a cluster does before it binds one, and reports whether
@@ -86,9 +82,9 @@ func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
 	return false
 }
 
-// execute runs the Turn from its start or from its journal, and writes its status. The result is nil if the Turn
-// did not run or if it waits.
-func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (result *turn.Result, err error) {
+// execute runs the Turn from its start or from its journal, and prints its outcome. Then it learns from the Turn, so
+// that the answer does not wait for that.
+func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (err error) {
 	// A second signal kills the program, which is its default effect.
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -99,16 +95,46 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 
 	j, err := r.newLocalRun(steady, p)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, j.close(steady)) }()
+	defer func() { err = joined(err, j.close(steady)) }()
 	j.watched, j.life = watched, life
+	w, err := j.runTurn(ctx, p, t, abandon) //nolint:contextcheck // because the Turn lives as long as the run
+	if err != nil {
+		return err
+	}
+	var result *turn.Result
+	if w != nil {
+		result = w.result
+	}
+	j.closeLive()
+	if err := r.report(p, t, result); err != nil {
+		return err
+	}
+	if w != nil {
+		j.learn(watched, w)
+	}
+	return nil
+}
+
+// joined returns the first of two errors that is not nil, or both. The first one keeps its exit code.
+func joined(err, last error) error {
+	if last == nil {
+		return err
+	}
+	return errors.Join(err, last)
+}
+
+// runTurn runs the Turn, and writes its status. It returns nil if the Turn did not run, and a Turn without a result if
+// it waits.
+func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, abandon context.CancelCauseFunc) (*localTurn, error) {
+	r, watched, life, steady := j.Options, j.watched, j.life, context.WithoutCancel(ctx)
 	before, err := j.store.earlierRuns(steady, string(t.UID))
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
 	if closed, err := r.enterSession(steady, p, t, j.store, before); err != nil || closed {
-		return nil, err
+		return nil, err //nolint:nilnil // because the Turn did not run, and its status says so
 	}
 	if r.DataDir == "" {
 		j.cancel = watched // without a journal, the Turn cannot be continued
@@ -126,12 +152,12 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	err = j.drive(w) //nolint:contextcheck // because the job holds its life
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
 		w.park(waits)
-		return nil, nil //nolint:nilnil // because the Turn waits, and its status says so
+		return w, nil
 	}
 	if err != nil {
 		return nil, r.stopped(p, t, err, life.Err() != nil)
 	}
-	return w.result, nil
+	return w, nil
 }
 
 // storePatience is how long the store of a run may fail. The store is a local file, so a longer wait would not

@@ -132,9 +132,9 @@ type Entry struct {
 	// TurnRecord is the record of the Turn that ends with this entry, or nil. It is stored in the same append, unless
 	// the Turn has a record already. An entry that was read has none.
 	TurnRecord *turnrecord.Record
-	// Task is the work that follows the end of the Turn, or nil. It is stored in the same append, unless the Turn has a
-	// task already. An entry that was read has none.
-	Task *task.Task
+	// Tasks are the work that follows the end of the Turn, at most one of each kind. Each is stored in the same append,
+	// unless the Turn has a task of its kind already. An entry that was read has none.
+	Tasks []task.Task
 }
 
 // Journal stores the entries of many Turns and Sessions, each under its UID. It must be safe for concurrent use.

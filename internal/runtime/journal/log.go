@@ -155,8 +155,8 @@ type Record struct {
 	Ledger *budget.Change
 	// TurnRecord is stored with the entry. Its UID and Completed are those of the entry. It is nil for most entries.
 	TurnRecord *turnrecord.Record
-	// Task is stored with the entry. Its UID and Created are those of the entry. It is nil for most entries.
-	Task *task.Task
+	// Tasks are stored with the entry. Their UID and Created are those of the entry. Most entries have none.
+	Tasks []task.Task
 }
 
 // Len returns the number of entries that the journal is known to have.
@@ -296,10 +296,9 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			record.UID, record.Completed = l.uid, e.Time.Truncate(time.Microsecond)
 			e.TurnRecord = &record
 		}
-		if r.Task != nil {
-			follows := *r.Task
+		for _, follows := range r.Tasks {
 			follows.UID, follows.Created = l.uid, e.Time.Truncate(time.Microsecond)
-			e.Task = &follows
+			e.Tasks = append(e.Tasks, follows)
 		}
 		added = append(added, e)
 	}

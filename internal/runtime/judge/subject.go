@@ -28,6 +28,8 @@ type Subject struct {
 	Messages []Message
 	// LeftOut is the number of older messages that are not in Messages.
 	LeftOut int
+	// Request is the message of this Turn alone, which is also in Messages.
+	Request string
 	// Context is the context pack. It may be empty.
 	Context string
 	// Tools are the results of tools, in order.

@@ -1,22 +1,41 @@
-// Package task defines the work that follows the end of a Turn: its evaluation. A task is stored in the transaction
-// that ends the Turn, so it is neither lost nor added twice. Executors claim tasks, and a claim expires, so the work of
-// an executor that is gone is done by another one.
+// Package task defines the work that follows the end of a Turn: its evaluation, and what is learned from it. A task is
+// stored in the transaction that ends the Turn, so it is neither lost nor added twice. Executors claim tasks, and a
+// claim expires, so the work of an executor that is gone is done by another one.
 package task
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// Task is the evaluation of one Turn. A Turn has at most one task.
+// Kind is the kind of work.
+type Kind string
+
+// The kinds.
+const (
+	// Evaluate is the evaluation of the answer by judges.
+	Evaluate Kind = "evaluation"
+	// Learn is the extraction of memories.
+	Learn Kind = "memory"
+)
+
+// Kinds are all kinds.
+var Kinds = []Kind{Evaluate, Learn}
+
+// Task is one piece of work about a Turn. A Turn has at most one task of each kind.
 type Task struct {
-	// UID is the UID of the Turn, and the key of the task.
+	// UID is the UID of the Turn.
 	UID string
+	// Kind is the kind of work.
+	Kind Kind
 	// Namespace, Turn and Agent are the names of the Turn's namespace, of the Turn and of its Agent.
 	Namespace, Turn, Agent string
 	// Created is the time of the end of the Turn, in UTC and to the microsecond.
@@ -30,24 +49,75 @@ type Task struct {
 	Result *Result
 }
 
+// Key identifies the task in a store.
+func (t *Task) Key() string { return Key(t.UID, t.Kind) }
+
+// Key returns the key of the task of a kind of a Turn. The key of an evaluation is the UID alone, as in earlier
+// versions. An executor of such a version finds no Turn with any other key, and drops the task.
+func Key(uid string, kind Kind) string {
+	if kind == Evaluate {
+		return uid
+	}
+	return uid + "/" + string(kind)
+}
+
+// Keys returns the keys of the tasks of all kinds of Turns.
+func Keys(uids ...string) []string {
+	keys := make([]string, 0, len(uids)*len(Kinds))
+	for _, uid := range uids {
+		for _, kind := range Kinds {
+			keys = append(keys, Key(uid, kind))
+		}
+	}
+	return keys
+}
+
+// TurnOf returns the UID of the Turn of a key.
+func TurnOf(key string) string {
+	uid, _, _ := strings.Cut(key, "/")
+	return uid
+}
+
 // Held identifies a claimed task.
 type Held struct {
 	UID   string
+	Kind  Kind
 	Claim int64
 }
 
+// Key identifies the task in a store.
+func (h Held) Key() string { return Key(h.UID, h.Kind) }
+
 // Held returns the claim of the task.
-func (t *Task) Held() Held { return Held{t.UID, t.Claim} }
+func (t *Task) Held() Held { return Held{t.UID, t.Kind, t.Claim} }
 
 // MaxResult is the maximum size of a result, in bytes of JSON.
 const MaxResult = 16 << 10
 
-// Result is the result of a task. Exactly one of its fields is set.
+// Result is the result of a task.
 type Result struct {
-	// Skipped is why the Turn is not evaluated. It is empty if it was evaluated.
+	// Skipped is why the work is not done. It is empty if it was done.
 	Skipped Skip `json:"skipped,omitempty"`
 	// Evaluations are the evaluations, at most one of each judge.
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
+	// Learned is what was learned from the Turn, or nil.
+	Learned *Learned `json:"learned,omitempty"`
+}
+
+// Learned is what was learned from a Turn.
+type Learned struct {
+	// Memories are kept in the transaction that stores the result, which does not repeat them. Their owners keep at
+	// most MaxItems memories each.
+	Memories []memories.Memory `json:"-"`
+	MaxItems int               `json:"-"`
+	// Kept is the number of memories by scope. Refused and Unsure are the numbers of entries in replies of the model
+	// that were left out. Failed is the number of questions that were not answered.
+	Kept    map[memories.Scope]int `json:"kept,omitempty"`
+	Refused int                    `json:"refused,omitempty"`
+	Unsure  int                    `json:"unsure,omitempty"`
+	Failed  int                    `json:"failed,omitempty"`
+	// Usage is what the requests have used.
+	Usage model.Usage `json:"usage"`
 }
 
 // Evaluation is an evaluation with the words of the judge.
@@ -61,7 +131,7 @@ type Evaluation struct {
 func (r *Result) Marshal() ([]byte, error) {
 	data, err := json.Marshal(r)
 	if err == nil && len(data) > MaxResult {
-		short := Result{Skipped: r.Skipped}
+		short := Result{Skipped: r.Skipped, Learned: r.Learned}
 		for _, e := range r.Evaluations {
 			e.Reason = ""
 			short.Evaluations = append(short.Evaluations, e)
@@ -86,24 +156,26 @@ func (r *Result) Recorded() []turnrecord.Evaluation {
 	return all
 }
 
-// Skip is why a Turn is not evaluated.
+// Skip is why the work is not done.
 type Skip string
 
-// The reasons for which a Turn is not evaluated.
+// The reasons for which the work is not done.
 const (
-	// NotEnabled means that the Agent is gone, or does not evaluate Turns any more.
+	// NotEnabled means that the Agent is gone, or does not ask for the work any more.
 	NotEnabled Skip = "NotEnabled"
 	// TurnDeleted means that the Turn was deleted.
 	TurnDeleted Skip = "TurnDeleted"
-	// HourlyLimit means that the Agent has evaluated as many Turns within an hour as it may.
+	// SessionDeleted means that the Session of the Turn was deleted.
+	SessionDeleted Skip = "SessionDeleted"
+	// HourlyLimit means that the work of this kind was done for as many Turns of the Agent within an hour as it may be.
 	HourlyLimit Skip = "HourlyLimit"
-	// TokenLimit means that the evaluations of the Agent have used as many tokens within a day as they may.
+	// TokenLimit means that the work of this kind has used as many tokens of the Agent within a day as it may.
 	TokenLimit Skip = "TokenLimit"
 	// BudgetExceeded means that a Budget does not allow it.
 	BudgetExceeded Skip = "BudgetExceeded"
-	// QueueFull means that too many Turns of the namespace wait for their evaluation.
+	// QueueFull means that too many tasks of the namespace wait.
 	QueueFull Skip = "QueueFull"
-	// Expired means that the Turn has waited too long for its evaluation.
+	// Expired means that the task has waited too long, or was cut off too often.
 	Expired Skip = "Expired"
 	// Unreadable means that the journal of the Turn cannot be read.
 	Unreadable Skip = "Unreadable"
@@ -113,9 +185,10 @@ const (
 type Start struct {
 	// Now is the present time.
 	Now time.Time
-	// MaxPerHour is the number of tasks of the Agent that may begin within an hour.
+	// MaxPerHour is the number of tasks of this kind of the Agent that may begin within an hour.
 	MaxPerHour int64
-	// MaxTokensPerDay is the number of tokens that the tasks of the Agent may use within a day; 0 means no limit.
+	// MaxTokensPerDay is the number of tokens that the tasks of this kind of the Agent may use within a day; 0 means no
+	// limit.
 	MaxTokensPerDay int64
 	// Tokens is the number of tokens that the task uses at most. They count until the task is done.
 	Tokens int64
@@ -133,8 +206,22 @@ func (r *Refusal) Error() string { return "the task may not begin: " + string(r.
 // deleted, or it is done. The caller must stop.
 var ErrLost = errors.New("the claim of the task was lost")
 
-// Holder returns the key under which the task of a Turn reserves budgets. It differs from that of the Turn.
-func Holder(uid string) string { return uid + "/evaluation" }
+// Holder returns the key under which a task reserves budgets. It differs from that of the Turn.
+func Holder(uid string, kind Kind) string { return uid + "/" + string(kind) }
+
+// Holder returns the key under which the task reserves budgets.
+func (h Held) Holder() string { return Holder(h.UID, h.Kind) }
+
+// Holders returns the keys under which the tasks of Turns reserve budgets.
+func Holders(uids ...string) []string {
+	var all []string
+	for _, uid := range uids {
+		for _, kind := range Kinds {
+			all = append(all, Holder(uid, kind))
+		}
+	}
+	return all
+}
 
 // Periods of the limits.
 const (
@@ -150,9 +237,9 @@ type Use struct {
 	Oldest time.Time
 }
 
-// Check returns a *Refusal if the limits do not allow the start. begun is the number of other tasks of the Agent that
-// have begun within the last hour, and tokens the number of tokens that its tasks have used or reserved within the last
-// day.
+// Check returns a *Refusal if the limits do not allow the start. begun is the number of other tasks of this kind of the
+// Agent that have begun within the last hour, and tokens the number of tokens that its tasks of this kind have used or
+// reserved within the last day.
 func (s *Start) Check(begun, tokens int64) error {
 	switch {
 	case begun >= s.MaxPerHour:

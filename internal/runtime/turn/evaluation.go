@@ -19,17 +19,23 @@ func (r *run) judges() []judge.Judge {
 	return r.in.Judges()
 }
 
-// evaluation returns the task that evaluates the answer, which is stored together with the end of the Turn. It returns
-// nil if there is nothing to evaluate.
-func (r *run) evaluation(result *Result) *task.Task {
-	f := r.replayed.input
-	if f == nil || len(f.Judges) == 0 || result.Text == "" || r.gone || result.Stop != StopCompleted && result.Stop != StopToolEnded {
+// followUps returns the tasks that follow the end of the Turn, which are stored together with it.
+func (r *run) followUps(result *Result) (all []task.Task) {
+	if result.Text == "" || r.gone || result.Stop != StopCompleted && result.Stop != StopToolEnded {
 		return nil
 	}
-	if may := r.in.MayEvaluate; may != nil && !may() {
-		return nil
+	add := func(kind task.Kind, may func() bool) {
+		if may == nil || may() {
+			all = append(all, task.Task{Kind: kind, Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent})
+		}
 	}
-	return &task.Task{Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent}
+	if f := r.replayed.input; f != nil && len(f.Judges) > 0 {
+		add(task.Evaluate, r.in.MayEvaluate)
+	}
+	if r.in.MayLearn != nil {
+		add(task.Learn, r.in.MayLearn)
+	}
+	return all
 }
 
 // ErrNoJudges is returned for a Turn whose journal has no judges.

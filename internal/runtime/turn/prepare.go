@@ -89,6 +89,7 @@ func (r *run) ensureInput(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(context.Cause(ctx), endsTurn(err))
 	}
+	in.Turn.Memories = append(slices.Clip(in.Turn.Memories), r.recall(ctx, in.Turn.Message)...)
 	r.memory.planned = int64(in.Turn.Size())
 	number, err := r.loadHistory(ctx, &in)
 	if err != nil {

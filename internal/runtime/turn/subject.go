@@ -60,11 +60,14 @@ func readPrompt(s *judge.Subject, payload []byte) error {
 	if r.Prepared == nil {
 		return errors.New("the prompt has no messages")
 	}
-	s.Messages, s.Context, s.LeftOut = nil, "", 0
+	s.Messages, s.Context, s.Request, s.LeftOut = nil, "", "", 0
 	if r.History != nil {
 		s.LeftOut = r.History.Messages
 	}
 	for _, m := range r.Messages {
+		if m.Name == prepare.MessageUser && m.Role == model.RoleUser {
+			s.Request = m.Content
+		}
 		switch {
 		case m.Name == prepare.MessageContextPack:
 			s.Context = m.Content

@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
@@ -61,6 +62,15 @@ type Input struct {
 	// MayEvaluate reports whether the evaluation of the Turn may be stored with its end. It must return at once. If
 	// MayEvaluate is nil, it may.
 	MayEvaluate func() bool
+	// Recall returns the learned memories that fit a message, at most those that the prompt has room for. It is called
+	// with Preparation, and its result is recorded. If it fails, or takes longer than RecallTimeout, the Turn continues
+	// without learned memories. If Recall is nil, there are none.
+	Recall func(ctx context.Context, message string) ([]turncontext.Memory, error)
+	// NotRecalled is called if Recall has failed. It may be nil.
+	NotRecalled func(error)
+	// MayLearn reports whether the task to learn memories from the Turn may be stored with its end. It must return at
+	// once. If MayLearn is nil, nothing is learned.
+	MayLearn func() bool
 	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together
 	// with Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run.
 	// If Attach is nil, there are none. AttachBytes bounds the size of all contents together.
@@ -441,7 +451,7 @@ func (r *run) end(result *Result) error {
 		journal.Record{
 			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
 			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: r.turnRecord(result),
-			Task: r.evaluation(result),
+			Tasks: r.followUps(result),
 		})...)
 	if err == nil {
 		r.replayed.result.Text = result.Text

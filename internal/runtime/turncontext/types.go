@@ -136,6 +136,8 @@ type Memory struct {
 	Scope, Freshness string
 	// Relevance is from 0 to 1.
 	Relevance float64
+	// Learned is true if Capstan has learned the text from an earlier Turn, so it is not trusted.
+	Learned bool `json:",omitempty"`
 }
 
 // Enrichment is a result of another part of the application. It is a candidate for the prompt.

@@ -66,7 +66,7 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		if query, args, err = withRecord(query, args, entries); err != nil {
 			return err
 		}
-		query, args = withTask(query, args, entries)
+		query, args = withTasks(query, args, entries)
 		write := func() { refused, err = s.write(ctx, query, args) }
 		if changesLedger(entries) {
 			write = func() { refused, err = s.writeWithLedger(ctx, uid, entries, query, args) }

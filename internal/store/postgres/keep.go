@@ -30,6 +30,9 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 		if err == nil {
 			err = s.endTasks(ctx, some, at)
 		}
+		if err == nil {
+			err = s.forget(ctx, some, at)
+		}
 		if err != nil {
 			return err
 		}

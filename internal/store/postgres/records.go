@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -50,20 +52,26 @@ func withRecord(query string, args []any, entries []journal.Entry) (string, []an
 	return query, args, nil
 }
 
-// withTask adds the task of a Turn that ends to the statement of its append, if there is one.
-func withTask(query string, args []any, entries []journal.Entry) (string, []any) {
+// withTasks adds the tasks of a Turn that ends to the statement of its append, if there are any.
+func withTasks(query string, args []any, entries []journal.Entry) (string, []any) {
+	var keys, kinds, turns []string
+	var first *task.Task
 	for _, e := range entries {
-		if e.Task == nil {
-			continue
+		for i := range e.Tasks {
+			k := &e.Tasks[i]
+			first = cmp.Or(first, k)
+			keys, kinds, turns = append(keys, k.Key()), append(kinds, string(k.Kind)), append(turns, k.Turn)
 		}
-		n := len(args)
-		head, tail, _ := strings.Cut(query, ", kept AS (")
-		query = head + fmt.Sprintf(`, followed AS (INSERT INTO capstan_task (uid, namespace, turn, agent, created_at, due_at)
-			SELECT $%d, $%d, $%d, $%d, $%d::bigint, $%d::bigint FROM head ON CONFLICT DO NOTHING), kept AS (`,
-			n+1, n+2, n+3, n+4, n+5, n+5) + tail
-		return query, append(args, e.Task.UID, e.Task.Namespace, e.Task.Turn, e.Task.Agent, e.Task.Created.UnixMicro())
 	}
-	return query, args
+	if first == nil {
+		return query, args
+	}
+	n := len(args)
+	head, tail, _ := strings.Cut(query, ", kept AS (")
+	query = head + fmt.Sprintf(`, followed AS (INSERT INTO capstan_task (uid, kind, turn, namespace, agent, created_at, due_at)
+		SELECT k.*, $%d::text, $%d::text, $%d::bigint, $%d::bigint FROM head, unnest($%d::text[], $%d::text[], $%d::text[]) AS k
+		ON CONFLICT DO NOTHING), kept AS (`, n+4, n+5, n+6, n+6, n+1, n+2, n+3) + tail
+	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Created.UnixMicro())
 }
 
 // AddRecords adds records in one transaction.

@@ -19,3 +19,10 @@ func TestTasksContract(t *testing.T) {
 		func(t *testing.T) journaltest.TaskStore { return f.open(t) },
 		func(t *testing.T, s journaltest.TaskStore) journaltest.TaskStore { return f.reopen(t, s) })
 }
+
+func TestMemoriesContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunMemories(t,
+		func(t *testing.T) journaltest.MemoryStore { return f.open(t) },
+		func(t *testing.T, s journaltest.MemoryStore) journaltest.MemoryStore { return f.reopen(t, s) })
+}

@@ -15,23 +15,20 @@ import (
 
 // endTasks ends the work on the tasks of deleted Turns, and charges their open reservations.
 func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error {
-	holders := make([]string, len(uids))
-	for i, uid := range uids {
-		holders[i] = task.Holder(uid)
-	}
+	keys := task.Keys(uids...)
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', result = ''
-			WHERE uid = ANY($1) AND state < 2`, uids, at.UnixMicro())
+			WHERE uid = ANY($1) AND state < 2`, keys, at.UnixMicro())
 		if err != nil {
 			return err
 		}
-		_, err = s.pool.Exec(ctx, dropUnbegun, uids)
+		_, err = s.pool.Exec(ctx, dropUnbegun, keys)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return s.closeHolds(ctx, holders)
+	return s.closeHolds(ctx, task.Holders(uids...))
 }
 
 // dropUnbegun deletes tasks whose work has ended before it began, because they count for no limit.
@@ -41,7 +38,7 @@ const dropUnbegun = `DELETE FROM capstan_task WHERE uid = ANY($1) AND state = 2 
 const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
 		SELECT uid FROM capstan_task WHERE state < 2 AND due_at <= $1 AND namespace > $2
 		ORDER BY namespace, due_at, uid LIMIT 1 FOR UPDATE SKIP LOCKED)
-	RETURNING uid, namespace, turn, agent, created_at, claim, attempts, state, result`
+	RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result`
 
 // ClaimTask claims a task. It takes at most 20 s. If the connection is lost, a task may stay claimed until the given
 // time.
@@ -51,9 +48,10 @@ func (s *Store) ClaimTask(ctx context.Context, after string, now, until time.Tim
 			var k task.Task
 			var created int64
 			var state int
+			var kind string
 			var result []byte
 			err := s.pool.QueryRow(ctx, claimTask, now.UnixMicro(), after, until.UnixMicro()).Scan(
-				&k.UID, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
+				&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}
@@ -64,7 +62,7 @@ func (s *Store) ClaimTask(ctx context.Context, after string, now, until time.Tim
 			if err != nil {
 				return fmt.Errorf("failed to claim a task: %w", err)
 			}
-			k.Created = time.UnixMicro(created).UTC()
+			k.UID, k.Kind, k.Created = task.TurnOf(k.UID), task.Kind(kind), time.UnixMicro(created).UTC()
 			claimed = &k
 			return nil
 		})
@@ -111,16 +109,16 @@ func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.
 }
 
 // settle charges what a task has used.
-func settle(uid string, used budget.Amount) func(ctx context.Context, tx pgx.Tx) error {
+func settle(h task.Held, used budget.Amount) func(ctx context.Context, tx pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
-		return budget.Apply(&ledger{ctx, tx}, task.Holder(uid), &budget.Change{Outcome: &used})
+		return budget.Apply(&ledger{ctx, tx}, h.Holder(), &budget.Change{Outcome: &used})
 	}
 }
 
 // RenewTask makes a claim last. It takes at most 10 s.
 func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
 	return s.held(ctx, nil, `UPDATE capstan_task SET due_at = $3 WHERE uid = $1 AND claim = $2 AND state < 2`,
-		h.UID, h.Claim, until.UnixMicro())
+		h.Key(), h.Claim, until.UnixMicro())
 }
 
 // taskLock is the first key of the locks of BeginTask. The second one is a hash of the Agent.
@@ -131,7 +129,7 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 	return s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var namespace, agent string
 		err := tx.QueryRow(ctx, `SELECT namespace, agent FROM capstan_task WHERE uid = $1 AND claim = $2 AND state = 0 FOR UPDATE`,
-			h.UID, h.Claim).Scan(&namespace, &agent)
+			h.Key(), h.Claim).Scan(&namespace, &agent)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return task.ErrLost
 		}
@@ -143,29 +141,29 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		}
 		var begun, tokens int64
 		if err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE begun_at > $3 AND uid <> $5), coalesce(sum(tokens), 0)::bigint
-			FROM capstan_task WHERE namespace = $1 AND agent = $2 AND begun_at > $4`, namespace, agent,
-			b.Now.Add(-task.Hour).UnixMicro(), b.Now.Add(-task.Day).UnixMicro(), h.UID).Scan(&begun, &tokens); err != nil {
+			FROM capstan_task WHERE namespace = $1 AND agent = $2 AND begun_at > $4 AND kind = $6`, namespace, agent,
+			b.Now.Add(-task.Hour).UnixMicro(), b.Now.Add(-task.Day).UnixMicro(), h.Key(), string(h.Kind)).Scan(&begun, &tokens); err != nil {
 			return err
 		}
 		if err := b.Check(begun, tokens); err != nil {
 			return err
 		}
-		if err := budget.Apply(&ledger{ctx, tx}, task.Holder(h.UID), &budget.Change{Reserve: b.Reserve}); err != nil {
+		if err := budget.Apply(&ledger{ctx, tx}, h.Holder(), &budget.Change{Reserve: b.Reserve}); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, `UPDATE capstan_task SET attempts = attempts + 1, begun_at = $2, tokens = tokens + $3, reserved = $3
-			WHERE uid = $1`, h.UID, b.Now.UnixMicro(), b.Tokens)
+			WHERE uid = $1`, h.Key(), b.Now.UnixMicro(), b.Tokens)
 		return err
 	})
 }
 
 // PostponeTask gives a claim back. It takes at most 10 s.
 func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
-	return s.held(ctx, settle(h.UID, used), `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
+	return s.held(ctx, settle(h, used), `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
 		attempts = attempts - CASE WHEN reserved > 0 THEN 1 ELSE 0 END,
 		begun_at = CASE WHEN reserved > 0 AND $4::bigint = 0 THEN 0 ELSE begun_at END,
 		tokens = tokens - reserved + $4::bigint, reserved = 0
-		WHERE uid = $1 AND claim = $2 AND state < 2`, h.UID, h.Claim, until.UnixMicro(), used.Tokens)
+		WHERE uid = $1 AND claim = $2 AND state < 2`, h.Key(), h.Claim, until.UnixMicro(), used.Tokens)
 }
 
 // FinishTask stores a result. It takes at most 10 s.
@@ -179,23 +177,28 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 		return err
 	}
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if r.Learned != nil {
+			if err := keep(ctx, tx, r.Learned); err != nil {
+				return err
+			}
+		}
 		if len(r.Evaluations) > 0 {
 			if _, err := tx.Exec(ctx, `UPDATE capstan_record SET evaluations = $2 WHERE uid = $1`, h.UID, recorded); err != nil {
 				return err
 			}
 		}
-		return settle(h.UID, used)(ctx, tx)
+		return settle(h, used)(ctx, tx)
 	}, `UPDATE capstan_task SET state = 1, result = $3, tokens = tokens - reserved + $4, reserved = 0
-		WHERE uid = $1 AND claim = $2 AND state = 0`, h.UID, h.Claim, result, used.Tokens)
+		WHERE uid = $1 AND claim = $2 AND state = 0`, h.Key(), h.Claim, result, used.Tokens)
 }
 
 // PublishTask ends the work on a task. It takes at most 10 s.
 func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, dropUnbegun, []string{h.UID})
+		_, err := tx.Exec(ctx, dropUnbegun, []string{h.Key()})
 		return err
 	}, `UPDATE capstan_task SET claim = claim + 1, state = 2, ended_at = $3, result = ''
-		WHERE uid = $1 AND claim = $2 AND state = 1`, h.UID, h.Claim, at.UnixMicro())
+		WHERE uid = $1 AND claim = $2 AND state = 1`, h.Key(), h.Claim, at.UnixMicro())
 }
 
 // TaskUse returns the namespaces with tasks. It takes at most a minute.

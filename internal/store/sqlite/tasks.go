@@ -12,33 +12,40 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// addTask adds a task, unless its Turn has one.
+// addTask adds a task, unless its Turn has one of its kind.
 func (t *tx) addTask(k *task.Task) error {
-	_, err := t.exec(`INSERT INTO task (uid, namespace, turn, agent, created_at, due_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		k.UID, k.Namespace, k.Turn, k.Agent, k.Created.UnixMicro(), k.Created.UnixMicro())
+	_, err := t.exec(`INSERT INTO task (uid, kind, namespace, turn, agent, created_at, due_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT DO NOTHING`, k.Key(), string(k.Kind), k.Namespace, k.Turn, k.Agent, k.Created.UnixMicro(), k.Created.UnixMicro())
 	return err
 }
 
 // endTasks ends the work on the tasks of deleted Turns, and charges their open reservations.
 func (t *tx) endTasks(uids []string, at time.Time) error {
 	for _, uid := range uids {
-		if _, err := t.exec(`UPDATE task SET state = 2, ended_at = ?, turn = '', result = '' WHERE uid = ? AND state < 2`,
-			at.UnixMicro(), uid); err != nil {
-			return fmt.Errorf("failed to end the task of %q: %w", uid, err)
-		}
-		if err := t.dropUnbegun(uid); err != nil {
-			return err
-		}
-		if err := t.closeHolds([]string{task.Holder(uid)}); err != nil {
-			return err
+		for _, kind := range task.Kinds {
+			if err := t.endTask(task.Key(uid, kind), task.Holder(uid, kind), at); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
+// endTask ends the work on a task, and charges its open reservations.
+func (t *tx) endTask(key, holder string, at time.Time) error {
+	if _, err := t.exec(`UPDATE task SET state = 2, ended_at = ?, turn = '', result = '' WHERE uid = ? AND state < 2`,
+		at.UnixMicro(), key); err != nil {
+		return fmt.Errorf("failed to end the task %q: %w", key, err)
+	}
+	if err := t.dropUnbegun(key); err != nil {
+		return err
+	}
+	return t.closeHolds([]string{holder})
+}
+
 // dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
-func (t *tx) dropUnbegun(uid string) error {
-	_, err := t.exec(`DELETE FROM task WHERE uid = ? AND state = 2 AND begun_at = 0`, uid)
+func (t *tx) dropUnbegun(key string) error {
+	_, err := t.exec(`DELETE FROM task WHERE uid = ? AND state = 2 AND begun_at = 0`, key)
 	return err
 }
 
@@ -69,11 +76,11 @@ func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (
 		var k task.Task
 		var created int64
 		var state int
-		var result string
+		var kind, result string
 		//nolint:noctx // because the transaction carries the context
 		row := t.QueryRow(`UPDATE task SET claim = claim + 1, due_at = ? WHERE uid = (`+dueTask+`)
-			RETURNING uid, namespace, turn, agent, created_at, claim, attempts, state, result`, until.UnixMicro(), now.UnixMicro(), after)
-		err := row.Scan(&k.UID, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
+			RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result`, until.UnixMicro(), now.UnixMicro(), after)
+		err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -84,7 +91,7 @@ func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (
 		if err != nil {
 			return fmt.Errorf("failed to claim a task: %w", err)
 		}
-		k.Created = time.UnixMicro(created).UTC()
+		k.UID, k.Kind, k.Created = task.TurnOf(k.UID), task.Kind(kind), time.UnixMicro(created).UTC()
 		claimed = &k
 		return nil
 	})
@@ -99,11 +106,11 @@ func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (
 func (s *Store) held(ctx context.Context, h task.Held, used *budget.Amount, query string, args ...any) error {
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
-		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state < 2`, append(args, h.UID, h.Claim)...)
+		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state < 2`, append(args, h.Key(), h.Claim)...)
 		if lost = err == nil && n == 0; err != nil || lost || used == nil {
 			return err
 		}
-		return budget.Apply(ledger{t}, task.Holder(h.UID), &budget.Change{Outcome: used})
+		return budget.Apply(ledger{t}, h.Holder(), &budget.Change{Outcome: used})
 	})
 	if err == nil && lost {
 		return task.ErrLost
@@ -123,7 +130,7 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		refused = nil
 		var namespace, agent string
 		//nolint:noctx // because the transaction carries the context
-		row := t.QueryRow(`SELECT namespace, agent FROM task WHERE uid = ? AND claim = ? AND state = 0`, h.UID, h.Claim)
+		row := t.QueryRow(`SELECT namespace, agent FROM task WHERE uid = ? AND claim = ? AND state = 0`, h.Key(), h.Claim)
 		err := row.Scan(&namespace, &agent)
 		if errors.Is(err, sql.ErrNoRows) {
 			refused = task.ErrLost
@@ -135,14 +142,14 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		var begun, tokens int64
 		//nolint:noctx // because the transaction carries the context
 		if err := t.QueryRow(`SELECT count(*) FILTER (WHERE begun_at > ? AND uid <> ?), coalesce(sum(tokens), 0) FROM task
-			WHERE namespace = ? AND agent = ? AND begun_at > ?`, b.Now.Add(-task.Hour).UnixMicro(), h.UID, namespace, agent,
-			b.Now.Add(-task.Day).UnixMicro()).Scan(&begun, &tokens); err != nil {
+			WHERE namespace = ? AND agent = ? AND kind = ? AND begun_at > ?`, b.Now.Add(-task.Hour).UnixMicro(), h.Key(), namespace, agent,
+			string(h.Kind), b.Now.Add(-task.Day).UnixMicro()).Scan(&begun, &tokens); err != nil {
 			return err
 		}
 		if refused = b.Check(begun, tokens); refused != nil {
 			return nil //nolint:nilerr // because a refused task is no failure of the transaction
 		}
-		err = budget.Apply(ledger{t}, task.Holder(h.UID), &budget.Change{Reserve: b.Reserve})
+		err = budget.Apply(ledger{t}, h.Holder(), &budget.Change{Reserve: b.Reserve})
 		if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
 			refused = refusal // budget.Apply has written nothing
 			return nil
@@ -151,7 +158,7 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 			return err
 		}
 		_, err = t.exec(`UPDATE task SET attempts = attempts + 1, begun_at = ?, tokens = tokens + ?, reserved = ? WHERE uid = ?`,
-			b.Now.UnixMicro(), b.Tokens, b.Tokens, h.UID)
+			b.Now.UnixMicro(), b.Tokens, b.Tokens, h.Key())
 		return err
 	})
 	if err != nil {
@@ -180,16 +187,21 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 	lost := false
 	err = s.change(ctx, func(t *tx) error {
 		n, err := t.exec(`UPDATE task SET state = 1, result = ?, tokens = tokens - reserved + ?, reserved = 0
-			WHERE uid = ? AND claim = ? AND state = 0`, string(result), used.Tokens, h.UID, h.Claim)
+			WHERE uid = ? AND claim = ? AND state = 0`, string(result), used.Tokens, h.Key(), h.Claim)
 		if lost = err == nil && n == 0; err != nil || lost {
 			return err
+		}
+		if r.Learned != nil {
+			if err := t.keep(r.Learned); err != nil {
+				return err
+			}
 		}
 		if len(r.Evaluations) > 0 {
 			if _, err := t.exec(`UPDATE turn_record SET evaluations = ? WHERE uid = ?`, string(recorded), h.UID); err != nil {
 				return err
 			}
 		}
-		return budget.Apply(ledger{t}, task.Holder(h.UID), &budget.Change{Outcome: &used})
+		return budget.Apply(ledger{t}, h.Holder(), &budget.Change{Outcome: &used})
 	})
 	if err == nil && lost {
 		return task.ErrLost
@@ -202,11 +214,11 @@ func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) erro
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
 		n, err := t.exec(`UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, result = ''
-			WHERE uid = ? AND claim = ? AND state = 1`, at.UnixMicro(), h.UID, h.Claim)
+			WHERE uid = ? AND claim = ? AND state = 1`, at.UnixMicro(), h.Key(), h.Claim)
 		if lost = err == nil && n == 0; err != nil || lost {
 			return err
 		}
-		return t.dropUnbegun(h.UID)
+		return t.dropUnbegun(h.Key())
 	})
 	if err == nil && lost {
 		return task.ErrLost

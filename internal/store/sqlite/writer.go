@@ -268,8 +268,10 @@ func (t *tx) insert(uid string, e journal.Entry) error {
 	if e.TurnRecord != nil {
 		_, err = t.addRecord(e.TurnRecord)
 	}
-	if err == nil && e.Task != nil {
-		err = t.addTask(e.Task)
+	for i := range e.Tasks {
+		if err == nil {
+			err = t.addTask(&e.Tasks[i])
+		}
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -26,7 +27,9 @@ type Memory struct {
 	accounts map[budget.Key]budget.Account
 	holds    map[string][]budget.Hold // by the UID of the Turn
 	records  map[string]turnrecord.Record
-	tasks    map[string]*heldTask
+	tasks    map[string]*heldTask // by their keys
+	memories map[string]memories.Memory
+	observed map[string]memories.Observation // by the UID of the Turn
 }
 
 // held is one journal.
@@ -100,10 +103,10 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 		if e.TurnRecord != nil {
 			m.addRecord(*e.TurnRecord)
 		}
-		if e.Task != nil {
-			m.addTask(*e.Task)
+		for _, k := range e.Tasks {
+			m.addTask(k)
 		}
-		e.Artifacts, e.TurnRecord, e.Task, e.Ledger, e.Payload, e.Namespace = nil, nil, nil, nil, slices.Clone(e.Payload), ""
+		e.Artifacts, e.TurnRecord, e.Tasks, e.Ledger, e.Payload, e.Namespace = nil, nil, nil, nil, slices.Clone(e.Payload), ""
 		if len(e.Payload) == 0 {
 			e.Payload = nil
 		}
@@ -164,7 +167,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
 			h.retired = at
 		}
-		if err := errors.Join(m.apply(uid, &budget.Change{}), m.endTask(uid, at)); err != nil {
+		if err := errors.Join(m.apply(uid, &budget.Change{}), m.endTasks(uid, at), m.forget(uid, at)); err != nil {
 			return err
 		}
 	}

@@ -67,3 +67,9 @@ func TestMemoryKeepsTheContractOfTasks(t *testing.T) {
 		func(*testing.T) journaltest.TaskStore { return &journaltest.Memory{} },
 		func(_ *testing.T, s journaltest.TaskStore) journaltest.TaskStore { return s })
 }
+
+func TestMemoryKeepsTheContractOfMemories(t *testing.T) {
+	journaltest.RunMemories(t,
+		func(*testing.T) journaltest.MemoryStore { return &journaltest.Memory{} },
+		func(_ *testing.T, s journaltest.MemoryStore) journaltest.MemoryStore { return s })
+}

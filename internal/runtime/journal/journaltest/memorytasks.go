@@ -3,6 +3,7 @@ package journaltest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -24,24 +25,32 @@ func (m *Memory) addTask(t task.Task) {
 	if m.tasks == nil {
 		m.tasks = map[string]*heldTask{}
 	}
-	if m.tasks[t.UID] == nil {
-		m.tasks[t.UID] = &heldTask{Task: t, due: t.Created}
+	if m.tasks[t.Key()] == nil {
+		m.tasks[t.Key()] = &heldTask{Task: t, due: t.Created}
 	}
 }
 
-// endTask ends the work on the task of a deleted Turn.
-func (m *Memory) endTask(uid string, at time.Time) error {
-	if t := m.tasks[uid]; t != nil && !t.isPublished {
+// endTasks ends the work on the tasks of a deleted Turn.
+func (m *Memory) endTasks(uid string, at time.Time) (err error) {
+	for _, kind := range task.Kinds {
+		m.endTask(uid, kind, at)
+		err = errors.Join(err, m.apply(task.Holder(uid, kind), &budget.Change{}))
+	}
+	return err
+}
+
+// endTask ends the work on a task.
+func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) {
+	if t := m.tasks[task.Key(uid, kind)]; t != nil && !t.isPublished {
 		t.isPublished, t.ended, t.Turn, t.Result = true, at, "", nil
 		m.dropUnbegun(t)
 	}
-	return m.apply(task.Holder(uid), &budget.Change{})
 }
 
 // dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
 func (m *Memory) dropUnbegun(t *heldTask) {
 	if t.begun.IsZero() {
-		delete(m.tasks, t.UID)
+		delete(m.tasks, t.Key())
 	}
 }
 
@@ -64,7 +73,7 @@ func (m *Memory) ClaimTask(ctx context.Context, after string, now, until time.Ti
 	}
 	t := slices.MinFunc(due, func(a, b *heldTask) int {
 		return cmp.Or(cmp.Compare(later(a), later(b)), strings.Compare(a.Namespace, b.Namespace), a.due.Compare(b.due),
-			strings.Compare(a.UID, b.UID))
+			strings.Compare(a.Key(), b.Key()))
 	})
 	t.Claim++
 	t.due = until
@@ -79,7 +88,7 @@ func (m *Memory) held(ctx context.Context, h task.Held, of func(*heldTask) bool,
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := m.tasks[h.UID]
+	t := m.tasks[h.Key()]
 	if t == nil || t.Claim != h.Claim || t.isPublished || of != nil && !of(t) {
 		return task.ErrLost
 	}
@@ -103,7 +112,7 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
 		var begun, tokens int64
 		for _, o := range m.tasks {
-			if o.Namespace != t.Namespace || o.Agent != t.Agent || !o.begun.After(s.Now.Add(-task.Day)) {
+			if o.Kind != t.Kind || o.Namespace != t.Namespace || o.Agent != t.Agent || !o.begun.After(s.Now.Add(-task.Day)) {
 				continue
 			}
 			if tokens += o.tokens; o != t && o.begun.After(s.Now.Add(-task.Hour)) {
@@ -113,7 +122,7 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 		if err := s.Check(begun, tokens); err != nil {
 			return err
 		}
-		if err := m.apply(task.Holder(h.UID), &budget.Change{Reserve: s.Reserve}); err != nil {
+		if err := m.apply(h.Holder(), &budget.Change{Reserve: s.Reserve}); err != nil {
 			return err
 		}
 		t.Attempts++
@@ -126,7 +135,7 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 // settle charges what a task has used.
 func (m *Memory) settle(t *heldTask, used budget.Amount) error {
 	t.tokens, t.reserved = t.tokens-t.reserved+used.Tokens, 0
-	return m.apply(task.Holder(t.UID), &budget.Change{Outcome: &used})
+	return m.apply(task.Holder(t.UID, t.Kind), &budget.Change{Outcome: &used})
 }
 
 // PostponeTask gives a claim back.
@@ -147,6 +156,12 @@ func (m *Memory) PostponeTask(ctx context.Context, h task.Held, until time.Time,
 // FinishTask stores a result.
 func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error {
 	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
+		if r.Learned != nil {
+			m.keep(r.Learned)
+			kept := *r.Learned
+			kept.Memories, kept.MaxItems = nil, 0
+			r.Learned = &kept
+		}
 		t.Result = &r
 		if record, ok := m.records[t.UID]; ok && len(r.Evaluations) > 0 {
 			record.Evaluations = r.Recorded()

@@ -54,7 +54,7 @@ func later(minutes int) time.Time { return begin.Add(time.Duration(minutes) * ti
 // taskOf returns the task of a Turn. The namespace is the part of the UID before the hyphen.
 func taskOf(uid string) task.Task {
 	namespace, _, _ := strings.Cut(uid, "-")
-	return task.Task{UID: uid, Namespace: namespace, Turn: "turn-" + uid, Agent: "desk", Created: begin}
+	return task.Task{UID: uid, Kind: task.Evaluate, Namespace: namespace, Turn: "turn-" + uid, Agent: "desk", Created: begin}
 }
 
 // endTurns ends Turns with tasks.
@@ -62,7 +62,7 @@ func endTurns(t *testing.T, s TaskStore, uids ...string) {
 	t.Helper()
 	for _, uid := range uids {
 		e := ending(1, 1, recordOf(uid, 0))
-		e.Task = new(taskOf(uid))
+		e.Tasks = []task.Task{taskOf(uid)}
 		add(t, s, uid, nil, e)
 	}
 }
@@ -94,7 +94,7 @@ func starting(now time.Time) task.Start { return task.Start{Now: now, MaxPerHour
 
 func taskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
 	fenced := ending(1, 1, recordOf("a-1", 0))
-	fenced.Seq, fenced.Task = 2, new(taskOf("a-1"))
+	fenced.Seq, fenced.Tasks = 2, []task.Task{taskOf("a-1")}
 	add(t, s, "a-1", journal.ErrSequence, fenced)
 	claim(t, s, "", later(1), "")
 	add(t, s, "a-1", nil, entry(1, 1))
@@ -110,7 +110,7 @@ func taskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStor
 	}
 	claim(t, s, "", later(1), "")
 	again := ending(3, 1, recordOf("a-1", 0))
-	again.Task = new(taskOf("a-1"))
+	again.Tasks = []task.Task{taskOf("a-1")}
 	add(t, s, "a-1", nil, again)
 	claim(t, s, "", later(1), "")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -27,21 +28,23 @@ const (
 	// keepTasks is how long a task counts for the limits of its Agent after its work has ended, and purgeAtOnce the
 	// number of tasks that are deleted at once.
 	keepTasks, purgeAtOnce = task.Day + task.Hour, 500
-	// writeTasks limits the time in which the result of an evaluation is stored and published. A process that stops
+	// writeTasks limits the time in which the result of a task is stored and published. A process that stops
 	// waits for it.
 	writeTasks = 10 * time.Second
-	// maxWaiting is the number of Turns of a namespace that may wait for their evaluation. Further Turns are not
-	// evaluated. While several executors end Turns, the namespace may exceed it by those of measureTasks.
+	// maxWaiting is the number of tasks of a namespace that may wait. Further Turns are neither evaluated nor learned
+	// from. While several executors end Turns, the namespace may exceed it by the tasks of measureTasks.
 	maxWaiting = 1000
 )
 
-// Evaluations evaluates the answers of Turns that have ended, apart from the Turns that run. Their evaluations are
-// tasks in the store, which all executors share. It is safe for concurrent use.
-type Evaluations struct {
-	// Store has the tasks, and Journal the answers.
-	Store   store.Tasks
+// Tasks does the work that follows the end of Turns, apart from the Turns that run: it evaluates their answers, and
+// learns memories from them. The store has the tasks, and all executors share them. Tasks is safe for concurrent use.
+type Tasks struct {
+	// Store has the tasks and the memories, and Journal the answers.
+	Store   TaskStore
 	Journal journal.Journal
-	// Slots is the number of Turns that are evaluated at once, at least 1.
+	// Learner observes the Turns that are learned from.
+	Learner memories.Learner
+	// Slots is the number of tasks that are worked on at once, at least 1.
 	Slots int
 	Log   logr.Logger
 
@@ -54,25 +57,40 @@ type Evaluations struct {
 	waiting map[string]int64
 }
 
-// NewEvaluations returns Evaluations with this number of slots.
-func NewEvaluations(s store.Tasks, j journal.Journal, slots int, log logr.Logger) *Evaluations {
-	return &Evaluations{Store: s, Journal: j, Slots: slots, Log: log, wake: make(chan struct{}, 1), waiting: map[string]int64{}}
+// TaskStore has tasks, and keeps what is learned from Turns.
+type TaskStore interface {
+	store.Tasks
+	store.Memories
 }
 
-// admit reports whether another Turn of a namespace may wait for its evaluation, and counts it.
-func (p *Evaluations) admit(namespace string) bool {
+// NewTasks returns Tasks with this number of slots. The store is the learner.
+func NewTasks(s TaskStore, j journal.Journal, slots int, log logr.Logger) *Tasks {
+	return &Tasks{Store: s, Journal: j, Learner: s, Slots: slots, Log: log, wake: make(chan struct{}, 1), waiting: map[string]int64{}}
+}
+
+// admit reports whether another task of a namespace may wait, and counts it.
+func (p *Tasks) admit(namespace string, kind task.Kind) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiting[namespace] >= maxWaiting {
-		metrics.EvaluationSkipped(namespace, string(task.QueueFull))
+		countSkipped(namespace, kind, task.QueueFull)
 		return false
 	}
 	p.waiting[namespace]++
 	return true
 }
 
-// wakeUp makes the evaluations look for new tasks.
-func (p *Evaluations) wakeUp() {
+// countSkipped counts a Turn for which the work was not done.
+func countSkipped(namespace string, kind task.Kind, why task.Skip) {
+	if kind == task.Learn {
+		metrics.LearningSkipped(namespace, string(why))
+		return
+	}
+	metrics.EvaluationSkipped(namespace, string(why))
+}
+
+// wakeUp makes the executor look for new tasks.
+func (p *Tasks) wakeUp() {
 	if p == nil {
 		return
 	}
@@ -82,8 +100,8 @@ func (p *Evaluations) wakeUp() {
 	}
 }
 
-// start evaluates Turns until ctx ends. wait waits until all evaluations have stopped.
-func (p *Evaluations) start(ctx context.Context, e *Executor) (wait func()) {
+// start works on tasks until ctx ends. wait waits until all work has stopped.
+func (p *Tasks) start(ctx context.Context, e *Executor) (wait func()) {
 	var all sync.WaitGroup
 	if p != nil {
 		all.Go(func() { p.measure(ctx, e) })
@@ -93,7 +111,7 @@ func (p *Evaluations) start(ctx context.Context, e *Executor) (wait func()) {
 }
 
 // dispatch claims tasks while slots are free. Namespaces take turns.
-func (p *Evaluations) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
+func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
 	slots := make(chan struct{}, p.Slots)
 	for after := ""; ; {
 		select {
@@ -104,7 +122,7 @@ func (p *Evaluations) dispatch(ctx context.Context, e *Executor, all *sync.WaitG
 		now := e.Now()
 		k, err := p.Store.ClaimTask(ctx, after, now, now.Add(claimFor))
 		if err != nil && ctx.Err() == nil {
-			p.Log.Error(err, "Failed to look for turns to evaluate, trying again")
+			p.Log.Error(err, "Failed to look for tasks that follow turns, trying again")
 		}
 		if k == nil {
 			<-slots
@@ -122,7 +140,7 @@ func (p *Evaluations) dispatch(ctx context.Context, e *Executor, all *sync.WaitG
 }
 
 // pause waits for a time or until there may be new tasks. It returns false if ctx ends.
-func (p *Evaluations) pause(ctx context.Context, most time.Duration) bool {
+func (p *Tasks) pause(ctx context.Context, most time.Duration) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
@@ -134,8 +152,8 @@ func (p *Evaluations) pause(ctx context.Context, most time.Duration) bool {
 	return true
 }
 
-// measure measures the queue from time to time, and deletes old tasks.
-func (p *Evaluations) measure(ctx context.Context, e *Executor) {
+// measure measures the queue from time to time, and deletes old tasks and expired memories.
+func (p *Tasks) measure(ctx context.Context, e *Executor) {
 	defer metrics.EvaluationQueue(0, 0)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -155,17 +173,20 @@ func (p *Evaluations) measure(ctx context.Context, e *Executor) {
 		if err == nil && now.Sub(purged) >= task.Hour {
 			var n int
 			if n, err = p.Store.PurgeTasks(ctx, now.Add(-keepTasks), purgeAtOnce); err == nil && n < purgeAtOnce {
+				n, err = p.Store.PurgeMemories(ctx, now, purgeAtOnce)
+			}
+			if err == nil && n < purgeAtOnce {
 				purged = now
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			p.Log.Error(err, "Failed to measure the turns that wait for their evaluation, trying again")
+			p.Log.Error(err, "Failed to measure the tasks that wait, or to delete old ones, trying again")
 		}
 	}
 }
 
 // measured stores a measurement.
-func (p *Evaluations) measured(use []task.Use, now time.Time) {
+func (p *Tasks) measured(use []task.Use, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.waiting)
@@ -179,29 +200,55 @@ func (p *Evaluations) measured(use []task.Use, now time.Time) {
 	metrics.EvaluationQueue(all, oldest)
 }
 
-// handle evaluates a Turn, unless that is done, and publishes the result.
-func (p *Evaluations) handle(ctx context.Context, e *Executor, k *task.Task) {
-	work, cancel := context.WithCancelCause(e.Processors.With(ctx, k.Namespace))
-	renewed := p.renew(work, e, k.Held(), cancel)
+// work is the work on one task.
+type work interface {
+	// do does the work. It never panics.
+	do(ctx context.Context) done
+	// publish reports the result, and ends the task. It may be repeated.
+	publish(ctx context.Context) error
+}
+
+// workOn returns the work on a task, or nil if this version does not know its kind.
+func (p *Tasks) workOn(e *Executor, k *task.Task) work {
+	about := followUp{Tasks: p, executor: e, task: k}
+	switch k.Kind {
+	case task.Evaluate:
+		return &evaluation{followUp: about}
+	case task.Learn:
+		return &learning{followUp: about}
+	}
+	return nil
+}
+
+// ofNewerVersion is the time until a task is tried again whose kind this version does not know.
+const ofNewerVersion = time.Minute
+
+// handle does the work on a task, unless that is done, and publishes the result.
+func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
+	working, cancel := context.WithCancelCause(e.Processors.With(ctx, k.Namespace))
+	renewed := p.renew(working, e, k.Held(), cancel)
 	defer func() {
 		cancel(nil)
 		<-renewed
 	}()
-	log := p.Log.WithValues("namespace", k.Namespace, "turn", k.Turn, "attempt", k.Attempts)
-	v := &evaluation{Evaluations: p, executor: e, task: k}
-	o := evaluated{result: k.Result}
-	if k.Result == nil {
-		o = v.evaluate(work)
+	log := p.Log.WithValues("namespace", k.Namespace, "turn", k.Turn, "task", k.Kind, "attempt", k.Attempts)
+	w := p.workOn(e, k)
+	o := done{result: k.Result}
+	switch {
+	case w == nil:
+		o = retried(ofNewerVersion, nil)
+	case k.Result == nil:
+		o = w.do(working)
 	}
-	if errors.Is(context.Cause(work), task.ErrLost) || errors.Is(o.err, task.ErrLost) {
-		log.V(1).Info("Left the evaluation of a turn that another executor evaluates, or that was deleted")
+	if errors.Is(context.Cause(working), task.ErrLost) || errors.Is(o.err, task.ErrLost) {
+		log.V(1).Info("Left the work that follows a turn, because another executor does it, or the turn was deleted")
 		return
 	}
-	write, done := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
-	defer done()
+	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
+	defer stop()
 	if o.result == nil {
 		if o.err != nil && ctx.Err() == nil {
-			log.Error(o.err, "Failed to evaluate a turn, trying again", "in", o.again.String())
+			log.Error(o.err, "Failed to do the work that follows a turn, trying again", "in", o.again.String())
 		}
 		p.logLost(log, p.Store.PostponeTask(write, k.Held(), e.Now().Add(o.again), o.used))
 		return
@@ -213,22 +260,25 @@ func (p *Evaluations) handle(ctx context.Context, e *Executor, k *task.Task) {
 		}
 		k.Result = o.result
 	}
-	if err := v.publish(write); err != nil {
+	if err := w.publish(write); err != nil {
 		p.logLost(log, err)
 		return
 	}
-	log.V(1).Info("Evaluated a turn", "skipped", k.Result.Skipped, "judges", len(k.Result.Evaluations))
+	if why := k.Result.Skipped; why != "" {
+		countSkipped(k.Namespace, k.Kind, why)
+	}
+	log.V(1).Info("Did the work that follows a turn", "skipped", k.Result.Skipped, "judges", len(k.Result.Evaluations))
 }
 
 // logLost logs an error after which the task is claimed again when the claim ends.
-func (p *Evaluations) logLost(log logr.Logger, err error) {
+func (p *Tasks) logLost(log logr.Logger, err error) {
 	if err != nil && !errors.Is(err, task.ErrLost) {
-		log.Error(err, "Failed to write the evaluation of a turn; it is claimed again later")
+		log.Error(err, "Failed to write the result of a task; it is claimed again later")
 	}
 }
 
 // finish stores the result of a task, and tries again while ctx lives, because the result was paid for.
-func (p *Evaluations) finish(ctx context.Context, k *task.Task, r *task.Result, used budget.Amount) error {
+func (p *Tasks) finish(ctx context.Context, k *task.Task, r *task.Result, used budget.Amount) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
@@ -243,7 +293,7 @@ func (p *Evaluations) finish(ctx context.Context, k *task.Task, r *task.Result, 
 
 // renew renews a claim until ctx ends, and then closes the channel. If the claim is lost, or cannot be renewed until
 // its end, renew ends ctx with task.ErrLost.
-func (p *Evaluations) renew(ctx context.Context, e *Executor, h task.Held, lose context.CancelCauseFunc) <-chan struct{} {
+func (p *Tasks) renew(ctx context.Context, e *Executor, h task.Held, lose context.CancelCauseFunc) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -1,0 +1,110 @@
+package localrun
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/runtime/ask"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// learns reports whether the run learns from a Turn, and uses memories. They are kept in --data-dir.
+func (j *localRun) learns(w *localTurn) bool { return j.DataDir != "" && translate.Learns(w.Agent) }
+
+// user returns the user to whom memories belong. A folder belongs to one person, so the name that the Turn states is
+// not checked.
+func (w *localTurn) user() string { return cmp.Or(w.turn.Requester(), executorName) }
+
+// recall returns the memories that fit a message.
+func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string) ([]turncontext.Memory, error) {
+	if !j.learns(w) {
+		return nil
+	}
+	return func(ctx context.Context, message string) ([]turncontext.Memory, error) {
+		about := memories.Owner{Namespace: w.turn.Namespace, Agent: w.turn.Spec.AgentRef.String()}
+		var owners []memories.Owner
+		if w.Session != nil && translate.LearnsFor(w.Agent, memories.Session) {
+			owner := about
+			owner.Scope, owner.ID = memories.Session, string(w.Session.UID)
+			owners = append(owners, owner)
+		}
+		if translate.LearnsFor(w.Agent, memories.User) {
+			owner := about
+			owner.Scope, owner.ID = memories.User, w.user()
+			owners = append(owners, owner)
+		}
+		return memories.Recall(ctx, j.store, owners, message, j.Clock()(), translate.MaxMemories(w.Agent), w.in.Redact)
+	}
+}
+
+// learn extracts memories from a Turn that has ended, and keeps them. The answer is printed already, so a failure is
+// only a note.
+func (j *localRun) learn(ctx context.Context, w *localTurn) {
+	if !j.learns(w) || w.result == nil || w.result.Text == "" || !w.binding.ended.IsZero() {
+		return
+	}
+	n, err := j.extract(ctx, w)
+	switch {
+	case err != nil:
+		j.Env.Tell("note: nothing was learned from the Turn: %s", err)
+	case n > 0 && !j.Quiet:
+		j.Env.Tell("Learned %d memories: capstan memory list --data-dir %s", n, j.DataDir)
+	}
+}
+
+func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err error) {
+	source, err := turn.LearnFrom(ctx, j.store, string(w.turn.UID), !translate.IsOfAgent(w.turn))
+	if err != nil {
+		return 0, err
+	}
+	links, err := w.LearningLinks(ctx, j.providers, j.awaits)
+	if err != nil {
+		return 0, err
+	}
+	if links == nil {
+		links = j.chains[w.AgentName()]
+	}
+	_, thinking := translate.LearningModels(w.Agent)
+	limits := translate.Learning(w.Agent)
+	now := j.Clock()().UTC()
+	l := &ask.Learning{
+		Questions: memories.Questions(source, limits.Scopes, limits.MaxPerTurn), MaxPerTurn: limits.MaxPerTurn,
+		MinConfidence: limits.MinConfidence, MaxItems: limits.MaxMemories, Redact: w.in.Redact,
+		About: memories.Memory{
+			Namespace: w.turn.Namespace, Agent: w.turn.Spec.AgentRef.String(), Requester: w.user(), Turn: w.turn.Name,
+			TurnUID: string(w.turn.UID), Learned: now, Expires: now.AddDate(0, 0, limits.ExpiryDays),
+		},
+	}
+	if w.Session != nil {
+		l.About.Session, l.About.SessionUID = w.Session.Name, string(w.Session.UID)
+	} else {
+		l.Questions = memories.Questions(source, without(limits.Scopes, memories.Session), limits.MaxPerTurn)
+	}
+	for _, link := range links {
+		c, err := translate.Candidate(link, thinking)
+		if err != nil {
+			return 0, exit.WithCode(exit.Failed, err)
+		}
+		l.Chain = append(l.Chain, c)
+	}
+	learned, _ := l.Ask(ctx)
+	if learned.Failed > 0 && len(learned.Memories) == 0 {
+		return 0, fmt.Errorf("the model gave no usable reply")
+	}
+	return len(learned.Memories), j.store.Keep(ctx, learned)
+}
+
+// without returns the scopes but one.
+func without(all []memories.Scope, one memories.Scope) (rest []memories.Scope) {
+	for _, s := range all {
+		if s != one {
+			rest = append(rest, s)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,59 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+)
+
+// learningModel extracts a memory from a message, and answers with what it remembers.
+const learningModel = `rules:
+- {when: {systemContains: You read a message, contains: HP}, ` +
+	`reply: {text: '{"memories": [{"content": "Has an HP 4000.", "scope": "User", "confidence": 90}]}'}}
+- {when: {systemContains: You read a message}, fault: {status: 500}}
+- {when: {systemContains: You read one turn}, reply: {text: '{"memories": [{"content": "x", "scope": "User", "confidence": 90}]}'}}
+- {when: {anyContains: "[User] Has an HP 4000."}, reply: {text: "You have an HP 4000."}}
+- {reply: {text: "I do not know you."}}
+`
+
+func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, learningModel)
+	f := conversing(t).with(t, "agent.yaml", "spec:\n", "spec:\n  memory: {learning: {scopes: [Session, User]}}\n")
+	f = f.with(t, "turn.yaml", "What is up?", "My printer is an HP.")
+	dir, data := f.written(t, url), t.TempDir()
+	run := func(turn string) output {
+		return capstan(t, "run", "-f", dir, "--turn", turn, "--data-dir", data).mustEnd(t, exit.OK)
+	}
+	if first := run("first"); !strings.Contains(first.out, "I do not know you.") || !strings.Contains(first.err, "Learned 1 memories") {
+		t.Errorf("the first Turn prints %q and %q, want its answer and that a memory was learned", first.out, first.err)
+	}
+	if second := run("second"); !strings.Contains(second.out, "You have an HP 4000.") ||
+		!strings.Contains(second.err, "nothing was learned from the Turn") {
+		t.Errorf("the second Turn prints %q and %q, want an answer from memory although the extraction fails", second.out, second.err)
+	}
+	list := capstan(t, "memory", "list", "--data-dir", data).mustEnd(t, exit.OK).out
+	lines := strings.Split(strings.TrimSpace(list), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "LEARNED") || !strings.Contains(lines[1], "Has an HP 4000.") {
+		t.Fatalf("list prints %q, want one memory", list)
+	}
+	id := strings.Fields(lines[1])[1]
+	for what, want := range map[string]string{"turn": "first", "scope": "User", "confidence": "90 %"} {
+		if got := capstan(t, "memory", "show", id, "--data-dir", data).mustEnd(t, exit.OK).out; !strings.Contains(got, want) {
+			t.Errorf("show prints %q, want the %s %q", got, what, want)
+		}
+	}
+	asJSON := capstan(t, "memory", "list", "--data-dir", data, "-o", "json", "--scope", "User", "--turn", "first").mustEnd(t, exit.OK).out
+	if !strings.HasPrefix(asJSON, `{"id":"`+id+`","namespace":"`) || strings.Count(asJSON, "\n") != 1 {
+		t.Errorf("list -o json prints %q, want one line for the memory", asJSON)
+	}
+	capstan(t, "memory", "delete", "--data-dir", data).mustEnd(t, exit.Usage)
+	capstan(t, "memory", "list", "--data-dir", data, "--scope", "Agent").mustEnd(t, exit.Usage)
+	capstan(t, "memory", "list", "--data-dir", data+"/absent").mustEnd(t, exit.Failed)
+	if got := capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.OK).out; got != "1 memories deleted\n" {
+		t.Errorf("delete prints %q", got)
+	}
+	capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.Failed)
+	capstan(t, "memory", "show", id, "--data-dir", data).mustEnd(t, exit.Failed)
+}

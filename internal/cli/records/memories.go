@@ -1,0 +1,232 @@
+package records
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// Memories lists, prints and deletes memories that were learned from Turns.
+type Memories struct {
+	Options
+	// Turn, Scope and ID select memories. An empty one selects any value.
+	Turn, Scope, ID string
+}
+
+// keeper has memories: those of a cluster or of a folder.
+type keeper interface {
+	list(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error)
+	remove(ctx context.Context, s store.MemorySelector) (int, error)
+}
+
+// inCluster has the memories of a cluster.
+type inCluster struct{ *readapi.Client }
+
+func (c inCluster) list(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
+	page, err := c.Memories(ctx, q)
+	return page.Memories, err
+}
+
+func (c inCluster) remove(ctx context.Context, s store.MemorySelector) (all int, err error) {
+	for {
+		out, err := c.Client.DeleteMemories(ctx, s)
+		all += out.Deleted
+		if err != nil {
+			return all, fmt.Errorf("%d memories are deleted so far: %w", all, err)
+		}
+		if !out.More {
+			return all, nil
+		}
+	}
+}
+
+// inFolder has the memories of a folder of capstan run.
+type inFolder struct {
+	dir string
+	now time.Time
+}
+
+func (f inFolder) list(ctx context.Context, q store.MemoryQuery) (all []memories.Memory, err error) {
+	folder, err := journals.OpenFolder(ctx, f.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	return folder.ListMemories(ctx, q)
+}
+
+func (f inFolder) remove(ctx context.Context, s store.MemorySelector) (all int, err error) {
+	folder, err := journals.OpenFolder(ctx, f.dir) // fails if there is none, and does not create it
+	if err == nil {
+		err = folder.Close()
+	}
+	if err != nil {
+		return 0, err
+	}
+	w, err := sqlite.Open(ctx, filepath.Join(f.dir, journals.FileName))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	for {
+		n, err := w.DeleteMemories(ctx, s, f.now, store.MaxMemories)
+		if all += n; err != nil || n < store.MaxMemories {
+			return all, err
+		}
+	}
+}
+
+// with calls do with the memories and the selector that the options mean.
+func (m *Memories) with(ctx context.Context, do func(k keeper, s store.MemorySelector) error) error {
+	if s := memories.Scope(m.Scope); s != "" && s != memories.Session && s != memories.User {
+		return exit.WithCode(exit.Usage, fmt.Errorf("--scope %q must be %s or %s", m.Scope, memories.Session, memories.User))
+	}
+	selector := func(namespace string) store.MemorySelector {
+		if m.AllNamespaces {
+			namespace = ""
+		}
+		return store.MemorySelector{
+			Namespace: namespace, Turn: m.Turn, Agent: m.Agent, Session: m.Session, Requester: m.Requester,
+			Scope: memories.Scope(m.Scope), ID: m.ID,
+		}
+	}
+	if m.DataDir != "" {
+		return do(inFolder{m.DataDir, m.Env.Now()}, selector(cmp.Or(m.Namespace, "default")))
+	}
+	return m.Cluster.WithServer(ctx, m.Env, m.Namespace, func(client *readapi.Client, namespace string) error {
+		return do(inCluster{client}, selector(namespace))
+	})
+}
+
+// each calls do for each selected memory, newest first.
+func (m *Memories) each(ctx context.Context, do func(*memories.Memory) error) error {
+	return m.with(ctx, func(k keeper, s store.MemorySelector) error {
+		for one, err := range store.AllMemories(ctx, lister{k}, store.MemoryQuery{MemorySelector: s}) {
+			if err != nil {
+				return failedMemories(err)
+			}
+			if err := do(one); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lister adapts a keeper to the interface of a store.
+type lister struct{ keeper }
+
+// ListMemories returns a page of memories.
+func (l lister) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
+	return l.list(ctx, q)
+}
+
+// List prints the memories, newest first.
+func (m *Memories) List(ctx context.Context) error {
+	t := newTable("LEARNED", "ID", "SCOPE", "OWNER", "AGENT", "TURN", "EXPIRES", "MEMORY")
+	if m.AllNamespaces {
+		t = newTable("LEARNED", "NAMESPACE", "ID", "SCOPE", "OWNER", "AGENT", "TURN", "EXPIRES", "MEMORY")
+	}
+	err := m.each(ctx, func(one *memories.Memory) error {
+		if m.Output == JSON {
+			return m.printMemory(one)
+		}
+		row := []string{one.Learned.UTC().Format(time.RFC3339)}
+		if m.AllNamespaces {
+			row = append(row, one.Namespace)
+		}
+		t.row(append(row, one.ID, string(one.Scope), ownerOf(one), one.Agent, one.Turn, one.Expires.UTC().Format(time.DateOnly), one.Text))
+		return nil
+	})
+	if err != nil || m.Output == JSON {
+		return err
+	}
+	return m.Env.Print(t.text())
+}
+
+// ownerOf returns the name of the Session or the user to whom a memory belongs.
+func ownerOf(m *memories.Memory) string {
+	if m.Scope == memories.User {
+		return m.Requester
+	}
+	return m.Session
+}
+
+// printMemory prints a memory as one line of JSON.
+func (m *Memories) printMemory(one *memories.Memory) error {
+	data, err := json.Marshal(one)
+	if err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	text := string(data)
+	if m.Env.OutIsTerminal { // the escaped text is JSON, too
+		text = termsafe.Safe(text)
+	}
+	return m.Env.Print(text + "\n")
+}
+
+// Show prints one memory with its source.
+func (m *Memories) Show(ctx context.Context) error {
+	found := false
+	err := m.each(ctx, func(one *memories.Memory) error {
+		found = true
+		if m.Output == JSON {
+			return m.printMemory(one)
+		}
+		line := func(text string) string { return termsafe.Line(text, 2*memories.MaxText) }
+		return m.Env.Print(line(one.Text) + "\n\n" + output.Table([]output.Row{
+			{Name: "id", Value: one.ID},
+			{Name: "scope", Value: string(one.Scope)},
+			{Name: "namespace", Value: one.Namespace},
+			{Name: "agent", Value: line(one.Agent)},
+			{Name: "requester", Value: line(one.Requester)},
+			{Name: "session", Value: strings.TrimSpace(line(one.Session) + " " + one.SessionUID)},
+			{Name: "turn", Value: line(one.Turn) + " " + one.TurnUID},
+			{Name: "model", Value: line(one.Model)},
+			{Name: "confidence", Value: strconv.Itoa(one.Confidence) + " %"},
+			{Name: "learned", Value: one.Learned.UTC().Format(time.RFC3339)},
+			{Name: "expires", Value: one.Expires.UTC().Format(time.RFC3339)},
+		}))
+	})
+	if err == nil && !found {
+		err = exit.WithCode(exit.Failed, fmt.Errorf("there is no memory %q in this namespace: it was deleted, or has expired", m.ID))
+	}
+	return err
+}
+
+// Delete deletes the selected memories, and prints their number.
+func (m *Memories) Delete(ctx context.Context) error {
+	if m.Turn == "" && m.Session == "" && m.Requester == "" && m.ID == "" {
+		return exit.WithCode(exit.Usage, errors.New("name a memory, or set --turn, --session or --requester"))
+	}
+	return m.with(ctx, func(k keeper, s store.MemorySelector) error {
+		n, err := k.remove(ctx, s)
+		if err != nil {
+			return failedMemories(err)
+		}
+		if n == 0 && m.ID != "" {
+			return exit.WithCode(exit.Failed, fmt.Errorf("there is no memory %q in this namespace", m.ID))
+		}
+		return m.Env.Print(fmt.Sprintf("%d memories deleted\n", n))
+	})
+}
+
+// failedMemories explains why memories could not be read or deleted.
+func failedMemories(err error) error {
+	return exit.WithCode(exit.Failed, journals.ExplainMemories(err))
+}

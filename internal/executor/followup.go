@@ -1,0 +1,253 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/pace"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+const (
+	// maxAge is the age of a task after which it is not begun, and retryAge that after which a question that could
+	// not be sent has failed.
+	maxAge, retryAge = 24 * time.Hour, time.Hour
+	// maxAttempts is the number of attempts of a task that were cut off.
+	maxAttempts = 3
+	// afterFailure, afterShortage and afterRefusal are the times until a task is tried again: after a failure of the
+	// store or the API server, after a lack of memory, and after a refusal by an endpoint or a Budget.
+	afterFailure, afterShortage, afterRefusal = 5 * time.Second, 10 * time.Second, 30 * time.Second
+	// questionBytes is the memory of the questions of a task, in bytes, beside the journal.
+	questionBytes = 1 << 20
+	// replyTokens is the number of tokens that are reserved for a reply.
+	replyTokens = 1024
+)
+
+// done is the end of an attempt to do the work on a task.
+type done struct {
+	// result is the result. If it is nil, the task is tried again after a time.
+	result *task.Result
+	again  time.Duration
+	// used is what the requests have used.
+	used budget.Amount
+	// err is why the task is tried again. It is nil if that is not worth a line in the log.
+	err error
+}
+
+func skipped(why task.Skip) done { return done{result: &task.Result{Skipped: why}} }
+
+func retried(again time.Duration, err error) done { return done{again: again, err: err} }
+
+// followUp is the work on one task, without the part that depends on its kind.
+type followUp struct {
+	*Tasks
+	executor *Executor
+	task     *task.Task
+	turn     v1alpha1.Turn
+	agent    *v1alpha1.Agent
+}
+
+// credentials returns the function that removes credentials from a text about the Turn.
+func (f *followUp) credentials() func(text string) string {
+	return f.executor.Credentials.RedactFunc(f.turn.CredentialNamespaces()...)
+}
+
+// read reads the Turn and its Agent. It returns nil if the work can go on. asks reports whether the Agent still asks
+// for the work.
+func (f *followUp) read(ctx context.Context, asks func(*v1alpha1.Agent) bool) *done {
+	e, k := f.executor, f.task
+	err := e.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Turn}, &f.turn)
+	if apierrors.IsNotFound(err) || err == nil && f.turn.UID != types.UID(k.UID) {
+		return new(skipped(task.TurnDeleted))
+	}
+	if err != nil {
+		return new(retried(afterFailure, fmt.Errorf("failed to get the turn: %w", err)))
+	}
+	if !f.turn.IsFinished() {
+		return new(retried(afterFailure, nil)) // its status is not written yet
+	}
+	f.agent, err = e.Sharing.Agent(ctx, e.objects(k.Namespace), f.turn.Spec.AgentRef, k.Namespace)
+	if err == nil && f.agent.Namespace != k.Namespace {
+		f.agent, err = translate.Foreign(f.agent)
+	}
+	_, refused := errors.AsType[*sharing.RefusedError](err)
+	if refused || apierrors.IsNotFound(err) || err == nil && !asks(f.agent) {
+		return new(skipped(task.NotEnabled))
+	}
+	if err != nil {
+		return new(retried(afterFailure, fmt.Errorf("failed to get the agent: %w", err)))
+	}
+	return nil
+}
+
+// unread returns the end of an attempt whose Turn cannot be read from its journal.
+func (f *followUp) unread(err error) done {
+	if errors.Is(err, turn.ErrNoJudges) || errors.Is(err, turn.ErrNoAnswer) || errors.Is(err, journal.ErrDamaged) ||
+		errors.Is(err, journal.ErrNoArtifact) {
+		return skipped(task.Unreadable)
+	}
+	return retried(afterFailure, err)
+}
+
+// reserveMemory reserves the memory for the journal and the questions. It does not wait: Turns go first.
+func (f *followUp) reserveMemory(ctx context.Context) (*bytebudget.Reservation, error) {
+	last, err := f.Journal.Last(ctx, f.task.UID)
+	if err != nil {
+		return nil, err
+	}
+	bytes, err := f.Journal.PayloadBytes(ctx, f.task.UID, 1, last)
+	if err != nil {
+		return nil, err
+	}
+	account := f.executor.Memory.Account(f.task.Namespace, bytebudget.Conversations)
+	if account.Contended() {
+		return nil, bytebudget.ErrShort
+	}
+	want := perByte*bytes + questionBytes
+	if most := account.MaxReservation(); most > 0 {
+		want = min(want, most/2)
+	}
+	return account.TryReserve(want)
+}
+
+// chain returns the models that are asked, with low priority at their ModelProviders.
+func (f *followUp) chain(
+	ctx context.Context, models []v1alpha1.ModelReference, thinking v1alpha1.ThinkingLevel,
+) ([]loop.Candidate, error) {
+	caller := pace.Caller{Namespace: f.task.Namespace, Agent: f.task.Agent, Low: true}
+	var all []loop.Candidate
+	for _, m := range models {
+		c, err := translate.Candidate(f.executor.link(ctx, &f.turn, f.agent.Namespace, m, caller), thinking)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// asked is a question with the models that it may be put to.
+type asked struct {
+	models  []loop.Candidate
+	request func(structured bool) model.Request
+}
+
+// start returns the limits and the reservations of the work. All questions are reserved at once, each for the first
+// model that can be asked.
+func (f *followUp) start(ctx context.Context, questions []asked, perHour *int32, otherwise int64, perDay *int64) (*task.Start, error) {
+	start := &task.Start{Now: f.executor.Now(), MaxPerHour: otherwise}
+	if perHour != nil {
+		start.MaxPerHour = int64(*perHour)
+	}
+	if perDay != nil {
+		start.MaxTokensPerDay = *perDay
+	}
+	var cost amounts
+	for _, q := range questions {
+		first := slices.IndexFunc(q.models, func(c loop.Candidate) bool { return !c.Unusable })
+		if first < 0 {
+			continue
+		}
+		c := &q.models[first]
+		question := q.request(c.StructuredOutput)
+		prompt := loop.EstimateTokens(&question)
+		start.Tokens += prompt + replyTokens
+		cost.add(prompt+replyTokens, c.Pricing.Expected(prompt, replyTokens))
+	}
+	rules, err := f.rules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	amount := cost.sum()
+	for _, rule := range rules {
+		period, err := budget.PeriodAt(rule.Unit, rule.Zone, start.Now)
+		if err != nil {
+			return nil, fmt.Errorf("failed to compute the period of budget %q: %w", rule.Name, err)
+		}
+		next := budget.Reservation{
+			Hold: budget.Hold{
+				Key: budget.KeyOf(rule.UID, period), Currency: rule.Currency, Tokens: start.Tokens, Unknown: amount,
+			},
+			Limits: rule.Limits, Unpriced: amount.Currency != rule.Currency,
+		}
+		if !next.Unpriced {
+			next.Cost = amount.Cost
+		}
+		start.Reserve = append(start.Reserve, next)
+	}
+	return start, nil
+}
+
+// rules returns the Budgets that apply to the Turn.
+func (f *followUp) rules(ctx context.Context) ([]budget.Rule, error) {
+	find := f.executor.budgetsOf(ctx, &f.turn, f.agent)
+	if find == nil {
+		return nil, nil
+	}
+	rules, err := find()
+	if err != nil {
+		return nil, fmt.Errorf("failed to find the budgets of the turn: %w", err)
+	}
+	return rules[:min(len(rules), budget.MaxOfTurn)], nil
+}
+
+// amounts adds up what requests use. The cost is unknown if that of one request is.
+type amounts struct {
+	total   budget.Amount
+	unknown bool
+}
+
+func (a *amounts) add(tokens int64, cost *model.Cost) {
+	a.total.Tokens += tokens
+	switch {
+	case tokens == 0:
+	case cost == nil, a.total.Currency != "" && a.total.Currency != cost.Currency:
+		a.unknown = true
+	default:
+		a.total.Cost, a.total.Currency = a.total.Cost.Add(cost.Amount), cost.Currency
+	}
+}
+
+func (a *amounts) sum() budget.Amount {
+	if a.unknown {
+		return budget.Amount{Tokens: a.total.Tokens}
+	}
+	return a.total
+}
+
+// notBegun returns the end of an attempt that may not begin.
+func notBegun(err error) done {
+	if refusal, ok := errors.AsType[*task.Refusal](err); ok {
+		return skipped(refusal.Skip)
+	}
+	if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
+		if slices.ContainsFunc(refusal.Refused, func(r budget.Refused) bool { return !r.Contended }) {
+			return skipped(task.BudgetExceeded)
+		}
+		return retried(afterRefusal, nil) // requests of Turns have reserved the rest
+	}
+	return retried(afterFailure, err)
+}
+
+// logPanic logs the stack of a panic. It must be called by the function that recovers.
+func (f *followUp) logPanic() {
+	f.Log.Info("Failed to do the work that follows a turn because of a panic", "namespace", f.task.Namespace, "turn", f.task.Turn,
+		"task", f.task.Kind, "stack", string(debug.Stack()))
+}

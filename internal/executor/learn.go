@@ -1,0 +1,209 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/ask"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// observeTimeout limits the time of the learner for one Turn.
+const observeTimeout = 5 * time.Second
+
+// verifiedRequester returns the name of the user who asked for a Turn, or an empty text unless the API server has
+// checked it.
+func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (string, error) {
+	if t.Requester() == "" {
+		return "", nil
+	}
+	unchecked, err := approvals.Unchecked(ctx, e.Requesters, e.Reader, t)
+	if err != nil {
+		return "", &unreadError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
+	}
+	if unchecked != "" {
+		return "", nil
+	}
+	return t.Requester(), nil
+}
+
+// recall returns the function that returns the memories for the prompt of a Turn, or nil if its Agent learns nothing.
+// redact returns a text without what the Agent redacts now.
+func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redact func(string) string) func(
+	ctx context.Context, message string,
+) ([]turncontext.Memory, error) {
+	most := translate.MaxMemories(agent)
+	if e.Tasks == nil || !translate.Learns(agent) || most == 0 {
+		return nil
+	}
+	return func(ctx context.Context, message string) ([]turncontext.Memory, error) {
+		var owners []memories.Owner
+		about := memories.Owner{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String()}
+		if session != nil && translate.LearnsFor(agent, memories.Session) {
+			owner := about
+			owner.Scope, owner.ID = memories.Session, string(session.UID)
+			owners = append(owners, owner)
+		}
+		if translate.LearnsFor(agent, memories.User) {
+			user, err := e.verifiedRequester(ctx, t)
+			if err != nil {
+				return nil, err
+			}
+			if user != "" {
+				owner := about
+				owner.Scope, owner.ID = memories.User, user
+				owners = append(owners, owner)
+			}
+		}
+		return memories.Recall(ctx, e.Tasks.Store, owners, message, e.Now(), most, redact)
+	}
+}
+
+// learning is the extraction of memories from one Turn.
+type learning struct{ followUp }
+
+// do asks for memories, each scope with a question of its own. A panic ends the work.
+func (l *learning) do(ctx context.Context) (o done) {
+	defer func() {
+		if recover() != nil { // the value may contain a part of the conversation
+			l.logPanic()
+			o = skipped(task.Unreadable)
+		}
+	}()
+	e, k := l.executor, l.task
+	if e.Now().Sub(k.Created) > maxAge || k.Attempts >= maxAttempts {
+		return skipped(task.Expired)
+	}
+	if o := l.read(ctx, translate.Learns); o != nil {
+		return *o
+	}
+	about, o, ok := l.about(ctx)
+	if !ok {
+		return o
+	}
+	l.observe(ctx, about)
+	held, err := l.reserveMemory(ctx)
+	if err != nil {
+		return retried(afterShortage, nil)
+	}
+	defer held.Release()
+	user, err := e.verifiedRequester(ctx, &l.turn)
+	if err != nil {
+		return retried(afterFailure, err)
+	}
+	source, err := turn.LearnFrom(ctx, l.Journal, k.UID, user != "" && !translate.IsOfAgent(&l.turn))
+	if err != nil {
+		return l.unread(err)
+	}
+	redaction, err := translate.Redaction(ctx, l.agent, fairgate.Fairly(ctx, l.credentials()))
+	if err != nil { // the Agent was changed after the Turn had ended
+		return skipped(task.NotEnabled)
+	}
+	limits := translate.Learning(l.agent)
+	scopes := slices.DeleteFunc(slices.Clone(limits.Scopes), func(s memories.Scope) bool {
+		return s == memories.Session && about.SessionUID == ""
+	})
+	questions := memories.Questions(source, scopes, limits.MaxPerTurn)
+	if len(questions) == 0 {
+		return done{result: &task.Result{Learned: &task.Learned{}}}
+	}
+	models, thinking := translate.LearningModels(l.agent)
+	chain, err := l.chain(ctx, models, thinking)
+	if err != nil {
+		return skipped(task.NotEnabled)
+	}
+	var all []asked
+	for i := range questions {
+		all = append(all, asked{chain, questions[i].Request})
+	}
+	spec := l.agent.Spec.Memory.Learning
+	start, err := l.start(ctx, all, spec.MaxPerHour, v1alpha1.DefaultLearningPerHour, spec.MaxTokensPerDay)
+	if err == nil {
+		err = l.Store.BeginTask(ctx, k.Held(), *start)
+	}
+	if err != nil {
+		return notBegun(err)
+	}
+	return l.ask(ctx, &ask.Learning{
+		Chain: chain, Questions: questions, About: about, MaxPerTurn: limits.MaxPerTurn, MinConfidence: limits.MinConfidence,
+		MaxItems: limits.MaxMemories, Redact: redaction.Redact,
+	})
+}
+
+// about returns the memory without a text that is learned from the Turn. ok is false if nothing may be learned from it
+// now.
+func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok bool) {
+	k := l.task
+	about = memories.Memory{
+		Namespace: k.Namespace, Agent: k.Agent, Requester: l.turn.Requester(), Turn: k.Turn, TurnUID: k.UID, Learned: k.Created,
+		Expires: k.Created.AddDate(0, 0, translate.Learning(l.agent).ExpiryDays),
+	}
+	if at, ok := l.turn.ExpiryTime(); ok {
+		about.TurnExpires = at.UTC().Truncate(time.Microsecond)
+	}
+	if ref := l.turn.Spec.SessionRef; ref != nil {
+		uid, err := l.executor.Engine.Reference(ctx, k.UID)
+		if err != nil {
+			return about, retried(afterFailure, err), false
+		}
+		if uid == "" {
+			return about, skipped(task.SessionDeleted), false
+		}
+		about.Session, about.SessionUID = ref.Name, uid
+	}
+	return about, done{}, true
+}
+
+// observe passes the Turn to the learner. A failure only affects the learner.
+func (l *learning) observe(ctx context.Context, about memories.Memory) {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	if err := l.Learner.Observe(ctx, translate.Observation(&l.turn, about)); err != nil {
+		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
+		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn)
+	}
+}
+
+// ask puts the questions.
+func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
+	learned, outcomes := questions.Ask(ctx)
+	var used amounts
+	refused := true
+	for _, o := range outcomes {
+		used.add(o.Usage.InputTokens+o.Usage.OutputTokens, o.Cost)
+		refused = refused && o.MayRetry
+	}
+	if ctx.Err() != nil {
+		return done{used: used.sum(), err: context.Cause(ctx)}
+	}
+	if refused && l.executor.Now().Sub(l.task.Created) < retryAge {
+		return retried(afterRefusal, nil)
+	}
+	return done{result: &task.Result{Learned: learned}, used: used.sum()}
+}
+
+// publish counts the result, and ends the task. The memories are in the store already.
+func (l *learning) publish(ctx context.Context) error {
+	k := l.task
+	if err := l.Store.PublishTask(ctx, k.Held(), l.executor.Now()); err != nil {
+		return err
+	}
+	if r := k.Result.Learned; r != nil {
+		kept := map[string]int{}
+		for scope, n := range r.Kept {
+			kept[string(scope)] = n
+		}
+		metrics.Learned(k.Namespace, kept, r.Refused, r.Failed, r.Usage)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package readapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// learned returns a store with n memories of Ada and one of Bob in each of two namespaces.
+func learned(t *testing.T, n int) *journaltest.Memory {
+	t.Helper()
+	s := &journaltest.Memory{}
+	now := time.Unix(1000, 0).UTC()
+	for _, namespace := range []string{"helpdesk", "sales"} {
+		uid := "uid-" + namespace
+		if err := s.Append(t.Context(), uid, journal.Entry{
+			Seq: 1, Epoch: 1, Kind: journal.Finalized, Payload: json.RawMessage("{}"),
+			Tasks: []task.Task{{UID: uid, Kind: task.Learn, Namespace: namespace, Turn: "t", Agent: "desk", Created: now}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		k, err := s.ClaimTask(t.Context(), "", now, now.Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &task.Learned{MaxItems: 10_000}
+		for i := range n + 1 {
+			m := memories.Memory{
+				Namespace: namespace, Agent: "desk", Scope: memories.User, Text: fmt.Sprint("fact ", i), Requester: "ada & eve", Turn: "t",
+				TurnUID: uid, Learned: now.Add(time.Duration(i) * time.Microsecond), Expires: now.Add(time.Hour),
+			}
+			if i == n {
+				m.Requester = "bob"
+			}
+			m.Identify()
+			l.Memories = append(l.Memories, m)
+		}
+		if err := s.FinishTask(t.Context(), k.Held(), task.Result{Learned: l}, budget.Amount{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func TestMemoriesAreServedInPages(t *testing.T) {
+	const n = store.MaxMemories + 3
+	client := serve(t, learned(t, n), "ada list memories/helpdesk", "root list memories/")
+	for user, want := range map[string]struct {
+		namespace string
+		memories  int
+	}{"ada": {"helpdesk", n}, "root": {"", 2 * n}} {
+		q := store.MemoryQuery{MemorySelector: store.MemorySelector{Namespace: want.namespace, Requester: "ada & eve", Scope: memories.User}}
+		seen := map[string]bool{}
+		for {
+			page, err := client(user).Memories(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range page.Memories {
+				m := &page.Memories[i]
+				if seen[m.ID] || want.namespace != "" && m.Namespace != want.namespace || m.Requester != "ada & eve" {
+					t.Fatalf("%s receives %+v, want each selected memory of the namespace once", user, m)
+				}
+				seen[m.ID] = true
+				q.After = store.MemoryPositionOf(m)
+			}
+			if page.Next == "" {
+				break
+			}
+		}
+		if len(seen) != want.memories {
+			t.Errorf("%s receives %d memories, want %d", user, len(seen), want.memories)
+		}
+	}
+}
+
+func TestMemoriesNeedRights(t *testing.T) {
+	s := learned(t, 2)
+	client := serve(t, s, "ada list memories/helpdesk", "ada list helpdesk", "ada delete helpdesk", "eve list helpdesk", "keeper delete memories/helpdesk")
+	of := func(namespace string) store.MemorySelector { return store.MemorySelector{Namespace: namespace} }
+	ofAda := store.MemorySelector{Namespace: "helpdesk", Requester: "ada & eve"}
+	for name, call := range map[string]struct {
+		do   func() error
+		want string
+	}{
+		"another namespace": {func() error {
+			_, err := client("ada").Memories(t.Context(), store.MemoryQuery{MemorySelector: of("sales")})
+			return err
+		}, `user "ada" may not read memories learned from Turns in namespace "sales"`},
+		"the right to records": {func() error {
+			_, err := client("eve").Memories(t.Context(), store.MemoryQuery{MemorySelector: of("helpdesk")})
+			return err
+		}, "resources [turns/memories] and verbs [list], such as the ClusterRole capstan-turn-reader"},
+		"deletion": {func() error {
+			_, err := client("ada").DeleteMemories(t.Context(), ofAda)
+			return err
+		}, "may not delete memories"},
+		"deletion of all": {func() error {
+			_, err := client("keeper").DeleteMemories(t.Context(), of("helpdesk"))
+			return err
+		}, "select the memories to delete"},
+	} {
+		if err := call.do(); err == nil || !strings.Contains(err.Error(), call.want) {
+			t.Errorf("%s: %v, want %q", name, err, call.want)
+		}
+	}
+	out, err := client("keeper").DeleteMemories(t.Context(), ofAda)
+	left, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: of("helpdesk")})
+	if err != nil || out.Deleted != 2 || out.More || len(left) != 1 || left[0].Requester != "bob" {
+		t.Errorf("DeleteMemories: %+v, %v; left: %v; want only that of Bob left", out, err, left)
+	}
+	if all, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: of("sales")}); len(all) != 3 {
+		t.Errorf("%d memories in the other namespace, want 3", len(all))
+	}
+}
+
+func TestWrongParametersOfMemories(t *testing.T) {
+	url := start(t, learned(t, 1), "ada list memories/helpdesk") + "/v1/namespaces/helpdesk/"
+	for path, want := range map[string]int{
+		"memories?scope=Agent": 400, "memories?after=x": 400, "memories?limit=501": 400, "memories?color=red": 400,
+		"memories?id=a&id=b": 400, "memories?requester=" + strings.Repeat("a", 1025): 400,
+		"memories?scope=User&id=%27%20OR%201=1": 200, "memories?after=1-x": 200,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := bearer("ada").RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("GET %.60s: status %d, want %d", path, response.StatusCode, want)
+		}
+	}
+}

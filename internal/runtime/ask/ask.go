@@ -1,0 +1,156 @@
+// Package ask asks models questions about Turns that have ended: those of judges, and those about memories. It counts
+// what the requests use.
+package ask
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
+)
+
+// Timeout is the maximum time of one question, with all its requests and the waits between them.
+const Timeout = 2 * time.Minute
+
+// Question is a question for a model.
+type Question struct {
+	// Request returns the request. structured is true if the endpoint itself makes the model keep to a schema.
+	Request func(structured bool) model.Request
+	// Read reads a reply. It returns an error for one that makes no sense, which is requested once more.
+	Read func(*model.Reply) error
+	// MaxOutputTokens limits the length of a reply; 0 means that the limit of the model applies.
+	MaxOutputTokens int
+}
+
+// Outcome is what a question has used.
+type Outcome struct {
+	// Provider and Model are the model that was asked last. They are empty if none was.
+	Provider, Model string
+	// Usage is the usage of all requests.
+	Usage model.Usage
+	// Cost is the cost of Usage, or nil if it is not known.
+	Cost *model.Cost
+	// MayRetry is true if the question failed although no request was sent: the endpoint accepted none in time. A later
+	// attempt may succeed.
+	MayRetry bool
+}
+
+// Ask asks the models of a chain, in order. The next one is asked if the request to one fails. It returns an error if
+// there is no reply that makes sense.
+func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	a := &asking{question: q, priced: true}
+	refused := false
+	why := errors.New("there is no model to ask")
+	for i := range chain {
+		c := &chain[i]
+		a.Provider, a.Model = c.ProviderName, c.Model
+		if why = a.answer(ctx, c); why == nil {
+			return a.Outcome, nil
+		}
+		failure, failed := errors.AsType[*model.Error](why)
+		if failed {
+			refused = failure.Unsent && (failure.Kind.Retryable() || failure.Kind == model.Cancelled)
+		}
+		if !failed || failure.Kind.Next() == model.NoModel || ctx.Err() != nil {
+			break
+		}
+	}
+	a.MayRetry = refused && !a.sent
+	return a.Outcome, why
+}
+
+// asking is a question that is under way.
+type asking struct {
+	Outcome
+	question *Question
+	// priced is true as long as the cost of all requests is known.
+	priced bool
+	// sent is true once a request may have been sent.
+	sent bool
+}
+
+// answer asks one model. It returns a *model.Error if the requests fail, and another error if the replies make no
+// sense.
+func (a *asking) answer(ctx context.Context, c *loop.Candidate) (err error) {
+	for range verdicts.MaxReplies {
+		reply, failure := a.request(ctx, c)
+		if failure != nil {
+			return failure
+		}
+		if err = a.question.Read(reply); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// request sends the question to one model, and repeats it where that may help.
+func (a *asking) request(ctx context.Context, c *loop.Candidate) (*model.Reply, *model.Error) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
+	for attempt := 1; ; attempt++ {
+		reply, failure := a.attempt(ctx, c)
+		if failure == nil {
+			return reply, nil
+		}
+		delay := max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)
+		deadline, _ := ctx.Deadline()
+		if !failure.Kind.Retryable() || failure.MayBeBilled || attempt >= c.Retry.MaxAttempts || time.Until(deadline) <= delay {
+			return nil, failure
+		}
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, failure
+		}
+	}
+}
+
+// attempt sends one request, and counts its usage.
+func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, *model.Error) {
+	r := a.question.Request(c.StructuredOutput)
+	r.Model, r.Parameters = c.Model, c.Parameters
+	r.Parameters.Stop = nil // they are those of the Agent's answers, and may occur in the reply
+	if most := a.question.MaxOutputTokens; most > 0 && (r.Parameters.MaxOutputTokens == nil || *r.Parameters.MaxOutputTokens > most) {
+		r.Parameters.MaxOutputTokens = &most
+	}
+	reply, err := loop.Generate(ctx, c.Provider, &r)
+	var failure *model.Error
+	if err != nil {
+		reply, failure = nil, model.AsError(err)
+		a.sent = a.sent || !failure.Unsent
+	} else if reply.Release != nil {
+		defer reply.Release()
+	}
+	a.sent = a.sent || failure == nil
+	usage, cost := loop.SpentOn(c, &r, reply, failure)
+	a.count(usage, cost)
+	return reply, failure
+}
+
+// count adds the usage of a request.
+func (a *asking) count(usage model.Usage, cost *model.Cost) {
+	a.Usage = a.Usage.Add(usage)
+	switch {
+	case usage == (model.Usage{}): // a request that used nothing needs no price
+	case cost == nil, a.Cost != nil && a.Cost.Currency != cost.Currency:
+		a.priced = false
+	case a.Cost == nil:
+		sum := *cost
+		a.Cost = &sum
+	default:
+		a.Cost.Amount = a.Cost.Amount.Add(cost.Amount)
+	}
+	if !a.priced {
+		a.Cost = nil
+	}
+}

@@ -1,0 +1,184 @@
+package journaltest
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// isLive reports whether a UID has a journal that is not retired.
+func (m *Memory) isLive(uid string) bool {
+	h := m.journals[uid]
+	return h != nil && h.retired.IsZero()
+}
+
+// keep stores memories.
+func (m *Memory) keep(l *task.Learned) {
+	if m.memories == nil {
+		m.memories = map[string]memories.Memory{}
+	}
+	var kept []memories.Memory
+	for _, one := range l.Memories {
+		if one.SessionUID != "" && !m.isLive(one.SessionUID) {
+			continue
+		}
+		kept = append(kept, one)
+		if known, ok := m.memories[one.ID]; !ok || !known.Learned.After(one.Learned) {
+			m.memories[one.ID] = one
+		}
+	}
+	for _, owner := range store.Owners(kept) {
+		all := m.memoriesWhere(func(one *memories.Memory) bool { return one.Owner().Key() == owner })
+		bytes := 0
+		for i := range all {
+			if bytes += len(all[i].Text); i >= l.MaxItems || bytes > memories.MaxOwnerBytes {
+				delete(m.memories, all[i].ID)
+			}
+		}
+	}
+}
+
+// memoriesWhere returns the memories for which is returns true, newest first.
+func (m *Memory) memoriesWhere(is func(*memories.Memory) bool) []memories.Memory {
+	var all []memories.Memory
+	for _, one := range m.memories {
+		if is(&one) {
+			all = append(all, one)
+		}
+	}
+	store.Newest(all)
+	return all
+}
+
+// forget deletes what was learned from a deleted Turn or Session.
+func (m *Memory) forget(uid string, at time.Time) error {
+	maps.DeleteFunc(m.memories, func(_ string, one memories.Memory) bool {
+		return one.SessionUID == uid || one.TurnUID == uid && (one.TurnExpires.IsZero() || one.TurnExpires.After(at))
+	})
+	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
+	return nil
+}
+
+// FindMemories returns the memories of owners that may fit a text.
+func (m *Memory) FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []memories.Memory
+	for _, o := range owners {
+		newest := 0
+		for _, one := range m.memoriesWhere(func(one *memories.Memory) bool { return one.Owner() == o && one.Expires.After(now) }) {
+			fits := slices.ContainsFunc(memories.Words(one.Text), func(w string) bool { return slices.Contains(words, w) })
+			if newest++; fits || newest <= memories.MaxNewest {
+				all = append(all, one)
+			}
+		}
+	}
+	return all, nil
+}
+
+// ListMemories returns a page of memories.
+func (m *Memory) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.memoriesWhere(func(one *memories.Memory) bool {
+		after := q.After.ID == "" || cmp.Or(one.Learned.Compare(q.After.Learned), strings.Compare(one.ID, q.After.ID)) < 0
+		return after && q.Selects(one)
+	})
+	limit := store.MaxMemories
+	if q.Limit > 0 {
+		limit = min(limit, q.Limit)
+	}
+	return all[:min(len(all), limit)], nil
+}
+
+// DeleteMemories deletes selected memories.
+func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at time.Time, limit int) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.ID == "" {
+		sources := store.RecordSelector{Namespace: s.Namespace, Turn: s.Turn, Agent: s.Agent, Session: s.Session, Requester: s.Requester}
+		for uid, r := range m.records {
+			if sources.Selects(&r) {
+				m.endTask(uid, task.Learn, at)
+			}
+		}
+		maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool {
+			is := func(want, got string) bool { return want == "" || want == got }
+			return is(s.Namespace, o.Namespace) && is(s.Turn, o.Turn) && is(s.Agent, o.Agent) && is(s.Session, o.Session) &&
+				is(s.Requester, o.Requester)
+		})
+	}
+	all := m.memoriesWhere(s.Selects)
+	all = all[:min(len(all), max(limit, 0))]
+	for i := range all {
+		delete(m.memories, all[i].ID)
+	}
+	return len(all), nil
+}
+
+// PurgeMemories deletes expired memories.
+func (m *Memory) PurgeMemories(ctx context.Context, now time.Time, limit int) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.memoriesWhere(func(one *memories.Memory) bool { return !one.Expires.After(now) })
+	all = all[:min(len(all), max(limit, 0))]
+	for i := range all {
+		delete(m.memories, all[i].ID)
+	}
+	return len(all), nil
+}
+
+// Observe stores an observation.
+func (m *Memory) Observe(ctx context.Context, o memories.Observation) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.observed[o.TurnUID]; known || !m.isLive(o.TurnUID) || o.SessionUID != "" && !m.isLive(o.SessionUID) {
+		return nil
+	}
+	if m.observed == nil {
+		m.observed = map[string]memories.Observation{}
+	}
+	m.observed[o.TurnUID] = o
+	return nil
+}
+
+// Observations returns the newest observations of an Agent.
+func (m *Memory) Observations(ctx context.Context, namespace, agent string, limit int) ([]memories.Observation, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []memories.Observation
+	for _, o := range m.observed {
+		if o.Namespace == namespace && o.Agent == agent {
+			all = append(all, o)
+		}
+	}
+	slices.SortFunc(all, func(a, b memories.Observation) int {
+		return cmp.Or(b.Time.Compare(a.Time), strings.Compare(b.TurnUID, a.TurnUID))
+	})
+	return all[:min(len(all), max(limit, 0))], nil
+}

@@ -1,0 +1,473 @@
+package journaltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// MemoryStore is a journal with tasks and memories.
+type MemoryStore interface {
+	TaskStore
+	store.Meter
+	store.Memories
+}
+
+// RunMemories tests the contract of a MemoryStore. open returns a new, empty one and closes it when the test ends.
+// reopen returns the same one after a restart.
+func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+	t.Run("memories are stored with the end of their task, once", func(t *testing.T) { memoriesStored(t, open(t), reopen) })
+	t.Run("an owner finds its own memories alone", func(t *testing.T) { memoriesFound(t, open(t)) })
+	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { memoryAgain(t, open(t)) })
+	t.Run("an owner keeps a limited number and size", func(t *testing.T) { memoryCaps(t, open(t)) })
+	t.Run("a deleted Turn or Session leaves nothing", func(t *testing.T) { memoriesRetired(t, open(t)) })
+	t.Run("the memories of a user are deleted for ever", func(t *testing.T) { memoriesDeleted(t, open(t)) })
+	t.Run("memories are listed page by page", func(t *testing.T) { memoriesListed(t, open(t)) })
+	t.Run("expired memories are neither found nor kept", func(t *testing.T) { memoriesExpire(t, open(t)) })
+	t.Run("the kinds of tasks are apart", func(t *testing.T) { taskKinds(t, open(t)) })
+	t.Run("observations are kept until their Turn is deleted", func(t *testing.T) { observations(t, open(t), reopen) })
+	t.Run("concurrent tasks of one owner keep its limit", func(t *testing.T) { memoriesRace(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedMemories(t, open(t)) })
+}
+
+// learnedFrom returns a memory that was learned from a Turn of Ada, some minutes after begin. The namespace is the part
+// of the UID before the hyphen.
+func learnedFrom(uid, text string, minutes int, change ...func(*memories.Memory)) memories.Memory {
+	namespace, _, _ := strings.Cut(uid, "-")
+	m := memories.Memory{
+		Namespace: namespace, Agent: "desk", Scope: memories.User, Text: text, Confidence: 80, Requester: "ada@example.com",
+		Turn: "turn-" + uid, TurnUID: uid, Model: "p/m", Learned: later(minutes), Expires: later(minutes + 1000),
+	}
+	for _, f := range change {
+		f(&m)
+	}
+	m.Identify()
+	return m
+}
+
+func ofSession(uid string) func(*memories.Memory) {
+	return func(m *memories.Memory) { m.Scope, m.Session, m.SessionUID = memories.Session, "talk", uid }
+}
+
+func ofUser(name string) func(*memories.Memory) {
+	return func(m *memories.Memory) { m.Requester = name }
+}
+
+// endLearning ends a Turn of a requester with a task to learn from it.
+func endLearning(t *testing.T, s MemoryStore, uid, requester string) {
+	t.Helper()
+	r := recordOf(uid, 0)
+	r.Namespace, _, _ = strings.Cut(uid, "-")
+	r.Turn, r.Agent, r.Requester = "turn-"+uid, "desk", requester
+	e := ending(1, 1, r)
+	k := taskOf(uid)
+	k.Kind = task.Learn
+	e.Tasks = []task.Task{k}
+	add(t, s, uid, nil, e)
+}
+
+// learn ends a Turn, and finishes its task with memories.
+func learn(t *testing.T, s MemoryStore, uid string, all ...memories.Memory) {
+	t.Helper()
+	requester := "ada@example.com"
+	if len(all) > 0 {
+		requester = all[0].Requester
+	}
+	endLearning(t, s, uid, requester)
+	k := claim(t, s, "", later(0), uid)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(all...), budget.Amount{}), nil)
+	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(1)), nil)
+}
+
+func learnedResult(all ...memories.Memory) task.Result {
+	return task.Result{Learned: &task.Learned{Memories: all, MaxItems: 100, Kept: map[memories.Scope]int{memories.User: len(all)}}}
+}
+
+// list returns the memories that a selector selects, newest first.
+func list(t *testing.T, s MemoryStore, sel store.MemorySelector) []memories.Memory {
+	t.Helper()
+	all, err := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: sel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// holds expects the texts of the selected memories, newest first.
+func holds(t *testing.T, s MemoryStore, what string, sel store.MemorySelector, want ...string) {
+	t.Helper()
+	var got []string
+	for _, m := range list(t, s, sel) {
+		got = append(got, m.Text)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: -want +got:\n%s", what, diff)
+	}
+}
+
+// finds expects the texts that an owner finds for words, in any order.
+func finds(t *testing.T, s MemoryStore, o memories.Owner, text string, now time.Time, want ...string) {
+	t.Helper()
+	found, err := s.FindMemories(t.Context(), []memories.Owner{o}, memories.Query(text), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range found {
+		got = append(got, m.Text)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%+v finds for %q: -want +got:\n%s", o, text, diff)
+	}
+}
+
+func memoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+	add(t, s, "uid-talk", nil, entry(1, 1))
+	endLearning(t, s, "a-1", "ada@example.com")
+	k := claim(t, s, "", later(0), "a-1")
+	if k.Kind != task.Learn {
+		t.Errorf("the kind is %q, want %q", k.Kind, task.Learn)
+	}
+	want := []memories.Memory{
+		learnedFrom("a-1", "Has an HP 4000 \u2028'\"; 東京", 0, func(m *memories.Memory) { m.TurnExpires = later(7) }),
+		learnedFrom("a-1", "Asks about printers.", 0, ofSession("uid-talk")),
+	}
+	stale := task.Held{UID: k.UID, Kind: k.Kind, Claim: k.Claim - 1}
+	gives(t, "FinishTask of an old claim", s.FinishTask(t.Context(), stale, learnedResult(want...), budget.Amount{}), task.ErrLost)
+	holds(t, s, "before the task ends", store.MemorySelector{})
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(want...), budget.Amount{}), nil)
+	s = reopen(t, s) // killed before the result is published
+	store.Newest(want)
+	if diff := cmp.Diff(want, list(t, s, store.MemorySelector{})); diff != "" {
+		t.Errorf("after a restart: -want +got:\n%s", diff)
+	}
+	k = claim(t, s, "", later(30), "a-1")
+	if diff := cmp.Diff(&task.Learned{Kept: map[memories.Scope]int{memories.User: 2}}, k.Result.Learned); diff != "" {
+		t.Errorf("the result of another executor: -want +got:\n%s", diff)
+	}
+	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
+}
+
+func memoriesFound(t *testing.T, s MemoryStore) {
+	add(t, s, "uid-talk", nil, entry(1, 1))
+	add(t, s, "uid-other", nil, entry(1, 1))
+	learn(t, s, "a-1", learnedFrom("a-1", "Has an HP printer.", 1), learnedFrom("a-1", "The printer is broken.", 1, ofSession("uid-talk")))
+	learn(t, s, "a-2", learnedFrom("a-2", "Bob owns the printer.", 2, ofUser("bob")),
+		learnedFrom("a-2", "The printer is new.", 2, ofUser("bob"), ofSession("uid-other")))
+	learn(t, s, "b-1", learnedFrom("b-1", "Ada has a printer elsewhere.", 3))
+	other := learnedFrom("a-3", "Another Agent knows a printer.", 4, func(m *memories.Memory) { m.Agent = "sales" })
+	learn(t, s, "a-3", other)
+	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
+	finds(t, s, ada, "printer", later(5), "Has an HP printer.")
+	finds(t, s, ada, "nothing of this", later(5), "Has an HP printer.")
+	finds(t, s, ada, "", later(5), "Has an HP printer.")
+	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "uid-talk"}, "PRINTER!", later(5), "The printer is broken.")
+	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "ada@example.com"}, "printer", later(5))
+	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "uid-talk"}, "printer", later(5))
+	finds(t, s, memories.Owner{Namespace: "c", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}, "printer", later(5))
+	var many []memories.Memory
+	for i := range 90 {
+		many = append(many, learnedFrom("a-4", fmt.Sprintf("Number %d is a fact.", i), 10, ofUser("eve")))
+	}
+	needle := learnedFrom("a-4", "The needle is old 東京.", 5, ofUser("eve"))
+	learn(t, s, "a-4", append(many, needle)...)
+	eve := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "eve"}
+	for _, text := range []string{"needle", "where is the NEEDLE?", "京", `' OR "1" = 1 needle`, strings.Repeat("word ", 500) + "needle"} {
+		found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, memories.Query("needle "+text), later(20))
+		if err != nil || !slices.ContainsFunc(found, func(m memories.Memory) bool { return m.ID == needle.ID }) {
+			t.Errorf("%q finds %d memories (error %v) without the old one that has the word", text, len(found), err)
+		}
+	}
+	if found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, []string{"unknown"}, later(20)); len(found) != memories.MaxNewest || err != nil {
+		t.Errorf("an unknown word finds %d memories (error %v), want the %d newest", len(found), err, memories.MaxNewest)
+	}
+}
+
+func memoryAgain(t *testing.T, s MemoryStore) {
+	learn(t, s, "a-1", learnedFrom("a-1", "Has a cat.", 10))
+	learn(t, s, "a-2", learnedFrom("a-2", "has a CAT", 20))
+	learn(t, s, "a-3", learnedFrom("a-3", "Has a cat!", 15)) // an older Turn whose task was late
+	all := list(t, s, store.MemorySelector{})
+	if len(all) != 1 || all[0].TurnUID != "a-2" || all[0].Text != "has a CAT" || !all[0].Learned.Equal(later(20)) {
+		t.Errorf("%+v, want one memory of the newest Turn", all)
+	}
+	mark(t, s, later(30), "a-1", "a-3")
+	holds(t, s, "after the other Turns were deleted", store.MemorySelector{}, "has a CAT")
+	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
+	finds(t, s, ada, "cat", later(30), "has a CAT")
+	mark(t, s, later(30), "a-2")
+	holds(t, s, "after the Turn was deleted", store.MemorySelector{})
+	finds(t, s, ada, "cat", later(30))
+}
+
+func memoryCaps(t *testing.T, s MemoryStore) {
+	keep := func(uid string, most int, all ...memories.Memory) {
+		t.Helper()
+		endLearning(t, s, uid, "ada@example.com")
+		k := claim(t, s, "", later(0), uid)
+		r := learnedResult(all...)
+		r.Learned.MaxItems = most
+		gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), r, budget.Amount{}), nil)
+	}
+	keep("a-1", 3, learnedFrom("a-1", "one", 1), learnedFrom("a-1", "of bob", 1, ofUser("bob")))
+	keep("a-2", 3, learnedFrom("a-2", "two", 2), learnedFrom("a-2", "of bob, too", 2, ofUser("bob")))
+	keep("a-3", 3, learnedFrom("a-3", "three", 3))
+	keep("a-4", 3, learnedFrom("a-4", "four", 4))
+	ada := store.MemorySelector{Requester: "ada@example.com"}
+	holds(t, s, "the newest of the owner", ada, "four", "three", "two")
+	holds(t, s, "those of another owner", store.MemorySelector{Requester: "bob"}, "of bob, too", "of bob")
+	keep("a-5", 1, learnedFrom("a-5", "five", 5))
+	holds(t, s, "after the limit was lowered", ada, "five")
+	var large []memories.Memory
+	for i := range 200 {
+		large = append(large, learnedFrom("a-6", fmt.Sprintf("%03d", i)+strings.Repeat("ö", 400), 6))
+	}
+	keep("a-6", 500, large...)
+	bytes := 0
+	for _, m := range list(t, s, ada) {
+		bytes += len(m.Text)
+	}
+	if bytes > memories.MaxOwnerBytes || bytes < memories.MaxOwnerBytes-1000 {
+		t.Errorf("%d bytes of one owner, want about %d and not more", bytes, memories.MaxOwnerBytes)
+	}
+}
+
+func memoriesRetired(t *testing.T, s MemoryStore) {
+	for _, uid := range []string{"uid-talk", "uid-gone"} {
+		add(t, s, uid, nil, entry(1, 1))
+	}
+	learn(t, s, "a-1", learnedFrom("a-1", "of a Turn", 1), learnedFrom("a-1", "of its Session", 1, ofSession("uid-talk")))
+	inTalk := func(m *memories.Memory) { m.Session, m.SessionUID = "talk", "uid-talk" }
+	learn(t, s, "a-2", learnedFrom("a-2", "of a user in a Session", 2, inTalk))
+	expiring := func(minutes int) func(*memories.Memory) {
+		return func(m *memories.Memory) { m.TurnExpires = later(minutes) }
+	}
+	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose time is over", 3, expiring(40)))
+	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn that is deleted early", 4, expiring(60)))
+	mark(t, s, later(50), "a-1", "a-3", "a-4")
+	holds(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
+	mark(t, s, later(50), "uid-talk")
+	holds(t, s, "after the Session was deleted", store.MemorySelector{}, "of a Turn whose time is over")
+
+	endLearning(t, s, "a-5", "ada@example.com")
+	k := claim(t, s, "", later(0), "a-5")
+	mark(t, s, later(51), "uid-gone")
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(
+		learnedFrom("a-5", "of a deleted Session", 5, ofSession("uid-gone")), learnedFrom("a-5", "of an unknown Session", 5, ofSession("uid-x")),
+	), budget.Amount{}), nil)
+	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(52)), nil)
+	endLearning(t, s, "a-6", "ada@example.com")
+	k = claim(t, s, "", later(0), "a-6")
+	mark(t, s, later(51), "a-6")
+	gives(t, "FinishTask of a deleted Turn", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-6", "late", 6)),
+		budget.Amount{}), task.ErrLost)
+	holds(t, s, "of objects that were deleted before their task ended", store.MemorySelector{}, "of a Turn whose time is over")
+	if _, err := s.Purge(t.Context(), later(100), 100); err != nil {
+		t.Fatal(err)
+	}
+	claim(t, s, "", later(100), "")
+}
+
+func memoriesDeleted(t *testing.T, s MemoryStore) {
+	learn(t, s, "a-1", learnedFrom("a-1", "of ada", 1))
+	learn(t, s, "a-2", learnedFrom("a-2", "of bob", 2, ofUser("bob")))
+	learn(t, s, "b-1", learnedFrom("b-1", "of ada elsewhere", 3))
+	gives(t, "Observe", s.Observe(t.Context(), memories.Observation{
+		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: begin,
+	}), nil)
+	endLearning(t, s, "a-3", "ada@example.com")
+	k := claim(t, s, "", later(0), "a-3")
+	endLearning(t, s, "a-4", "bob")
+	sel := store.MemorySelector{Namespace: "a", Requester: "ada@example.com"}
+	n, err := s.DeleteMemories(t.Context(), sel, later(5), 100)
+	if n != 1 || err != nil {
+		t.Errorf("DeleteMemories: %d, %v; want 1", n, err)
+	}
+	gives(t, "FinishTask after the deletion", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-3", "late", 3)),
+		budget.Amount{}), task.ErrLost)
+	holds(t, s, "after the deletion", store.MemorySelector{}, "of ada elsewhere", "of bob")
+	if all, err := s.Observations(t.Context(), "a", "desk", 10); len(all) > 0 || err != nil {
+		t.Errorf("%v (error %v), want no observation", all, err)
+	}
+	claim(t, s, "", later(0), "a-4")
+	bob := list(t, s, store.MemorySelector{Requester: "bob"})[0]
+	if n, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "b", ID: bob.ID}, later(6), 100); n != 0 || err != nil {
+		t.Errorf("DeleteMemories of another namespace: %d, %v; want 0", n, err)
+	}
+	if n, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "a", ID: bob.ID}, later(6), 100); n != 1 || err != nil {
+		t.Errorf("DeleteMemories of one: %d, %v; want 1", n, err)
+	}
+	holds(t, s, "after the deletion of one", store.MemorySelector{}, "of ada elsewhere")
+}
+
+func memoriesListed(t *testing.T, s MemoryStore) {
+	var want []string
+	for i := range 5 {
+		uid := fmt.Sprintf("a-%d", i)
+		learn(t, s, uid, learnedFrom(uid, fmt.Sprintf("number %d", i), i/2))
+	}
+	for _, m := range list(t, s, store.MemorySelector{}) {
+		want = append(want, m.ID)
+	}
+	var got []string
+	q := store.MemoryQuery{Limit: 2}
+	for {
+		page, err := s.ListMemories(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for i := range page {
+			got = append(got, page[i].ID)
+		}
+		q.After = store.MemoryPositionOf(&page[len(page)-1])
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(want) != 5 {
+		t.Errorf("pages of 2: -want +got:\n%s", diff)
+	}
+	for what, tc := range map[string]struct {
+		sel  store.MemorySelector
+		want int
+	}{
+		"turn": {store.MemorySelector{Turn: "turn-a-3"}, 1}, "namespace": {store.MemorySelector{Namespace: "b"}, 0},
+		"agent": {store.MemorySelector{Agent: "desk"}, 5}, "scope": {store.MemorySelector{Scope: memories.Session}, 0},
+		"session": {store.MemorySelector{Session: "talk"}, 0}, "id": {store.MemorySelector{ID: want[2]}, 1},
+		"two": {store.MemorySelector{Requester: "ada@example.com", Scope: memories.User, Turn: "turn-a-1"}, 1},
+	} {
+		if n := len(list(t, s, tc.sel)); n != tc.want {
+			t.Errorf("by %s: %d memories, want %d", what, n, tc.want)
+		}
+	}
+}
+
+func memoriesExpire(t *testing.T, s MemoryStore) {
+	learn(t, s, "a-1", learnedFrom("a-1", "old cat", 1), learnedFrom("a-1", "new cat", 50))
+	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
+	finds(t, s, ada, "cat", later(1000), "old cat", "new cat")
+	finds(t, s, ada, "cat", later(1001), "new cat")
+	finds(t, s, ada, "", later(1050))
+	for _, want := range []int{1, 0} {
+		if n, err := s.PurgeMemories(t.Context(), later(1001), 10); n != want || err != nil {
+			t.Errorf("PurgeMemories: %d, %v; want %d", n, err, want)
+		}
+	}
+	holds(t, s, "after the purge", store.MemorySelector{}, "new cat")
+}
+
+// taskKinds checks that a Turn may have a task of each kind, and that their limits are apart.
+func taskKinds(t *testing.T, s MemoryStore) {
+	e := ending(1, 1, recordOf("a-1", 0))
+	second := taskOf("a-1")
+	second.Kind = task.Learn
+	e.Tasks = []task.Task{taskOf("a-1"), second}
+	add(t, s, "a-1", nil, e)
+	one, two := claim(t, s, "", later(0), "a-1"), claim(t, s, "", later(0), "a-1")
+	if one.Kind == two.Kind {
+		t.Fatalf("both tasks have the kind %q", one.Kind)
+	}
+	start := starting(later(1))
+	start.MaxPerHour, start.MaxTokensPerDay = 1, 10
+	gives(t, "BeginTask", s.BeginTask(t.Context(), one.Held(), start), nil)
+	gives(t, "BeginTask of the other kind", s.BeginTask(t.Context(), two.Held(), start), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), one.Held(), task.Result{Skipped: task.Expired}, budget.Amount{}), nil)
+	gives(t, "RenewTask of the other kind", s.RenewTask(t.Context(), two.Held(), later(90)), nil)
+	mark(t, s, later(2), "a-1")
+	gives(t, "RenewTask after the deletion", s.RenewTask(t.Context(), two.Held(), later(90)), task.ErrLost)
+	claim(t, s, "", later(200), "")
+}
+
+func observations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+	add(t, s, "uid-talk", nil, entry(1, 1))
+	of := func(uid string, minutes int) memories.Observation {
+		return memories.Observation{
+			TurnUID: uid, Namespace: "a", Turn: "turn-" + uid, Agent: "desk", Requester: "ada", Time: later(minutes),
+			Details: memories.Details{Reason: "Completed", Strategy: "ToolAssisted", Tools: []string{"search"}, Recalled: []string{"m1"}, ElapsedMilliseconds: 7},
+		}
+	}
+	want := []memories.Observation{of("a-2", 2), of("a-1", 1)}
+	want[0].Session, want[0].SessionUID = "talk", "uid-talk"
+	for _, o := range want {
+		gives(t, "Observe before the Turn has a journal", s.Observe(t.Context(), o), nil)
+		add(t, s, o.TurnUID, nil, entry(1, 1))
+		gives(t, "Observe", s.Observe(t.Context(), o), nil)
+		gives(t, "Observe again", s.Observe(t.Context(), o), nil)
+	}
+	s = reopen(t, s)
+	left := func(what string, want ...memories.Observation) {
+		t.Helper()
+		got, err := s.Observations(t.Context(), "a", "desk", 10)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s (error %v): -want +got:\n%s", what, err, diff)
+		}
+	}
+	left("after a restart", want...)
+	mark(t, s, later(5), "uid-talk")
+	left("after the Session was deleted", want[1])
+	mark(t, s, later(5), "a-1")
+	gives(t, "Observe a deleted Turn", s.Observe(t.Context(), want[1]), nil)
+	left("after the Turn was deleted")
+}
+
+func memoriesRace(t *testing.T, s MemoryStore) {
+	const turns = 12
+	var held []task.Held
+	for i := range turns {
+		uid := fmt.Sprintf("a-%02d", i)
+		endLearning(t, s, uid, "ada@example.com")
+		held = append(held, claim(t, s, "", later(0), uid).Held())
+	}
+	var group sync.WaitGroup
+	for i, h := range held {
+		group.Go(func() {
+			r := learnedResult(learnedFrom(h.UID, "shared", i), learnedFrom(h.UID, "own "+h.UID, i),
+				learnedFrom(h.UID, "of bob", i, ofUser("bob")))
+			r.Learned.MaxItems = 5
+			if err := s.FinishTask(t.Context(), h, r, budget.Amount{}); err != nil {
+				t.Errorf("FinishTask: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	for requester, most := range map[string]int{"ada@example.com": 5, "bob": 1} {
+		if n := len(list(t, s, store.MemorySelector{Requester: requester})); n > most || n == 0 {
+			t.Errorf("%s has %d memories, want at most %d", requester, n, most)
+		}
+	}
+}
+
+func endedMemories(t *testing.T, s MemoryStore) {
+	learn(t, s, "a-1", learnedFrom("a-1", "of ada", 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
+	_, found := s.FindMemories(ctx, []memories.Owner{ada}, []string{"ada"}, begin)
+	_, listed := s.ListMemories(ctx, store.MemoryQuery{})
+	_, deleted := s.DeleteMemories(ctx, store.MemorySelector{}, begin, 10)
+	_, purged := s.PurgeMemories(ctx, later(10_000), 10)
+	_, observed := s.Observations(ctx, "a", "desk", 10)
+	for name, err := range map[string]error{
+		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted, "PurgeMemories": purged, "Observations": observed,
+		"Observe": s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want the context's error", name, err)
+		}
+	}
+	holds(t, s, "afterwards", store.MemorySelector{}, "of ada")
+}

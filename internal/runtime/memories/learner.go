@@ -1,0 +1,61 @@
+package memories
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Learner observes Turns that have ended.
+type Learner interface {
+	// Observe receives an observation of a Turn. It may receive the same one again, after a failure. An error does not
+	// affect the Turn, nor the memories that are learned from it.
+	Observe(ctx context.Context, o Observation) error
+}
+
+// MaxObservation is the maximum size of an observation, in bytes of JSON.
+const MaxObservation = 8 << 10
+
+// Observation says how a Turn went. It has no text of the conversation. Stores keep observations until the Turn or its
+// Session is deleted.
+type Observation struct {
+	TurnUID    string `json:"turnUID"`
+	Namespace  string `json:"namespace"`
+	Turn       string `json:"turn"`
+	Agent      string `json:"agent"`
+	Session    string `json:"session,omitempty"`
+	SessionUID string `json:"sessionUID,omitempty"`
+	Requester  string `json:"requester,omitempty"`
+	// Time is the time of the end of the Turn, in UTC and to the microsecond.
+	Time time.Time `json:"time"`
+	Details
+}
+
+// Details are the part of an observation that describes the Turn.
+type Details struct {
+	// Reason is the reason of the end. Strategy and Tools say how the answer was reached.
+	Reason   string   `json:"reason"`
+	Strategy string   `json:"strategy,omitempty"`
+	Tools    []string `json:"tools,omitempty"`
+	// Recalled are the IDs of the memories in the prompt.
+	Recalled []string `json:"recalled,omitempty"`
+	// ElapsedMilliseconds is the time of the Turn.
+	ElapsedMilliseconds int64 `json:"elapsedMilliseconds,omitempty"`
+}
+
+// Marshal returns the details as JSON of at most MaxObservation bytes. If they are larger, it leaves out the lists.
+func (d Details) Marshal() ([]byte, error) {
+	data, err := json.Marshal(d)
+	if err == nil && len(data) > MaxObservation {
+		d.Tools, d.Recalled = nil, nil
+		data, err = json.Marshal(d)
+	}
+	if err == nil && len(data) > MaxObservation {
+		err = fmt.Errorf("it has %d bytes, and the maximum is %d", len(data), MaxObservation)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to marshal an observation: %w", err)
+	}
+	return data, nil
+}

@@ -1,0 +1,167 @@
+// Package memories learns memories from Turns that have ended, and finds those that fit a later Turn. It is pure:
+// stores keep the memories, and executors ask the models.
+//
+// The code decides how far a memory reaches, from the texts that a model has seen. The model does not:
+//
+//  1. The question about a user contains only the message that this user has written. No other text, such as the
+//     result of a tool, can become a memory of a user.
+//  2. The question about a Session also contains the answer and the results of tools. All that is learned from it stays
+//     in the Session.
+package memories
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
+)
+
+// Scope is where a memory may be used.
+type Scope string
+
+// The scopes, narrowest first.
+const (
+	// Session means that only later Turns of the same Session use the memory.
+	Session Scope = "Session"
+	// User means that only later Turns of the same verified requester use the memory, with the same Agent and in the
+	// same namespace.
+	User Scope = "User"
+)
+
+// The bounds of memories.
+const (
+	// MaxText is the maximum length of a memory, in characters.
+	MaxText = 500
+	// MaxPerTurn is the maximum number of memories of each scope that are learned from one Turn.
+	MaxPerTurn = 10
+	// MaxOwnerBytes is the maximum size of the texts of all memories of an owner, in bytes.
+	MaxOwnerBytes = 64 << 10
+	// MaxItems is the maximum number of memories of an owner.
+	MaxItems = 500
+	// MaxNewest is the number of the newest memories of an owner that are ranked for each Turn, whatever their words
+	// are.
+	MaxNewest = 16
+	// maxWords is the maximum number of words of a memory or a query, and maxWord the maximum length of a word, in
+	// bytes.
+	maxWords, maxWord = 128, 64
+	// maxQuery is the maximum length of the text for which memories are ranked, in characters.
+	maxQuery = 4000
+)
+
+// Memory is a text that was learned from a Turn.
+type Memory struct {
+	// ID follows from the owner and the words of the text, so an owner has each memory once.
+	ID string `json:"id"`
+	// Namespace is the namespace of the Turn, and Agent its Agent.
+	Namespace string `json:"namespace"`
+	Agent     string `json:"agent"`
+	Scope     Scope  `json:"scope"`
+	// Text is one line of at most MaxText characters.
+	Text string `json:"text"`
+	// Confidence is that of the model, from 0 to 100.
+	Confidence int `json:"confidence"`
+	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
+	Requester string `json:"requester,omitempty"`
+	// Session is the name of the Turn's Session, and SessionUID its UID. Both are empty if it has none.
+	Session    string `json:"session,omitempty"`
+	SessionUID string `json:"sessionUID,omitempty"`
+	// Turn is the name of the Turn, and TurnUID its UID.
+	Turn    string `json:"turn"`
+	TurnUID string `json:"turnUID"`
+	// Model is the model that has extracted the memory, as PROVIDER/MODEL.
+	Model string `json:"model"`
+	// Learned is the time of the end of the Turn, and Expires the time from which the memory is not used any more. Both
+	// are in UTC and to the microsecond.
+	Learned time.Time `json:"learned"`
+	Expires time.Time `json:"expires"`
+	// TurnExpires is the time at which the Turn is deleted because its own time to live is over. A deletion before it
+	// deletes the memory, too. It is zero if the Turn has no time to live: then each deletion of it does.
+	TurnExpires time.Time `json:"-"`
+}
+
+// Owner is the set of Turns that may use a memory.
+type Owner struct {
+	Namespace, Agent string
+	Scope            Scope
+	// ID is the UID of the Session, or the name of the user.
+	ID string
+}
+
+// Owner returns the owner of a memory.
+func (m *Memory) Owner() Owner {
+	o := Owner{m.Namespace, m.Agent, m.Scope, m.SessionUID}
+	if m.Scope == User {
+		o.ID = m.Requester
+	}
+	return o
+}
+
+// Key identifies an owner. It consists of lower-case letters and digits, and begins with a letter.
+func (o Owner) Key() string {
+	return "o" + digest(o.Namespace, o.Agent, string(o.Scope), o.ID)
+}
+
+// Identify sets the ID of a memory, which follows from the other fields.
+func (m *Memory) Identify() {
+	m.ID = "m" + digest(m.Owner().Key(), normal(m.Text))
+}
+
+// digest returns a hash of texts, in hexadecimal.
+func digest(texts ...string) string {
+	h := sha256.New()
+	for _, text := range texts {
+		h.Write([]byte(strconv.Itoa(len(text)) + ":" + text))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Clean returns a text as one line of at most MaxText characters, without characters that are not visible.
+func Clean(text string) string {
+	text, _ = untrusted.Cap(untrusted.StripLine(text), MaxText)
+	return text
+}
+
+// normal returns the form of a text by which two memories are the same: its words, or the text if it has none.
+func normal(text string) string {
+	if words := Words(text); len(words) > 0 {
+		return strings.Join(words, " ")
+	}
+	return text
+}
+
+// Words returns the words of a text in lower case: runs of letters, digits and marks. Each character of a script
+// without spaces is a word.
+func Words(text string) []string {
+	var b strings.Builder
+	for _, r := range norm.NFKC.String(text) {
+		switch {
+		case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar):
+			b.WriteString(" " + string(r) + " ")
+		case unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r):
+			b.WriteRune(unicode.ToLower(r))
+		default:
+			b.WriteByte(' ')
+		}
+	}
+	words := strings.Fields(b.String())
+	words = words[:min(len(words), maxWords)]
+	for i, w := range words {
+		words[i] = strings.ToValidUTF8(w[:min(len(w), maxWord)], "")
+	}
+	return words
+}
+
+// Query returns the words of a text for which memories are to be found, each once.
+func Query(text string) []string {
+	text, _ = untrusted.Cap(text, maxQuery)
+	words := Words(text)
+	slices.Sort(words)
+	return slices.Compact(words)
+}

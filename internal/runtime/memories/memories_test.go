@@ -1,0 +1,116 @@
+package memories_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+)
+
+var now = time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)
+
+// memory returns a memory of Ada that was learned some days ago.
+func memory(text string, days int) memories.Memory {
+	m := memories.Memory{
+		Namespace: "helpdesk", Agent: "desk", Scope: memories.User, Text: text, Requester: "ada", Session: "talk", SessionUID: "uid-talk",
+		Turn: "first", TurnUID: "uid-first", Learned: now.AddDate(0, 0, -days), Expires: now.AddDate(0, 0, 90-days),
+	}
+	m.Identify()
+	return m
+}
+
+func TestWords(t *testing.T) {
+	for text, want := range map[string][]string{
+		"Ada's printer: HP-4000!":  {"ada", "s", "printer", "hp", "4000"},
+		"":                         nil,
+		"... !":                    nil,
+		"ＦＵＬＬ ﬁne":                 {"full", "fine"},
+		"東京 tower":                 {"東", "京", "tower"},
+		"a\x00b \xff c":            {"a", "b", "c"},
+		"' OR 1=1; \" * NEAR(x)":   {"or", "1", "1", "near", "x"},
+		strings.Repeat("é", 100):   {strings.Repeat("é", 32)},
+		strings.Repeat("wort ", 1): {"wort"},
+	} {
+		got := memories.Words(text)
+		if diff := cmp.Diff(want, got); diff != "" && len(want)+len(got) > 0 {
+			t.Errorf("Words(%q): -want +got:\n%s", text, diff)
+		}
+	}
+	if n := len(memories.Words(strings.Repeat("a b ", 1000))); n != 128 {
+		t.Errorf("%d words of a long text, want at most 128", n)
+	}
+}
+
+// TestIdentify checks that two memories are the same exactly if they have the same owner and the same words.
+func TestIdentify(t *testing.T) {
+	base := memory("Prefers short answers.", 0)
+	for name, tc := range map[string]struct {
+		change func(*memories.Memory)
+		same   bool
+	}{
+		"another form":      {func(m *memories.Memory) { m.Text = "prefers  SHORT answers" }, true},
+		"another Turn":      {func(m *memories.Memory) { m.TurnUID, m.Turn = "uid-second", "second" }, true},
+		"another Session":   {func(m *memories.Memory) { m.SessionUID = "uid-other" }, true},
+		"another text":      {func(m *memories.Memory) { m.Text = "Prefers long answers." }, false},
+		"another user":      {func(m *memories.Memory) { m.Requester = "bob" }, false},
+		"another Agent":     {func(m *memories.Memory) { m.Agent = "other" }, false},
+		"another namespace": {func(m *memories.Memory) { m.Namespace = "sales" }, false},
+		"another scope":     {func(m *memories.Memory) { m.Scope = memories.Session }, false},
+		"moved letters":     {func(m *memories.Memory) { m.Namespace, m.Agent = "helpdeskd", "esk" }, false},
+	} {
+		other := base
+		tc.change(&other)
+		other.Identify()
+		if same := other.ID == base.ID; same != tc.same {
+			t.Errorf("%s: the same memory is %t, want %t", name, same, tc.same)
+		}
+	}
+	if len(base.ID) > 64 {
+		t.Errorf("the ID %q has more than the 64 characters of a status", base.ID)
+	}
+}
+
+func TestClean(t *testing.T) {
+	got := memories.Clean("a\n\u202eb\x1b[31m " + strings.Repeat("ö", 1000))
+	if strings.ContainsAny(got, "\n\x1b\u202e") || utf8.RuneCountInString(got) != memories.MaxText {
+		t.Errorf("Clean = %q, want one line of %d characters", got, memories.MaxText)
+	}
+}
+
+func TestRank(t *testing.T) {
+	all := []memories.Memory{
+		memory("Ada's printer is an HP 4000.", 40), memory("Ada prefers short answers.", 1), memory("Ada lives in Bern.", 2),
+		memory("The printer of the office is in room 7.", 3), memory("Ada has a cat.", 95),
+	}
+	session := memory("Ada lives in Bern", 0)
+	session.Scope = memories.Session
+	session.Identify()
+	texts := func(query string, limit int) (got []string) {
+		before := 2.0
+		for _, r := range memories.Rank(append(all, session), query, now, limit) {
+			if r.Relevance < 0 || r.Relevance > 1 || r.Relevance > before {
+				t.Errorf("the relevance of %q is %f after %f", r.Text, r.Relevance, before)
+			}
+			before = r.Relevance
+			got = append(got, r.Text)
+		}
+		return got
+	}
+	if diff := cmp.Diff([]string{"Ada's printer is an HP 4000.", "The printer of the office is in room 7."},
+		texts("Which model is Ada's printer?", 2)); diff != "" {
+		t.Errorf("memories about the printer: -want +got:\n%s", diff)
+	}
+	want := []string{
+		"Ada prefers short answers.", "Ada lives in Bern.", "The printer of the office is in room 7.", "Ada's printer is an HP 4000.",
+	}
+	if diff := cmp.Diff(want, texts("?", 9)); diff != "" {
+		t.Errorf("without words, the newest first, each once, without the expired one: -want +got:\n%s", diff)
+	}
+	if got := texts("printer", 0); len(got) > 0 {
+		t.Errorf("%v, want none", got)
+	}
+}

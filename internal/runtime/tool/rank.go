@@ -1,0 +1,44 @@
+package tool
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
+)
+
+// rank scores how well the words of each tool match a query.
+func rank(tools []Tool, query string) []float64 {
+	texts := make([][]string, len(tools))
+	for i, t := range tools {
+		texts[i] = words(textOf(t))
+	}
+	return ranking.BM25(texts, words(query))
+}
+
+// textOf returns all words that a model receives about a tool.
+func textOf(t Tool) string {
+	var b strings.Builder
+	for _, part := range []string{t.Name, t.Description, t.UseWhen} {
+		b.WriteString(part + "\n")
+	}
+	for _, p := range t.Parameters {
+		b.WriteString(p.Name + "\n" + p.Description + "\n")
+	}
+	return b.String()
+}
+
+// words returns the words of a text in lower case: runs of letters and digits. A capital letter after a small
+// letter or a digit also begins a word, because names often combine words this way.
+func words(text string) []string {
+	var b strings.Builder
+	before := ' '
+	for _, r := range text {
+		if unicode.IsUpper(r) && (unicode.IsLower(before) || unicode.IsDigit(before)) {
+			b.WriteRune(' ')
+		}
+		b.WriteRune(unicode.ToLower(r))
+		before = r
+	}
+	return strings.FieldsFunc(b.String(), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsMark(r) })
+}

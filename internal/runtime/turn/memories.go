@@ -1,0 +1,68 @@
+package turn
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// RecallTimeout is the maximum time for which a Turn waits for its learned memories.
+const RecallTimeout = 2 * time.Second
+
+// recall returns the learned memories for the prompt. The Turn never waits longer than RecallTimeout, whatever Recall
+// does, and never fails because of them.
+func (r *run) recall(ctx context.Context, message string) []turncontext.Memory {
+	if r.in.Recall == nil {
+		return nil
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, RecallTimeout,
+		fmt.Errorf("the store did not return memories within %s", RecallTimeout))
+	defer cancel()
+	type outcome struct {
+		found []turncontext.Memory
+		err   error
+	}
+	done := make(chan outcome, 1) // buffered, so that the goroutine ends whether or not the Turn still waits
+	go func() {
+		var o outcome
+		defer func() {
+			if recover() != nil { // the value may contain a part of the message
+				o = outcome{err: fmt.Errorf("the memories could not be read because of a bug in Capstan")}
+			}
+			done <- o
+		}()
+		o.found, o.err = r.in.Recall(bounded, message)
+	}()
+	var o outcome
+	select {
+	case o = <-done:
+	case <-bounded.Done():
+		o.err = context.Cause(bounded)
+	}
+	if o.err != nil {
+		if r.in.NotRecalled != nil && ctx.Err() == nil {
+			r.in.NotRecalled(o.err)
+		}
+		return nil
+	}
+	return o.found
+}
+
+// LearnFrom reads from the journal of a Turn that has ended the texts from which memories may be learned. isOfUser says
+// whether a verified user has written its message. LearnFrom returns ErrNoAnswer if the Turn did not end with an
+// answer.
+func LearnFrom(ctx context.Context, j journal.Journal, uid string, isOfUser bool) (*memories.Source, error) {
+	s, err := Subject(ctx, j, uid)
+	if err != nil {
+		return nil, err
+	}
+	out := &memories.Source{Message: s.Request, IsOfUser: isOfUser, Answer: s.Answer}
+	for _, t := range s.Tools {
+		out.Tools = append(out.Tools, memories.ToolResult{Name: t.Name, Text: t.Text})
+	}
+	return out, nil
+}

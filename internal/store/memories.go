@@ -1,0 +1,136 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+)
+
+// Memories keeps what was learned from Turns. A task that is finished with memories stores them: see Tasks. The store
+// deletes the memories and observations of a Turn or a Session when its journal is retired. It keeps the memories of a
+// Turn that was deleted because its time to live was over, until they expire.
+type Memories interface {
+	memories.Learner
+
+	// FindMemories returns the memories of owners that may fit a text, given by its words (see memories.Query), and
+	// have not expired at a time. Of each owner it returns those with a word of the text, found by a full-text index,
+	// and the memories.MaxNewest newest ones, in any order. An owner keeps at most memories.MaxItems, so the cost is
+	// bounded.
+	FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error)
+
+	// ListMemories returns the memories that a query selects, newest first, at most MaxMemories.
+	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)
+
+	// DeleteMemories deletes up to limit memories that a selector selects. Unless the selector has an ID, it also ends
+	// the waiting tasks that would learn from the selected Turns, and deletes their observations. It returns the number
+	// of deleted memories, even with an error; fewer than limit means that there are no more.
+	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
+
+	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
+	// memories; fewer than limit means that there are no more.
+	PurgeMemories(ctx context.Context, now time.Time, limit int) (purged int, err error)
+
+	// Observations returns the newest observations of the Turns of an Agent, newest first, at most limit.
+	Observations(ctx context.Context, namespace, agent string, limit int) ([]memories.Observation, error)
+}
+
+// MaxMemories is the maximum number of memories that ListMemories returns.
+const MaxMemories = 500
+
+// MemoryQuery selects memories and a page of them.
+type MemoryQuery struct {
+	MemorySelector
+	// After is the position of the last memory of the page before. The zero value selects the first page.
+	After MemoryPosition
+	// Limit is the maximum number of memories; 0 or more than MaxMemories means MaxMemories.
+	Limit int
+}
+
+// MemoryPosition is the position of a memory in the order of ListMemories.
+type MemoryPosition struct {
+	Learned time.Time
+	ID      string
+}
+
+// MemoryPositionOf returns the position of a memory.
+func MemoryPositionOf(m *memories.Memory) MemoryPosition { return MemoryPosition{m.Learned, m.ID} }
+
+// MemorySelector selects memories by their fields. An empty field selects any value.
+type MemorySelector struct {
+	Namespace, Turn, Agent, Session, Requester string
+	Scope                                      memories.Scope
+	ID                                         string
+}
+
+// Source yields the columns that limit the Turns from which memories were learned, with their values.
+func (s MemorySelector) Source(yield func(column, value string) bool) {
+	RecordSelector{s.Namespace, s.Turn, s.Agent, s.Session, s.Requester}.Conditions(yield)
+}
+
+// Conditions yields the columns that the selector limits, with their values.
+func (s MemorySelector) Conditions(yield func(column, value string) bool) {
+	more := true
+	s.Source(func(column, value string) bool {
+		more = yield(column, value)
+		return more
+	})
+	for _, c := range []struct{ column, value string }{{"scope", string(s.Scope)}, {"id", s.ID}} {
+		if more && c.value != "" {
+			more = yield(c.column, c.value)
+		}
+	}
+}
+
+// Selects reports whether the selector selects a memory.
+func (s MemorySelector) Selects(m *memories.Memory) bool {
+	is := func(want, got string) bool { return want == "" || want == got }
+	return is(s.Namespace, m.Namespace) && is(s.Turn, m.Turn) && is(s.Agent, m.Agent) && is(s.Session, m.Session) &&
+		is(s.Requester, m.Requester) && is(string(s.Scope), string(m.Scope)) && is(s.ID, m.ID)
+}
+
+// Newest sorts memories, newest first.
+func Newest(all []memories.Memory) {
+	slices.SortFunc(all, func(a, b memories.Memory) int {
+		return cmp.Or(b.Learned.Compare(a.Learned), strings.Compare(b.ID, a.ID))
+	})
+}
+
+// Owners returns the keys of the owners of memories, each once and in a fixed order.
+func Owners(all []memories.Memory) []string {
+	var keys []string
+	for i := range all {
+		keys = append(keys, all[i].Owner().Key())
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// AllMemories yields all memories that a query selects, page by page. No query is open while the consumer works.
+func AllMemories(ctx context.Context, s interface {
+	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)
+}, q MemoryQuery,
+) func(yield func(*memories.Memory, error) bool) {
+	return func(yield func(*memories.Memory, error) bool) {
+		q.Limit = MaxMemories
+		for {
+			page, err := s.ListMemories(ctx, q)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range page {
+				if !yield(&page[i], nil) {
+					return
+				}
+			}
+			if len(page) < MaxMemories {
+				return
+			}
+			q.After = MemoryPositionOf(&page[len(page)-1])
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// upsertMemory stores a memory, or replaces the same one that was learned from an older Turn.
+const upsertMemory = `INSERT INTO capstan_memory AS m (id, owner, namespace, agent, scope, requester, session, session_uid, turn,
+		turn_uid, text, words, confidence, model, learned_at, expires_at, turn_expires_at)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, array_to_tsvector($12::text[]), $13, $14, $15, $16, $17)
+	ON CONFLICT (id) DO UPDATE SET requester = excluded.requester, session = excluded.session, session_uid = excluded.session_uid,
+		turn = excluded.turn, turn_uid = excluded.turn_uid, text = excluded.text, words = excluded.words,
+		confidence = excluded.confidence, model = excluded.model, learned_at = excluded.learned_at,
+		expires_at = excluded.expires_at, turn_expires_at = excluded.turn_expires_at
+	WHERE excluded.learned_at >= m.learned_at`
+
+// memoryLock is the first key of the locks of keep. The second one is a hash of the owner.
+const memoryLock = 0x6d65_6d6f
+
+// keep stores memories, and deletes the oldest ones beyond what their owners may keep. It leaves out the memories of a
+// Session that was deleted: the lock on the row of its journal excludes a concurrent deletion. The locks of owners are
+// taken in a fixed order, so that two transactions cannot deadlock.
+func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
+	live := map[string]bool{"": true}
+	var kept []memories.Memory
+	for _, m := range l.Memories {
+		if _, known := live[m.SessionUID]; !known {
+			var one int
+			err := tx.QueryRow(ctx, `SELECT 1 FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NULL FOR SHARE`, m.SessionUID).Scan(&one)
+			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			live[m.SessionUID] = err == nil
+		}
+		if live[m.SessionUID] {
+			kept = append(kept, m)
+		}
+	}
+	owners := store.Owners(kept)
+	for _, owner := range owners {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, hashtext($2))`, memoryLock, owner); err != nil {
+			return err
+		}
+	}
+	for i := range kept {
+		m := &kept[i]
+		var until int64
+		if !m.TurnExpires.IsZero() {
+			until = m.TurnExpires.UnixMicro()
+		}
+		if _, err := tx.Exec(ctx, upsertMemory, m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), m.Requester, m.Session,
+			m.SessionUID, m.Turn, m.TurnUID, m.Text, notNull(memories.Words(m.Text)), m.Confidence, m.Model, m.Learned.UnixMicro(),
+			m.Expires.UnixMicro(), until); err != nil {
+			return err
+		}
+	}
+	for _, owner := range owners {
+		if _, err := tx.Exec(ctx, `DELETE FROM capstan_memory WHERE id IN (SELECT id FROM (
+				SELECT id, row_number() OVER newest AS n, sum(octet_length(text)) OVER newest AS bytes FROM capstan_memory WHERE owner = $1
+				WINDOW newest AS (ORDER BY learned_at DESC, id COLLATE "C" DESC)) AS numbered WHERE n > $2 OR bytes > $3)`,
+			owner, l.MaxItems, memories.MaxOwnerBytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget deletes what was learned from deleted Turns and Sessions. Their tasks have ended, and their journals are
+// retired, so that nothing is added afterwards.
+func (s *Store) forget(ctx context.Context, uids []string, at time.Time) error {
+	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		batch := &pgx.Batch{}
+		batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND (turn_expires_at = 0 OR turn_expires_at > $2)`, uids, at.UnixMicro())
+		batch.Queue(`DELETE FROM capstan_memory WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
+		batch.Queue(`DELETE FROM capstan_observation WHERE turn_uid = ANY($1)`, uids)
+		batch.Queue(`DELETE FROM capstan_observation WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
+		return s.pool.SendBatch(ctx, batch).Close()
+	})
+}
+
+const memoryColumns = `id, namespace, agent, scope, requester, session, session_uid, turn, turn_uid, text, confidence, model,
+	learned_at, expires_at, turn_expires_at`
+
+func scanMemory(row pgx.CollectableRow) (m memories.Memory, err error) {
+	var scope string
+	var learned, expires, turnExpires int64
+	err = row.Scan(&m.ID, &m.Namespace, &m.Agent, &scope, &m.Requester, &m.Session, &m.SessionUID, &m.Turn, &m.TurnUID, &m.Text,
+		&m.Confidence, &m.Model, &learned, &expires, &turnExpires)
+	m.Scope, m.Learned, m.Expires = memories.Scope(scope), time.UnixMicro(learned).UTC(), time.UnixMicro(expires).UTC()
+	if turnExpires != 0 {
+		m.TurnExpires = time.UnixMicro(turnExpires).UTC()
+	}
+	return m, err
+}
+
+// findMemories finds the memories of one owner, which keeps few.
+const findMemories = `SELECT ` + memoryColumns + ` FROM (
+		(SELECT * FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND words @@ $3::tsquery
+			ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4)
+		UNION
+		(SELECT * FROM capstan_memory WHERE owner = $1 AND expires_at > $2 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $5)
+	) AS found`
+
+// FindMemories returns the memories of owners that may fit a text. It takes at most a minute.
+func (s *Store) FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error) {
+	query := ""
+	if len(words) > 0 { // words consist of letters, digits and marks, so the quotes suffice
+		query = "'" + strings.Join(words, "' | '") + "'"
+	}
+	var all []memories.Memory
+	for _, o := range owners {
+		found, err := read(ctx, s, scanMemory, findMemories, o.Key(), now.UnixMicro(), query, memories.MaxItems, memories.MaxNewest)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// selected returns conditions with their arguments, which follow others. The first condition is always true.
+func selected(columns func(yield func(column, value string) bool), prefix string, before ...any) (where string, args []any) {
+	where, args = "true", before
+	for column, value := range columns {
+		args = append(args, value)
+		where += fmt.Sprintf(" AND %s%s = $%d", prefix, column, len(args))
+	}
+	return where, args
+}
+
+// ListMemories returns a page of memories. It takes at most a minute.
+func (s *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
+	where, args := selected(q.Conditions, "")
+	if a := q.After; a.ID != "" {
+		args = append(args, a.Learned.UnixMicro(), a.ID)
+		where += fmt.Sprintf(` AND (learned_at, id COLLATE "C") < ($%d, $%d)`, len(args)-1, len(args))
+	}
+	limit := store.MaxMemories
+	if q.Limit > 0 {
+		limit = min(limit, q.Limit)
+	}
+	args = append(args, limit)
+	return read(ctx, s, scanMemory, fmt.Sprintf(`SELECT `+memoryColumns+` FROM capstan_memory WHERE %s
+		ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $%d`, where, len(args)), args...)
+}
+
+// DeleteMemories deletes selected memories in one transaction. It takes at most 10 s.
+func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at time.Time, limit int) (deleted int, err error) {
+	err = s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if sel.ID == "" {
+			if err := forgetSources(ctx, tx, sel, at); err != nil {
+				return err
+			}
+		}
+		where, args := selected(sel.Conditions, "", max(limit, 0))
+		tag, err := tx.Exec(ctx, `DELETE FROM capstan_memory WHERE id IN (SELECT id FROM capstan_memory WHERE `+where+` LIMIT $1)`, args...)
+		deleted = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return deleted, nil
+}
+
+// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns.
+func forgetSources(ctx context.Context, tx pgx.Tx, sel store.MemorySelector, at time.Time) error {
+	where, args := selected(sel.Source, "r.", at.UnixMicro())
+	rows, err := tx.Query(ctx, `UPDATE capstan_task AS k SET state = 2, ended_at = $1, turn = '', result = '' FROM capstan_record AS r
+		WHERE r.uid = left(k.uid, -length('/memory')) AND k.state < 2 AND k.kind = 'memory' AND `+where+` RETURNING k.uid`, args...)
+	if err != nil {
+		return err
+	}
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, dropUnbegun, keys); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if err := budget.Apply(&ledger{ctx, tx}, task.Holder(task.TurnOf(key), task.Learn), &budget.Change{}); err != nil {
+			return err
+		}
+	}
+	where, args = selected(sel.Source, "")
+	_, err = tx.Exec(ctx, `DELETE FROM capstan_observation WHERE `+where, args...)
+	return err
+}
+
+// PurgeMemories deletes expired memories. It takes at most a minute.
+func (s *Store) PurgeMemories(ctx context.Context, now time.Time, limit int) (purged int, err error) {
+	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
+		tag, err := s.pool.Exec(ctx, `DELETE FROM capstan_memory WHERE id IN (
+			SELECT id FROM capstan_memory WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2)`, now.UnixMicro(), max(limit, 0))
+		purged = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return purged, nil
+}
+
+// Observe stores an observation of a Turn whose journal is not retired. The locks on the rows of the journals exclude a
+// concurrent deletion. It takes at most 10 s.
+func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
+	details, err := o.Marshal()
+	if err != nil {
+		return err
+	}
+	return s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		uids := []string{o.TurnUID}
+		if o.SessionUID != "" {
+			uids = append(uids, o.SessionUID)
+		}
+		rows, err := tx.Query(ctx, `SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND retired_at IS NULL
+			ORDER BY turn_uid FOR SHARE`, uids)
+		if err != nil {
+			return err
+		}
+		live, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(live) < len(uids) {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO capstan_observation (turn_uid, namespace, agent, turn, session, session_uid, requester, ended_at,
+			details) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`,
+			o.TurnUID, o.Namespace, o.Agent, o.Turn, o.Session, o.SessionUID, o.Requester, o.Time.UnixMicro(), details)
+		return err
+	})
+}
+
+// Observations returns the newest observations of an Agent. It takes at most a minute.
+func (s *Store) Observations(ctx context.Context, namespace, agent string, limit int) ([]memories.Observation, error) {
+	return read(ctx, s, func(row pgx.CollectableRow) (o memories.Observation, err error) {
+		var ended int64
+		var details []byte
+		if err := row.Scan(&o.TurnUID, &o.Namespace, &o.Agent, &o.Turn, &o.Session, &o.SessionUID, &o.Requester, &ended, &details); err != nil {
+			return o, err
+		}
+		if err := json.Unmarshal(details, &o.Details); err != nil {
+			return o, fmt.Errorf("failed to read the observation of turn %q: %w", o.TurnUID, err)
+		}
+		o.Time = time.UnixMicro(ended).UTC()
+		return o, nil
+	}, `SELECT turn_uid, namespace, agent, turn, session, session_uid, requester, ended_at, details FROM capstan_observation
+		WHERE namespace = $1 AND agent = $2 ORDER BY ended_at DESC, turn_uid COLLATE "C" DESC LIMIT $3`, namespace, agent, max(limit, 0))
+}

@@ -1,0 +1,293 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// keep stores memories, and deletes the oldest ones beyond what their owners may keep. It leaves out the memories of a
+// Session that was deleted.
+func (t *tx) keep(l *task.Learned) error {
+	live := map[string]bool{"": true}
+	var kept []memories.Memory
+	for _, m := range l.Memories {
+		if _, known := live[m.SessionUID]; !known {
+			var n int
+			//nolint:noctx // because the transaction carries the context
+			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NULL`, m.SessionUID).Scan(&n)
+			if err != nil {
+				return fmt.Errorf("failed to find the session of a memory: %w", err)
+			}
+			live[m.SessionUID] = n > 0
+		}
+		if !live[m.SessionUID] {
+			continue
+		}
+		var until int64
+		if !m.TurnExpires.IsZero() {
+			until = m.TurnExpires.UnixMicro()
+		}
+		if _, err := t.exec(`INSERT INTO memory (id, owner, namespace, agent, scope, requester, session, session_uid, turn, turn_uid,
+				text, words, confidence, model, learned_at, expires_at, turn_expires_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET requester = excluded.requester, session = excluded.session, session_uid = excluded.session_uid,
+				turn = excluded.turn, turn_uid = excluded.turn_uid, text = excluded.text, words = excluded.words,
+				confidence = excluded.confidence, model = excluded.model, learned_at = excluded.learned_at,
+				expires_at = excluded.expires_at, turn_expires_at = excluded.turn_expires_at
+			WHERE excluded.learned_at >= memory.learned_at`,
+			m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), m.Requester, m.Session, m.SessionUID, m.Turn, m.TurnUID,
+			m.Text, strings.Join(memories.Words(m.Text), " "), m.Confidence, m.Model, m.Learned.UnixMicro(), m.Expires.UnixMicro(),
+			until); err != nil {
+			return fmt.Errorf("failed to store a memory: %w", err)
+		}
+		kept = append(kept, m)
+	}
+	for _, owner := range store.Owners(kept) {
+		if _, err := t.exec(`DELETE FROM memory WHERE number IN (SELECT number FROM (
+				SELECT number, row_number() OVER newest AS n, sum(octet_length(text)) OVER newest AS bytes FROM memory WHERE owner = ?
+				WINDOW newest AS (ORDER BY learned_at DESC, id DESC)) WHERE n > ? OR bytes > ?)`,
+			owner, l.MaxItems, memories.MaxOwnerBytes); err != nil {
+			return fmt.Errorf("failed to delete the oldest memories: %w", err)
+		}
+	}
+	return nil
+}
+
+// Keep stores memories that were learned without a task.
+func (s *Store) Keep(ctx context.Context, l *task.Learned) error {
+	return s.change(ctx, func(t *tx) error { return t.keep(l) })
+}
+
+// forget deletes what was learned from deleted Turns and Sessions.
+func (t *tx) forget(uids []string, at time.Time) error {
+	for _, uid := range uids {
+		for _, statement := range []struct {
+			query string
+			args  []any
+		}{
+			{`DELETE FROM memory WHERE turn_uid = ? AND (turn_expires_at = 0 OR turn_expires_at > ?)`, []any{uid, at.UnixMicro()}},
+			{`DELETE FROM memory WHERE session_uid = ? AND session_uid <> ''`, []any{uid}},
+			{`DELETE FROM observation WHERE turn_uid = ?`, []any{uid}},
+			{`DELETE FROM observation WHERE session_uid = ? AND session_uid <> ''`, []any{uid}},
+		} {
+			if _, err := t.exec(statement.query, statement.args...); err != nil {
+				return fmt.Errorf("failed to delete what was learned from %q: %w", uid, err)
+			}
+		}
+	}
+	return nil
+}
+
+const memoryColumns = `m.id, m.namespace, m.agent, m.scope, m.requester, m.session, m.session_uid, m.turn, m.turn_uid, m.text,
+	m.confidence, m.model, m.learned_at, m.expires_at, m.turn_expires_at`
+
+// memories executes a query for memories.
+func (s *Store) memories(ctx context.Context, query string, args ...any) (all []memories.Memory, err error) {
+	rows, err := s.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	for rows.Next() {
+		m, err := scanMemory(rows)
+		if err != nil {
+			return nil, s.failed(err)
+		}
+		all = append(all, m)
+	}
+	return all, s.failed(rows.Err())
+}
+
+func scanMemory(rows *sql.Rows) (m memories.Memory, err error) {
+	var scope string
+	var learned, expires, turnExpires int64
+	err = rows.Scan(&m.ID, &m.Namespace, &m.Agent, &scope, &m.Requester, &m.Session, &m.SessionUID, &m.Turn, &m.TurnUID, &m.Text,
+		&m.Confidence, &m.Model, &learned, &expires, &turnExpires)
+	m.Scope, m.Learned, m.Expires = memories.Scope(scope), time.UnixMicro(learned).UTC(), time.UnixMicro(expires).UTC()
+	if turnExpires != 0 {
+		m.TurnExpires = time.UnixMicro(turnExpires).UTC()
+	}
+	return m, err
+}
+
+// FindMemories returns the memories of owners that may fit a text.
+func (s *Store) FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error) {
+	var all []memories.Memory
+	seen := map[string]bool{}
+	add := func(found []memories.Memory) {
+		for _, m := range found {
+			if !seen[m.ID] {
+				seen[m.ID] = true
+				all = append(all, m)
+			}
+		}
+	}
+	for _, o := range owners {
+		if len(words) > 0 {
+			// Words consist of letters, digits and marks, so the quotes suffice.
+			match := fmt.Sprintf(`owner : "%s" AND words : ("%s")`, o.Key(), strings.Join(words, `" OR "`))
+			found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM memory_index AS i JOIN memory AS m ON m.number = i.rowid
+				WHERE memory_index MATCH ? AND m.owner = ? AND m.expires_at > ? ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`,
+				match, o.Key(), now.UnixMicro(), memories.MaxItems)
+			if err != nil {
+				return nil, err
+			}
+			add(found)
+		}
+		found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM memory AS m WHERE m.owner = ? AND m.expires_at > ?
+			ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), memories.MaxNewest)
+		if err != nil {
+			return nil, err
+		}
+		add(found)
+	}
+	return all, nil
+}
+
+// selected returns conditions with their arguments. The first condition is always true.
+func selected(columns func(yield func(column, value string) bool), prefix string) (where string, args []any) {
+	where = "true"
+	for column, value := range columns {
+		where += " AND " + prefix + column + " = ?"
+		args = append(args, value)
+	}
+	return where, args
+}
+
+// ListMemories returns a page of memories.
+func (s *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
+	where, args := selected(q.Conditions, "m.")
+	if a := q.After; a.ID != "" {
+		where += " AND (m.learned_at, m.id) < (?, ?)"
+		args = append(args, a.Learned.UnixMicro(), a.ID)
+	}
+	limit := store.MaxMemories
+	if q.Limit > 0 {
+		limit = min(limit, q.Limit)
+	}
+	return s.memories(ctx, `SELECT `+memoryColumns+` FROM memory AS m WHERE `+where+` ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`,
+		append(args, limit)...)
+}
+
+// DeleteMemories deletes selected memories in one transaction.
+func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at time.Time, limit int) (deleted int, err error) {
+	err = s.change(ctx, func(t *tx) error {
+		if sel.ID == "" {
+			if err := t.forgetSources(sel, at); err != nil {
+				return err
+			}
+		}
+		where, args := selected(sel.Conditions, "")
+		n, err := t.exec(`DELETE FROM memory WHERE number IN (SELECT number FROM memory WHERE `+where+` LIMIT ?)`,
+			append(args, max(limit, 0))...)
+		deleted = int(n)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return deleted, nil
+}
+
+// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns.
+func (t *tx) forgetSources(sel store.MemorySelector, at time.Time) error {
+	where, args := selected(sel.Source, "r.")
+	rows, err := t.Query(`SELECT k.uid FROM task AS k JOIN turn_record AS r ON r.uid = substr(k.uid, 1, length(k.uid) - length('/memory'))
+		WHERE k.state < 2 AND k.kind = 'memory' AND `+where, args...) //nolint:noctx // because the transaction carries the context
+	if err != nil {
+		return fmt.Errorf("failed to find the tasks of selected turns: %w", err)
+	}
+	keys, err := collect(rows)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if err := t.endTask(key, task.Holder(task.TurnOf(key), task.Learn), at); err != nil {
+			return err
+		}
+	}
+	where, args = selected(sel.Source, "")
+	_, err = t.exec(`DELETE FROM observation WHERE `+where, args...)
+	return err
+}
+
+// collect reads rows of one text each, and closes them.
+func collect(rows *sql.Rows) (all []string, err error) {
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, rows.Err()
+}
+
+// PurgeMemories deletes expired memories in one transaction.
+func (s *Store) PurgeMemories(ctx context.Context, now time.Time, limit int) (purged int, err error) {
+	err = s.change(ctx, func(t *tx) error {
+		n, err := t.exec(`DELETE FROM memory WHERE number IN (SELECT number FROM memory WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`,
+			now.UnixMicro(), max(limit, 0))
+		purged = int(n)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return purged, nil
+}
+
+// Observe stores an observation of a Turn whose journal is not retired.
+func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
+	details, err := o.Marshal()
+	if err != nil {
+		return err
+	}
+	return s.change(ctx, func(t *tx) error {
+		_, err := t.exec(`INSERT INTO observation (turn_uid, namespace, agent, turn, session, session_uid, requester, ended_at, details)
+			SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL)
+			AND (? = '' OR EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL)) ON CONFLICT DO NOTHING`,
+			o.TurnUID, o.Namespace, o.Agent, o.Turn, o.Session, o.SessionUID, o.Requester, o.Time.UnixMicro(), string(details),
+			o.TurnUID, o.SessionUID, o.SessionUID)
+		return err
+	})
+}
+
+// Observations returns the newest observations of an Agent.
+func (s *Store) Observations(ctx context.Context, namespace, agent string, limit int) (all []memories.Observation, err error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT turn_uid, namespace, agent, turn, session, session_uid, requester, ended_at, details
+		FROM observation WHERE namespace = ? AND agent = ? ORDER BY ended_at DESC, turn_uid DESC LIMIT ?`, namespace, agent, max(limit, 0))
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	for rows.Next() {
+		var o memories.Observation
+		var ended int64
+		var details []byte
+		if err := rows.Scan(&o.TurnUID, &o.Namespace, &o.Agent, &o.Turn, &o.Session, &o.SessionUID, &o.Requester, &ended,
+			&details); err != nil {
+			return nil, s.failed(err)
+		}
+		if err := json.Unmarshal(details, &o.Details); err != nil {
+			return nil, fmt.Errorf("failed to read the observation of turn %q: %w", o.TurnUID, err)
+		}
+		o.Time = time.UnixMicro(ended).UTC()
+		all = append(all, o)
+	}
+	return all, s.failed(rows.Err())
+}
+
+// ListMemories returns a page of memories, as Store.ListMemories does.
+func (r *Reader) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
+	return r.store.ListMemories(ctx, q)
+}

@@ -1,0 +1,91 @@
+package translate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// LearningLimits say what is learned from the Turns of an Agent.
+type LearningLimits struct {
+	Scopes []memories.Scope
+	// MaxPerTurn is the maximum number of memories of each scope from one Turn, and MaxMemories that of each Session or
+	// user.
+	MaxPerTurn, MaxMemories int
+	// MinConfidence is from 0 to 100.
+	MinConfidence int
+	ExpiryDays    int
+}
+
+// Learning returns what is learned from the Turns of an Agent. The Agent must learn.
+func Learning(a *v1alpha1.Agent) LearningLimits {
+	l := a.Spec.Memory.Learning
+	or := func(value *int32, otherwise int) int {
+		if value == nil {
+			return otherwise
+		}
+		return int(*value)
+	}
+	out := LearningLimits{
+		MaxPerTurn: or(l.MaxPerTurn, v1alpha1.DefaultLearnedPerTurn), MaxMemories: or(l.MaxMemories, v1alpha1.DefaultMaxMemories),
+		MinConfidence: or(l.MinConfidencePercent, v1alpha1.DefaultMinConfidence), ExpiryDays: or(l.ExpiryDays, v1alpha1.DefaultExpiryDays),
+	}
+	for _, s := range l.Scopes {
+		out.Scopes = append(out.Scopes, memories.Scope(s))
+	}
+	return out
+}
+
+// Learns reports whether memories are learned from the Turns of an Agent.
+func Learns(a *v1alpha1.Agent) bool { return a.Spec.Memory != nil && a.Spec.Memory.Learning != nil }
+
+// LearnsFor reports whether an Agent has memories of a scope.
+func LearnsFor(a *v1alpha1.Agent, s memories.Scope) bool {
+	return Learns(a) && slices.Contains(a.Spec.Memory.Learning.Scopes, v1alpha1.LearnedScope(s))
+}
+
+// LearningModels returns the models that extract memories for an Agent, and the thinking of the requests to them. Those
+// of the Agent itself keep its thinking.
+func LearningModels(a *v1alpha1.Agent) ([]v1alpha1.ModelReference, v1alpha1.ThinkingLevel) {
+	if l := a.Spec.Memory.Learning; len(l.Models) > 0 {
+		return l.Models, ""
+	}
+	return a.Spec.Models, a.Spec.Thinking
+}
+
+// MaxMemories returns the maximum number of memories in the prompt of an Agent.
+func MaxMemories(a *v1alpha1.Agent) int {
+	if m := a.Spec.Memory; m != nil && m.MaxItems != nil {
+		return int(*m.MaxItems)
+	}
+	return turncontext.MaxMemories
+}
+
+// IsOfAgent reports whether another Agent has written the message of a Turn. The depth cannot be changed after the
+// creation, and the reference to the calling Turn can.
+func IsOfAgent(t *v1alpha1.Turn) bool {
+	_, called := Parent(t)
+	return called || t.Spec.Depth != nil && *t.Spec.Depth > 0
+}
+
+// Observation returns the observation of a Turn that has ended. about is a memory of the Turn without a text.
+func Observation(t *v1alpha1.Turn, about memories.Memory) memories.Observation {
+	o := memories.Observation{
+		TurnUID: about.TurnUID, Namespace: about.Namespace, Turn: about.Turn, Agent: about.Agent, Session: about.Session,
+		SessionUID: about.SessionUID, Requester: about.Requester, Time: about.Learned.Truncate(time.Microsecond),
+		Details: memories.Details{Reason: t.StateReason()},
+	}
+	if d := t.Status.Decision; d != nil {
+		o.Strategy, o.Tools = string(d.Strategy), d.ToolsUsed
+	}
+	if p := t.Status.Preparation; p != nil && p.Provenance != nil {
+		o.Recalled = p.Provenance.UsedMemoryIDs
+	}
+	if n := t.Status.DurationMilliseconds; n != nil {
+		o.ElapsedMilliseconds = *n
+	}
+	return o
+}
