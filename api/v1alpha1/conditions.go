@@ -25,6 +25,9 @@ const (
 	// value that cannot be used. On a ModelProvider, it also means that its workload token is not offered to the
 	// namespace, or cannot be read.
 	ReasonSecretNotFound = "SecretNotFound"
+	// ReasonInvalidCompensation is set on Ready=False of a ToolServer. It means that an expression of
+	// spec.tools[].compensation cannot be used; the message names its line and column.
+	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonHostNotAllowed is set on ModelProvider and ToolServer. It means that the annotation
 	// capstan.dev/allowed-hosts of a Secret, or the operator's list for a workload token, does not allow the object's
 	// host. Nothing was sent.
@@ -247,10 +250,15 @@ const (
 	TurnReasonCompleted = "Completed"
 	// TurnReasonPrepared means that the prompt of a PrepareOnly Turn was made.
 	TurnReasonPrepared = "Prepared"
+	// TurnReasonUndone means that a Turn with undo has left no call of the other Turn that may have changed something.
+	TurnReasonUndone = "Undone"
 )
 
 // Reasons of Succeeded=False.
 const (
+	// TurnReasonUndoIncomplete means that a Turn with undo has left calls of the other Turn that may have changed
+	// something. status.result has the reason for each.
+	TurnReasonUndoIncomplete = "UndoIncomplete"
 	// TurnReasonInvalidSpec means that the spec passed the schema but cannot be used.
 	TurnReasonInvalidSpec = "InvalidSpec"
 	// TurnReasonPreparationFailed means that the prompt could not be made, for example because a required parameter

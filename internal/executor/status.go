@@ -164,7 +164,7 @@ func (e *Executor) announceEnd(t *v1alpha1.Turn, stop turn.Stop) {
 	switch {
 	case t.StateReason() == v1alpha1.TurnReasonCancelled:
 		reason = v1alpha1.EventCancelled
-	case stop != turn.StopCompleted && stop != turn.StopToolEnded && stop != turn.StopPrepared:
+	case stop != turn.StopCompleted && stop != turn.StopToolEnded && stop != turn.StopPrepared && stop != turn.StopUndone:
 		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
 	}
 	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", translate.EndNote(t))

@@ -40,6 +40,8 @@ type Source struct {
 	Files []string
 	// Turn is NAME or NAMESPACE/NAME of the Turn. It may be empty if the manifests contain one Turn.
 	Turn string
+	// Object is the Turn to use in place of those in the manifests. It is nil for a Turn of the manifests.
+	Object *v1alpha1.Turn
 	// Namespace is the namespace of objects that do not name one.
 	Namespace string
 	// SkillsFile is the path of a file of skills that every Agent may load. If it is empty, there are none.
@@ -93,7 +95,13 @@ func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
 			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--skills-file: %w", err))
 		}
 	}
-	p, err := Find(set, s.Turn, skills)
+	object := s.Object
+	if object == nil {
+		if object, err = set.Turn(s.Turn); err != nil {
+			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
+		}
+	}
+	p, err := find(set, object, skills)
 	if err != nil {
 		return nil, err
 	}
@@ -114,11 +122,16 @@ func (s *Source) Manifests(ctx context.Context, paths []string) (*manifest.Set, 
 
 // Find returns a Turn of the manifests with the objects that it refers to.
 func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, error) {
-	p := &Bundle{Set: set, Skills: skills, read: map[configMapKey]*string{}}
-	var err error
-	if p.Turn, err = set.Turn(turn); err != nil {
+	object, err := set.Turn(turn)
+	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
 	}
+	return find(set, object, skills)
+}
+
+// find returns a Turn with the objects that it refers to.
+func find(set *manifest.Set, object *v1alpha1.Turn, skills []prepare.Skill) (*Bundle, error) {
+	p := &Bundle{Set: set, Turn: object, Skills: skills, read: map[configMapKey]*string{}}
 	if err := p.findAgent(p.Turn.AgentKey(), p.Turn.Namespace); err != nil {
 		return nil, exit.WithCode(exit.Failed, p.problem(kindTurn, p.Turn.Name, "spec.agentRef.name", err.Error()))
 	}

@@ -114,6 +114,8 @@ type Input struct {
 	BeforeEffect func(ctx context.Context) error
 	// Session is the Session of the Turn, or nil if the Turn has none.
 	Session *Session
+	// Undo is set for a Turn that undoes calls of another Turn. It is nil for any other Turn.
+	Undo *Undo
 	// PrepareOnly stops the run when the messages are ready.
 	PrepareOnly bool
 	// ShowCitations lists the sources of facts in the result.
@@ -241,7 +243,11 @@ func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error)
 		defer stop()
 		input, result, err := r.beforeLoop(work)
 		if input != nil {
-			end, failure := loop.Run(work, input)
+			proceed := loop.Run
+			if in.Undo != nil {
+				proceed = loop.RunFixed
+			}
+			end, failure := proceed(work, input)
 			result, err = r.afterLoop(end, failure)
 		}
 		if err == nil {
