@@ -25,9 +25,6 @@ const (
 	// value that cannot be used. On a ModelProvider, it also means that its workload token is not offered to the
 	// namespace, or cannot be read.
 	ReasonSecretNotFound = "SecretNotFound"
-	// ReasonInvalidCompensation is set on Ready=False of a ToolServer. It means that an expression of
-	// spec.tools[].compensation cannot be used; the message names its line and column.
-	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonHostNotAllowed is set on ModelProvider and ToolServer. It means that the annotation
 	// capstan.dev/allowed-hosts of a Secret, or the operator's list for a workload token, does not allow the object's
 	// host. Nothing was sent.
@@ -88,6 +85,9 @@ const (
 // Ready. With all other reasons Agents stay Ready, and calls of the server's tools fail as unavailable, unless the
 // server is new: see ToolServerNotReady.
 const (
+	// ReasonInvalidCompensation means that an expression of spec.tools[].compensation cannot be used; the message names
+	// its line and column. The server was not asked.
+	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
 	// ReasonMemoryUsedUp means that the manager has no memory for the server's list of tools, because the

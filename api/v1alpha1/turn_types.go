@@ -148,9 +148,9 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
 	Message string `json:"message,omitempty"`
 
-	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. Such a Turn asks no model:
-	// it runs the compensations that the journal of the other Turn has, in the reverse order of the calls. Each requires
-	// approval. The fields that are for a model must be absent.
+	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. Such a Turn asks no
+	// model: it runs the compensations that the journal of the other Turn has, in the reverse order of the calls. Each
+	// requires approval. The fields that are for a model must be absent.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="undo must not change: create a new Turn instead"
 	Undo *TurnUndo `json:"undo,omitempty"`
@@ -308,8 +308,8 @@ type TurnSpec struct {
 
 // TurnUndo names the calls of another Turn to undo.
 type TurnUndo struct {
-	// turnUID is the UID of the other Turn, 1 to 64 characters. Its journal must still exist, and its object may be gone.
-	// The Turn must have ended, in the same namespace, and its Agent must be that of agentRef.
+	// turnUID is the UID of the other Turn, 1 to 64 characters. Its journal must still exist, and its object may be
+	// gone. The Turn must have ended, in the same namespace, and its Agent must be that of agentRef.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

@@ -99,7 +99,7 @@ var elsewhere = map[string]string{
 	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.evaluation":       "after the answer",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
-	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run",
+	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run", "turn.undo": "the run, which makes no messages",
 	"profile.variables[].description":         "people",
 	"profile.skills[].contentFrom":            "used where there is no content",
 	"agent.contributions[].configMapKeyRef":   "used where there is no text",

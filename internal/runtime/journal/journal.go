@@ -71,8 +71,8 @@ const (
 	// UndoPlanned has the calls by which a Turn undoes calls of another Turn. Their arguments are fixed: no model is
 	// asked.
 	UndoPlanned Kind = "undo.planned"
-	// UndoBegun is an entry in the journal of a Turn that has ended: another Turn is about to undo a call of it. Without
-	// a later UndoEnded, the outcome is unknown. No third Turn undoes the call.
+	// UndoBegun is an entry in the journal of a Turn that has ended: another Turn is about to undo a call of it.
+	// Without a later UndoEnded, the outcome is unknown. No third Turn undoes the call.
 	UndoBegun Kind = "undo.begun"
 	// UndoEnded is the outcome after UndoBegun. If the call was not undone, another Turn may undo it.
 	UndoEnded Kind = "undo.ended"

@@ -30,8 +30,8 @@ type replayed struct {
 	loop      loop.State
 	tally     tally
 	artifacts artifacts
-	// undo is the plan of a Turn that undoes calls of another Turn. It is nil for any other Turn, and before the plan is
-	// made.
+	// undo is the plan of a Turn that undoes calls of another Turn. It is nil for any other Turn, and before the plan
+	// is made.
 	undo *UndoPlan
 	// result is the result of the Turn, or nil while the Turn has not ended.
 	result *Result

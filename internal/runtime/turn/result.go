@@ -31,8 +31,8 @@ const (
 	StopPrepared Stop = "Prepared"
 	// StopUndone means that no call of the other Turn is left that may have changed something.
 	StopUndone Stop = "Undone"
-	// StopUndoIncomplete means that calls of the other Turn are left that may have changed something. The result has the
-	// reasons.
+	// StopUndoIncomplete means that calls of the other Turn are left that may have changed something. The result has
+	// the reasons.
 	StopUndoIncomplete Stop = "UndoIncomplete"
 	// StopMaxSteps means that the Turn has used all its steps. Its answer is the best one from the known facts.
 	StopMaxSteps Stop = "MaxSteps"
