@@ -346,7 +346,7 @@ const (
 	// EventHistoryLost is emitted on a Session when one of its Turns found that the history of earlier Turns was
 	// lost.
 	EventHistoryLost = "HistoryLost"
-	// EventContextWarning is emitted at the end of a Turn whose conversation came near the model's context window.
+	// EventContextWarning is emitted when the conversation of a Turn comes near the context window of the model.
 	EventContextWarning = "ContextWarning"
 	// EventJournalLost is emitted when a run found that the journal of earlier runs was lost. The Turn then starts
 	// over, or ends.

@@ -89,6 +89,9 @@ type Input struct {
 	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must
 	// return at once. If Progress is nil, progress is not reported.
 	Progress func(Progress)
+	// Warned is called once the journal has the warning that the conversation has come close to the context window of its
+	// model. It is called at most once in the life of a Turn, and must return at once. If Warned is nil, nothing happens.
+	Warned func(loop.Warning)
 	// Opened is called after the journal was read and before the run does anything else. entries is the number of
 	// entries in the journal, and ended reports whether the Turn has ended. An error ends the run. If Opened is
 	// nil, any journal is accepted.
@@ -494,6 +497,9 @@ func (r *run) record(records ...journal.Record) error {
 		r.wrote = r.wrote || e.Kind != journal.ToolIntended
 		if isProgress(e) {
 			r.reportProgress()
+		}
+		if w, ok := e.Payload.(loop.Warning); ok && r.in.Warned != nil {
+			r.in.Warned(w)
 		}
 	}
 	return nil
