@@ -95,9 +95,8 @@ With --diff, render has other exit codes: see its help.`,
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRender(env), newRun(env), newEval(env), newLogs(env), newExport(env),
 		newDecide(env, decisions.Approve, "Approve the pending tool calls of a Turn"),
-		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newUndo(env), newDecisions(env), newUsage(env),
-		newFeedback(env),
-		newPrices(env), newVersion(env))
+		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newUndo(env),
+		newDecisions(env), newUsage(env), newFeedback(env), newPrices(env), newVersion(env))
 	return root
 }
 

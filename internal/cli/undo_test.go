@@ -99,8 +99,8 @@ func TestUndoWithoutACluster(t *testing.T) {
 		t.Fatal("want both notes before the approval")
 	}
 
-	one := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--yes", "--approve", "all", "--call", "call_3", "-o", "json").
-		mustEnd(t, exit.OK)
+	one := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--yes", "--approve", "all", "--call", "call_3",
+		"-o", "json").mustEnd(t, exit.OK)
 	turn := turnOf(t, one.out)
 	if turn.Status.StopReason != v1alpha1.StopUndone || noted("1061") || !noted("1042") {
 		t.Errorf("want the note of call_3 undone, have %s: %+v", turn.Status.StopReason, turn.Status.Result)
@@ -109,7 +109,8 @@ func TestUndoWithoutACluster(t *testing.T) {
 		"--data-dir", data, "-f", dir).mustEnd(t, exit.Failed)
 	mustSay(t, all.err, "approve? [y/N]",
 		`UndoIncomplete: 1 of 3 calls of the turn "first" are not undone`)
-	mustSay(t, all.out, "add_note (call call_3): the Turn \"first-undo-", "has undone the call\n", "add_note (call call_1): undone by remove_note\n",
+	mustSay(t, all.out, "add_note (call call_3): the Turn \"first-undo-", "has undone the call\n",
+		"add_note (call call_1): undone by remove_note\n",
 		"close_ticket (call call_2): not undone: the ToolServer declared no compensation")
 	if noted("1042") {
 		t.Error("want both notes undone")

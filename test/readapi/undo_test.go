@@ -64,8 +64,9 @@ var _ = Describe("The command undo", func() {
 		Expect(made.Name).To(HavePrefix("first-undo-"))
 		Expect(made.Spec.AgentRef).To(Equal(t.Spec.AgentRef))
 		Expect(made.Spec.Undo).To(Equal(&v1alpha1.TurnUndo{TurnUID: string(t.UID)}))
-		turnstatus.Finish(&made, &turn.Result{Stop: turn.StopUndoIncomplete, Message: "1 of 1 calls", Text: "open (call call_1): not undone: x\n"},
-			time.Now())
+		turnstatus.Finish(&made, &turn.Result{
+			Stop: turn.StopUndoIncomplete, Message: "1 of 1 calls", Text: "open (call call_1): not undone: x\n",
+		}, time.Now())
 		Expect(apiClient.Status().Update(ctx, &made)).To(Succeed())
 		done := c.must(ctx, exit.Failed)
 		Expect(done.out.String()).To(Equal("open (call call_1): not undone: x\n"))

@@ -79,6 +79,7 @@ type Tools struct {
 var fixed = map[string]string{
 	"agentRef":                "the file names the Agent",
 	"sessionRef":              "each case is a conversation of its own: use history",
+	"undo":                    "each case asks a model",
 	"execution":               "each case asks a model",
 	"desiredState":            "each case runs to its end",
 	"ttlSecondsAfterFinished": "nothing is kept",
@@ -150,6 +151,9 @@ func parseCase(fields map[string]json.RawMessage) (Case, error) {
 		if field != "name" && field != "expect" {
 			c.spec[field] = value
 		}
+	}
+	if _, ok := c.spec["message"]; !ok { // the schema would name undo, too
+		return c, errors.New("message: Required value")
 	}
 	if expect, ok := fields["expect"]; ok {
 		if err := strict(expect, &c.Expect); err != nil {

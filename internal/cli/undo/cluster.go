@@ -46,7 +46,8 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 	err = api.Create(ctx, t)
 	switch {
 	case apierrors.IsForbidden(err):
-		return exit.WithCode(exit.Failed, fmt.Errorf("you may not create %s: %w; this requires the right to create turns.capstan.dev", title, err))
+		return exit.WithCode(exit.Failed, fmt.Errorf(
+			"you may not create %s: %w; this requires the right to create turns.capstan.dev", title, err))
 	case err != nil:
 		return exit.WithCode(exit.Failed, fmt.Errorf("failed to create %s: %w", title, err))
 	}
@@ -120,10 +121,11 @@ func verdict(t *v1alpha1.Turn, title string, waited int) error {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	switch {
 	case !t.IsFinished() && t.StateReason() == v1alpha1.TurnReasonAwaitingApproval:
-		return exit.WithCode(exit.Parked, fmt.Errorf("%s requires approval, and has not ended within %d s: it continues when its calls are decided",
-			title, waited))
+		return exit.WithCode(exit.Parked, fmt.Errorf(
+			"%s requires approval, and has not ended within %d s: it continues when its calls are decided", title, waited))
 	case !t.IsFinished() || c == nil:
-		return exit.WithCode(exit.Failed, fmt.Errorf("%s has not ended within %d s: it continues, and capstan logs -f shows it", title, waited))
+		return exit.WithCode(exit.Failed, fmt.Errorf(
+			"%s has not ended within %d s: it continues, and capstan logs -f shows it", title, waited))
 	case c.Status != metav1.ConditionTrue:
 		return exit.WithCode(exit.Failed, fmt.Errorf("%s: %s: %s", title, c.Reason, termsafe.Line(c.Message, longestReason)))
 	}

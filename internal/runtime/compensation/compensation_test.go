@@ -39,7 +39,8 @@ func TestFill(t *testing.T) {
 			want: `{"path":"/a"}`,
 		},
 		"a text": {
-			reason: "a result that is not JSON is a text", tool: toolWith("id", "result"), result: "T-7 and more", want: `{"id":"T-7 and more"}`,
+			reason: "a result that is not JSON is a text", tool: toolWith("id", "result"), result: "T-7 and more",
+			want: `{"id":"T-7 and more"}`,
 		},
 		"a large integer": {
 			reason: "no digit is lost", tool: toolWith("id", "result.id", "other", "result.other"),
@@ -110,7 +111,8 @@ func TestFill(t *testing.T) {
 			clean: `[redacted]`, problem: compensation.Redacted, argument: "id",
 		},
 		"a credential": {
-			reason: "it was removed before the result arrived", tool: toolWith("a", "'x'", "id", "result.key"), result: `{"key":"a[redacted]b"}`,
+			reason: "it was removed before the result arrived", tool: toolWith("a", "'x'", "id", "result.key"),
+			result:  `{"key":"a[redacted]b"}`,
 			problem: compensation.Redacted,
 		},
 		"redacted elsewhere": {

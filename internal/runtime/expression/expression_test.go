@@ -53,9 +53,10 @@ func TestCompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for source, want := range map[string]string{
-		"all +":                 "f:1:6: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+		"all +": "f:1:6: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', " +
+			"'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
 		"all.matches(all.other)": "f:1:16: the pattern of matches must be a literal text",
-		"'a'":                   "f:1:1: string is not accepted",
+		"'a'":                    "f:1:1: string is not accepted",
 	} {
 		_, err := expression.Compile(env, source, func(kind *cel.Type) string {
 			if kind.IsExactType(cel.StringType) {

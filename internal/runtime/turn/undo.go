@@ -229,7 +229,8 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 // didNothing reports whether a failed call certainly had no effect, or may be repeated.
 func didNothing(ctx context.Context, c tool.Call, err error) bool {
 	failure := tool.AsError(err)
-	return c.Repeatable || ctx.Err() == nil && !tool.IsUncertain(err) && failure.Class != tool.Timeout && failure.Class != tool.OutcomeUnknown
+	return c.Repeatable || ctx.Err() == nil && !tool.IsUncertain(err) && failure.Class != tool.Timeout &&
+		failure.Class != tool.OutcomeUnknown
 }
 
 // maxMarks is the number of attempts to write a mark while other Turns write theirs.
@@ -262,7 +263,8 @@ const endMark = 10 * time.Second
 // unmark writes the outcome of a compensation into the journal of the other Turn. If that fails, the mark stays, and no
 // other Turn undoes the call.
 func (r *run) unmark(of *UndoCall, undone bool) {
-	ctx, cancel := context.WithTimeout(r.life, endMark) // the time of the call may be over
+	//nolint:contextcheck // because the time of the call may be over, and the mark must be written nevertheless
+	ctx, cancel := context.WithTimeout(r.life, endMark)
 	defer cancel()
 	for range maxMarks {
 		if err := r.tryMark(ctx, of, journal.UndoEnded, UndoMark{Undone: undone}); !errors.Is(err, journal.ErrSequence) {
@@ -290,7 +292,9 @@ func (r *run) tryMark(ctx context.Context, of *UndoCall, kind journal.Kind, m Un
 	held := reader.marks[undoKey{of.Step, of.CallID}]
 	switch {
 	case reader.seq == 0:
-		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called, because the journal of the turn to undo was deleted"}
+		return &tool.Error{
+			Class: tool.Unavailable, Message: "the tool was not called, because the journal of the turn to undo was deleted",
+		}
 	case held != nil && held.TurnUID != r.in.UID:
 		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + held.reason()}
 	case held != nil && kind == journal.UndoBegun && !held.ended:

@@ -117,6 +117,12 @@ func undo(t *testing.T, j journal.Journal, in *turn.Input) *turn.Result {
 	return result
 }
 
+// noSuchTurn returns the message for a Turn that does not exist, or that the requester must not see.
+func noSuchTurn(uid string) string {
+	return fmt.Sprintf("Turn spec.undo.turnUID: there is no journal of a Turn %q of this namespace and this Agent: "+
+		"it may have been deleted, or the Turn is of another Agent", uid)
+}
+
 // TestUndo checks which calls of a Turn are undone, in which order, and the report about each.
 func TestUndo(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -215,19 +221,19 @@ func TestUndo(t *testing.T) {
 			reason: "its journal must not be readable", calls: []string{"a"},
 			change:  func(in *turn.Input, _ *desk) { in.Namespace = "other" },
 			stop:    turn.StopPreparationError,
-			message: `Turn spec.undo.turnUID: there is no journal of a Turn "uid" of this namespace and this Agent: it may have been deleted, or the Turn is of another Agent`,
+			message: noSuchTurn("uid"),
 		},
 		"another agent": {
 			reason: "its tools may differ", calls: []string{"a"},
 			change:  func(in *turn.Input, _ *desk) { in.About.Agent = "other" },
 			stop:    turn.StopPreparationError,
-			message: `Turn spec.undo.turnUID: there is no journal of a Turn "uid" of this namespace and this Agent: it may have been deleted, or the Turn is of another Agent`,
+			message: noSuchTurn("uid"),
 		},
 		"no journal": {
 			reason: "it was deleted", calls: []string{"a"},
 			change:  func(in *turn.Input, _ *desk) { in.Undo.TurnUID = "none" },
 			stop:    turn.StopPreparationError,
-			message: `Turn spec.undo.turnUID: there is no journal of a Turn "none" of this namespace and this Agent: it may have been deleted, or the Turn is of another Agent`,
+			message: noSuchTurn("none"),
 		},
 		"an unknown call": {
 			reason: "the user made a mistake", calls: []string{"a", "look:x"}, ids: []string{"c2"},
@@ -255,7 +261,8 @@ func TestUndo(t *testing.T) {
 				}
 				if tc.stop == turn.StopUndone && len(tc.closed) > 0 {
 					again := undo(t, j, undoing(d, "again-uid", tc.ids...))
-					if again.Stop != turn.StopUndone || len(d.closed) != len(tc.closed) || !strings.Contains(again.Text, `the Turn "undo-uid" has undone`) {
+					if again.Stop != turn.StopUndone || len(d.closed) != len(tc.closed) ||
+						!strings.Contains(again.Text, `the Turn "undo-uid" has undone`) {
 						t.Errorf("%s: a second Turn: %+v, closed %v; want no call twice", store, again, d.closed)
 					}
 				}
