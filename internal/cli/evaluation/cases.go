@@ -128,6 +128,9 @@ func parse(text []byte) (*file, []Case, error) {
 		if slices.ContainsFunc(cases, func(o Case) bool { return o.Name == c.Name }) {
 			return nil, nil, fmt.Errorf("cases[%d]: name: another case has the name %q", i, c.Name)
 		}
+		if _, ok := c.spec["message"]; !ok { // the schema would name undo, too
+			return nil, nil, fmt.Errorf("case %s: message: Required value", c.Name)
+		}
 		cases = append(cases, c)
 	}
 	return f, cases, nil
@@ -151,9 +154,6 @@ func parseCase(fields map[string]json.RawMessage) (Case, error) {
 		if field != "name" && field != "expect" {
 			c.spec[field] = value
 		}
-	}
-	if _, ok := c.spec["message"]; !ok { // the schema would name undo, too
-		return c, errors.New("message: Required value")
 	}
 	if expect, ok := fields["expect"]; ok {
 		if err := strict(expect, &c.Expect); err != nil {
