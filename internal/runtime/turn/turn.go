@@ -89,8 +89,9 @@ type Input struct {
 	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must
 	// return at once. If Progress is nil, progress is not reported.
 	Progress func(Progress)
-	// Warned is called once the journal has the warning that the conversation has come close to the context window of its
-	// model. It is called at most once in the life of a Turn, and must return at once. If Warned is nil, nothing happens.
+	// Warned is called once the journal has the warning that the conversation has come close to the context window of
+	// its model. It is called at most once in the life of a Turn, and must return at once. If Warned is nil, nothing
+	// happens.
 	Warned func(loop.Warning)
 	// Opened is called after the journal was read and before the run does anything else. entries is the number of
 	// entries in the journal, and ended reports whether the Turn has ended. An error ends the run. If Opened is
