@@ -85,6 +85,9 @@ const (
 // Ready. With all other reasons Agents stay Ready, and calls of the server's tools fail as unavailable, unless the
 // server is new: see ToolServerNotReady.
 const (
+	// ReasonInvalidCompensation means that an expression of spec.tools[].compensation cannot be used; the message names
+	// its line and column. The server was not asked.
+	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
 	// ReasonMemoryUsedUp means that the manager has no memory for the server's list of tools, because the
@@ -250,10 +253,15 @@ const (
 	TurnReasonCompleted = "Completed"
 	// TurnReasonPrepared means that the prompt of a PrepareOnly Turn was made.
 	TurnReasonPrepared = "Prepared"
+	// TurnReasonUndone means that a Turn with undo has left no call of the other Turn that may have changed something.
+	TurnReasonUndone = "Undone"
 )
 
 // Reasons of Succeeded=False.
 const (
+	// TurnReasonUndoIncomplete means that a Turn with undo has left calls of the other Turn that may have changed
+	// something. status.result has the reason for each.
+	TurnReasonUndoIncomplete = "UndoIncomplete"
 	// TurnReasonInvalidSpec means that the spec passed the schema but cannot be used.
 	TurnReasonInvalidSpec = "InvalidSpec"
 	// TurnReasonPreparationFailed means that the prompt could not be made, for example because a required parameter
@@ -341,7 +349,7 @@ const (
 	// EventHistoryLost is emitted on a Session when one of its Turns found that the history of earlier Turns was
 	// lost.
 	EventHistoryLost = "HistoryLost"
-	// EventContextWarning is emitted at the end of a Turn whose conversation came near the model's context window.
+	// EventContextWarning is emitted when the conversation of a Turn comes near the context window of the model.
 	EventContextWarning = "ContextWarning"
 	// EventJournalLost is emitted when a run found that the journal of earlier runs was lost. The Turn then starts
 	// over, or ends.

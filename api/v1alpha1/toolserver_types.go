@@ -139,6 +139,8 @@ type MCPEndpoint struct {
 }
 
 // ToolDeclaration declares properties of one tool.
+// +kubebuilder:validation:XValidation:rule="!has(self.compensation) || !has(self.effect) || self.effect != 'ReadOnly'",
+// + message="compensation must be absent if effect is ReadOnly: such a call changes nothing",fieldPath=".compensation"
 type ToolDeclaration struct {
 	// name is the name of the tool, as its server knows it.
 	// +required
@@ -176,6 +178,46 @@ type ToolDeclaration struct {
 	// is the answer.
 	// +optional
 	EndsTurn EndsTurn `json:"endsTurn,omitempty"`
+
+	// compensation says how a successful call of this tool is undone: by a call of another tool of this server. It is
+	// filled in when the result arrives, and kept in the journal with that result: a later change of the ToolServer
+	// does not change it. capstan undo runs it. Default: calls of this tool cannot be undone.
+	// +optional
+	Compensation *Compensation `json:"compensation,omitempty"`
+}
+
+// Compensation is the call that undoes a call.
+type Compensation struct {
+	// tool is the name of the tool that undoes a call, as the server knows it, 1 to 128 characters. It need not be
+	// among the tools that Agents allow, because no model calls it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Tool string `json:"tool"`
+
+	// arguments are the arguments of the call that undoes, at most 32. Default: none.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Arguments []CompensationArgument `json:"arguments,omitempty"`
+}
+
+// CompensationArgument is one argument of a compensation.
+type CompensationArgument struct {
+	// name is the name of the argument, 1 to 128 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Name string `json:"name"`
+
+	// value is a CEL expression, 1 to 1024 characters. It can read two variables. arguments has the arguments of the
+	// call to undo. result is its result: the value if the result is JSON, or else the text. Examples: result.id,
+	// arguments.path. If a call lacks a value that an expression names, that call cannot be undone.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Value string `json:"value"`
 }
 
 // ToolServerStatus is the result of the last check of a server.

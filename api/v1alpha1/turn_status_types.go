@@ -6,7 +6,7 @@ import (
 )
 
 // StopReason says why the run of a Turn stopped.
-// +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;
+// +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;Undone;UndoIncomplete;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;
 // + OutputPolicy;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;
 // + Cancelled
 type StopReason string
@@ -19,6 +19,11 @@ const (
 	StopToolEnded StopReason = "ToolEnded"
 	// StopPrepared means that the prompt of a PrepareOnly Turn was made.
 	StopPrepared StopReason = "Prepared"
+	// StopUndone means that a Turn with undo has left no call that may have changed something.
+	StopUndone StopReason = "Undone"
+	// StopUndoIncomplete means that a Turn with undo has left calls that may have changed something. Its result has the
+	// reason for each.
+	StopUndoIncomplete StopReason = "UndoIncomplete"
 	// StopMaxSteps means that the Turn used all its steps. Its result is the best answer from the facts that were
 	// known.
 	StopMaxSteps StopReason = "MaxSteps"

@@ -104,6 +104,17 @@ const (
 // + message="output must not change: create a new Turn instead",fieldPath=".output"
 // +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",
 // + message="limits must not change: create a new Turn instead",fieldPath=".limits"
+// +kubebuilder:validation:XValidation:rule="has(self.message) != has(self.undo)",
+// + message="message must be given, or undo in its place",fieldPath=".message"
+// +kubebuilder:validation:XValidation:rule="has(self.message) == has(oldSelf.message)",
+// + message="message must not change: create a new Turn instead",fieldPath=".message"
+// +kubebuilder:validation:XValidation:rule="!has(self.undo) || (!has(self.sessionRef) && !has(self.history) && !has(self.context)
+// +  && !has(self.attachments) && !has(self.parameters) && !has(self.shaping) && !has(self.guardrails) && !has(self.promptMode)
+// +  && !has(self.model) && !has(self.output) && !has(self.topK) && !has(self.depth)
+// +  && (!has(self.execution) || self.execution == 'Run'))",
+// + message="undo must not be combined with fields for a model: a Turn with undo asks no model",fieldPath=".undo"
+// +kubebuilder:validation:XValidation:rule="!has(self.undo) || !has(self.onJournalLoss) || self.onJournalLoss == 'Interrupt'",
+// + message="onJournalLoss must be Interrupt with undo: a compensation must not run twice",fieldPath=".onJournalLoss"
 // +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy)",
 // + message="requestedBy must not change: create a new Turn instead",fieldPath=".requestedBy"
 // +kubebuilder:validation:XValidation:rule="!has(self.agentRef.namespace) || has(self.depth) && self.depth > 0
@@ -127,15 +138,22 @@ type TurnSpec struct {
 	RequestedBy *Requester `json:"requestedBy,omitempty"`
 
 	// message is the user's request, 1 to 32768 characters. It must not be blank and must not contain the character
-	// U+0000. All other characters reach the model as data.
-	// +required
+	// U+0000. All other characters reach the model as data. It is required, unless undo is given.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="message must not change: create a new Turn instead"
 	// +kubebuilder:validation:XValidation:rule="self.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')",
 	// + message="message must not be blank: it must have more than white space, control and zero-width characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
-	Message string `json:"message"`
+	Message string `json:"message,omitempty"`
+
+	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. Such a Turn asks no
+	// model: it runs the compensations that the journal of the other Turn has, in the reverse order of the calls. Each
+	// requires approval. The fields that are for a model must be absent.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="undo must not change: create a new Turn instead"
+	Undo *TurnUndo `json:"undo,omitempty"`
 
 	// attachments are images and files that belong to the message, 1 to 8. Later Turns of the Session see their names,
 	// and not their contents. At least one model of the Agent must accept them; models that do not are skipped.
@@ -286,6 +304,28 @@ type TurnSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=31536000
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+}
+
+// TurnUndo names the calls of another Turn to undo.
+type TurnUndo struct {
+	// turnUID is the UID of the other Turn, 1 to 64 characters. Its journal must still exist, and its object may be
+	// gone. The Turn must have ended, in the same namespace, and its Agent must be that of agentRef.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9.-]+$")`,
+	// + message="turnUID must have only letters, digits, '-' and '.'"
+	TurnUID string `json:"turnUID"`
+
+	// calls are the IDs of the calls to undo, 1 to 100, each at most 128 characters. Default: all calls that may have
+	// changed something, at most the newest 100 that can be undone.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	Calls []string `json:"calls,omitempty"`
 }
 
 // Requester is the user who asked for a Turn.

@@ -64,7 +64,7 @@ func Command(env terminal.Environment) *cobra.Command {
 them as a cluster would, and makes the same prompts, answers and records.
 
 With and without a cluster, capstan prints the journals of Turns: logs for people, export for programs.
-In a cluster it approves and denies tool calls, and cancels Turns.
+In a cluster it approves and denies tool calls, and cancels Turns. It undoes tool calls in both.
 
 With and without a cluster, capstan also prints what remains of each Turn: decisions lists the Turns that
 have ended, and usage adds up their tokens and costs.
@@ -95,9 +95,8 @@ With --diff, render has other exit codes: see its help.`,
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRender(env), newRun(env), newEval(env), newReplay(env), newBacktest(env), newLogs(env), newExport(env),
 		newDecide(env, decisions.Approve, "Approve the pending tool calls of a Turn"),
-		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newDecisions(env), newUsage(env),
-		newFeedback(env), newMemory(env),
-		newPrices(env), newVersion(env))
+		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newUndo(env),
+		newDecisions(env), newUsage(env), newFeedback(env), newMemory(env), newPrices(env), newVersion(env))
 	return root
 }
 

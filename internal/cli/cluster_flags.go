@@ -38,6 +38,13 @@ var clusterFlagNames = []string{"kubeconfig", "context", "server", "server-ca-fi
 
 // addJournalFlags adds the flags of commands that read a journal, with their shell completions.
 func addJournalFlags(cmd *cobra.Command, j *journals.Source, artifact *string) {
+	addTurnFlags(cmd, j)
+	cmd.Flags().StringVar(artifact, "artifact", "", "print the content of an artifact instead, by its `NAME` or its SHA-256")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("artifact", cobra.NoFileCompletions))
+}
+
+// addTurnFlags adds the flags that say where the journal of a Turn is, with their shell completions.
+func addTurnFlags(cmd *cobra.Command, j *journals.Source) {
 	f := cmd.Flags()
 	f.StringVarP(&j.Namespace, "namespace", "n", "",
 		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
@@ -50,8 +57,6 @@ func addJournalFlags(cmd *cobra.Command, j *journals.Source, artifact *string) {
 	for _, flag := range clusterFlagNames {
 		cmd.MarkFlagsMutuallyExclusive("data-dir", flag)
 	}
-	f.StringVar(artifact, "artifact", "", "print the content of an artifact instead, by its `NAME` or its SHA-256")
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("artifact", cobra.NoFileCompletions))
 }
 
 // completeObjects registers shell completions for the flags of commands that print an object.

@@ -111,6 +111,9 @@ func (r *ToolServerReconciler) settleDelay(s *v1alpha1.ToolServer) time.Duration
 // listTools asks a server for its tools, with its Secrets as they are now, and writes them to the status. It returns an
 // error only if no request was sent: the Secrets could not be read, or the process stops.
 func (r *ToolServerReconciler) listTools(ctx context.Context, s *v1alpha1.ToolServer) (finding, error) {
+	if err := toolservers.CheckCompensations(s); err != nil {
+		return finding{reason: v1alpha1.ReasonInvalidCompensation, message: err.Error()}, nil
+	}
 	bounded := ctx
 	if c := ready(s.Status.Conditions, s.Generation); c != nil && c.Status != metav1.ConditionTrue {
 		// The attempt to connect continues for up to the server's connectTimeoutSeconds, and a later attempt gets its

@@ -58,7 +58,7 @@ func (c continuity) judge() verdict {
 
 // loss returns the reason of the condition JournalLost, or an empty string if the journal is complete. Three facts
 // decide: a run appends to the journal before it has any other effect; a store that keeps its incarnation keeps all
-// entries that it has confirmed; and no entry follows the end of a Turn.
+// entries that it has confirmed; and no entry of a run follows the end of its Turn.
 func (c continuity) loss() string {
 	switch {
 	case c.found.ended, c.first && c.known == 0:

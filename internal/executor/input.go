@@ -110,7 +110,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	if e.Tools != nil {
 		in.Tools = e.Tools(ctx, agent)
 	}
-	in.HoldAnswer = r.suspended.Load
+	in.HoldAnswer, in.Warned = r.suspended.Load, r.warnContext
 	in.Budgets = e.budgetsOf(ctx, t, agent)
 	trace := e.Traces.Of(t)
 	in.Observer, in.TraceID = observer{trace, t.Namespace, t.Spec.AgentRef.String()}, trace.TraceID()

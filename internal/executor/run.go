@@ -43,6 +43,8 @@ type run struct {
 	first, tried bool
 	// whole is true if the present attempt is the first one of the Turn, so its journal has all that the Turn writes.
 	whole bool
+	// warned is true once this run has emitted the Event about the context window. Only the run's goroutine uses it.
+	warned bool
 	// progress writes the run's progress while it runs.
 	progress progress
 	// memory is the memory of the conversation. Only the run's goroutine uses it.

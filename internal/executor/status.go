@@ -12,6 +12,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -35,7 +36,7 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 	metrics.Ended(written, result)
 	e.Tasks.wakeUp()
 	e.Traces.End(written, time.Time{})
-	e.announce(written, result)
+	e.announce(written, result, r.warned)
 }
 
 // release unbinds an unfinished Turn.
@@ -133,14 +134,22 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
 }
 
-// announce emits the Events of a Turn that has ended: at most two, and without any word of the conversation.
-// Besides the end it emits only the most important of these findings:
+// warnContext emits the Event about the context window when the conversation comes near it.
+func (r *run) warnContext(w loop.Warning) {
+	r.warned = true
+	r.executor.Events.Eventf(r.turn, nil, corev1.EventTypeWarning, v1alpha1.EventContextWarning, "Warn",
+		"the conversation is close to the context window of its model: about %d of %d tokens", w.Tokens, w.ContextWindow)
+}
+
+// announce emits the Events of a Turn that has ended: at most two, and without any word of the conversation. warned is
+// true if this run has emitted the Event about the context window already; an earlier run may have been killed before.
+// Besides the end, announce emits only the most important of these findings:
 //
 //  1. The Turn ran without tools that it should have had.
 //  2. Another model answered in place of the first one.
 //  3. The conversation has come near its context window.
 //  4. The Turn was interrupted and continued from its journal.
-func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
+func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result, warned bool) {
 	switch {
 	case len(result.ToolServersMissing) > 0:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventToolsMissing, "Expose",
@@ -148,7 +157,7 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
 			"%s", translate.Note(result.Fallback.String()))
-	case result.Warned:
+	case result.Warned && !warned:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventContextWarning, "Warn",
 			"the conversation is close to the context window of its model (compactions %d)", result.Counts.Compactions)
 	case result.Counts.Resumes > 0:
@@ -164,7 +173,7 @@ func (e *Executor) announceEnd(t *v1alpha1.Turn, stop turn.Stop) {
 	switch {
 	case t.StateReason() == v1alpha1.TurnReasonCancelled:
 		reason = v1alpha1.EventCancelled
-	case stop != turn.StopCompleted && stop != turn.StopToolEnded && stop != turn.StopPrepared:
+	case stop != turn.StopCompleted && stop != turn.StopToolEnded && stop != turn.StopPrepared && stop != turn.StopUndone:
 		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
 	}
 	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", translate.EndNote(t))

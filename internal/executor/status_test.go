@@ -253,6 +253,25 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
+// TestContextWarningComesAtItsTime checks that the Event is emitted at once, and not again at the end.
+func TestContextWarningComesAtItsTime(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(me, 2)))
+	r := &run{executor: e, turn: stored(t, e), epoch: 2}
+	r.warnContext(loop.Warning{Tokens: 900, ContextWindow: 1000})
+	recorded := e.Events.(*events.FakeRecorder).Events
+	const want = "Warning ContextWarning the conversation is close to the context window of its model: about 900 of 1000 tokens"
+	if len(recorded) != 1 {
+		t.Fatalf("there are %d Events, want one before the end", len(recorded))
+	}
+	if got := <-recorded; got != want {
+		t.Errorf("the Event is %q, want %q", got, want)
+	}
+	r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted, Warned: true})
+	if got := <-recorded; len(recorded) != 0 || !strings.HasPrefix(got, "Normal Succeeded") {
+		t.Errorf("the Events at the end begin with %q and %d more, want only the end", got, len(recorded))
+	}
+}
+
 func TestRefusedStatusEndsTheTurnWithoutIt(t *testing.T) {
 	refused := apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
 	e, _ := newExecutor(t, failing(refused), append(surroundings(), turnWith())...)

@@ -151,7 +151,7 @@ func (st *stream) resume(ctx context.Context) *Error {
 		if err != nil {
 			return failureOf(err)
 		}
-		st.last = e.Seq == st.after && e.Kind == journal.Finalized
+		st.last = e.Seq == st.after && isLast(e.Kind)
 		break
 	}
 	return nil
@@ -175,9 +175,15 @@ func (st *stream) send(ctx context.Context) *Error {
 			return failure
 		}
 		st.after = e.Seq
-		st.last = e.Kind == journal.Finalized
+		st.last = isLast(e.Kind)
 	}
 	return nil
+}
+
+// isLast reports whether nothing that a Turn does follows an entry of this kind. Entries about calls that other Turns
+// undo may follow.
+func isLast(k journal.Kind) bool {
+	return k == journal.Finalized || k == journal.UndoBegun || k == journal.UndoEnded
 }
 
 // sendOne sends one entry. Entries with an artifact may be large, so only few of them are sent at a time, and each

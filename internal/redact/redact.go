@@ -25,6 +25,9 @@ const (
 	redacted = "[redacted]"
 )
 
+// Marker replaces each removed text.
+const Marker = redacted
+
 // Redactor knows the credentials of one server. It is safe for concurrent use.
 type Redactor struct {
 	forms   []form

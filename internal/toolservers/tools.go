@@ -11,6 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/runtime/compensation"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -262,6 +263,33 @@ func withDeclarations(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
 			t.RetryOnTimeout = d.RetryOnTimeout == v1alpha1.RetryOnTimeoutOnce
 		}
 		t.EndsTurn = d.EndsTurn == v1alpha1.EndsTurnOnSuccess
+		t.Compensation = compensationOf(d.Compensation)
 	}
 	return t
+}
+
+// compensationOf returns a declared compensation in the form of the engine, or nil if there is none.
+func compensationOf(c *v1alpha1.Compensation) *tool.Compensation {
+	if c == nil {
+		return nil
+	}
+	out := &tool.Compensation{Tool: c.Tool}
+	for _, a := range c.Arguments {
+		out.Arguments = append(out.Arguments, tool.CompensationArgument{Name: a.Name, Value: a.Value})
+	}
+	return out
+}
+
+// CheckCompensations returns an *invalid.Error for the first expression of a compensation that cannot be used.
+func CheckCompensations(s *v1alpha1.ToolServer) error {
+	for i := range s.Spec.Tools {
+		c := compensationOf(s.Spec.Tools[i].Compensation)
+		if c == nil {
+			continue
+		}
+		if err := compensation.Check(fmt.Sprintf("spec.tools[%d].compensation", i), c); err != nil {
+			return err
+		}
+	}
+	return nil
 }

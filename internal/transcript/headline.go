@@ -59,6 +59,12 @@ func headline(e journal.Entry) (string, error) {
 		return of(e, warned)
 	case journal.TextRedacted:
 		return of(e, withoutTexts)
+	case journal.UndoPlanned:
+		return of(e, undoes)
+	case journal.UndoBegun:
+		return of(e, undoBegun)
+	case journal.UndoEnded:
+		return of(e, undoEnded)
 	case journal.ToolsExposed, journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided,
 		journal.ToolIntended, journal.ToolFinished:
 		return ofTools(e)
@@ -182,6 +188,26 @@ func withoutTexts(r removed) string {
 		rules = append(rules, fmt.Sprintf("%s (%d)", termsafe.Line(one.Rule, longestName), one.Matches))
 	}
 	return "removed texts by the rules " + strings.Join(rules, ", ")
+}
+
+func undoes(p turn.UndoPlan) string {
+	text := fmt.Sprintf("undoes %s of Turn %s", number(p.Possible(), "call"), termsafe.Line(p.Name, longestName))
+	if left := len(p.Calls) - p.Possible(); left > 0 {
+		text += fmt.Sprintf("; %s cannot be undone or were undone before", number(left, "call"))
+	}
+	return text
+}
+
+func undoBegun(m turn.UndoMark) string {
+	return fmt.Sprintf("Turn %s begins to undo the call %s", termsafe.Line(m.Turn, longestName), termsafe.Line(m.CallID, longestName))
+}
+
+func undoEnded(m turn.UndoMark) string {
+	call, by := termsafe.Line(m.CallID, longestName), termsafe.Line(m.Turn, longestName)
+	if m.Undone {
+		return fmt.Sprintf("Turn %s has undone the call %s", by, call)
+	}
+	return fmt.Sprintf("Turn %s could not undo the call %s; another Turn may try", by, call)
 }
 
 func checked(c loop.AnswerCheck) string {

@@ -133,6 +133,7 @@ var kept = map[journal.Kind]rule{
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
 		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aSwitch, "descendants": aNumber,
+		"undo": fields{"server": aName, "uid": aName, "tool": aName, "problem": aWord, "argument": aWord},
 	},
 	journal.OutputChecked: fields{
 		"step": aNumber, "callID": callID{}, "findings": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aSwitch}},
@@ -142,6 +143,12 @@ var kept = map[journal.Kind]rule{
 	journal.Reflected:      fields{"step": aNumber, "replaced": aSwitch},
 	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},
 	journal.TextRedacted:   fields{"redactions": redactions},
+	journal.UndoPlanned: fields{
+		"turnUID": aName, "namespace": aName, "name": aName, "agent": aName, "calls": calls, "exposure": fields{"tools": offers},
+		"of": each{fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "state": aWord, "tool": aName, "server": aName}},
+	},
+	journal.UndoBegun: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aSwitch},
+	journal.UndoEnded: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aSwitch},
 	journal.Finalized: fields{
 		"stop": aWord, "preparation": report, "provider": aName, "model": aName, "messageCount": aNumber,
 		"counts": fields{

@@ -94,6 +94,8 @@ func body(e journal.Entry) (string, error) {
 		return of(e, func(c loop.Compaction) string { return quoted(c.Summary) })
 	case journal.Reflected:
 		return of(e, replacement)
+	case journal.UndoPlanned:
+		return of(e, planned)
 	case journal.Finalized:
 		return of(e, totals)
 	}
@@ -188,6 +190,22 @@ func findings(c loop.AnswerCheck) string {
 		}
 	}
 	return quoted(strings.Join(lines, "\n"))
+}
+
+// planned returns a line for each call of the other Turn.
+func planned(p turn.UndoPlan) string {
+	var b strings.Builder
+	for i := range p.Calls {
+		c := &p.Calls[i]
+		line := call(c.Name, c.CallID) + ": "
+		if c.State == turn.UndoPossible {
+			line += "by " + termsafe.Line(c.Tool, longestName)
+		} else {
+			line += termsafe.Line(c.Reason, longestReason)
+		}
+		b.WriteString(row("call", line))
+	}
+	return b.String()
 }
 
 // replacement returns the answer that replaced a draft.

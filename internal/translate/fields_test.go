@@ -100,7 +100,7 @@ var elsewhere = map[string]string{
 	"agent.evaluation":       "after the answer",
 	"agent.memory.learning":  "after the answer",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
-	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run",
+	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run", "turn.undo": "the run, which makes no messages",
 	"profile.variables[].description":         "people",
 	"profile.skills[].contentFrom":            "used where there is no content",
 	"agent.contributions[].configMapKeyRef":   "used where there is no text",

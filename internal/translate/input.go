@@ -58,6 +58,9 @@ func Input(
 	if t.Spec.TopK != nil {
 		in.TopK = int(*t.Spec.TopK)
 	}
+	if u := t.Spec.Undo; u != nil {
+		in.Undo = &turn.Undo{TurnUID: u.TurnUID, Calls: u.Calls}
+	}
 	if o := t.Spec.Output; o != nil {
 		in.Output = json.RawMessage(o.Schema.Raw)
 	}

@@ -24,6 +24,8 @@ var outcomes = []struct {
 	{v1alpha1.StopCompleted, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted},
 	{v1alpha1.StopToolEnded, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted},
 	{v1alpha1.StopPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared},
+	{v1alpha1.StopUndone, metav1.ConditionTrue, v1alpha1.TurnReasonUndone},
+	{v1alpha1.StopUndoIncomplete, metav1.ConditionFalse, v1alpha1.TurnReasonUndoIncomplete},
 	{v1alpha1.StopPreparationError, metav1.ConditionFalse, v1alpha1.TurnReasonPreparationFailed},
 	{v1alpha1.StopModelError, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed},
 	{v1alpha1.StopMaxSteps, metav1.ConditionFalse, v1alpha1.TurnReasonStepLimitExceeded},

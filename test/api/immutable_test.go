@@ -55,6 +55,16 @@ spec:
   sessionRef: {name: sess-abc}
 `
 
+// undoingTurn is a Turn that undoes calls of another one.
+const undoingTurn = `
+apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {generateName: immutable-, namespace: default}
+spec:
+  agentRef: {name: support}
+  undo: {turnUID: a}
+`
+
 // bareTurn sets only the required fields.
 const bareTurn = `
 apiVersion: capstan.dev/v1alpha1
@@ -116,13 +126,20 @@ var _ = Describe("a stored Turn", func() {
 	}
 	frozen := func(name string) string { return name + " must not change: create a new Turn instead" }
 
+	It("refuses a change of undo", func(ctx SpecContext) {
+		refusesChange(ctx, undoingTurn, `spec: {undo: {turnUID: b}}`, "spec.undo", frozen("undo"))
+		refusesChange(ctx, undoingTurn, `spec: {undo: {calls: [c]}}`, "spec.undo", frozen("undo"))
+		refusesChange(ctx, undoingTurn, `spec: {undo: null, message: Hello}`, "spec.message", frozen("message"))
+		refusesChange(ctx, bareTurn, `spec: {message: null, undo: {turnUID: a}}`, "spec.message", frozen("message"))
+	})
+
 	It("has no field that these tests leave out", func() {
 		all, err := definitions()
 		Expect(err).NotTo(HaveOccurred())
 		turn := all[slices.IndexFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "Turn" })]
 		known := slices.Collect(maps.Keys(immutableFields))
 		Expect(slices.Collect(maps.Keys(schemaOf(turn).Properties["spec"].Properties))).
-			To(ConsistOf(append(known, "sessionRef", "desiredState", "ttlSecondsAfterFinished")))
+			To(ConsistOf(append(known, "sessionRef", "undo", "desiredState", "ttlSecondsAfterFinished")))
 	})
 
 	for _, name := range slices.Sorted(maps.Keys(immutableFields)) {
@@ -133,7 +150,7 @@ var _ = Describe("a stored Turn", func() {
 		It("refuses a change of "+name, func(ctx SpecContext) {
 			refusesChange(ctx, fullTurn, strings.ReplaceAll(change, "VALUE", toDefault), "spec."+name, frozen(name))
 		})
-		if name == "agentRef" || name == "message" {
+		if name == "agentRef" {
 			It("refuses the removal of "+name, func(ctx SpecContext) {
 				refusesChange(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, "Required value")
 			})
@@ -142,6 +159,9 @@ var _ = Describe("a stored Turn", func() {
 		It("refuses the removal of "+name, func(ctx SpecContext) {
 			refusesChange(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, frozen(name))
 		})
+		if name == "message" {
+			continue // each Turn without undo has one
+		}
 		It("refuses the addition of "+name, func(ctx SpecContext) {
 			refusesChange(ctx, bareTurn, strings.ReplaceAll(change, "VALUE", toOther), "spec."+name, frozen(name))
 		})

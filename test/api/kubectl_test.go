@@ -161,7 +161,7 @@ var _ = Describe("kubectl", Ordered, func() {
 			return err
 		}).WithTimeout(patience).Should(Succeed())
 		Expect(run("explain", "turn.spec")).To(And(
-			ContainSubstring("message\t<string> -required-"),
+			ContainSubstring("agentRef\t<Object> -required-"),
 			ContainSubstring("message is the user's request, 1 to 32768 characters"),
 			ContainSubstring("desiredState\t<string>"),
 			ContainSubstring("enum: Active, Suspended, Cancelled")))

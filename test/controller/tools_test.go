@@ -197,7 +197,7 @@ rules:
 		_, url := harnesstest.Tickets(GinkgoTB())
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
-		s.equip(ctx, url, "add_note close_ticket get_ticket hand_over search_tickets ticket_context",
+		s.equip(ctx, url, "add_note close_ticket get_ticket hand_over remove_note search_tickets ticket_context",
 			declaring(v1alpha1.ToolDeclaration{
 				Name: tickets.ToolContext, Effect: v1alpha1.ToolEffectReadOnly,
 				Role: v1alpha1.ToolRoleContextPack,
@@ -213,7 +213,7 @@ rules:
 			all.WriteString(m.Content)
 		}
 		Expect(all.String()).To(ContainSubstring("Ticket 1061, VPN drops every hour, is open."))
-		Expect(s.offers("VPN")).To(Equal([]string{"add_note close_ticket get_ticket hand_over search_tickets read_artifact"}),
+		Expect(s.offers("VPN")).To(Equal([]string{"add_note close_ticket get_ticket hand_over remove_note search_tickets read_artifact"}),
 			"it is not the model's to call")
 	}, SpecTimeout(patience))
 

@@ -171,14 +171,14 @@ var _ = Describe("examples/tools", func() {
 		h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval)
 		var s v1alpha1.ToolServer
 		Expect(apiClient.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: "tickets"}, &s)).To(Succeed())
-		Expect(s.Status).To(And(HaveField("ServerName", "tickets"), HaveField("ToolCount", BeEquivalentTo(6))))
+		Expect(s.Status).To(And(HaveField("ServerName", "tickets"), HaveField("ToolCount", BeEquivalentTo(7))))
 		effects := map[string]v1alpha1.ToolEffect{}
 		for _, t := range s.Status.Tools {
 			effects[t.Name] = t.Effect
 		}
 		Expect(effects).To(Equal(map[string]v1alpha1.ToolEffect{
 			"search_tickets": "ReadOnly", "get_ticket": "ReadOnly", "ticket_context": "ReadOnly",
-			"add_note": "Idempotent", "hand_over": "Idempotent", "close_ticket": "Destructive",
+			"add_note": "Idempotent", "remove_note": "Destructive", "hand_over": "Idempotent", "close_ticket": "Destructive",
 		}))
 		Eventually(func(g Gomega) {
 			var a v1alpha1.Agent

@@ -40,6 +40,8 @@ type Source struct {
 	Files []string
 	// Turn is NAME or NAMESPACE/NAME of the Turn. It may be empty if the manifests contain one Turn.
 	Turn string
+	// Object is the Turn to use in place of those in the manifests. It is nil for a Turn of the manifests.
+	Object *v1alpha1.Turn
 	// Namespace is the namespace of objects that do not name one.
 	Namespace string
 	// SkillsFile is the path of a file of skills that every Agent may load. If it is empty, there are none.
@@ -93,7 +95,13 @@ func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
 			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--skills-file: %w", err))
 		}
 	}
-	p, err := Find(set, s.Turn, skills)
+	object := s.Object
+	if object == nil {
+		if object, err = set.Turn(s.Turn); err != nil {
+			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
+		}
+	}
+	p, err := ForTurn(set, object, skills)
 	if err != nil {
 		return nil, err
 	}

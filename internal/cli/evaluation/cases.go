@@ -79,6 +79,7 @@ type Tools struct {
 var fixed = map[string]string{
 	"agentRef":                "the file names the Agent",
 	"sessionRef":              "each case is a conversation of its own: use history",
+	"undo":                    "each case asks a model",
 	"execution":               "each case asks a model",
 	"desiredState":            "each case runs to its end",
 	"ttlSecondsAfterFinished": "nothing is kept",
@@ -126,6 +127,9 @@ func parse(text []byte) (*file, []Case, error) {
 		}
 		if slices.ContainsFunc(cases, func(o Case) bool { return o.Name == c.Name }) {
 			return nil, nil, fmt.Errorf("cases[%d]: name: another case has the name %q", i, c.Name)
+		}
+		if _, ok := c.spec["message"]; !ok { // the schema would name undo, too
+			return nil, nil, fmt.Errorf("case %s: message: Required value", c.Name)
 		}
 		cases = append(cases, c)
 	}

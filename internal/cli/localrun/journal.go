@@ -59,7 +59,8 @@ func (s *store) close() error {
 
 // earlierRuns describes the earlier runs of a Turn. It is the zero value if there were none.
 type earlierRuns struct {
-	// first and last are the first and the last entry of the journal.
+	// first and last are the first and the last entry of the journal. Entries about calls that other Turns undo follow
+	// the end of the Turn; they do not count.
 	first, last journal.Entry
 }
 
@@ -69,6 +70,9 @@ func (s *store) earlierRuns(ctx context.Context, uid string) (earlierRuns, error
 	for e, err := range s.Read(ctx, uid, 0) {
 		if err != nil {
 			return earlierRuns{}, fmt.Errorf("failed to read the journal: %w", err)
+		}
+		if e.Kind == journal.UndoBegun || e.Kind == journal.UndoEnded {
+			continue
 		}
 		if p.last = e; e.Seq == 1 {
 			p.first = e

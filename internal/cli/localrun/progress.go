@@ -58,7 +58,12 @@ func (p *progress) tell(e journal.Entry) {
 		e.Payload = content
 	}
 	p.follow(e)
-	if e.Kind == journal.Finalized && p.agent == "" {
+	switch e.Kind { //nolint:exhaustive // because the others are shown
+	case journal.Finalized:
+		if p.agent == "" {
+			return
+		}
+	case journal.UndoBegun, journal.UndoEnded: // the calls themselves are shown
 		return
 	}
 	line, err := transcript.Headline(e)

@@ -68,8 +68,16 @@ const (
 	// TextRedacted means that redaction rules have removed texts from the entries before it. The payload has the number
 	// of matches of each rule.
 	TextRedacted Kind = "text.redacted"
+	// UndoPlanned has the calls by which a Turn undoes calls of another Turn. Their arguments are fixed: no model is
+	// asked.
+	UndoPlanned Kind = "undo.planned"
+	// UndoBegun is an entry in the journal of a Turn that has ended: another Turn is about to undo a call of it.
+	// Without a later UndoEnded, the outcome is unknown. No third Turn undoes the call.
+	UndoBegun Kind = "undo.begun"
+	// UndoEnded is the outcome after UndoBegun. If the call was not undone, another Turn may undo it.
+	UndoEnded Kind = "undo.ended"
 	// Finalized means that the Turn has ended. The payload is the result of the Turn. If the answer is stored as an
-	// artifact of this entry, the payload does not contain it.
+	// artifact of this entry, the payload does not contain it. Only UndoBegun and UndoEnded may follow.
 	Finalized Kind = "finalized"
 	// SessionTurn is the addition of one Turn to a conversation. It is the only kind in the journal of a Session.
 	SessionTurn Kind = "session.turn"

@@ -140,6 +140,9 @@ func sizeOf(records []journal.Record) int64 {
 		switch p := r.Payload.(type) {
 		case CallResult:
 			bytes += len(p.Content) + len(p.Text)
+			if p.Undo != nil {
+				bytes += len(p.Undo.Arguments)
+			}
 		case Intent:
 			bytes += len(p.Arguments)
 		case Repair:

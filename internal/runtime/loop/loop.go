@@ -185,6 +185,8 @@ const (
 	PolicyViolated Reason = "PolicyViolated"
 	// OverBudget means that the next request would exceed the budget, or that earlier requests have exceeded it.
 	OverBudget Reason = "OverBudget"
+	// CallsMade means that the fixed calls of the Turn have ended, in whatever way.
+	CallsMade Reason = "CallsMade"
 )
 
 // End says how a loop ended.

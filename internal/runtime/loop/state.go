@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/citation"
+	"github.com/capstan-dev/capstan/internal/runtime/compensation"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -157,6 +158,9 @@ type CallResult struct {
 	Descendants *int `json:"descendants,omitempty"`
 	// Stack is the stack trace of the adapter if it panicked.
 	Stack string `json:"stack,omitempty"`
+	// Undo is the call that undoes this one. It is nil if the tool had no compensation, and for a call that did not
+	// succeed.
+	Undo *compensation.Undo `json:"undo,omitempty"`
 }
 
 // State is the state of the loop, folded from the entries of a Turn's journal. Everything in it has happened and is
@@ -250,6 +254,8 @@ func (s *State) Apply(e journal.Entry) error {
 		return appendEntry(&s.Checks, e)
 	case journal.RunParked:
 		return s.applyParked(e)
+	case journal.UndoPlanned:
+		return s.applyFixed(e)
 	case journal.ContextWarned:
 		s.Warning = &Warning{}
 		return json.Unmarshal(e.Payload, s.Warning)

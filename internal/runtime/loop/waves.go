@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/compensation"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
@@ -161,6 +162,9 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 		return followUp{}, run.Record(e.failed(Unknown, tool.OutcomeUnknown,
 			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))
 	case d.err == nil:
+		whole := d.result.Content
+		d.result.Content, e.redact = run.redacted(whole), nil // once, because matches are counted
+		e.Undo = compensation.Fill(ctx, d.tool, d.intent.Arguments, whole, d.result.Content)
 		return followUp{}, run.Record(e.succeeded(d.result))
 	case !over && run.shouldRetry(ctx, d):
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true

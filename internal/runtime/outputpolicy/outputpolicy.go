@@ -8,25 +8,14 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/google/cel-go/cel"
-	"github.com/google/cel-go/common"
 
-	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/expression"
 )
 
-const (
-	// MaxExpression is the maximum length of an expression, in characters.
-	MaxExpression = 2048
-	// maxDepth is the maximum depth of an expression, and maxNesting that of its macros over lists.
-	maxDepth, maxNesting = 64, 3
-	// maxCost bounds the evaluation of one expression, in units of CEL: a step is about one unit, and so are ten
-	// characters that are read. An evaluation at this bound takes less than a second.
-	maxCost = 1_000_000
-	// maxTime bounds the evaluation of an expression that compares large values, whose cost CEL does not count.
-	maxTime = 2 * time.Second
-)
+// MaxExpression is the maximum length of an expression, in characters.
+const MaxExpression = expression.MaxLength
 
 // Action says what follows if an answer violates a policy.
 type Action string
@@ -96,71 +85,26 @@ func Check(field string, policies []Policy) error {
 			continue
 		}
 		if _, err := compile(p.Expression); err != nil {
-			return located(fmt.Sprintf("%s[%d].expression", field, i), err)
+			return expression.Located(fmt.Sprintf("%s[%d].expression", field, i), err)
 		}
 	}
 	return nil
 }
 
-// expressionError is the fault of an expression, with its place in the text.
-type expressionError struct {
-	at     common.Location
-	reason string
-}
-
-// Error returns the reason.
-func (e *expressionError) Error() string { return e.reason }
-
-// located returns an error about an expression as one about a field.
-func located(field string, err error) error {
-	wrong, ok := errors.AsType[*expressionError](err)
-	if !ok {
-		return invalid.Field(field, "%s", err)
-	}
-	out := invalid.Field(field, "%s", wrong.reason)
-	if wrong.at != nil && wrong.at.Line() > 0 {
-		out.Line, out.Column = wrong.at.Line(), max(wrong.at.Column(), 0)+1
-	}
-	return out
-}
-
 var environment = sync.OnceValues(newEnv)
 
-// program is a compiled expression.
-type program struct{ cel.Program }
-
-// compile compiles an expression. Its error is an *expressionError if the expression is wrong.
-func compile(expression string) (*program, error) {
+// compile compiles an expression. Its error is an *expression.Error if the expression is wrong.
+func compile(source string) (*expression.Program, error) {
 	env, err := environment()
 	if err != nil {
 		return nil, err
 	}
-	checked, issues := env.Compile(expression)
-	if err := firstIssue(issues); err != nil {
-		return nil, err
-	}
-	if kind := checked.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
-		return nil, &expressionError{common.NewLocation(1, 0), fmt.Sprintf("must be true or false, and not of the type %s", kind)}
-	}
-	if err := checkPatterns(checked); err != nil {
-		return nil, err
-	}
-	made, err := env.Program(checked, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(1), cel.CostTracking(searchCosts{}))
-	if err != nil {
-		return nil, fmt.Errorf("failed to plan the expression: %w", err)
-	}
-	return &program{made}, nil
-}
-
-// firstIssue returns the first fault that the compiler has found.
-func firstIssue(issues *cel.Issues) error {
-	if issues == nil || issues.Err() == nil {
-		return nil
-	}
-	for _, e := range issues.Errors() {
-		return &expressionError{e.Location, e.Message}
-	}
-	return issues.Err()
+	return expression.Compile(env, source, func(kind *cel.Type) string {
+		if kind.IsExactType(cel.BoolType) || kind.IsExactType(cel.DynType) {
+			return ""
+		}
+		return fmt.Sprintf("must be true or false, and not of the type %s", kind)
+	})
 }
 
 // Holds reports whether an answer keeps to the policy, which must have an expression. why says why it does not: the
@@ -170,14 +114,12 @@ func (p *Policy) Holds(ctx context.Context, o *Output) (holds bool, why string) 
 	if err != nil {
 		return false, "the expression cannot be compiled"
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxTime)
-	defer cancel()
-	value, details, err := compiled.ContextEval(ctx, map[string]any{"output": o})
+	value, err := compiled.Eval(ctx, map[string]any{"output": o})
 	switch {
-	case ctx.Err() != nil:
-		return false, fmt.Sprintf("the evaluation of the expression took more than %s", maxTime)
-	case errors.Is(err, errSearch), err != nil && details != nil && details.ActualCost() != nil && *details.ActualCost() > maxCost:
-		return false, "the evaluation of the expression costs too much for this answer"
+	case errors.Is(err, expression.ErrTime):
+		return false, err.Error()
+	case errors.Is(err, expression.ErrCost):
+		return false, err.Error() + " for this answer"
 	case err != nil:
 		return false, "the expression cannot be evaluated for this answer: a part of output.data is missing, or has another type"
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/cel-go/common/types"
 
 	"github.com/capstan-dev/capstan/internal/runtime/citation"
+	"github.com/capstan-dev/capstan/internal/runtime/expression"
 )
 
 // Output is what an expression can see of an answer.
@@ -149,23 +150,14 @@ func sortedNames(of map[string]field) []string {
 	return names
 }
 
-// newEnv returns the environment of expressions: the standard functions of CEL and the variable output. It has no
-// function that reads a file, the network or the time.
+// newEnv returns the environment of expressions, with the variable output.
 func newEnv() (*cel.Env, error) {
 	registry, err := types.NewRegistry()
 	if err != nil {
 		return nil, fmt.Errorf("failed to make the types of expressions: %w", err)
 	}
-	env, err := cel.NewCustomEnv(
-		withoutMatches(), boundedMatches(),
+	return expression.NewEnv(
 		cel.CustomTypeAdapter(registry), cel.CustomTypeProvider(provider{registry}),
 		cel.Variable("output", cel.ObjectType(typeOutput)),
-		cel.CrossTypeNumericComparisons(true), cel.HomogeneousAggregateLiterals(),
-		cel.ParserExpressionSizeLimit(MaxExpression), cel.ParserRecursionLimit(maxDepth),
-		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(maxNesting)),
 	)
-	if err != nil {
-		return nil, fmt.Errorf("failed to make the environment of expressions: %w", err)
-	}
-	return env, nil
 }

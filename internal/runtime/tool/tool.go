@@ -85,6 +85,8 @@ type Tool struct {
 	MaxCalls int `json:"maxCalls,omitempty"`
 	// RequiresApproval means that each call requires approval.
 	RequiresApproval bool `json:"requiresApproval,omitempty"`
+	// Compensation says how a call of the tool is undone. It is nil if calls cannot be undone.
+	Compensation *Compensation `json:"compensation,omitempty"`
 	// Source identifies the origin of the tool.
 	Source Source `json:"source,omitzero"`
 	// Trusted is true for a tool of Capstan's own whose results people have written for the model, such as skills.
@@ -92,6 +94,21 @@ type Tool struct {
 	Trusted bool `json:"trusted,omitempty"`
 	// Caller makes the calls.
 	Caller Caller `json:"-"`
+}
+
+// Compensation is the call that undoes a call of a tool.
+type Compensation struct {
+	// Tool is the name of a tool of the same server, as the server knows it.
+	Tool string `json:"tool"`
+	// Arguments are the arguments of that call.
+	Arguments []CompensationArgument `json:"arguments,omitempty"`
+}
+
+// CompensationArgument is one argument of a compensation.
+type CompensationArgument struct {
+	Name string `json:"name"`
+	// Value is a CEL expression over the arguments and the result of the call to undo.
+	Value string `json:"value"`
 }
 
 // JSONSchema returns the schema of the arguments.

@@ -53,6 +53,8 @@ func (t *tally) count(e journal.Entry, s *loop.State) {
 		}
 	case journal.ModelReplied:
 		t.replied(s)
+	case journal.UndoPlanned:
+		t.planned(s)
 	case journal.ToolRepaired:
 		t.repairedCall(newest(s.Repairs))
 	case journal.ToolIntended:
@@ -84,6 +86,16 @@ func (t *tally) replied(s *loop.State) {
 	t.counts.Steps++
 	for _, c := range step.Reply.ToolCalls {
 		t.listCall(step.Step, c.ID, c.Name)
+	}
+}
+
+// planned lists the calls that a Turn makes without a model. They are no reply, so they do not count as a step.
+func (t *tally) planned(s *loop.State) {
+	t.steps = len(s.Steps)
+	for _, step := range s.Steps {
+		for _, c := range step.Reply.ToolCalls {
+			t.listCall(step.Step, c.ID, c.Name)
+		}
 	}
 }
 

@@ -85,5 +85,8 @@ func (r *run) withCaller(t tool.Tool) tool.Tool {
 			}
 		})
 	}
+	if r.replayed.undo != nil {
+		t.Caller = &undoCaller{run: r, inner: t.Caller}
+	}
 	return t
 }

@@ -23,7 +23,11 @@ func (r *run) beforeLoop(ctx context.Context) (*loop.Input, *Result, error) {
 	if result, err := r.withoutLoop(ctx); result != nil || err != nil {
 		return nil, result, err
 	}
-	if err := r.ensureTools(ctx); err != nil {
+	tools := r.ensureTools
+	if r.in.Undo != nil {
+		tools = r.planUndo
+	}
+	if err := tools(ctx); err != nil {
 		result, err := r.stopped(err)
 		return nil, result, err
 	}
@@ -76,6 +80,8 @@ func (r *run) prepareOnly(ctx context.Context) (*Result, error) {
 func (r *run) resultOf(end *loop.End) (*Result, error) {
 	last := r.replayed.loop.LastStep()
 	switch {
+	case end.Reason == loop.CallsMade:
+		return r.finalizeUndo()
 	case end.Reason == loop.ToolEnded:
 		return r.finalize(StopToolEnded, end.Message)
 	case end.Reason == loop.ModelRefused:

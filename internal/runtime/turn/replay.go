@@ -30,6 +30,9 @@ type replayed struct {
 	loop      loop.State
 	tally     tally
 	artifacts artifacts
+	// undo is the plan of a Turn that undoes calls of another Turn. It is nil for any other Turn, and before the plan
+	// is made.
+	undo *UndoPlan
 	// result is the result of the Turn, or nil while the Turn has not ended.
 	result *Result
 	// redactions are the matches of redaction rules, by the rule. It is nil if there are none.
@@ -73,8 +76,17 @@ func (p *replayed) apply(e journal.Entry) error {
 		return nil
 	case journal.TextRedacted:
 		return p.applyRedactions(e)
+	case journal.UndoBegun, journal.UndoEnded: // they follow the end of the Turn
+		return nil
 	case journal.Finalized:
 		return read(e, &p.result)
+	case journal.UndoPlanned:
+		var planned undoPlanned
+		if err := json.Unmarshal(e.Payload, &planned); err != nil {
+			return err
+		}
+		p.undo, p.exposure = &planned.UndoPlan, &planned.Exposure
+		p.shares.shareTools(p.exposure)
 	}
 	if err := p.loop.Apply(e); err != nil {
 		return err

@@ -29,6 +29,11 @@ const (
 	StopToolEnded Stop = "ToolEnded"
 	// StopPrepared means that the prompt was prepared and that the Turn asked for no more.
 	StopPrepared Stop = "Prepared"
+	// StopUndone means that no call of the other Turn is left that may have changed something.
+	StopUndone Stop = "Undone"
+	// StopUndoIncomplete means that calls of the other Turn are left that may have changed something. The result has
+	// the reasons.
+	StopUndoIncomplete Stop = "UndoIncomplete"
 	// StopMaxSteps means that the Turn has used all its steps. Its answer is the best one from the known facts.
 	StopMaxSteps Stop = "MaxSteps"
 	// StopBudget means that the next request would have exceeded the budget.
@@ -272,6 +277,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		result.Text = f.Text
 	}
 	r.withhold(result)
+	r.reportUndo(result)
 	if r.in.AppendCitations && stop.answered() && r.output == nil {
 		result.appendSources(sources)
 	}

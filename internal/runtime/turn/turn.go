@@ -99,6 +99,10 @@ type Input struct {
 	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must
 	// return at once. If Progress is nil, progress is not reported.
 	Progress func(Progress)
+	// Warned is called once the journal has the warning that the conversation has come close to the context window of
+	// its model. It is called at most once in the life of a Turn, and must return at once. If Warned is nil, nothing
+	// happens.
+	Warned func(loop.Warning)
 	// Opened is called after the journal was read and before the run does anything else. entries is the number of
 	// entries in the journal, and ended reports whether the Turn has ended. An error ends the run. If Opened is
 	// nil, any journal is accepted.
@@ -124,6 +128,8 @@ type Input struct {
 	BeforeEffect func(ctx context.Context) error
 	// Session is the Session of the Turn, or nil if the Turn has none.
 	Session *Session
+	// Undo is set for a Turn that undoes calls of another Turn. It is nil for any other Turn.
+	Undo *Undo
 	// PrepareOnly stops the run when the messages are ready.
 	PrepareOnly bool
 	// ShowCitations lists the sources of facts in the result.
@@ -251,7 +257,11 @@ func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error)
 		defer stop()
 		input, result, err := r.beforeLoop(work)
 		if input != nil {
-			end, failure := loop.Run(work, input)
+			proceed := loop.Run
+			if in.Undo != nil {
+				proceed = loop.RunFixed
+			}
+			end, failure := proceed(work, input)
 			result, err = r.afterLoop(end, failure)
 		}
 		if err == nil {
@@ -498,6 +508,9 @@ func (r *run) record(records ...journal.Record) error {
 		r.wrote = r.wrote || e.Kind != journal.ToolIntended
 		if isProgress(e) {
 			r.reportProgress()
+		}
+		if w, ok := e.Payload.(loop.Warning); ok && r.in.Warned != nil {
+			r.in.Warned(w)
 		}
 	}
 	return nil

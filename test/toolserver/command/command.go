@@ -23,8 +23,8 @@ func New() *cobra.Command {
 		Use:   "toolserver",
 		Short: "Serve the tickets of a small helpdesk as tools, over MCP",
 		Long: "toolserver serves the tickets of a small helpdesk as tools, over the Model Context Protocol (streamable HTTP) at\n" +
-			"/mcp: search_tickets, get_ticket, close_ticket, add_note, hand_over and ticket_context. GET /tickets shows all\n" +
-			"tickets. They are in memory, and a restart resets them. No endpoint requires a key: listen\n" +
+			"/mcp: search_tickets, get_ticket, close_ticket, add_note, remove_note, hand_over and ticket_context. GET /tickets\n" +
+			"shows all tickets. They are in memory, and a restart resets them. No endpoint requires a key: listen\n" +
 			"on a loopback address.",
 		Example:       "  toolserver --listen 127.0.0.1:8090\n\n  curl -s http://127.0.0.1:8090/tickets",
 		Args:          cobra.NoArgs,

@@ -161,6 +161,14 @@ func (d *Desk) AddNote(id, note string) (string, error) {
 	})
 }
 
+// RemoveNote removes a note of a ticket, if the ticket has it.
+func (d *Desk) RemoveNote(id, note string) (string, error) {
+	return d.once("", id, func(t *Ticket) (string, error) {
+		t.Notes = slices.DeleteFunc(slices.Clone(t.Notes), func(other string) bool { return other == note })
+		return fmt.Sprintf("Ticket %s does not have the note.", id), nil
+	})
+}
+
 // HandOver hands a ticket over to a team.
 func (d *Desk) HandOver(id, team string) (string, error) {
 	return d.once("", id, func(t *Ticket) (string, error) {

@@ -15,12 +15,13 @@ const IdempotencyKey = "capstan.dev/idempotencyKey"
 
 // The names of the tools.
 const (
-	ToolSearch   = "search_tickets"
-	ToolGet      = "get_ticket"
-	ToolClose    = "close_ticket"
-	ToolNote     = "add_note"
-	ToolHandOver = "hand_over"
-	ToolContext  = "ticket_context"
+	ToolSearch     = "search_tickets"
+	ToolGet        = "get_ticket"
+	ToolClose      = "close_ticket"
+	ToolNote       = "add_note"
+	ToolRemoveNote = "remove_note"
+	ToolHandOver   = "hand_over"
+	ToolContext    = "ticket_context"
 )
 
 // arguments holds the arguments of all tools. Each tool has its own schema for the ones that it accepts.
@@ -62,6 +63,9 @@ func addTools(s *mcp.Server, d *Desk) {
 	add(s, ToolNote, "Adds a note to a ticket. A note that it has already is not added again.", repeatable,
 		idSchema+`, "note": {"type": "string", "minLength": 1, "maxLength": 1000}`, `"id", "note"`,
 		func(a arguments, _ string) (string, error) { return d.AddNote(a.ID, a.Note) })
+	add(s, ToolRemoveNote, "Removes a note from a ticket. It does nothing if the ticket does not have the note.", repeatable,
+		idSchema+`, "note": {"type": "string", "minLength": 1, "maxLength": 1000}`, `"id", "note"`,
+		func(a arguments, _ string) (string, error) { return d.RemoveNote(a.ID, a.Note) })
 	add(s, ToolHandOver, "Hands a ticket over to another team, which then answers.", repeatable,
 		idSchema+`, "team": {"type": "string", "enum": ["network", "facilities", "purchasing"]}`, `"id", "team"`,
 		func(a arguments, _ string) (string, error) { return d.HandOver(a.ID, a.Team) })

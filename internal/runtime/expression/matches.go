@@ -1,4 +1,4 @@
-package outputpolicy
+package expression
 
 import (
 	"errors"
@@ -82,7 +82,7 @@ func checkPatterns(checked *cel.Ast) error {
 	native := checked.NativeRep()
 	fail := func(e ast.Expr, format string, args ...any) {
 		if wrong == nil {
-			wrong = &expressionError{native.SourceInfo().GetStartLocation(e.ID()), fmt.Sprintf(format, args...)}
+			wrong = &Error{native.SourceInfo().GetStartLocation(e.ID()), fmt.Sprintf(format, args...)}
 		}
 	}
 	ast.PostOrderVisit(native.Expr(), ast.NewExprVisitor(func(e ast.Expr) {

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/localrun"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/cli/undo"
+)
+
+const undoHelp = `undo undoes the tool calls of a Turn that has ended: it runs the compensations that the ToolServer declared
+for the called tools. It shows what it will do, asks for confirmation, and creates a Turn that makes the
+calls, in the reverse order of the calls to undo. No model is asked. A call is undone at most once.
+
+Each compensation requires approval, by the rules of the Agent, whether or not the Agent requires it for
+this tool. The first compensation that does not succeed ends the Turn: the calls before it stay as they
+are. Run undo again to continue, or select calls with --call.
+
+In a cluster, undo requires create and get on turns, and the rights of capstan logs. It waits for the end
+of the new Turn, for at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this
+machine, with the manifests of -f. It then asks about each call, or --approve decides.
+
+Exit codes:
+  0    all calls that may have changed something are undone, or there are none
+  1    at least one call is not undone; the output has the reason for each
+  2    the flags are wrong, or manifests or the kubeconfig cannot be read
+  3    a compensation requires approval
+  130  interrupted`
+
+func newUndo(env terminal.Environment) *cobra.Command {
+	o := &undo.Options{
+		Source: journals.Source{Env: env}, Output: output.Text,
+		Local: &localrun.Options{Source: &bundle.Source{Env: env}, Approve: localrun.ApproveAsk, Output: output.Text},
+	}
+	cmd := &cobra.Command{
+		Use: "undo TURN", Short: "Undo the tool calls of a Turn", Long: undoHelp, Args: oneTurn,
+		Example: `  # show what can be undone, without doing it
+  capstan undo open-tickets -n helpdesk --dry-run
+
+  # undo all calls
+  capstan undo open-tickets -n helpdesk
+
+  # undo one call, without confirmation
+  capstan undo open-tickets -n helpdesk --call call_2 --yes
+
+  # undo a Turn of capstan run
+  capstan undo open-tickets --data-dir data -f examples/compensation`,
+		RunE: func(cmd *cobra.Command, args []string) error { return o.Run(cmd.Context(), args[0]) },
+	}
+	f := cmd.Flags()
+	addTurnFlags(cmd, &o.Source)
+	f.StringArrayVar(&o.Calls, "call", nil, "`ID` of a call to undo; may be repeated; default: all calls")
+	f.BoolVar(&o.DryRun, "dry-run", false, "show what can be undone, and do nothing")
+	f.BoolVarP(&o.Yes, "yes", "y", false, "do not ask for confirmation")
+	f.IntVar(&o.WaitSeconds, "wait-seconds", 600, "time to wait for the end of the new Turn, in seconds; 0: do not wait")
+	f.VarP(formatValue{&o.Output}, "output", "o", "output format")
+	f.StringArrayVarP(&o.Local.Files, "filename", "f", nil,
+		"with --data-dir: file or directory of manifests, or - for standard input; may be repeated")
+	f.StringArrayVar(&o.Local.EnvSecrets, "env-secret", nil,
+		"with --data-dir: set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")
+	f.Var(approvalValue{&o.Local.Approve}, "approve", "with --data-dir: decision about the compensations")
+	for flag, complete := range map[string]cobra.CompletionFunc{
+		"call": cobra.NoFileCompletions, "wait-seconds": cobra.NoFileCompletions, "env-secret": cobra.NoFileCompletions,
+		"output":  cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp),
+		"approve": cobra.FixedCompletions(approvalModes, cobra.ShellCompDirectiveNoFileComp),
+	} {
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, complete))
+	}
+	return cmd
+}

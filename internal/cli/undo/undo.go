@@ -1,0 +1,184 @@
+// Package undo undoes the tool calls of a Turn, in a cluster or with the journal of a folder.
+package undo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/localrun"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+	"github.com/capstan-dev/capstan/internal/transcript"
+)
+
+// longestReason is the maximum number of characters shown of a reason.
+const longestReason = 1024
+
+// Options holds the flags of capstan undo.
+type Options struct {
+	journals.Source
+	// Local has the flags for a journal of --data-dir: the manifests, and who approves.
+	Local *localrun.Options
+	// Calls are the IDs of the calls to undo. If it is empty, all calls are undone.
+	Calls []string
+	// DryRun only shows what can be undone.
+	DryRun bool
+	// Yes undoes without confirmation.
+	Yes bool
+	// WaitSeconds is the time to wait for the end of the new Turn, in seconds. 0 means not to wait.
+	WaitSeconds int
+	// Output is text, json or yaml.
+	Output output.Format
+}
+
+// Run undoes the calls of a Turn, given as NAME or NAMESPACE/NAME.
+func (o *Options) Run(ctx context.Context, name string) error {
+	plan, err := o.plan(ctx, name)
+	if err != nil {
+		return err
+	}
+	if o.DryRun {
+		return o.print(plan)
+	}
+	o.Env.Tell("%s", strings.TrimSuffix(describe(plan), "\n"))
+	if plan.Possible() == 0 {
+		if len(plan.Calls) == 0 || !left(plan) {
+			return nil
+		}
+		return exit.WithCode(exit.Failed, fmt.Errorf("no call of Turn %s/%s can be undone", plan.Namespace, plan.Name))
+	}
+	if err := o.confirm(ctx, plan); err != nil {
+		return err
+	}
+	t := o.newTurn(plan)
+	if o.DataDir == "" {
+		return o.inCluster(ctx, t)
+	}
+	o.Local.Object, o.Local.DataDir, o.Local.Output, o.Local.Env = t, o.DataDir, o.Output, o.Env
+	return o.Local.Run(ctx, nil)
+}
+
+// plan reads the journal and selects the calls.
+func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error) {
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	plan, err := o.UndoPlan(watched, name)
+	if err != nil {
+		return nil, exit.InterruptedOr(watched, err)
+	}
+	if !plan.Ended {
+		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
+			"the Turn %s/%s has not ended: wait for its end, or run capstan cancel first", plan.Namespace, plan.Name))
+	}
+	if err := plan.Select(o.Calls); err != nil {
+		return nil, exit.WithCode(exit.Failed, fmt.Errorf("--call: %w", err))
+	}
+	return plan, nil
+}
+
+// left reports whether a call is left that may have changed something.
+func left(p *turn.UndoPlan) bool {
+	for i := range p.Calls {
+		if p.Calls[i].State != turn.UndoDone {
+			return true
+		}
+	}
+	return false
+}
+
+// print writes the plan to standard output.
+func (o *Options) print(p *turn.UndoPlan) error {
+	if o.Output == output.Text {
+		return o.Env.Print(o.Env.ForScreen(describe(p)))
+	}
+	text, err := output.Encode(p, o.Output)
+	if err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	return o.Env.Print(text)
+}
+
+// describe returns the plan for people. It is safe for a terminal.
+func describe(p *turn.UndoPlan) string {
+	line := func(text string) string { return termsafe.Line(text, output.LongestID) }
+	if len(p.Calls) == 0 {
+		return fmt.Sprintf("Turn %s/%s has no call that changed something.\n", line(p.Namespace), line(p.Name))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Calls of Turn %s/%s, the newest first:\n", line(p.Namespace), line(p.Name))
+	for i := range p.Calls {
+		c := &p.Calls[i]
+		fmt.Fprintf(&b, "  %s (call %s)\n", line(c.Name), line(c.CallID))
+		switch c.State {
+		case turn.UndoPossible:
+			fmt.Fprintf(&b, "    undo with %s of ToolServer %s\n", line(c.Tool), line(c.Server))
+			b.WriteString(transcript.Arguments(c.Arguments))
+		case turn.UndoDone, turn.UndoImpossible:
+			word := "cannot be undone"
+			if c.State == turn.UndoDone {
+				word = "not undone again"
+			}
+			fmt.Fprintf(&b, "    %s: %s\n", word, termsafe.Line(c.Reason, longestReason))
+		}
+	}
+	return b.String()
+}
+
+// confirm asks for confirmation, unless --yes is set or the run asks about each call.
+func (o *Options) confirm(ctx context.Context, p *turn.UndoPlan) error {
+	if o.Yes || o.DataDir != "" && o.Local.Approve == localrun.ApproveAsk { // then each call requires a reply
+		return nil
+	}
+	if !o.Env.CanAsk() {
+		return exit.WithCode(exit.Usage, errors.New("there is no terminal at which to ask: set --yes to undo, or --dry-run"))
+	}
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	yes, err := terminal.NewAsker(o.Env).Yes(watched, fmt.Sprintf("undo %d of these calls?", p.Possible()))
+	switch {
+	case err != nil:
+		o.Env.Tell("")
+		return exit.InterruptedOr(watched, exit.WithCode(exit.Failed, fmt.Errorf("nothing was undone: %w", err)))
+	case !yes:
+		return exit.WithCode(exit.Failed, errors.New("nothing was undone"))
+	}
+	return nil
+}
+
+const (
+	// suffix is part of the names of Turns that undo others.
+	suffix = "-undo-"
+	// suffixChars is the number of random characters in such a name.
+	suffixChars = 5
+	// longestBase is the number of characters of the other Turn's name in such a name.
+	longestBase = 200
+)
+
+// newTurn returns the Turn that undoes the calls.
+func (o *Options) newTurn(p *turn.UndoPlan) *v1alpha1.Turn {
+	base := strings.TrimRight(p.Name[:min(len(p.Name), longestBase)], "-.")
+	t := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: base + suffix + rand.String(suffixChars)},
+		Spec: v1alpha1.TurnSpec{
+			AgentRef: v1alpha1.ParseSharedReference(p.Agent), DesiredState: v1alpha1.DesiredStateActive,
+			Execution: v1alpha1.ExecutionRun, Citations: v1alpha1.CitationsShow, OnJournalLoss: v1alpha1.JournalLossInterrupt,
+			Undo: &v1alpha1.TurnUndo{TurnUID: p.TurnUID, Calls: o.Calls},
+		},
+	}
+	t.APIVersion, t.Kind = v1alpha1.GroupVersion.String(), "Turn"
+	t.Status.ObservedGeneration = -1
+	return t
+}

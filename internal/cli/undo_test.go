@@ -1,0 +1,123 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
+)
+
+const (
+	// noting is a model that adds a note to two tickets, and closes one.
+	noting = `rules:
+- when: {toolMessages: 0, hasTools: true}
+  reply:
+    toolCalls:
+    - {id: call_1, name: add_note, arguments: '{"id": "1042", "note": "On Monday."}'}
+    - {id: call_2, name: close_ticket, arguments: '{"id": "1042", "resolution": "Done."}'}
+    - {id: call_3, name: add_note, arguments: '{"id": "1061", "note": "On Monday."}'}
+- {reply: {text: 'Done.'}}
+`
+	// compensated declares how a note is undone.
+	compensated = `apiVersion: capstan.dev/v1alpha1
+kind: ToolServer
+metadata: {name: tickets}
+spec:
+  type: MCP
+  mcp: {url: TOOLSURL}
+  tools:
+  - name: add_note
+    effect: Idempotent
+    compensation:
+      tool: remove_note
+      arguments: [{name: id, value: arguments.id}, {name: note, value: arguments.note}]
+`
+)
+
+// TestUndoWithoutACluster undoes the calls of a run: it shows them, does nothing in a dry run, requires approval, and
+// undoes each call once.
+func TestUndoWithoutACluster(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, noting)
+	desk, err := tickets.NewDesk(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(tickets.Handler(desk, nil))
+	t.Cleanup(web.Close)
+	f := withTools(t, "", "    allow: [add_note, close_ticket]\n")
+	f["tools.yaml"] = strings.ReplaceAll(compensated, "TOOLSURL", web.URL+"/mcp")
+	dir, data := f.written(t, url), t.TempDir()
+	noted := func(id string) bool {
+		ticket, err := desk.Get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Contains(ticket.Notes, "On Monday.")
+	}
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	if !noted("1042") || !noted("1061") {
+		t.Fatal("want both notes after the run")
+	}
+
+	shown := capstan(t, "undo", "first", "--data-dir", data, "--dry-run").mustEnd(t, exit.OK)
+	const want = `Calls of Turn default/first, the newest first:
+  add_note (call call_3)
+    undo with remove_note of ToolServer tickets
+| {
+|   "id": "1061",
+|   "note": "On Monday."
+| }
+  close_ticket (call call_2)
+    cannot be undone: the ToolServer declared no compensation for the tool when the call was made
+  add_note (call call_1)
+    undo with remove_note of ToolServer tickets
+| {
+|   "id": "1042",
+|   "note": "On Monday."
+| }
+`
+	if shown.out != want {
+		t.Errorf("want\n%s\nhave\n%s", want, shown.out)
+	}
+	var plan struct{ Of []struct{ State string } }
+	asJSON := capstan(t, "undo", "first", "--data-dir", data, "--dry-run", "-o", "json").mustEnd(t, exit.OK)
+	if err := json.Unmarshal([]byte(asJSON.out), &plan); err != nil || len(plan.Of) != 3 || plan.Of[1].State != "Impossible" {
+		t.Errorf("want the plan as JSON, have %v and %s", err, asJSON.out)
+	}
+	mustSay(t, capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--approve", "all").mustEnd(t, exit.Usage).err, "set --yes to undo")
+	mustSay(t, capstan(t, "undo", "first", "--data-dir", data, "--call", "call_9", "--dry-run").mustEnd(t, exit.Failed).err,
+		`has no call "call_9" that may have changed something`)
+	waits := capstan(t, "undo", "first", "--data-dir", data, "-f", dir).mustEnd(t, exit.Parked)
+	mustSay(t, waits.err, "approval is required for remove_note (call_3), remove_note (call_1)")
+	if !noted("1042") || !noted("1061") {
+		t.Fatal("want both notes before the approval")
+	}
+
+	one := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--yes", "--approve", "all", "--call", "call_3",
+		"-o", "json").mustEnd(t, exit.OK)
+	turn := turnOf(t, one.out)
+	if turn.Status.StopReason != v1alpha1.StopUndone || noted("1061") || !noted("1042") {
+		t.Errorf("want the note of call_3 undone, have %s: %+v", turn.Status.StopReason, turn.Status.Result)
+	}
+	all := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "undo", "first",
+		"--data-dir", data, "-f", dir).mustEnd(t, exit.Failed)
+	mustSay(t, all.err, "approve? [y/N]",
+		`UndoIncomplete: 1 of 3 calls of the turn "first" are not undone`)
+	mustSay(t, all.out, "add_note (call call_3): the Turn \"first-undo-", "has undone the call\n",
+		"add_note (call call_1): undone by remove_note\n",
+		"close_ticket (call call_2): not undone: the ToolServer declared no compensation")
+	if noted("1042") {
+		t.Error("want both notes undone")
+	}
+
+	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
+	mustSay(t, logs.out, "begins to undo the call call_3", "has undone the call call_1")
+	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	mustSay(t, again.err, "does not run again")
+}

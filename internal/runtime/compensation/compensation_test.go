@@ -1,0 +1,160 @@
+package compensation_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/compensation"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func toolWith(arguments ...string) *tool.Tool {
+	c := &tool.Compensation{Tool: "close"}
+	for i := 0; i < len(arguments); i += 2 {
+		c.Arguments = append(c.Arguments, tool.CompensationArgument{Name: arguments[i], Value: arguments[i+1]})
+	}
+	return &tool.Tool{Source: tool.Source{Server: "tickets", UID: "u1"}, Compensation: c}
+}
+
+// TestFill checks the arguments of a compensation, or the reason for which there are none.
+func TestFill(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason            string
+		tool              *tool.Tool
+		arguments, result string
+		clean             string // the result without redacted texts; the result itself if it is empty
+		want              string
+		problem           compensation.Problem
+		argument          string
+	}{
+		"a field of the result": {
+			reason: "the result is JSON", tool: toolWith("id", "result.id", "note", "'undone'"), result: `{"id":"T-7"}`,
+			want: `{"id":"T-7","note":"undone"}`,
+		},
+		"an argument of the call": {
+			reason: "the call's arguments are JSON", tool: toolWith("path", "arguments.path"), arguments: `{"path":"/a"}`, result: "done",
+			want: `{"path":"/a"}`,
+		},
+		"a text": {
+			reason: "a result that is not JSON is a text", tool: toolWith("id", "result"), result: "T-7 and more",
+			want: `{"id":"T-7 and more"}`,
+		},
+		"a large integer": {
+			reason: "no digit is lost", tool: toolWith("id", "result.id", "other", "result.other"),
+			result: `{"id":9007199254740993,"other":18446744073709551616}`,
+			want:   `{"id":9007199254740993,"other":"18446744073709551616"}`,
+		},
+		"a list and an object": {
+			reason: "each JSON value can be used", tool: toolWith("all", "result.all", "one", "{'a': [1, 2]}"),
+			result: `{"all":[{"b":[]},2.5,null,true]}`, want: `{"all":[{"b":[]},2.5,null,true],"one":{"a":[1,2]}}`,
+		},
+		"hostile text": {
+			reason: "a text is a value and no expression", tool: toolWith("id", "result.id"),
+			result: `{"id":"' + arguments.secret + '\u0000{{ .x }}\u202e"}`,
+			want:   "{\"id\":\"' + arguments.secret + '\\u0000{{ .x }}\u202e\"}",
+		},
+		"no arguments": {reason: "a tool may need none", tool: toolWith(), result: "x", want: `{}`},
+		"a missing field": {
+			reason: "the result lacks it", tool: toolWith("a", "'x'", "id", "result.id"), result: `{"ID":1}`,
+			problem: compensation.MissingValue, argument: "id",
+		},
+		"a result of another type": {
+			reason: "a server may lie", tool: toolWith("id", "result.id"), result: `[1,2]`,
+			problem: compensation.MissingValue, argument: "id",
+		},
+		"two values": {
+			reason: "this is no JSON text, but a text", tool: toolWith("id", "result.id"), result: `{"id":1} {"id":2}`,
+			problem: compensation.MissingValue, argument: "id",
+		},
+		"no JSON": {reason: "bytes have no JSON form", tool: toolWith("id", "b'abc'"), problem: compensation.NotJSON, argument: "id"},
+		"a key that is no text": {
+			reason: "JSON has only texts as keys", tool: toolWith("id", "{1: 'a'}"), problem: compensation.NotJSON, argument: "id",
+		},
+		"too long a text": {
+			reason: "arguments are bounded", tool: toolWith("id", "result"), result: strings.Repeat("x", compensation.MaxArguments+1),
+			problem: compensation.TooLarge, argument: "id",
+		},
+		"too long together": {
+			reason: "their sum is bounded", tool: toolWith("a", "result", "b", "result"),
+			result: strings.Repeat("x", compensation.MaxArguments/2), problem: compensation.TooLarge,
+		},
+		"too many values": {
+			reason: "the number of values is bounded", tool: toolWith("id", "result"), result: "[" + strings.Repeat("1,", 5000) + "1]",
+			problem: compensation.TooLarge, argument: "id",
+		},
+		"too deep": {
+			reason: "the depth is bounded", tool: toolWith("id", "result"), result: strings.Repeat("[", 100) + strings.Repeat("]", 100),
+			problem: compensation.TooLarge, argument: "id",
+		},
+		"a huge result": {
+			reason: "expressions read at most 1 MiB", tool: toolWith("id", "result"), result: strings.Repeat("x", 1<<20+1),
+			problem: compensation.ResultTooLarge,
+		},
+		"costly": {
+			reason: "the evaluation is bounded", tool: toolWith("id", "result.map(x, result.filter(y, y == x))"),
+			result:  "[" + strings.Repeat("1,", 3000) + "1]",
+			problem: compensation.TooCostly, argument: "id",
+		},
+		"a wrong expression": {
+			reason: "a ToolServer may be older than the check", tool: toolWith("id", "result."),
+			problem: compensation.InvalidExpression, argument: "id",
+		},
+		"redacted": {
+			reason: "the journal does not have the value", tool: toolWith("id", "result.key"), result: `{"key":"s3cret"}`,
+			clean: `{"key":"[redacted]"}`, problem: compensation.Redacted, argument: "id",
+		},
+		"redacted and missing": {
+			reason: "redaction may remove the structure, too", tool: toolWith("id", "result.key"), result: `{"key":"s3cret"}`,
+			clean: `[redacted]`, problem: compensation.Redacted, argument: "id",
+		},
+		"a credential": {
+			reason: "it was removed before the result arrived", tool: toolWith("a", "'x'", "id", "result.key"),
+			result:  `{"key":"a[redacted]b"}`,
+			problem: compensation.Redacted,
+		},
+		"redacted elsewhere": {
+			reason: "the value itself is not redacted", tool: toolWith("id", "result.id"), result: `{"id":7,"key":"s3cret"}`,
+			clean: `{"id":7,"key":"[redacted]"}`, want: `{"id":7}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clean := tc.clean
+			if clean == "" {
+				clean = tc.result
+			}
+			got := compensation.Fill(t.Context(), tc.tool, json.RawMessage(tc.arguments), tc.result, clean)
+			want := &compensation.Undo{Server: "tickets", UID: "u1", Tool: "close", Problem: tc.problem, Argument: tc.argument}
+			if tc.want != "" {
+				want.Arguments = json.RawMessage(tc.want)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if (got.Reason() == "") != (tc.problem == "") || strings.Contains(got.Reason(), "s3cret") {
+				t.Errorf("reason %q for the problem %q", got.Reason(), tc.problem)
+			}
+		})
+	}
+	if got := compensation.Fill(t.Context(), &tool.Tool{}, nil, "x", "x"); got != nil {
+		t.Errorf("a tool without a compensation has %+v, want nothing", got)
+	}
+}
+
+// TestCheck checks that a wrong expression is refused with its place.
+func TestCheck(t *testing.T) {
+	if err := compensation.Check("c", toolWith("id", "result.id", "n", "size(arguments.a) + 1").Compensation); err != nil {
+		t.Errorf("Check = %v, want no error", err)
+	}
+	for source, want := range map[string]string{
+		"results.id":                    "c.arguments[1].value:1:1: undeclared reference to 'results' (in container '')",
+		"result.id.matches(result.key)": "c.arguments[1].value:1:25: the pattern of matches must be a literal text",
+	} {
+		err := compensation.Check("c", toolWith("ok", "1", "id", source).Compensation)
+		if err == nil || err.Error() != want {
+			t.Errorf("Check(%s) = %v, want %s", source, err, want)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+// Package expression compiles and evaluates CEL expressions from manifests, within bounds. An expression sees only its
+// variables: it has no function that reads a file, the network or the time.
+package expression
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/types/ref"
+
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+)
+
+const (
+	// MaxLength is the maximum length of an expression, in characters.
+	MaxLength = 2048
+	// MaxTime bounds the evaluation of an expression that compares large values, whose cost CEL does not count.
+	MaxTime = 2 * time.Second
+	// maxDepth is the maximum depth of an expression, and maxNesting that of its macros over lists.
+	maxDepth, maxNesting = 64, 3
+	// maxCost bounds the evaluation of one expression, in units of CEL: a step is about one unit, and so are ten
+	// characters that are read. An evaluation at this bound takes less than a second.
+	maxCost = 1_000_000
+)
+
+var (
+	// ErrTime is returned for an evaluation that took more than MaxTime.
+	ErrTime = fmt.Errorf("the evaluation of the expression took more than %s", MaxTime)
+	// ErrCost is returned for an evaluation that costs too much for the values of its variables.
+	ErrCost = errors.New("the evaluation of the expression costs too much")
+	// ErrValue is returned if a part of a variable is missing, or has another type than the expression needs. The error
+	// contains no part of a variable.
+	ErrValue = errors.New("a part of a variable is missing, or has another type")
+)
+
+// NewEnv returns the environment of expressions with the given variables and types.
+func NewEnv(options ...cel.EnvOption) (*cel.Env, error) {
+	env, err := cel.NewCustomEnv(append([]cel.EnvOption{
+		withoutMatches(), boundedMatches(),
+		cel.CrossTypeNumericComparisons(true), cel.HomogeneousAggregateLiterals(),
+		cel.ParserExpressionSizeLimit(MaxLength), cel.ParserRecursionLimit(maxDepth),
+		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(maxNesting)),
+	}, options...)...)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make the environment of expressions: %w", err)
+	}
+	return env, nil
+}
+
+// Error is the fault of an expression, with its place in the text.
+type Error struct {
+	at     common.Location
+	reason string
+}
+
+// Error returns the reason.
+func (e *Error) Error() string { return e.reason }
+
+// Located returns an error about an expression as one about a field. It names the line and the column if they are
+// known.
+func Located(field string, err error) error {
+	wrong, ok := errors.AsType[*Error](err)
+	if !ok {
+		return invalid.Field(field, "%s", err)
+	}
+	out := invalid.Field(field, "%s", wrong.reason)
+	if wrong.at != nil && wrong.at.Line() > 0 {
+		out.Line, out.Column = wrong.at.Line(), max(wrong.at.Column(), 0)+1
+	}
+	return out
+}
+
+// Program is a compiled expression. It is safe for concurrent use.
+type Program struct{ program cel.Program }
+
+// Compile compiles an expression. accepts returns why a result of this type cannot be used, or "" if it can. If accepts
+// is nil, each type can be used. The error is an *Error if the expression is wrong.
+func Compile(env *cel.Env, source string, accepts func(*cel.Type) string) (*Program, error) {
+	checked, issues := env.Compile(source)
+	if err := firstIssue(issues); err != nil {
+		return nil, err
+	}
+	if accepts != nil {
+		if why := accepts(checked.OutputType()); why != "" {
+			return nil, &Error{common.NewLocation(1, 0), why}
+		}
+	}
+	if err := checkPatterns(checked); err != nil {
+		return nil, err
+	}
+	made, err := env.Program(checked, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(1), cel.CostTracking(searchCosts{}))
+	if err != nil {
+		return nil, fmt.Errorf("failed to plan the expression: %w", err)
+	}
+	return &Program{made}, nil
+}
+
+// firstIssue returns the first fault that the compiler has found.
+func firstIssue(issues *cel.Issues) error {
+	if issues == nil || issues.Err() == nil {
+		return nil
+	}
+	for _, e := range issues.Errors() {
+		return &Error{e.Location, e.Message}
+	}
+	return issues.Err()
+}
+
+// Eval evaluates the expression for these values of its variables. It takes at most MaxTime, even if ctx has ended. Its
+// error is ErrTime, ErrCost or ErrValue.
+func (p *Program) Eval(ctx context.Context, variables map[string]any) (ref.Val, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MaxTime)
+	defer cancel()
+	value, details, err := p.program.ContextEval(ctx, variables)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ErrTime
+	case errors.Is(err, errSearch), err != nil && details != nil && details.ActualCost() != nil && *details.ActualCost() > maxCost:
+		return nil, ErrCost
+	case err != nil:
+		return nil, ErrValue
+	}
+	return value, nil
+}

@@ -1,0 +1,71 @@
+package expression_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/cel-go/cel"
+
+	"github.com/capstan-dev/capstan/internal/runtime/expression"
+)
+
+// TestEval checks that an evaluation ends with a value or with the error of its class.
+func TestEval(t *testing.T) {
+	env, err := expression.NewEnv(cel.Variable("all", cel.DynType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := make([]any, 3000)
+	for i := range many {
+		many[i] = int64(i)
+	}
+	for name, tc := range map[string]struct {
+		reason, source string
+		all            any
+		want           any
+		err            error
+	}{
+		"value":   {"it can be evaluated", "all.a + 1", map[string]any{"a": int64(1)}, int64(2), nil},
+		"missing": {"there is no such field", "all.b", map[string]any{"a": int64(1)}, nil, expression.ErrValue},
+		"type":    {"a list has no fields", "all.a", many, nil, expression.ErrValue},
+		"cost":    {"each pair is compared", "all.map(x, all.filter(y, y == x))", many, nil, expression.ErrCost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := expression.Compile(env, tc.source, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := p.Eval(t.Context(), map[string]any{"all": tc.all})
+			if errors.Is(tc.err, expression.ErrCost) && errors.Is(err, expression.ErrTime) { // on a machine that is busy
+				err = tc.err
+			}
+			if !errors.Is(err, tc.err) || err == nil && got.Value() != tc.want {
+				t.Errorf("Eval = %v, %v; want %v, %v: %s", got, err, tc.want, tc.err, tc.reason)
+			}
+		})
+	}
+}
+
+// TestCompile checks that a wrong expression is refused with its place, and that a type can be refused.
+func TestCompile(t *testing.T) {
+	env, err := expression.NewEnv(cel.Variable("all", cel.DynType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for source, want := range map[string]string{
+		"all +": "f:1:6: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', " +
+			"'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+		"all.matches(all.other)": "f:1:16: the pattern of matches must be a literal text",
+		"'a'":                    "f:1:1: string is not accepted",
+	} {
+		_, err := expression.Compile(env, source, func(kind *cel.Type) string {
+			if kind.IsExactType(cel.StringType) {
+				return kind.String() + " is not accepted"
+			}
+			return ""
+		})
+		if err == nil || expression.Located("f", err).Error() != want {
+			t.Errorf("Compile(%s) = %v, want %s", source, expression.Located("f", err), want)
+		}
+	}
+}

@@ -1,0 +1,483 @@
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// desk is a tool server that opens and closes tickets. It records the closed ones in order.
+type desk struct {
+	mu     sync.Mutex
+	closed []string
+	// fail returns the error of closing a ticket. It may be nil.
+	fail func(id string) error
+}
+
+func (d *desk) open(_ context.Context, c tool.Call) (tool.Result, error) {
+	var a struct{ Name string }
+	if err := json.Unmarshal(c.Arguments, &a); err != nil {
+		return tool.Result{}, err
+	}
+	if a.Name == "late" {
+		return tool.Result{}, &tool.Error{Class: tool.Timeout, Message: "no result"}
+	}
+	if a.Name == "odd" {
+		return tool.Result{Content: `{"ticket":"odd"}`}, nil
+	}
+	return tool.Result{Content: fmt.Sprintf(`{"id":%q}`, "T-"+a.Name)}, nil
+}
+
+func (d *desk) close(_ context.Context, c tool.Call) (tool.Result, error) {
+	var a struct{ ID string }
+	if err := json.Unmarshal(c.Arguments, &a); err != nil {
+		return tool.Result{}, err
+	}
+	if d.fail != nil {
+		if err := d.fail(a.ID); err != nil {
+			return tool.Result{}, err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = append(d.closed, a.ID)
+	return tool.Result{Content: "closed"}, nil
+}
+
+// box returns the tools of the desk. The Agent does not allow models to close tickets.
+func (d *desk) box() *box {
+	opening := remote("open", "", tool.Destructive)
+	opening.Compensation = &tool.Compensation{
+		Tool: "close", Arguments: []tool.CompensationArgument{{Name: "id", Value: "result.id"}},
+	}
+	b := server("desk", remote("look", "", tool.ReadOnly), opening, remote("mail", "", tool.Destructive), remote("close", "", ""))
+	b.offers[0].UID = "desk-uid"
+	b.offers[0].Allow = []string{"look", "open", "mail"}
+	b.do = map[string]tool.CallerFunc{"open": d.open, "close": d.close, "look": saying("seen"), "mail": saying("sent")}
+	return b
+}
+
+// opened runs a Turn that makes the calls, and returns its journal. Each call is NAME or TOOL:NAME.
+func opened(t *testing.T, j journal.Journal, d *desk, names ...string) {
+	t.Helper()
+	var all []model.ToolCall
+	for i, name := range names {
+		of, name, other := strings.Cut(name, ":")
+		if !other {
+			of, name = "open", of
+		}
+		all = append(all, model.ToolCall{ID: fmt.Sprintf("c%d", i+1), Name: of, Arguments: fmt.Sprintf(`{"name":%q}`, name)})
+	}
+	c, _ := candidate("p0", 1, answer{reply: calls("", all...)}, says("Done."))
+	in := input(c)
+	in.Namespace, in.Name, in.About.Agent = "shop", "first", "helper"
+	in.Toolbox, in.Selection = d.box(), tool.Selection{Most: 9}
+	if _, err := engine(j).Run(t.Context(), &in); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// undoing returns the input of a Turn that undoes the calls of the Turn that opened has run.
+func undoing(d *desk, uid string, ids ...string) *turn.Input {
+	c, s := candidate("p0", 1, says("A model must not be asked."))
+	_ = s
+	in := input(c)
+	in.UID, in.Namespace, in.Name, in.About.Agent = uid, "shop", uid, "helper"
+	in.Undo = &turn.Undo{TurnUID: "uid", Calls: ids}
+	in.Toolbox, in.Limits.ApprovalTimeout = d.box(), time.Hour
+	in.Decide = deciding(0, true)
+	return &in
+}
+
+// undo runs a Turn that undoes calls.
+func undo(t *testing.T, j journal.Journal, in *turn.Input) *turn.Result {
+	t.Helper()
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Counts.ModelRequests > 0 || result.Counts.Steps > 0 {
+		t.Errorf("%d requests and %d steps, want none: no model is asked", result.Counts.ModelRequests, result.Counts.Steps)
+	}
+	return result
+}
+
+// noSuchTurn returns the message for a Turn that does not exist, or that the requester must not see.
+func noSuchTurn(uid string) string {
+	return fmt.Sprintf("Turn spec.undo.turnUID: there is no journal of a Turn %q of this namespace and this Agent: "+
+		"it may have been deleted, or the Turn is of another Agent", uid)
+}
+
+// TestUndo checks which calls of a Turn are undone, in which order, and the report about each.
+func TestUndo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		calls   []string
+		ids     []string
+		change  func(*turn.Input, *desk)
+		stop    turn.Stop
+		message string
+		closed  []string
+		text    string
+	}{
+		"all": {
+			reason: "the newest call is undone first", calls: []string{"a", "look:x", "b"},
+			stop: turn.StopUndone, message: `all 2 calls of the turn "first" are undone`, closed: []string{"T-b", "T-a"},
+			text: "open (call c3): undone by close\nopen (call c1): undone by close\n",
+		},
+		"one": {
+			reason: "only the selected call is undone", calls: []string{"a", "b"}, ids: []string{"c1"},
+			stop: turn.StopUndone, message: `all 1 calls of the turn "first" are undone`, closed: []string{"T-a"},
+			text: "open (call c1): undone by close\n",
+		},
+		"nothing": {
+			reason: "a call that only reads leaves nothing to undo", calls: []string{"look:x"},
+			stop: turn.StopUndone, message: `the turn "first" has no call that changed something: there is nothing to undo`,
+		},
+		"what cannot be undone": {
+			reason: "the rest is undone", calls: []string{"a", "mail:x", "late", "odd"},
+			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
+			message: `3 of 4 calls of the turn "first" are not undone: the result has the reasons`,
+			text: "open (call c4): not undone: argument \"id\" of the tool \"close\": a value that its expression names is missing from the " +
+				"call and its result, or has another type\n" +
+				"open (call c3): not undone: its outcome is unknown: check whether it took effect\n" +
+				"mail (call c2): not undone: the ToolServer declared no compensation for the tool when the call was made\n" +
+				"open (call c1): undone by close\n",
+		},
+		"a failure": {
+			reason: "the calls after it are not undone", calls: []string{"a", "b", "c"},
+			change: func(_ *turn.Input, d *desk) {
+				d.fail = func(id string) error {
+					if id == "T-b" {
+						return &tool.Error{Class: tool.Failed, Message: "it is locked"}
+					}
+					return nil
+				}
+			},
+			stop: turn.StopUndoIncomplete, message: `2 of 3 calls of the turn "first" are not undone: the result has the reasons`,
+			closed: []string{"T-c"},
+			text: "open (call c3): undone by close\n" +
+				"open (call c2): not undone: it is locked\n" +
+				"open (call c1): not undone: the tool was not called, because the call \"c2\" before it did not succeed\n",
+		},
+		"a denial": {
+			reason: "each call requires approval", calls: []string{"a", "b"},
+			change: func(in *turn.Input, _ *desk) { in.Decide = deciding(0, false) },
+			stop:   turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone: the result has the reasons`,
+			text: "open (call c2): not undone: alice has denied this call (because)\n" +
+				"open (call c1): not undone: alice has denied this call (because)\n",
+		},
+		"no tool": {
+			reason: "the server no longer has it", calls: []string{"a"},
+			change: func(in *turn.Input, d *desk) {
+				b := d.box()
+				b.offers[0].Tools = b.offers[0].Tools[:3]
+				in.Toolbox = b
+			},
+			stop: turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone: the result has the reasons`,
+			text: "open (call c1): not undone: the Agent has no usable tool \"close\" of ToolServer \"desk\" now: the server may not be " +
+				"reachable, or has changed\n",
+		},
+		"another server": {
+			reason: "it only has the same name", calls: []string{"a"},
+			change: func(in *turn.Input, d *desk) {
+				b := d.box()
+				b.offers[0].UID = "other"
+				in.Toolbox = b
+			},
+			stop: turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone: the result has the reasons`,
+			text: "open (call c1): not undone: the ToolServer \"desk\" was replaced by another one with the same name\n",
+		},
+		"limit of calls": {
+			reason: "the limits of a Turn apply", calls: []string{"a", "b"},
+			change: func(in *turn.Input, _ *desk) { in.Limits.MaxToolCalls = 1 },
+			stop:   turn.StopUndoIncomplete, message: `1 of 2 calls of the turn "first" are not undone: the result has the reasons`,
+			closed: []string{"T-b"},
+			text: "open (call c2): undone by close\n" +
+				"open (call c1): not undone: the turn has used all of its 1 tool calls\n",
+		},
+		"read-only policy": {
+			reason: "the Agent's policy applies", calls: []string{"a"},
+			change: func(in *turn.Input, _ *desk) { in.Policy.ReadOnly = true },
+			stop:   turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone: the result has the reasons`,
+			text: "open (call c1): not undone: this turn may call only read-only tools, and \"close\" is not read-only\n",
+		},
+		"another namespace": {
+			reason: "its journal must not be readable", calls: []string{"a"},
+			change:  func(in *turn.Input, _ *desk) { in.Namespace = "other" },
+			stop:    turn.StopPreparationError,
+			message: noSuchTurn("uid"),
+		},
+		"another agent": {
+			reason: "its tools may differ", calls: []string{"a"},
+			change:  func(in *turn.Input, _ *desk) { in.About.Agent = "other" },
+			stop:    turn.StopPreparationError,
+			message: noSuchTurn("uid"),
+		},
+		"no journal": {
+			reason: "it was deleted", calls: []string{"a"},
+			change:  func(in *turn.Input, _ *desk) { in.Undo.TurnUID = "none" },
+			stop:    turn.StopPreparationError,
+			message: noSuchTurn("none"),
+		},
+		"an unknown call": {
+			reason: "the user made a mistake", calls: []string{"a", "look:x"}, ids: []string{"c2"},
+			stop:    turn.StopPreparationError,
+			message: `Turn spec.undo.calls: the Turn "first" has no call "c2" that may have changed something: capstan logs lists its calls`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for store, open := range journals {
+				j, d := open(t), &desk{}
+				opened(t, j, d, tc.calls...)
+				in := undoing(d, "undo-uid", tc.ids...)
+				if tc.change != nil {
+					tc.change(in, d)
+				}
+				result := undo(t, j, in)
+				if result.Stop != tc.stop || result.Message != tc.message {
+					t.Errorf("%s: %s: stop %s: %s\nwant %s: %s", store, tc.reason, result.Stop, result.Message, tc.stop, tc.message)
+				}
+				if diff := cmp.Diff(tc.text, result.Text); diff != "" {
+					t.Errorf("%s: text: -want +got:\n%s", store, diff)
+				}
+				if diff := cmp.Diff(tc.closed, d.closed); diff != "" {
+					t.Errorf("%s: closed tickets: -want +got:\n%s", store, diff)
+				}
+				if tc.stop == turn.StopUndone && len(tc.closed) > 0 {
+					again := undo(t, j, undoing(d, "again-uid", tc.ids...))
+					if again.Stop != turn.StopUndone || len(d.closed) != len(tc.closed) ||
+						!strings.Contains(again.Text, `the Turn "undo-uid" has undone`) {
+						t.Errorf("%s: a second Turn: %+v, closed %v; want no call twice", store, again, d.closed)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestUndoOfARunningTurn checks that only a Turn that has ended can be undone.
+func TestUndoOfARunningTurn(t *testing.T) {
+	j, d := &journaltest.Memory{}, &desk{}
+	opened(t, j, d, "a")
+	all := entries(t, j, "uid")
+	open := copyOf(t, j, &journaltest.Memory{}, len(all)-1)
+	result := undo(t, open, undoing(d, "undo-uid"))
+	if want := `Turn spec.undo.turnUID: the Turn "first" has not ended: wait for its end, or cancel it`; result.Message != want {
+		t.Errorf("message %q, want %q", result.Message, want)
+	}
+}
+
+// TestUndoAfterAFailure checks which calls a second Turn undoes: one that failed, but none that may have been made.
+func TestUndoAfterAFailure(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		closed []string
+		text   string
+	}{
+		"failed": {
+			"nothing was closed", &tool.Error{Class: tool.Failed, Message: "it is locked"}, []string{"T-a"},
+			"open (call c1): undone by close\n",
+		},
+		"timeout": {
+			"it may have been closed", &tool.Error{Class: tool.Timeout, Message: "no result"}, nil,
+			"open (call c1): the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: see capstan logs undo-uid\n",
+		},
+		"unclassified": {
+			"it may have been closed", errors.New("reset"), nil,
+			"open (call c1): the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: see capstan logs undo-uid\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, d := &journaltest.Memory{}, &desk{}
+			opened(t, j, d, "a")
+			d.fail = func(string) error { return tc.err }
+			if first := undo(t, j, undoing(d, "undo-uid")); first.Stop != turn.StopUndoIncomplete {
+				t.Fatalf("the first Turn stopped with %s: %s", first.Stop, first.Message)
+			}
+			d.fail = nil
+			second := undo(t, j, undoing(d, "second-uid"))
+			if diff := cmp.Diff(tc.text, second.Text); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if diff := cmp.Diff(tc.closed, d.closed); diff != "" {
+				t.Errorf("closed tickets: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestUndoKeepsTheDeclaration checks that a later change of the ToolServer changes no compensation.
+func TestUndoKeepsTheDeclaration(t *testing.T) {
+	j, d := &journaltest.Memory{}, &desk{}
+	opened(t, j, d, "a")
+	in := undoing(d, "undo-uid")
+	for i := range in.Toolbox.(*box).offers[0].Tools {
+		in.Toolbox.(*box).offers[0].Tools[i].Compensation = &tool.Compensation{Tool: "mail"}
+	}
+	if undo(t, j, in); !slices.Equal(d.closed, []string{"T-a"}) {
+		t.Errorf("closed %v, want the ticket of the call: the journal has its compensation", d.closed)
+	}
+}
+
+// undoStore is a journal whose process is killed at one of its appends: before the append, or after it.
+type undoStore struct {
+	journal.Journal
+	mu      sync.Mutex
+	moment  int // the number of moments so far
+	dies    int
+	kill    func()
+	marking bool
+}
+
+func (m *undoStore) alive() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.marking {
+		return false
+	}
+	if m.moment++; m.moment == m.dies {
+		m.marking = true
+		m.kill()
+	}
+	return !m.marking
+}
+
+// Append appends if the process is alive.
+func (m *undoStore) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if !m.alive() {
+		return errKilled
+	}
+	err := m.Journal.Append(ctx, uid, all...)
+	if !m.alive() {
+		return errKilled
+	}
+	return err
+}
+
+// TestUndoSurvivesKills kills the process between any two effects. No ticket is closed twice, whoever tries again.
+func TestUndoSurvivesKills(t *testing.T) {
+	for dies := 1; ; dies++ {
+		j, d := &journaltest.Memory{}, &desk{}
+		opened(t, j, d, "a", "b")
+		life, kill := context.WithCancelCause(t.Context())
+		m := &undoStore{Journal: j, dies: dies, kill: func() { kill(errKilled) }}
+		in := undoing(d, "undo-uid")
+		b := in.Toolbox.(*box)
+		inner := b.do["close"]
+		b.do["close"] = func(ctx context.Context, c tool.Call) (tool.Result, error) {
+			if !m.alive() {
+				return tool.Result{}, errKilled
+			}
+			result, err := inner(ctx, c)
+			if !m.alive() {
+				return tool.Result{}, errKilled
+			}
+			return result, err
+		}
+		_, err := engine(m).Run(life, in)
+		kill(nil)
+		if !m.marking {
+			if err != nil || dies < 15 {
+				t.Fatalf("the process lived to its end after %d moments with %v", dies, err)
+			}
+			return
+		}
+		if err == nil {
+			t.Fatalf("at %d: the process died and has ended the Turn", dies)
+		}
+		in = undoing(d, "undo-uid")
+		in.Epoch = 2
+		result := undo(t, j, in)
+		third := undo(t, j, undoing(d, "third-uid"))
+		for _, id := range []string{"T-a", "T-b"} {
+			n := 0
+			for _, closed := range d.closed {
+				if closed == id {
+					n++
+				}
+			}
+			if n > 1 {
+				t.Errorf("at %d: %s was closed %d times", dies, id, n)
+			}
+		}
+		if result.Stop == turn.StopUndone && len(d.closed) != 2 {
+			t.Errorf("at %d: %d tickets were closed, and the result is %s", dies, len(d.closed), result.Text)
+		}
+		if result.Stop != turn.StopUndone && result.Counts.UnknownOutcomes != 1 {
+			t.Errorf("at %d: the Turn ended with %s: %s", dies, result.Stop, result.Text)
+		}
+		if third.Stop == turn.StopUndone && len(d.closed) != 2 && !strings.Contains(third.Text, "unknown outcome") {
+			t.Errorf("at %d: the third Turn reports %s, and %v are closed", dies, third.Text, d.closed)
+		}
+	}
+}
+
+// TestUndoByTwo lets several Turns undo the same calls at the same time. Each call is undone once.
+func TestUndoByTwo(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j, d := open(t), &desk{}
+			opened(t, j, d, "a", "b", "c")
+			var running sync.WaitGroup
+			stops := make([]turn.Stop, 4)
+			for i := range stops {
+				running.Go(func() {
+					result, err := engine(j).Run(t.Context(), undoing(d, fmt.Sprintf("undo-%d", i)))
+					if err != nil {
+						t.Errorf("Run: %v", err)
+						return
+					}
+					stops[i] = result.Stop
+				})
+			}
+			running.Wait()
+			final := undo(t, j, undoing(d, "last"))
+			slices.Sort(d.closed)
+			if !slices.Equal(d.closed, []string{"T-a", "T-b", "T-c"}) || final.Stop != turn.StopUndone {
+				t.Errorf("closed %v, and the last Turn ended with %s: %s; want each once", d.closed, final.Stop, final.Text)
+			}
+		})
+	}
+}
+
+// TestUndoOfASubAgent checks the reason for a call of a sub-agent.
+func TestUndoOfASubAgent(t *testing.T) {
+	r := turn.NewUndoReader()
+	for _, e := range []struct {
+		kind    journal.Kind
+		payload any
+	}{
+		{journal.RunStarted, map[string]string{"namespace": "shop", "name": "first", "agent": "helper"}},
+		{journal.ToolIntended, loop.Intent{Step: 1, CallID: "h1", Name: "ask", Effect: tool.Idempotent, Attempt: 1, Descendants: 3}},
+		{journal.ToolFinished, loop.CallResult{Step: 1, CallID: "h1", Outcome: loop.Succeeded, Spent: &tool.Spent{Turn: "child"}}},
+	} {
+		data, err := json.Marshal(e.payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Apply(journal.Entry{Kind: e.kind, Payload: data}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := r.Plan("uid")
+	if len(p.Calls) != 1 || p.Calls[0].State != turn.UndoImpossible || !strings.Contains(p.Calls[0].Reason, `its Turn "child"`) {
+		t.Errorf("plan %+v, want the Turn of the sub-agent", p)
+	}
+}

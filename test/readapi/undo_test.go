@@ -1,0 +1,80 @@
+package readapi_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
+)
+
+// undoing returns the Turns of the namespace that undo calls.
+func (s *testEnv) undoing(ctx context.Context) []v1alpha1.Turn {
+	GinkgoHelper()
+	var list v1alpha1.TurnList
+	Expect(apiClient.List(ctx, &list, client.InNamespace(s.namespace))).To(Succeed())
+	var all []v1alpha1.Turn
+	for _, t := range list.Items {
+		if t.Spec.Undo != nil {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+var _ = Describe("The command undo", func() {
+	It("shows the calls, asks, creates a Turn, and waits for its end", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
+		t := s.turn(ctx, "first")
+		s.append(ctx, t,
+			entry(1, journal.RunStarted, fmt.Sprintf(`{"namespace":%q,"name":"first","agent":%q}`, s.namespace, t.Spec.AgentRef.Name)),
+			entry(2, journal.ToolIntended, `{"step":1,"callID":"call_1","name":"open","arguments":{},"effect":"Destructive","attempt":1}`),
+			entry(3, journal.ToolFinished, `{"step":1,"callID":"call_1","name":"open","outcome":"Succeeded","content":"",`+
+				`"undo":{"server":"desk","tool":"close","arguments":{"id":"T-1"}}}`),
+			entry(4, journal.Finalized, `{"stop":"Completed","message":""}`))
+		token := s.user(ctx, "ada", append(approverRules, rbacv1.PolicyRule{
+			APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"create"},
+		})...)
+		as := func(args ...string) []string {
+			return append([]string{"undo", "first", "--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token}), "--server", s.server.url},
+				args...)
+		}
+
+		By("doing nothing without a yes")
+		shown := capstan(ctx, as("--dry-run")...).must(ctx, exit.OK)
+		Expect(shown.out.String()).To(Equal("Calls of Turn " + s.namespace + "/first, the newest first:\n  open (call call_1)\n" +
+			"    undo with close of ToolServer desk\n| {\n|   \"id\": \"T-1\"\n| }\n"))
+		Expect(at(ctx, "n\n", as()...).must(ctx, exit.Failed).err.String()).To(ContainSubstring("nothing was undone"))
+		Expect(s.undoing(ctx)).To(BeEmpty())
+
+		By("creating the Turn and waiting")
+		c := at(ctx, "y\n", as("--wait-seconds", "120")...)
+		Eventually(s.undoing).WithArguments(ctx).WithTimeout(time.Minute).Should(HaveLen(1))
+		made := s.undoing(ctx)[0]
+		Expect(made.Name).To(HavePrefix("first-undo-"))
+		Expect(made.Spec.AgentRef).To(Equal(t.Spec.AgentRef))
+		Expect(made.Spec.Undo).To(Equal(&v1alpha1.TurnUndo{TurnUID: string(t.UID)}))
+		turnstatus.Finish(&made, &turn.Result{
+			Stop: turn.StopUndoIncomplete, Message: "1 of 1 calls", Text: "open (call call_1): not undone: x\n",
+		}, time.Now())
+		Expect(apiClient.Status().Update(ctx, &made)).To(Succeed())
+		done := c.must(ctx, exit.Failed)
+		Expect(done.out.String()).To(Equal("open (call call_1): not undone: x\n"))
+		Expect(done.err.String()).To(ContainSubstring("UndoIncomplete: 1 of 1 calls"))
+
+		By("saying which right is missing")
+		token = s.user(ctx, "grace", approverRules...)
+		Expect(capstan(ctx, as("--yes")...).must(ctx, exit.Failed).err.String()).To(
+			ContainSubstring("this requires the right to create turns.capstan.dev"))
+	})
+})
