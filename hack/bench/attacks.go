@@ -116,8 +116,8 @@ func attacks() []attack {
 	}
 }
 
-// turnsOf returns a preparation that creates Turns which wait for their Agent. The attack creates the Agent, so that all
-// Turns are ready at once, and the victim is not measured while the API server is busy with the creation of the Turns:
+// turnsOf returns a preparation that creates Turns which wait for their Agent. The attack creates the Agent, so that
+// all Turns are ready at once, and the victim is not measured while the API server is busy with the creation of the Turns:
 // the API server's own Priority and Fairness is for that.
 func turnsOf(agent string) func(context.Context, *attacker) error {
 	return func(ctx context.Context, a *attacker) error { return a.create(ctx, a.size, 0, a.turns(agent)) }
@@ -266,8 +266,8 @@ func attackBomb(ctx context.Context, a *attacker) error {
 	})
 }
 
-// prepareNames creates Agents whose models all have different names, and a Turn of each. All models but the last of each
-// Agent break off their replies.
+// prepareNames creates Agents whose models all have different names, and a Turn of each. All models but the last of
+// each Agent break off their replies.
 func prepareNames(ctx context.Context, a *attacker) error {
 	return a.create(ctx, 2*a.chains(), 0, func(i int) client.Object {
 		if i%2 == 1 {

@@ -90,7 +90,8 @@ func TestUndoWithoutACluster(t *testing.T) {
 	if err := json.Unmarshal([]byte(asJSON.out), &plan); err != nil || len(plan.Of) != 3 || plan.Of[1].State != "Impossible" {
 		t.Errorf("want the plan as JSON, have %v and %s", err, asJSON.out)
 	}
-	mustSay(t, capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--approve", "all").mustEnd(t, exit.Usage).err, "set --yes to undo")
+	unsure := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--approve", "all").mustEnd(t, exit.Usage)
+	mustSay(t, unsure.err, "set --yes to undo")
 	mustSay(t, capstan(t, "undo", "first", "--data-dir", data, "--call", "call_9", "--dry-run").mustEnd(t, exit.Failed).err,
 		`has no call "call_9" that may have changed something`)
 	waits := capstan(t, "undo", "first", "--data-dir", data, "-f", dir).mustEnd(t, exit.Parked)

@@ -54,10 +54,16 @@ func TestUpdate(t *testing.T) {
 			failing(conflict),
 			turnWith(func(t *v1alpha1.Turn) { t.UID = "new" }), turnWith(), 1, false, false,
 		},
-		"writes nothing, without an error, if the Turn is gone":                  {failing(notFound), turnWith(), turnWith(), 1, false, false},
-		"writes nothing, without an error, if the Turn is gone after a conflict": {failing(conflict), nil, turnWith(), 1, false, false},
-		"returns an error of the API server":                                     {failing(broken), turnWith(), turnWith(), 1, false, true},
-		"returns an error after too many conflicts":                              {failing(manyConflicts()...), turnWith(), turnWith(), 1, false, true},
+		"writes nothing, without an error, if the Turn is gone": {failing(notFound), turnWith(), turnWith(), 1, false, false},
+		"writes nothing, without an error, if the Turn is gone after a conflict": {
+			failing(conflict), nil,
+			turnWith(), 1, false, false,
+		},
+		"returns an error of the API server": {failing(broken), turnWith(), turnWith(), 1, false, true},
+		"returns an error after too many conflicts": {
+			failing(manyConflicts()...),
+			turnWith(), turnWith(), 1, false, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []client.Object

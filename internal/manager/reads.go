@@ -20,7 +20,8 @@ func (p *parts) addReads(ctx context.Context) (annotations map[string]string, er
 	}
 	p.reads, err = readapi.Listen(ctx, readapi.Options{
 		Address: o.ReadBindAddress, TLSAddress: o.ReadTLSBindAddress, CertFile: o.ReadTLSCertFile, KeyFile: o.ReadTLSKeyFile,
-		Journal: p.store, Records: p.store, Memories: p.store, Credentials: p.credentials, Turns: p.manager.GetAPIReader(), Access: p.access,
+		Journal: p.store, Records: p.store, Memories: p.store,
+		Credentials: p.credentials, Turns: p.manager.GetAPIReader(), Access: p.access,
 		RolePrefix: o.RolePrefix, Now: p.now, Log: p.log.WithName("read-api"),
 	})
 	if err != nil {

@@ -59,7 +59,9 @@ func TestMemoriesAreServedInPages(t *testing.T) {
 		namespace string
 		memories  int
 	}{"ada": {"helpdesk", n}, "root": {"", 2 * n}} {
-		q := store.MemoryQuery{MemorySelector: store.MemorySelector{Namespace: want.namespace, Requester: "ada & eve", Scope: memories.User}}
+		q := store.MemoryQuery{MemorySelector: store.MemorySelector{
+			Namespace: want.namespace, Requester: "ada & eve", Scope: memories.User,
+		}}
 		seen := map[string]bool{}
 		for {
 			page, err := client(user).Memories(t.Context(), q)
@@ -86,7 +88,8 @@ func TestMemoriesAreServedInPages(t *testing.T) {
 
 func TestMemoriesNeedRights(t *testing.T) {
 	s := learned(t, 2)
-	client := serve(t, s, "ada list memories/helpdesk", "ada list helpdesk", "ada delete helpdesk", "eve list helpdesk", "keeper delete memories/helpdesk")
+	client := serve(t, s, "ada list memories/helpdesk", "ada list helpdesk", "ada delete helpdesk", "eve list helpdesk",
+		"keeper delete memories/helpdesk")
 	of := func(namespace string) store.MemorySelector { return store.MemorySelector{Namespace: namespace} }
 	ofAda := store.MemorySelector{Namespace: "helpdesk", Requester: "ada & eve"}
 	for name, call := range map[string]struct {

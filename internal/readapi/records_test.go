@@ -63,7 +63,8 @@ func start(t *testing.T, s store.Records, granted ...string) string {
 	t.Helper()
 	learned, _ := s.(store.Memories)
 	server, err := readapi.Listen(t.Context(), readapi.Options{
-		Address: "127.0.0.1:0", Records: s, Memories: learned, Access: access.New(rights(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
+		Address: "127.0.0.1:0", Records: s, Memories: learned,
+		Access: access.New(rights(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
 		Log: logr.Discard(),
 	})
 	if err != nil {

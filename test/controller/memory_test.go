@@ -33,7 +33,9 @@ rules:
 - when: {systemContains: ` + aboutUser + `}
   reply: {text: '` + learnedPrinter + `'}
 - when: {systemContains: ` + aboutSession + `, contains: POISON}
-  reply: {text: '{"memories": [{"content": "POISON for everyone", "scope": "User", "confidence": 100}, {"content": "POISON for all", "scope": "Agent", "confidence": 100}, {"content": "The printer is broken.", "scope": "Session", "confidence": 80}]}'}
+  reply: {text: '{"memories": [{"content": "POISON for everyone", "scope": "User", "confidence": 100},
+    {"content": "POISON for all", "scope": "Agent", "confidence": 100},
+    {"content": "The printer is broken.", "scope": "Session", "confidence": 80}]}'}
 - when: {systemContains: ` + aboutSession + `}
   reply: {text: '{"memories": []}'}
 - when: {contains: look, toolMessages: 0}
@@ -152,7 +154,8 @@ var _ = Describe("An Agent that learns", func() {
 		Eventually(next.learned(ctx)).WithContext(ctx).Should(Equal([]string{"User ada: Has an HP 4000."}))
 	}, SpecTimeout(2*patience))
 
-	DescribeTable("answers without memories if the store", func(ctx SpecContext, find func(ctx context.Context, end <-chan struct{}) error) {
+	type find func(ctx context.Context, end <-chan struct{}) error
+	DescribeTable("answers without memories if the store", func(ctx SpecContext, find find) {
 		end := make(chan struct{})
 		DeferCleanup(func() { close(end) })
 		s := newTestEnv(ctx, learningModel)
@@ -171,7 +174,8 @@ var _ = Describe("An Agent that learns", func() {
 	},
 		Entry("fails", func(context.Context, <-chan struct{}) error { return errors.New("the disk is gone") }, SpecTimeout(patience)),
 		Entry("is slow", func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return ctx.Err() }, SpecTimeout(patience)),
-		Entry("ignores the end of the call", func(_ context.Context, end <-chan struct{}) error { <-end; return nil }, SpecTimeout(patience)),
+		Entry("ignores the end of the call", func(_ context.Context, end <-chan struct{}) error { <-end; return nil },
+			SpecTimeout(patience)),
 		Entry("panics", func(context.Context, <-chan struct{}) error { panic("a bug") }, SpecTimeout(patience)),
 	)
 })

@@ -46,7 +46,8 @@ var _ = Describe("The command undo", func() {
 			APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"create"},
 		})...)
 		as := func(args ...string) []string {
-			return append([]string{"undo", "first", "--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token}), "--server", s.server.url},
+			kubeconfig := s.kubeconfig(clientcmdapi.AuthInfo{Token: token})
+			return append([]string{"undo", "first", "--kubeconfig", kubeconfig, "--server", s.server.url},
 				args...)
 		}
 

@@ -86,7 +86,8 @@ type world struct {
 	model              *server.Server
 	toModel, toTools   headers
 	receiver           otlp.Receiver
-	// collector is the environment that makes a program send its spans to the collector over HTTP, and overGRPC over gRPC.
+	// collector is the environment that makes a program send its spans to the collector over HTTP; overGRPC is that for
+	// gRPC.
 	collector, overGRPC []string
 }
 
@@ -139,7 +140,8 @@ func (w *world) start(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startCollector starts the receiver of the OpenTelemetry collector in a process of its own. Its spans go to w.receiver.
+// startCollector starts the receiver of the OpenTelemetry collector in a process of its own. Its spans go to
+// w.receiver.
 func (w *world) startCollector(t *testing.T) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "collector")

@@ -99,7 +99,7 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	}
 	defer func() { err = joined(err, j.close(steady)) }()
 	j.watched, j.life = watched, life
-	w, err := j.runTurn(ctx, p, t, abandon) //nolint:contextcheck // because the Turn lives as long as the run
+	w, err := j.runTurn(ctx, p, t, abandon)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 	if r.DataDir == "" {
 		j.cancel = watched // without a journal, the Turn cannot be continued
 	} else {
-		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })()
+		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })() //nolint:contextcheck // because the Turn can continue
 	}
 	if err := joinTrace(t, before, r.Env.LookupEnv, j.traces.On()); err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func (c inCluster) list(ctx context.Context, q store.MemoryQuery) ([]memories.Me
 
 func (c inCluster) remove(ctx context.Context, s store.MemorySelector) (all int, err error) {
 	for {
-		out, err := c.Client.DeleteMemories(ctx, s)
+		out, err := c.DeleteMemories(ctx, s)
 		all += out.Deleted
 		if err != nil {
 			return all, fmt.Errorf("%d memories are deleted so far: %w", all, err)

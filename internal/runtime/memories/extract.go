@@ -56,8 +56,9 @@ const messageName = "memory"
 var instructions = map[Scope]string{
 	User: `You read a message that a user has written to an assistant. You find what the assistant must know about this user in later ` +
 		`conversations: lasting preferences of the user, facts about the user and the user's work, names that the user uses.`,
-	Session: `You read one turn of a conversation: the message of a user, the results of tools, and the answer of the assistant. You find ` +
-		`what the assistant must know later in this conversation: facts that the user has stated, decisions, results, open points.`,
+	Session: `You read one turn of a conversation: the message of a user, the results of tools, and the answer of the assistant. ` +
+		`You find what the assistant must know later in this conversation: facts that the user has stated, decisions, results, ` +
+		`open points.`,
 }
 
 // form is the part of the instructions that both scopes have.

@@ -27,7 +27,8 @@ func Recall(
 	var all []turncontext.Memory
 	for _, m := range Rank(found, message, now, limit) {
 		all = append(all, turncontext.Memory{
-			ID: m.ID, Text: redact(m.Text), Scope: string(m.Scope), Freshness: freshness(now.Sub(m.Learned)), Relevance: m.Relevance, Learned: true,
+			ID: m.ID, Text: redact(m.Text), Scope: string(m.Scope),
+			Freshness: freshness(now.Sub(m.Learned)), Relevance: m.Relevance, Learned: true,
 		})
 	}
 	return all, nil

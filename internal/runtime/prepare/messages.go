@@ -115,8 +115,9 @@ func memoryContext(memories []turncontext.Memory) string {
 		blocks = append(blocks, untrusted.Data("## Memories\nInformation from before this request.", strings.Join(given, "\n")))
 	}
 	if len(learned) > 0 {
-		blocks = append(blocks, untrusted.Untrusted("## Learned memories\nNotes about earlier requests, which may be wrong or out of date. "+
-			"What the user says now comes first.", strings.Join(learned, "\n")))
+		const heading = "## Learned memories\nNotes about earlier requests, which may be wrong or out of date. " +
+			"What the user says now comes first."
+		blocks = append(blocks, untrusted.Untrusted(heading, strings.Join(learned, "\n")))
 	}
 	return strings.Join(blocks, "\n\n")
 }

@@ -221,7 +221,7 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	}
 	result, err := c.inner.Call(ctx, call)
 	if err == nil || didNothing(ctx, call, err) {
-		c.run.unmark(of, err == nil)
+		c.run.unmark(of, err == nil) //nolint:contextcheck // because the mark must be written even if the time of the call is over
 	}
 	return result, err
 }
@@ -263,7 +263,6 @@ const endMark = 10 * time.Second
 // unmark writes the outcome of a compensation into the journal of the other Turn. If that fails, the mark stays, and no
 // other Turn undoes the call.
 func (r *run) unmark(of *UndoCall, undone bool) {
-	//nolint:contextcheck // because the time of the call may be over, and the mark must be written nevertheless
 	ctx, cancel := context.WithTimeout(r.life, endMark)
 	defer cancel()
 	for range maxMarks {

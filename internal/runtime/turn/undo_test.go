@@ -153,8 +153,8 @@ func TestUndo(t *testing.T) {
 			reason: "the rest is undone", calls: []string{"a", "mail:x", "late", "odd"},
 			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
 			message: `3 of 4 calls of the turn "first" are not undone: the result has the reasons`,
-			text: "open (call c4): not undone: argument \"id\" of the tool \"close\": a value that its expression names is missing from the " +
-				"call and its result, or has another type\n" +
+			text: "open (call c4): not undone: argument \"id\" of the tool \"close\": a value that its expression names is missing " +
+				"from the call and its result, or has another type\n" +
 				"open (call c3): not undone: its outcome is unknown: check whether it took effect\n" +
 				"mail (call c2): not undone: the ToolServer declared no compensation for the tool when the call was made\n" +
 				"open (call c1): undone by close\n",
@@ -237,8 +237,9 @@ func TestUndo(t *testing.T) {
 		},
 		"an unknown call": {
 			reason: "the user made a mistake", calls: []string{"a", "look:x"}, ids: []string{"c2"},
-			stop:    turn.StopPreparationError,
-			message: `Turn spec.undo.calls: the Turn "first" has no call "c2" that may have changed something: capstan logs lists its calls`,
+			stop: turn.StopPreparationError,
+			message: `Turn spec.undo.calls: the Turn "first" has no call "c2" that may have changed something: ` +
+				"capstan logs lists its calls",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -292,7 +293,8 @@ func TestUndoAfterAFailure(t *testing.T) {
 		text   string
 	}{
 		"failed": {
-			"nothing was closed", &tool.Error{Class: tool.Failed, Message: "it is locked"}, []string{"T-a"},
+			"nothing was closed", &tool.Error{Class: tool.Failed, Message: "it is locked"},
+			[]string{"T-a"},
 			"open (call c1): undone by close\n",
 		},
 		"timeout": {

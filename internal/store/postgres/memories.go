@@ -38,7 +38,8 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	for _, m := range l.Memories {
 		if _, known := live[m.SessionUID]; !known {
 			var one int
-			err := tx.QueryRow(ctx, `SELECT 1 FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NULL FOR SHARE`, m.SessionUID).Scan(&one)
+			err := tx.QueryRow(ctx, `SELECT 1 FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NULL FOR SHARE`,
+				m.SessionUID).Scan(&one)
 			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
@@ -82,7 +83,8 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 func (s *Store) forget(ctx context.Context, uids []string, at time.Time) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		batch := &pgx.Batch{}
-		batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND (turn_expires_at = 0 OR turn_expires_at > $2)`, uids, at.UnixMicro())
+		batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND (turn_expires_at = 0 OR turn_expires_at > $2)`,
+			uids, at.UnixMicro())
 		batch.Queue(`DELETE FROM capstan_memory WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
 		batch.Queue(`DELETE FROM capstan_observation WHERE turn_uid = ANY($1)`, uids)
 		batch.Queue(`DELETE FROM capstan_observation WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
@@ -247,7 +249,8 @@ func (s *Store) Observations(ctx context.Context, namespace, agent string, limit
 	return read(ctx, s, func(row pgx.CollectableRow) (o memories.Observation, err error) {
 		var ended int64
 		var details []byte
-		if err := row.Scan(&o.TurnUID, &o.Namespace, &o.Agent, &o.Turn, &o.Session, &o.SessionUID, &o.Requester, &ended, &details); err != nil {
+		if err := row.Scan(&o.TurnUID, &o.Namespace, &o.Agent, &o.Turn, &o.Session, &o.SessionUID, &o.Requester, &ended,
+			&details); err != nil {
 			return o, err
 		}
 		if err := json.Unmarshal(details, &o.Details); err != nil {

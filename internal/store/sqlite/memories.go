@@ -200,8 +200,9 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 // forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns.
 func (t *tx) forgetSources(sel store.MemorySelector, at time.Time) error {
 	where, args := selected(sel.Source, "r.")
-	rows, err := t.Query(`SELECT k.uid FROM task AS k JOIN turn_record AS r ON r.uid = substr(k.uid, 1, length(k.uid) - length('/memory'))
-		WHERE k.state < 2 AND k.kind = 'memory' AND `+where, args...) //nolint:noctx // because the transaction carries the context
+	query := `SELECT k.uid FROM task AS k JOIN turn_record AS r ON r.uid = substr(k.uid, 1, length(k.uid) - length('/memory'))
+		WHERE k.state < 2 AND k.kind = 'memory' AND ` + where
+	rows, err := t.Query(query, args...) //nolint:noctx // because the transaction carries the context
 	if err != nil {
 		return fmt.Errorf("failed to find the tasks of selected turns: %w", err)
 	}

@@ -79,7 +79,8 @@ func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (
 		var kind, result string
 		//nolint:noctx // because the transaction carries the context
 		row := t.QueryRow(`UPDATE task SET claim = claim + 1, due_at = ? WHERE uid = (`+dueTask+`)
-			RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result`, until.UnixMicro(), now.UnixMicro(), after)
+			RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result`,
+			until.UnixMicro(), now.UnixMicro(), after)
 		err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil

@@ -78,7 +78,8 @@ func TestToolsDescribeTheirEffects(t *testing.T) {
 	}
 	want := map[string]string{
 		tickets.ToolSearch: "ReadOnly", tickets.ToolGet: "ReadOnly", tickets.ToolContext: "ReadOnly",
-		tickets.ToolNote: "Idempotent", tickets.ToolRemoveNote: "Idempotent", tickets.ToolHandOver: "Idempotent", tickets.ToolClose: "Destructive",
+		tickets.ToolNote: "Idempotent", tickets.ToolRemoveNote: "Idempotent", tickets.ToolHandOver: "Idempotent",
+		tickets.ToolClose: "Destructive",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("effects (-want +got):\n%s", diff)

@@ -167,7 +167,8 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
 			h.retired = at
 		}
-		if err := errors.Join(m.apply(uid, &budget.Change{}), m.endTasks(uid, at), m.forget(uid, at)); err != nil {
+		m.forget(uid, at)
+		if err := errors.Join(m.apply(uid, &budget.Change{}), m.endTasks(uid, at)); err != nil {
 			return err
 		}
 	}

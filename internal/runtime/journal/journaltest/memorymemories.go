@@ -58,12 +58,11 @@ func (m *Memory) memoriesWhere(is func(*memories.Memory) bool) []memories.Memory
 }
 
 // forget deletes what was learned from a deleted Turn or Session.
-func (m *Memory) forget(uid string, at time.Time) error {
+func (m *Memory) forget(uid string, at time.Time) {
 	maps.DeleteFunc(m.memories, func(_ string, one memories.Memory) bool {
 		return one.SessionUID == uid || one.TurnUID == uid && (one.TurnExpires.IsZero() || one.TurnExpires.After(at))
 	})
 	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
-	return nil
 }
 
 // FindMemories returns the memories of owners that may fit a text.

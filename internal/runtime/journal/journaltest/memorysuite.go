@@ -175,7 +175,8 @@ func memoriesFound(t *testing.T, s MemoryStore) {
 	finds(t, s, ada, "printer", later(5), "Has an HP printer.")
 	finds(t, s, ada, "nothing of this", later(5), "Has an HP printer.")
 	finds(t, s, ada, "", later(5), "Has an HP printer.")
-	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "uid-talk"}, "PRINTER!", later(5), "The printer is broken.")
+	talk := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "uid-talk"}
+	finds(t, s, talk, "PRINTER!", later(5), "The printer is broken.")
 	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "ada@example.com"}, "printer", later(5))
 	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "uid-talk"}, "printer", later(5))
 	finds(t, s, memories.Owner{Namespace: "c", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}, "printer", later(5))
@@ -192,7 +193,8 @@ func memoriesFound(t *testing.T, s MemoryStore) {
 			t.Errorf("%q finds %d memories (error %v) without the old one that has the word", text, len(found), err)
 		}
 	}
-	if found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, []string{"unknown"}, later(20)); len(found) != memories.MaxNewest || err != nil {
+	found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, []string{"unknown"}, later(20))
+	if len(found) != memories.MaxNewest || err != nil {
 		t.Errorf("an unknown word finds %d memories (error %v), want the %d newest", len(found), err, memories.MaxNewest)
 	}
 }
@@ -267,7 +269,8 @@ func memoriesRetired(t *testing.T, s MemoryStore) {
 	k := claim(t, s, "", later(0), "a-5")
 	mark(t, s, later(51), "uid-gone")
 	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(
-		learnedFrom("a-5", "of a deleted Session", 5, ofSession("uid-gone")), learnedFrom("a-5", "of an unknown Session", 5, ofSession("uid-x")),
+		learnedFrom("a-5", "of a deleted Session", 5, ofSession("uid-gone")),
+		learnedFrom("a-5", "of an unknown Session", 5, ofSession("uid-x")),
 	), budget.Amount{}), nil)
 	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(52)), nil)
 	endLearning(t, s, "a-6", "ada@example.com")
@@ -397,7 +400,9 @@ func observations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 	of := func(uid string, minutes int) memories.Observation {
 		return memories.Observation{
 			TurnUID: uid, Namespace: "a", Turn: "turn-" + uid, Agent: "desk", Requester: "ada", Time: later(minutes),
-			Details: memories.Details{Reason: "Completed", Strategy: "ToolAssisted", Tools: []string{"search"}, Recalled: []string{"m1"}, ElapsedMilliseconds: 7},
+			Details: memories.Details{
+				Reason: "Completed", Strategy: "ToolAssisted", Tools: []string{"search"}, Recalled: []string{"m1"}, ElapsedMilliseconds: 7,
+			},
 		}
 	}
 	want := []memories.Observation{of("a-2", 2), of("a-1", 1)}
