@@ -117,8 +117,8 @@ func attacks() []attack {
 }
 
 // turnsOf returns a preparation that creates Turns which wait for their Agent. The attack creates the Agent, so that
-// all Turns are ready at once, and the victim is not measured while the API server is busy with the creation of the Turns:
-// the API server's own Priority and Fairness is for that.
+// all Turns are ready at once, and the victim is not measured while the API server is busy with the creation of the
+// Turns: the API server's own Priority and Fairness is for that.
 func turnsOf(agent string) func(context.Context, *attacker) error {
 	return func(ctx context.Context, a *attacker) error { return a.create(ctx, a.size, 0, a.turns(agent)) }
 }

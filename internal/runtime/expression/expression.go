@@ -18,8 +18,8 @@ import (
 const (
 	// MaxLength is the maximum length of an expression, in characters.
 	MaxLength = 2048
-	// MaxTime bounds the evaluation of an expression that compares large values. CEL counts only a part of their cost: the
-	// elements of a list, but not those of the lists within it.
+	// MaxTime bounds the evaluation of an expression that compares large values. CEL counts only a part of their cost:
+	// the elements of a list, but not those of the lists within it.
 	MaxTime = 2 * time.Second
 	// maxDepth is the maximum depth of an expression, and maxNesting that of its macros over lists.
 	maxDepth, maxNesting = 64, 3
