@@ -287,8 +287,10 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 	}
 
 	It("has no other stopReason", func() {
-		// it needs a manager with a short queue: see capacity_test.go
-		known := map[v1alpha1.StopReason]bool{v1alpha1.StopQueueFull: true}
+		// Those of capacity_test.go, which needs a manager with a short queue, and those of undo_test.go.
+		known := map[v1alpha1.StopReason]bool{
+			v1alpha1.StopQueueFull: true, v1alpha1.StopUndone: true, v1alpha1.StopUndoIncomplete: true,
+		}
 		for _, e := range stops {
 			known[e.stop] = true
 		}

@@ -1,11 +1,14 @@
 package controller_test
 
 import (
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
@@ -37,7 +40,7 @@ var _ = Describe("A Turn that undoes calls", func() {
 			return t.Notes
 		}
 		s := newTestEnv(ctx, notingModel)
-		s.run()
+		s.run(func(o *manager.Options) { o.JournalRetention = time.Hour }) // the journal of the deleted Turn must stay
 		s.equip(ctx, url, "add_note close_ticket get_ticket hand_over remove_note search_tickets ticket_context",
 			declaring(v1alpha1.ToolDeclaration{
 				Name: tickets.ToolNote, Effect: v1alpha1.ToolEffectIdempotent, Compensation: &v1alpha1.Compensation{
@@ -81,6 +84,22 @@ var _ = Describe("A Turn that undoes calls", func() {
 		Expect(again.Status.Result.Text).To(ContainSubstring(`the Turn "undo" has undone the call`))
 		Expect(message(s.reaches(ctx, "none", v1alpha1.TurnReasonPreparationFailed))).To(
 			HavePrefix("Turn spec.undo.turnUID: there is no journal of a Turn"))
+	}, SpecTimeout(patience))
+
+	It("reports the calls that cannot be undone", func(ctx SpecContext) {
+		_, url := harnesstest.Tickets(GinkgoTB())
+		s := newTestEnv(ctx, notingModel)
+		s.run()
+		s.equip(ctx, url, "add_note close_ticket get_ticket hand_over remove_note search_tickets ticket_context")
+		s.create(ctx, newTurn("notes"))
+		done := s.reaches(ctx, "notes", v1alpha1.TurnReasonCompleted)
+		s.create(ctx, newTurn("undo", undoes(string(done.UID))))
+		t := s.reaches(ctx, "undo", v1alpha1.TurnReasonUndoIncomplete)
+		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopUndoIncomplete))
+		Expect(conditionsOf(t.Status.Conditions)).To(ContainElement("Succeeded=False UndoIncomplete"))
+		Expect(message(t)).To(HavePrefix(`2 of 2 calls of the turn "notes" are not undone`))
+		Expect(t.Status.Result.Text).To(ContainSubstring("the ToolServer declared no compensation for the tool"))
+		Expect(t.Status.ToolCalls).To(BeEmpty())
 	}, SpecTimeout(patience))
 
 	It("needs a compensation that can be filled", func(ctx SpecContext) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -98,17 +99,27 @@ func (b *lockedBuffer) String() string {
 }
 
 func TestCommandServesUntilItIsStopped(t *testing.T) {
+	const rules = "../rules.yaml"
+	text, err := os.ReadFile(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := server.ParseConfig(text)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	cmd := New()
-	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--rules", "../rules.yaml"})
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--rules", rules})
 	logged := lockedBuffer{written: stop} // the first line is logged when the server is ready
 	cmd.SetErr(&logged)
 	if err := cmd.ExecuteContext(ctx); err != nil {
 		t.Errorf("want a clean stop, have: %v", err)
 	}
-	if got := logged.String(); !strings.Contains(got, "url=http://127.0.0.1:") || !strings.Contains(got, "rules=19") {
-		t.Errorf("want the URL with the real port and the number of rules, have: %s", got)
+	count := fmt.Sprintf("rules=%d", len(config.Rules))
+	if got := logged.String(); !strings.Contains(got, "url=http://127.0.0.1:") || !strings.Contains(got, count) {
+		t.Errorf("want the URL with the real port and %s, have: %s", count, got)
 	}
 }
 
