@@ -1,5 +1,5 @@
 // Command bench measures the cost of Capstan, on a real control plane and against a fake model with a fixed
-// latency. It has six phases:
+// latency. It has seven phases:
 //
 //   - floor: many Turns at once, beside a bare client-go program that does the minimum for each Turn;
 //   - executors: many Turns at once in one process, beside a controller and two executors, on one PostgreSQL;
@@ -7,6 +7,8 @@
 //     Memory and API writes have bounds;
 //   - scale: a small manager that many namespaces share, many more Turns in flight, and a long Turn whose manager is
 //     killed. It runs only on request. Restarts, requests and calls must have exact numbers;
+//   - evaluations: Turns at once while the answers of others are evaluated, beside Turns without evaluations. The ratio
+//     has a bound;
 //   - finished: a manager with few finished Turns in the API server, beside a manager with thousands. It has
 //     bounds, too;
 //   - neighbours: a tenant with a steady load, beside tenants that attack the manager, each in one way. It runs
@@ -68,6 +70,8 @@ const (
 	phaseFloor     = "floor"
 	phaseExecutors = "executors"
 	phaseTools     = "tools"
+	// phaseEvaluations takes 2 minutes, so it runs only on request.
+	phaseEvaluations = "evaluations"
 	// phaseScale needs root and takes about 10 minutes, so it runs only on request.
 	phaseScale    = "scale"
 	phaseFinished = "finished"
@@ -76,8 +80,8 @@ const (
 )
 
 var (
-	phases    = []string{phaseFloor, phaseExecutors, phaseTools, phaseScale, phaseFinished, phaseNeighbours}
-	onRequest = []string{phaseScale, phaseNeighbours}
+	phases    = []string{phaseFloor, phaseExecutors, phaseTools, phaseEvaluations, phaseScale, phaseFinished, phaseNeighbours}
+	onRequest = []string{phaseEvaluations, phaseScale, phaseNeighbours}
 )
 
 // runs reports whether a phase runs. Without --only, all phases run that are not in onRequest.
@@ -136,7 +140,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.DurationVar(&o.latency, "latency", 2*time.Second, "time until the model begins its answer")
 	f.IntVar(&o.replyChars, "reply-chars", 400, "length of the model's answer, in characters, at least 1")
 	f.IntVar(&o.payload, "payload", 0, "length of the facts in each Turn, in characters, at most 262144")
-	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+strings.Join(onRequest, " and "),
+	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+strings.Join(onRequest, ", "),
 		func(list string) error {
 			o.only = strings.Split(list, ",")
 			return nil

@@ -88,6 +88,11 @@ func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 			return nil, fmt.Errorf("failed to measure Turns with tools: %w", err)
 		}
 	}
+	if b.runs(phaseEvaluations) {
+		if report.Evaluations, err = b.compareEvaluations(ctx); err != nil {
+			return nil, fmt.Errorf("failed to measure answers beside evaluations: %w", err)
+		}
+	}
 	if b.runs(phaseScale) {
 		if report.Scale, err = b.measureScale(ctx); err != nil {
 			return nil, fmt.Errorf("failed to measure the limits of one manager: %w", err)

@@ -26,6 +26,8 @@ type Report struct {
 	Minimal   *Measurement     `json:"minimal,omitempty"`
 	Executors *ExecutorsReport `json:"executors,omitempty"`
 	Tools     *ToolsReport     `json:"tools,omitempty"`
+	// Evaluations is nil unless the phase was requested.
+	Evaluations *EvaluationsReport `json:"evaluations,omitempty"`
 	// Scale is nil unless the phase was requested.
 	Scale    *ScaleReport    `json:"scale,omitempty"`
 	Finished *FinishedReport `json:"finished,omitempty"`
@@ -182,6 +184,9 @@ func (r *Report) failure() error {
 	if r.Tools != nil {
 		errs = append(errs, r.Tools.failure())
 	}
+	if r.Evaluations != nil {
+		errs = append(errs, r.Evaluations.failure())
+	}
 	if r.Scale != nil {
 		errs = append(errs, r.Scale.failure())
 	}
@@ -209,6 +214,9 @@ func (r *Report) write(out io.Writer, format string) error {
 	}
 	if r.Tools != nil {
 		tables = append(tables, r.Tools.table(r.Setup))
+	}
+	if r.Evaluations != nil {
+		tables = append(tables, r.Evaluations.table(r.Setup))
 	}
 	if r.Scale != nil {
 		tables = append(tables, r.Scale.table(r.Setup))
