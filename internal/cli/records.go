@@ -118,7 +118,7 @@ func newUsage(env terminal.Environment) *cobra.Command {
 	}
 	addRecordFlags(cmd, &u.Options, "table", "csv", "json")
 	cmd.Flags().StringVar(&u.By, "by", string(usage.Agent),
-		"fields by which the usage is grouped: namespace, agent, requester, session and model, separated by commas")
+		"fields by which the usage is grouped: namespace, agent, requester, session, model and for, separated by commas")
 	var names []string
 	for _, d := range usage.Dimensions {
 		names = append(names, string(d))

@@ -74,7 +74,7 @@ func TestWrongFlagsOfRecords(t *testing.T) {
 	}{
 		"by": {
 			[]string{"usage", "--by", "team", "--data-dir", data},
-			`--by: "team" must be one of namespace, agent, requester, session and model`,
+			`--by: "team" must be one of namespace, agent, requester, session, model and for`,
 		},
 		"output":    {[]string{"decisions", "-o", "csv"}, "must be one of [table json]"},
 		"exclusive": {[]string{"usage", "--data-dir", data, "--server", "https://x"}, "data-dir"},

@@ -25,10 +25,20 @@ const (
 	Session   Dimension = "session"
 	// Model groups by PROVIDER/MODEL. A Turn that has asked several models is in several groups.
 	Model Dimension = "model"
+	// For groups by what the requests were for: see ForTurn and ForEvaluation.
+	For Dimension = "for"
+)
+
+// The values of the dimension For.
+const (
+	// ForTurn is the usage of the Turn itself.
+	ForTurn = "turn"
+	// ForEvaluation is the usage of judges that evaluated its answer.
+	ForEvaluation = "evaluation"
 )
 
 // Dimensions are all dimensions, in the order of their columns.
-var Dimensions = []Dimension{Namespace, Agent, Requester, Session, Model}
+var Dimensions = []Dimension{Namespace, Agent, Requester, Session, Model, For}
 
 // MaxGroups is the maximum number of groups.
 const MaxGroups = 10_000
@@ -42,7 +52,7 @@ func ParseDimensions(text string) ([]Dimension, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		d := Dimension(strings.TrimSpace(part))
 		if !slices.Contains(Dimensions, d) {
-			return nil, fmt.Errorf("%q must be one of namespace, agent, requester, session and model, separated by commas", part)
+			return nil, fmt.Errorf("%q must be one of namespace, agent, requester, session, model and for, separated by commas", part)
 		}
 		if !slices.Contains(out, d) {
 			out = append(out, d)
@@ -51,7 +61,8 @@ func ParseDimensions(text string) ([]Dimension, error) {
 	return out, nil
 }
 
-// Group is the usage of the Turns with the same values of the dimensions.
+// Group is the usage of the Turns with the same values of the dimensions, with that of the evaluations of their
+// answers.
 type Group struct {
 	// Values are the values of the dimensions, in their order. A value is empty if it is not known.
 	Values []string `json:"values"`
@@ -76,43 +87,68 @@ type Sum struct {
 // NewSum returns an empty sum. Without dimensions, it has one group.
 func NewSum(by []Dimension) *Sum { return &Sum{by: by, groups: map[string]*Group{}} }
 
+// part is the usage of one model by a Turn, or by a judge that evaluated its answer.
+type part struct {
+	purpose, model string
+	usage          model.Usage
+	cost           *turnrecord.Cost
+}
+
+// partsOf returns what a Turn and the evaluations of its answer have used. A Turn that has asked no model has one part.
+func partsOf(r *turnrecord.Record) []part {
+	var all []part
+	for _, m := range r.Models {
+		all = append(all, part{ForTurn, nameOf(m.Provider, m.Model), m.Usage, m.Cost})
+	}
+	if len(all) == 0 {
+		all = append(all, part{purpose: ForTurn})
+	}
+	for i := range r.Evaluations {
+		e := &r.Evaluations[i]
+		all = append(all, part{ForEvaluation, nameOf(e.Provider, e.Model), e.Usage, e.Cost})
+	}
+	return all
+}
+
+func nameOf(provider, name string) string { return strings.Trim(provider+"/"+name, "/") }
+
 // Add adds a record. It returns ErrTooManyGroups, and an error for a cost that is no number.
 func (s *Sum) Add(r *turnrecord.Record) error {
-	if !slices.Contains(s.by, Model) {
-		g, err := s.group(r, "")
+	unknown := map[*Group]bool{} // whether a part of the cost of this Turn is not known, for each of its groups
+	for _, p := range partsOf(r) {
+		g, err := s.group(r, &p)
 		if err != nil {
 			return err
 		}
-		g.Turns++
-		return g.add(r.Models)
-	}
-	if len(r.Models) == 0 {
-		g, err := s.group(r, "")
-		if err == nil {
+		if _, counted := unknown[g]; !counted {
 			g.Turns++
+			unknown[g] = false
 		}
-		return err
-	}
-	for i := range r.Models {
-		m := &r.Models[i]
-		g, err := s.group(r, strings.Trim(m.Provider+"/"+m.Model, "/"))
+		g.Usage = g.Usage.Add(p.usage)
+		if p.cost == nil {
+			unknown[g] = unknown[g] || p.usage != (model.Usage{})
+			continue
+		}
+		amount, err := decimal.NewFromString(p.cost.Amount)
 		if err != nil {
-			return err
+			return fmt.Errorf("failed to read the cost %q of a record: %w", p.cost.Amount, err)
 		}
-		g.Turns++
-		if err := g.add(r.Models[i : i+1]); err != nil {
-			return err
+		g.costs[p.cost.Currency] = g.costs[p.cost.Currency].Add(amount)
+	}
+	for g, some := range unknown {
+		if some {
+			g.TurnsOfUnknownCost++
 		}
 	}
 	return nil
 }
 
-// group returns the group of a record and one of its models.
-func (s *Sum) group(r *turnrecord.Record, asked string) (*Group, error) {
+// group returns the group of a part of a record.
+func (s *Sum) group(r *turnrecord.Record, p *part) (*Group, error) {
 	values := make([]string, len(s.by))
 	for i, d := range s.by {
 		values[i] = map[Dimension]string{
-			Namespace: r.Namespace, Agent: r.Agent, Requester: r.Requester, Session: r.Session, Model: asked,
+			Namespace: r.Namespace, Agent: r.Agent, Requester: r.Requester, Session: r.Session, Model: p.model, For: p.purpose,
 		}[d]
 	}
 	key := strings.Join(values, "\x00")
@@ -125,27 +161,6 @@ func (s *Sum) group(r *turnrecord.Record, asked string) (*Group, error) {
 	g := &Group{Values: values, costs: map[string]decimal.Decimal{}}
 	s.groups[key] = g
 	return g, nil
-}
-
-// add adds the usage of models of one Turn.
-func (g *Group) add(models []turnrecord.Model) error {
-	unknown := false
-	for _, m := range models {
-		g.Usage = g.Usage.Add(m.Usage)
-		if m.Cost == nil {
-			unknown = unknown || m.Usage != (model.Usage{})
-			continue
-		}
-		amount, err := decimal.NewFromString(m.Cost.Amount)
-		if err != nil {
-			return fmt.Errorf("failed to read the cost %q of a record: %w", m.Cost.Amount, err)
-		}
-		g.costs[m.Cost.Currency] = g.costs[m.Cost.Currency].Add(amount)
-	}
-	if unknown {
-		g.TurnsOfUnknownCost++
-	}
-	return nil
 }
 
 // Groups returns all groups: those with the most tokens first.

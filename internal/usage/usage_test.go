@@ -20,6 +20,20 @@ func asked(name string, tokens int64, cost *turnrecord.Cost) turnrecord.Model {
 	return turnrecord.Model{Provider: "p", Model: name, Usage: model.Usage{InputTokens: tokens}, Cost: cost}
 }
 
+// judged returns an evaluation; without a name, no model was asked.
+func judged(name string, tokens int64, cost *turnrecord.Cost) turnrecord.Evaluation {
+	e := turnrecord.Evaluation{Model: name, Usage: model.Usage{InputTokens: tokens}, Cost: cost}
+	if name != "" {
+		e.Provider = "p"
+	}
+	return e
+}
+
+func evaluated(r turnrecord.Record, all ...turnrecord.Evaluation) turnrecord.Record {
+	r.Evaluations = all
+	return r
+}
+
 func eur(amount string) *turnrecord.Cost { return &turnrecord.Cost{Amount: amount, Currency: "EUR"} }
 
 func TestSum(t *testing.T) {
@@ -30,6 +44,7 @@ func TestSum(t *testing.T) {
 		record("b", asked("m", 1, usd)),
 		record("b"),
 		record("c", asked("free", 1, eur("0")), asked("idle", 0, nil)),
+		evaluated(record("d", asked("m", 100, eur("1"))), judged("m", 7, eur("0.5")), judged("j", 2, nil), judged("", 0, nil)),
 	}
 	tokens := func(n int64) model.Usage { return model.Usage{InputTokens: n} }
 	for name, tc := range map[string]struct {
@@ -37,19 +52,25 @@ func TestSum(t *testing.T) {
 		want []Group
 	}{
 		"agent": {"agent", []Group{
+			{Values: []string{"d"}, Turns: 1, Usage: tokens(109), Costs: []turnrecord.Cost{*eur("1.5")}, TurnsOfUnknownCost: 1},
 			{Values: []string{"a"}, Turns: 2, Usage: tokens(25), Costs: []turnrecord.Cost{*eur("0.3")}, TurnsOfUnknownCost: 1},
 			{Values: []string{"b"}, Turns: 2, Usage: tokens(1), Costs: []turnrecord.Cost{*usd}},
 			{Values: []string{"c"}, Turns: 1, Usage: tokens(1), Costs: []turnrecord.Cost{*eur("0")}},
 		}},
 		"namespace": {"namespace", []Group{{
-			Values: []string{"helpdesk"}, Turns: 5, Usage: tokens(27), Costs: []turnrecord.Cost{*eur("0.3"), *usd}, TurnsOfUnknownCost: 1,
+			Values: []string{"helpdesk"}, Turns: 6, Usage: tokens(136), Costs: []turnrecord.Cost{*eur("1.8"), *usd}, TurnsOfUnknownCost: 2,
 		}}},
 		"model": {"model", []Group{
-			{Values: []string{"p/m"}, Turns: 3, Usage: tokens(21), Costs: []turnrecord.Cost{*eur("0.3"), *usd}},
+			{Values: []string{"p/m"}, Turns: 4, Usage: tokens(128), Costs: []turnrecord.Cost{*eur("1.8"), *usd}},
 			{Values: []string{"p/n"}, Turns: 1, Usage: tokens(5), TurnsOfUnknownCost: 1},
+			{Values: []string{"p/j"}, Turns: 1, Usage: tokens(2), TurnsOfUnknownCost: 1},
 			{Values: []string{"p/free"}, Turns: 1, Usage: tokens(1), Costs: []turnrecord.Cost{*eur("0")}},
-			{Values: []string{""}, Turns: 1},
+			{Values: []string{""}, Turns: 2},
 			{Values: []string{"p/idle"}, Turns: 1},
+		}},
+		"for": {"for", []Group{
+			{Values: []string{"turn"}, Turns: 6, Usage: tokens(127), Costs: []turnrecord.Cost{*eur("1.3"), *usd}, TurnsOfUnknownCost: 1},
+			{Values: []string{"evaluation"}, Turns: 1, Usage: tokens(9), Costs: []turnrecord.Cost{*eur("0.5")}, TurnsOfUnknownCost: 1},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

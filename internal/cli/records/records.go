@@ -202,8 +202,9 @@ func rowOf(r *turnrecord.Record) []string {
 		tokens += m.Usage.InputTokens + m.Usage.OutputTokens
 	}
 	sum := usage.NewSum(nil)
-	cost := "unknown"
-	if err := sum.Add(r); err == nil {
+	cost, own := "unknown", *r
+	own.Evaluations = nil // their cost is not that of the Turn
+	if err := sum.Add(&own); err == nil {
 		cost = costOf(sum.Groups()[0])
 	}
 	return []string{
