@@ -1,12 +1,15 @@
 package charts_test
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/capstan-dev/capstan/test/harness"
@@ -28,6 +31,21 @@ func (c cluster) run(t *testing.T, program string, args ...string) string {
 		t.Fatal(err)
 	}
 	return string(out)
+}
+
+// applyTurns runs kubectl apply with Turns soon after their CRD was created. A MutatingAdmissionPolicy refuses the
+// Turns until the API server has read the schemas again, which it does every 5 seconds.
+func (c cluster) applyTurns(t *testing.T, args ...string) {
+	t.Helper()
+	args = append([]string{"--kubeconfig", c.Kubeconfig, "apply"}, args...)
+	var err error
+	_ = wait.PollUntilContextTimeout(t.Context(), 250*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err = output(ctx, kubectlPath, args...)
+		return err == nil || !strings.Contains(err.Error(), "There can be a delay"), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // may reports whether the API server allows the manager an action, as kubectl auth can-i does.
@@ -152,7 +170,7 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 		}
 	}
 	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")
-	c.run(t, kubectlPath, "apply", "--server-side", "--validate=strict", "-n", "default", "-k", samples)
+	c.applyTurns(t, "--server-side", "--validate=strict", "-n", "default", "-k", samples)
 	c.check(t, "capstan", inOwnNamespace)
 	c.check(t, "capstan", inServedNamespace)
 	c.check(t, "capstan", []access{{"kube-system", "get", "secrets", true}})

@@ -37,7 +37,7 @@ func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 			}
 			c.run(t, helmPath, args...)
 			refusals, readAddress := runManager(t, c.as("system:serviceaccount:capstan-system:capstan"), tc.watched)
-			c.run(t, kubectlPath, "apply", "--namespace", tc.namespace, "-f", manifest)
+			c.applyTurns(t, "--namespace", tc.namespace, "-f", manifest)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=condition=Succeeded", "turn/open-loops", "--timeout=60s")
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=create", "events.events.k8s.io", "--all", "--timeout=30s")
 			// A TTL of 0 is over at once: the manager must delete the Turn.
