@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/internal/manifest"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
@@ -35,7 +36,7 @@ func relevance(name string) v1alpha1.Judge {
 	return v1alpha1.Judge{Name: name, Type: v1alpha1.JudgeRelevance, Threshold: "0.7"}
 }
 
-// judgedBy adds judges to a profile; without any, it adds one named relevant.
+// judgedBy sets the judges of a profile. Without arguments, it sets one judge named relevant.
 func judgedBy(all ...v1alpha1.Judge) func(*v1alpha1.PromptProfile) {
 	if len(all) == 0 {
 		all = []v1alpha1.Judge{relevance("relevant")}
@@ -90,8 +91,8 @@ func finalizedReason(t *v1alpha1.Turn) string {
 	return string(c.Status) + " " + c.Reason
 }
 
-// isSkipped waits until the log says that Turns were not evaluated, for a reason.
-func (m *runningManager) isSkipped(ctx context.Context, why task.Skip, count int) {
+// skips waits until the log has this number of evaluations that were skipped for a reason.
+func (m *runningManager) skips(ctx context.Context, why task.Skip, count int) {
 	GinkgoHelper()
 	Eventually(func() int { return strings.Count(m.logs.String(), fmt.Sprintf(`"skipped"="%s"`, why)) }).
 		WithContext(ctx).Should(Equal(count))
@@ -106,7 +107,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.create(ctx, newTurn("first"))
 		got, t := s.verdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Passed 0.95", "polite Failed 0.95"}))
-		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted), "a bad answer is no failed Turn")
+		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted), "a bad answer must not fail the Turn")
 		Expect(finalizedReason(t)).To(Equal("True Finalized"))
 		e := t.Status.Evaluations[1]
 		Expect(e.Reason).To(Equal("As it should be."))
@@ -162,7 +163,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(4))
 	}, SpecTimeout(patience))
 
-	DescribeTable("stay answers if a judge fails", func(ctx SpecContext, reply, reason string) {
+	DescribeTable("are kept if a judge fails", func(ctx SpecContext, reply, reason string) {
 		s := newTestEnv(ctx, `rules: [{when: {systemContains: You judge}, `+reply+`}]`)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		s.run(atOnce(2))
@@ -189,7 +190,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(t.Status.Evaluations[0].Reason).NotTo(Or(ContainSubstring(apiKey), ContainSubstring(hidden), ContainSubstring("right")))
 	}, SpecTimeout(patience))
 
-	It("are asked only from models that the Agent allows", func(ctx SpecContext) {
+	It("are judged only by models that the Agent allows", func(ctx SpecContext) {
 		s := newTestEnv(ctx, judges)
 		costly := relevance("relevant")
 		costly.ModelRef = &v1alpha1.JudgeModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "costly"}, Model: "huge"}
@@ -216,7 +217,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		}, And(HavePrefix("False JudgeModelNotAllowed"), ContainSubstring(`judge "relevant"`), ContainSubstring("costly/huge")))
 	}, SpecTimeout(patience))
 
-	It("do not wait for judges, of which only some are asked at once", func(ctx SpecContext) {
+	It("do not wait for judges, even if all slots of evaluations are in use", func(ctx SpecContext) {
 		const turns, slots = 200, 2
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()), perHour(turns))
@@ -238,8 +239,8 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.create(ctx, newTurn("first"))
 		s.verdicts(ctx, "first")
 		s.create(ctx, newTurn("second"), newTurn("third", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "frugal" }))
-		m.isSkipped(ctx, task.HourlyLimit, 1)
-		m.isSkipped(ctx, task.TokenLimit, 1)
+		m.skips(ctx, task.HourlyLimit, 1)
+		m.skips(ctx, task.TokenLimit, 1)
 		for _, name := range []string{"second", "third"} {
 			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
 			Expect(t.Status.Evaluations).To(BeEmpty())
@@ -248,7 +249,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(4))
 	}, SpecTimeout(patience))
 
-	It("count for Budgets, which stop evaluations and not the Turn", func(ctx SpecContext) {
+	It("count towards Budgets, which stop evaluations but not the Turn", func(ctx SpecContext) {
 		s := newTestEnv(ctx, judges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
@@ -269,7 +270,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		s.create(ctx, newTurn("second"))
 		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
-		m.isSkipped(ctx, task.BudgetExceeded, 1)
+		m.skips(ctx, task.BudgetExceeded, 1)
 	}, SpecTimeout(2*patience))
 
 	It("are judged by the profile of their prompt, if their Agent still evaluates", func(ctx SpecContext) {
@@ -294,11 +295,11 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 			got, _ := s.verdicts(ctx, name)
 			Expect(got).To(Equal([]string{"relevant Passed 0.95"}), name)
 		}
-		m.isSkipped(ctx, task.NotEnabled, 1)
+		m.skips(ctx, task.NotEnabled, 1)
 		Expect(s.turn(ctx, "third").Status.Evaluations).To(BeEmpty())
 	}, SpecTimeout(2*patience))
 
-	It("stay answers if the Secret of a judge's model is missing", func(ctx SpecContext) {
+	It("are kept if the Secret of a judge's model is missing", func(ctx SpecContext) {
 		s := newTestEnv(ctx, judges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()), func(e *v1alpha1.AgentEvaluation) {
 			e.Models = []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "keyless"}, Model: modelName}}
@@ -323,7 +324,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.reaches(ctx, "waiting", v1alpha1.TurnReasonCompleted)
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Evaluation = nil })
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
-		m.isSkipped(ctx, task.NotEnabled, 1)
+		m.skips(ctx, task.NotEnabled, 1)
 		Expect(s.turn(ctx, "waiting").Status.Evaluations).To(BeEmpty())
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3), "no judge was asked about the second answer")
 	}, SpecTimeout(patience))
@@ -340,7 +341,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(apierrors.IsNotFound(apiClient.Get(ctx, s.key("first"), &v1alpha1.Turn{}))).To(BeTrue())
 	}, SpecTimeout(patience))
 
-	It("of a Turn that is deleted meanwhile are not judged to the end", func(ctx SpecContext) {
+	It("are not judged any more when their Turn is deleted", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		m := s.run(atOnce(1))
@@ -348,7 +349,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.inFlight(ctx, 1)
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "first"))).To(Succeed())
 		s.inFlight(ctx, 0)
-		Eventually(m.logs.String).WithContext(ctx).Should(ContainSubstring("Left the work that follows a turn"))
+		Eventually(m.logs.String).WithContext(ctx).Should(ContainSubstring("Stopped a task"))
 	}, SpecTimeout(patience))
 })
 
@@ -376,4 +377,46 @@ var _ = Describe("Managers that share a PostgreSQL", func() {
 		Expect(stats.ByOutcome[server.OutcomeAnswered]).To(And(BeNumerically(">=", 2*turns), BeNumerically("<=", 2*turns+2)),
 			"an evaluation that was stored is not asked for again; at most those of two slots were cut off")
 	}, SpecTimeout(4*patience))
+})
+
+// panickingTasks is a store that panics when an evaluation begins.
+type panickingTasks struct{ executor.TaskStore }
+
+func (panickingTasks) BeginTask(context.Context, task.Held, task.Start) error {
+	panic("a bug with a secret")
+}
+
+var _ = Describe("An evaluation", func() {
+	It("that panics has failed, and its Turn keeps its answer", func(ctx SpecContext) {
+		s := newTestEnv(ctx, judges)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		m := s.run(atOnce(2), func(o *manager.Options) {
+			o.Hooks.Tasks = func(s executor.TaskStore) executor.TaskStore { return panickingTasks{s} }
+		})
+		s.create(ctx, newTurn("first"))
+		got, t := s.verdicts(ctx, "first")
+		Expect(got).To(Equal([]string{"relevant Error"}))
+		Expect(t.Status.Evaluations[0].Reason).To(ContainSubstring("because of a bug in Capstan"))
+		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
+		Expect(finalizedReason(t)).To(Equal("False EvaluationFailed"))
+		Expect(m.logs.String()).NotTo(ContainSubstring("a bug with a secret"), "the value may be a part of the answer")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
+	}, SpecTimeout(patience))
+
+	It("of the Turn of another namespace's Agent asks the models of that namespace", func(ctx SpecContext) {
+		l := lend(ctx, `{apiKeys: [`+platformKey+`], `+judges+`}`, from(v1alpha1.NamespacesFromAll, nil), evaluating())
+		l.options.MaxConcurrentEvaluations = 2
+		l.restart()
+		change(ctx, l.owner, profile, &v1alpha1.PromptProfile{}, judgedBy())
+		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("True "))
+		says(ctx, l.owner, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
+		l.team.create(ctx, newTurn("parent", asking("delegate subtask one")))
+		parent := l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		got, child := l.team.verdicts(ctx, l.team.child(ctx, "parent").Name)
+		Expect(got).To(Equal([]string{"relevant Passed 0.95"}))
+		Expect(child.Status.Evaluations[0].Model).To(Equal(l.owner.namespace + "/" + provider + "/" + modelName))
+		Expect(parent.Status.Evaluations).To(BeEmpty(), "its Agent does not evaluate its answers")
+		Expect(l.owner.fake.Stats().Requests).To(BeEquivalentTo(2), "the answer and the question of the judge")
+		Expect(l.team.fake.Stats().Requests).To(BeEquivalentTo(2), "only those of the caller")
+	}, SpecTimeout(2*patience))
 })
