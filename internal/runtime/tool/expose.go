@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/wildcard"
 )
 
 // Offer is one entry of an Agent's tools, with the tools that it provides now.
@@ -171,13 +172,13 @@ func allowed(offers []Offer) []Tool {
 	at := map[Source]int{}
 	for _, o := range offers {
 		for _, t := range o.Tools {
-			if len(o.Allow) > 0 && !matchesOne(o.Allow, t.Name) {
+			if len(o.Allow) > 0 && !wildcard.MatchesOne(o.Allow, t.Name) {
 				continue
 			}
 			if o.Server != "" {
 				t.Source, t.Trusted = Source{Server: o.Server, Name: t.Name, UID: o.UID}, false
 			}
-			t.RequiresApproval = t.RequiresApproval || matchesOne(o.RequireApproval, t.Name)
+			t.RequiresApproval = t.RequiresApproval || wildcard.MatchesOne(o.RequireApproval, t.Name)
 			t.MaxCalls = lowest(t.MaxCalls, o.MaxCalls)
 			key := t.Source
 			if o.Server == "" {

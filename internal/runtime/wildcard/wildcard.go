@@ -1,14 +1,15 @@
-package tool
+// Package wildcard matches names with patterns, in which '*' stands for any characters and '?' for one.
+package wildcard
 
 import "slices"
 
-// matchesOne reports whether a name matches one of the patterns.
-func matchesOne(patterns []string, name string) bool {
+// MatchesOne reports whether a name matches one of the patterns.
+func MatchesOne(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return matches([]rune(p), []rune(name)) })
 }
 
-// matches reports whether a name matches a pattern, in which '*' stands for any characters and '?' for one. It
-// takes at most len(pattern) * len(name) steps, because it backtracks only to the last '*'.
+// matches reports whether a name matches a pattern. It takes at most len(pattern) * len(name) steps, because it
+// backtracks only to the last '*'.
 func matches(pattern, name []rune) bool {
 	p, n, star, after := 0, 0, -1, 0
 	for n < len(name) {
