@@ -14,8 +14,9 @@ import (
 )
 
 // TestUpgradeReusesTheValuesOfEveryEarlierChart imitates helm upgrade --reuse-values, which passes the values of the
-// earlier chart and none of the new defaults. testdata/earlier has the values of each earlier chart, under the first
-// version that had them. Only the first rendering has the CRDs, which are most of a manifest.
+// earlier chart and none of the new defaults. Each file in testdata/earlier has the values of a chart, and the name of
+// the first version with these values. To save time, only the first rendering has the CRDs, which are most of a
+// manifest.
 func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 	files, err := filepath.Glob("testdata/earlier/*.yaml")
 	if err != nil || len(files) < 18 {
@@ -46,7 +47,7 @@ func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 				"podDisruptionBudget.enabled=true,networkPolicy.enabled=true,uninstall.drain=true"); err != nil {
 				t.Error(err)
 			}
-			for name, tc := range budgets {
+			for name, tc := range disruptionBudgets {
 				t.Run(name, func(t *testing.T) {
 					set := append([]string{"crds.install=false,podDisruptionBudget.enabled=true"}, tc.values...)
 					manifest, err := templateOver(string(values), set...)
@@ -60,30 +61,30 @@ func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 	}
 }
 
-// budgets maps values of podDisruptionBudget to the expected PodDisruptionBudget. Helm passes null on as a missing
-// value.
-var budgets = map[string]struct {
+// disruptionBudgets maps values of podDisruptionBudget to the expected PodDisruptionBudget. Helm passes null on as a
+// missing value.
+var disruptionBudgets = map[string]struct {
 	values []string
 	want   policyv1.PodDisruptionBudgetSpec
 }{
 	"Default": {nil, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))}},
-	"Away": {
+	"MaxUnavailablePercent": {
 		[]string{"podDisruptionBudget.maxUnavailable=25%"},
 		policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromString("25%"))},
 	},
-	"NoneAway": {
+	"MaxUnavailableZero": {
 		[]string{"podDisruptionBudget.maxUnavailable=0"},
 		policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))},
 	},
-	"Stay": {
+	"MinAvailable": {
 		[]string{"podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=null"},
 		policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))},
 	},
-	"NoneStay": {
+	"MinAvailableZero": {
 		[]string{"podDisruptionBudget.minAvailable=0,podDisruptionBudget.maxUnavailable=null"},
 		policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(0))},
 	},
-	"ShareStays": {
+	"MinAvailablePercent": {
 		[]string{"podDisruptionBudget.minAvailable=50%,podDisruptionBudget.maxUnavailable=null"},
 		policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromString("50%"))},
 	},
@@ -103,7 +104,7 @@ func checkBudget(t *testing.T, objects []runtime.Object, want policyv1.PodDisrup
 }
 
 func TestPodDisruptionBudget(t *testing.T) {
-	for name, tc := range budgets {
+	for name, tc := range disruptionBudgets {
 		t.Run(name, func(t *testing.T) {
 			checkBudget(t, renderChart(t, append([]string{"podDisruptionBudget.enabled=true"}, tc.values...)...), tc.want)
 		})
@@ -122,7 +123,7 @@ func TestOnlyMissingValuesGetDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := templateOver(string(data)); err != nil || string(again) != string(defaults) {
-		t.Errorf("the chart's own values, reused, render otherwise than its defaults (%v)", err)
+		t.Errorf("a rendering with the chart's own values.yaml differs from one with its defaults (%v)", err)
 	}
 	zero, err := template(t.Context(), "networkPolicy.enabled=false,serviceAccount.annotations=null,"+
 		"maxQueuedTurnsPerNamespace=0,runAsUser=null,resources.limits=null")

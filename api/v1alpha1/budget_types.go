@@ -34,7 +34,7 @@ type BudgetSpec struct {
 	Selector *BudgetSelector `json:"selector,omitempty"`
 
 	// period is the length of the periods: Hour, Day or Month. When a period ends, everything that was spent counts
-	// as 0 again. A change of period begins a new period with nothing spent.
+	// as 0 again. If this field changes, a new period begins with nothing spent.
 	// +required
 	Period BudgetPeriod `json:"period"`
 
@@ -49,7 +49,8 @@ type BudgetSpec struct {
 	TimeZone string `json:"timeZone,omitempty"`
 
 	// currency is the currency in which costs count, as an ISO 4217 code. Default USD. Costs in another currency are
-	// not converted: they count as unpricedRequests, and if limits.cost is set, such a model is not asked.
+	// not converted: their requests count in unpricedRequests. If limits.cost is set, no request is sent to a model
+	// with prices in another currency.
 	// +optional
 	// +kubebuilder:default=USD
 	// +kubebuilder:validation:MaxLength=3
@@ -58,7 +59,8 @@ type BudgetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="currency must not change: create another budget"
 	Currency string `json:"currency,omitempty"`
 
-	// limits limit one period. A new limit applies from the next request on, to what the period has already spent.
+	// limits are the limits of each period. A new limit takes effect with the next request. What was already spent in
+	// the period counts towards it.
 	// +required
 	Limits BudgetLimits `json:"limits"`
 
@@ -85,9 +87,9 @@ type BudgetSelector struct {
 	Agents *BudgetAgents `json:"agents,omitempty"`
 
 	// requesters selects the Turns of these users, by spec.requestedBy.username, 1 to 64 names. A Turn must match
-	// agents, too, if both are set. A requester counts if the API server has checked it by the policy for requesters. A
-	// Turn whose requester is absent, or was not checked, is selected as well: no user can evade a budget by leaving
-	// out the name or by writing another one.
+	// agents, too, if both are set. A name matches only if the API server has checked it with the requester policy. A
+	// Turn whose requester is absent, or was not checked, is selected, too: no user can evade a budget by leaving out
+	// the name or by writing another one.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -97,7 +99,7 @@ type BudgetSelector struct {
 	Requesters []string `json:"requesters,omitempty"`
 }
 
-// BudgetAgents selects Agents by name, by label, or both: an Agent must then match both.
+// BudgetAgents selects Agents by name, by label, or both. If both are set, an Agent must match both.
 // +kubebuilder:validation:MinProperties=1
 type BudgetAgents struct {
 	// names are the names of Agents, 1 to 64. NAME is an Agent of the namespace of the budget, and NAMESPACE/NAME an
@@ -171,7 +173,7 @@ type BudgetStatus struct {
 	// +optional
 	Spent *BudgetSpent `json:"spent,omitempty"`
 
-	// reserved is what requests may still use that have not ended.
+	// reserved is the maximum that the requests in flight can still use.
 	// +optional
 	Reserved *BudgetReserved `json:"reserved,omitempty"`
 }
@@ -200,7 +202,7 @@ type BudgetSpent struct {
 	UnpricedRequests int64 `json:"unpricedRequests,omitempty"`
 }
 
-// BudgetReserved is what requests may still use.
+// BudgetReserved is the maximum that the requests in flight can still use.
 type BudgetReserved struct {
 	// tokens is the number of tokens.
 	// +required

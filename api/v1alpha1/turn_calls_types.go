@@ -85,7 +85,8 @@ type ToolCallRecord struct {
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
 
-	// step is the step of the call, from 1. It is 0 for a context pack, which is called before the model is asked.
+	// step is the step of the call, from 1. It is 0 for a tool with the role ContextPack, which is
+	// called before the first request to a model.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Step int32 `json:"step"`

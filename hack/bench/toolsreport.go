@@ -134,7 +134,7 @@ func (r *HeldReport) memoryTable(text *strings.Builder, s Setup) {
 		number((r.Held.ResidentMiB-r.IdleMiB)*1024/float64(r.InFlight)), "-", "-", "")
 	fmt.Fprintf(text, line, "CPU per Turn, ms", "-", "-", number(r.CPU), "-", "")
 	fmt.Fprintf(text, "\nMemory in flight is measured after a garbage collection, while all Turns wait for the model. "+
-		"The peak is that until all have\nended. All Turns waited after %.1f s.\n",
+		"The peak is that of\nthe whole run, until all Turns have ended. After %.1f s, all Turns were waiting for the model.\n",
 		r.UntilInFlightSeconds)
 }
 

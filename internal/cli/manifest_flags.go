@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// longestHint is the number of characters of a message that a completion shows.
+// longestHint is the maximum length of the message in a completion, in characters.
 const longestHint = 60
 
 // addSourceFlags adds the flags of commands that read manifests, with their shell completions.
@@ -23,9 +23,9 @@ func addSourceFlags(cmd *cobra.Command, s *bundle.Source, format *output.Format)
 	f.StringVar(&s.Turn, "turn", "", "Turn to use, as NAME or NAMESPACE/NAME; required if the manifests contain several")
 	f.StringVarP(&s.Namespace, "namespace", "n", "default", "namespace of objects that do not name one")
 	f.StringVar(&s.SkillsFile, "skills-file", "",
-		"`PATH` of a YAML file of skills that every Agent may load, like those of the manager; default: none")
+		"`PATH` of a YAML file with skills for all Agents, in the format of the manager's --skills-file; default: none")
 	f.StringArrayVar(&s.Attach, "attach", nil,
-		"attach `NAME=FILE`, an image, a PDF or a text, to the Turn, or replace its attachment of this name; may be repeated")
+		"attach a file (image, PDF or text) to the Turn as `NAME=FILE`, in place of an attachment of this name; may be repeated")
 	f.Var(instant{&s.Now}, "now", "time that the prompt and the record contain; default: the current time")
 	f.VarP(formatValue{format}, "output", "o", "output format")
 	for flag, complete := range map[string]cobra.CompletionFunc{

@@ -23,12 +23,12 @@ func TestRunFailures(t *testing.T) {
 		},
 		"unknown model": {"the model is named", "models: [large]", []string{"ModelFailed", "small"}, ""},
 		"cut off": {
-			"what came is shown", "rules: [{reply: {text: half an ans, finishReason: length}}]",
+			"the part that was received is shown", "rules: [{reply: {text: half an ans, finishReason: length}}]",
 			[]string{"OutputInvalid", "maxOutputTokens"},
 			"half an ans\n",
 		},
-		"filtered": {"nothing is made up", "rules: [{reply: {text: x, finishReason: content_filter}}]", []string{"PolicyViolated"}, ""},
-		"rubbish":  {"nothing is made up", "rules: [{fault: {rubbish: HTML}}]", []string{"ModelFailed"}, ""},
+		"filtered": {"nothing is printed", "rules: [{reply: {text: x, finishReason: content_filter}}]", []string{"PolicyViolated"}, ""},
+		"rubbish":  {"nothing is printed", "rules: [{fault: {rubbish: HTML}}]", []string{"ModelFailed"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,7 +95,7 @@ func TestRunWithSharedModel(t *testing.T) {
 	for _, allowed := range []string{"", "  allowedNamespaces: {from: Same}"} {
 		got := capstan(t, "run", "-f", shared(allowed).written(t, url)).mustEnd(t, exit.Failed)
 		mustSay(t, got.err, `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ModelProvider "platform/demo" does not `+
-			`allow namespace "default": set its spec.allowedNamespaces, or use one of this namespace`)
+			`allow namespace "default": set its spec.allowedNamespaces, or use an object of this namespace`)
 	}
 	profile := complete().
 		with(t, "agent.yaml", "promptProfileRef: {name: support", "promptProfileRef: {name: support, namespace: platform").

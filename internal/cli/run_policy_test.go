@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// policyRules names a price first, and then answers without one.
+// policyRules makes the model answer with a price first, and without one when it must answer again.
 const policyRules = `rules:
 - when: {matches: "^Your answer was not accepted"}
   reply: {text: "Ask at the counter."}
@@ -42,7 +42,7 @@ func TestRunWithOutputPolicy(t *testing.T) {
 		"report": {
 			noPrices + "Report}", 0, "It costs 40 EUR.\n",
 			[]string{
-				"The answer of step 1 violates no-prices: it is delivered, and this is reported",
+				"The answer of step 1 violates no-prices: it is delivered, and the violation is recorded",
 				"The answer violates the output policy no-prices (Report): Name no prices.",
 			},
 		},
@@ -50,7 +50,7 @@ func TestRunWithOutputPolicy(t *testing.T) {
 			noPrices + "Retry}", 0, "Ask at the counter.\n",
 			[]string{
 				"The answer of step 1 violates no-prices: it is not delivered", "The answer of step 1 was sent back to the model",
-				"The answer of step 2 keeps to all output policies",
+				"The answer of step 2 complies with all output policies",
 			},
 		},
 		"prompt": {
@@ -85,8 +85,8 @@ func TestRunWithOutputPolicy(t *testing.T) {
 	}
 }
 
-// TestRenderWithAWrongOutputPolicy checks that a wrong expression is found without a cluster.
-func TestRenderWithAWrongOutputPolicy(t *testing.T) {
+// TestRenderReportsAnInvalidOutputPolicy checks that capstan render reports an expression that is invalid.
+func TestRenderReportsAnInvalidOutputPolicy(t *testing.T) {
 	t.Parallel()
 	dir := complete().with(t, "profile.yaml", "overrides: {behavior: Be brief.}",
 		withPolicy("{name: short, expression: size(output.txt) < 9}")).written(t, nowhere)

@@ -78,11 +78,11 @@ const (
 func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 	e, t := r.executor, r.turn
 	if !translate.ListsApproval(t, a) {
-		return nil, nil //nolint:nilnil // because no decision is no failure
+		return nil, nil //nolint:nilnil // because a missing decision is not an error
 	}
 	var known v1alpha1.ToolApprovalList
 	if err := e.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, unlistedDecisions(err)
+		return nil, listDecisionsError(err)
 	}
 	d, err := r.decision(ctx, translate.ApprovalsFor(known.Items, t, a), a)
 	if d != nil || err != nil || r.epoch == 1 {
@@ -91,8 +91,8 @@ func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, erro
 	return r.decideLive(ctx, a)
 }
 
-// decision returns the decision about a call, using only those ToolApprovals that may be used. The controller
-// reports why others may not.
+// decision returns the decision about a call. It uses only ToolApprovals whose author was verified and may decide. The
+// controller reports why it rejects the others.
 func (r *run) decision(ctx context.Context, about []v1alpha1.ToolApproval, a loop.Approval) (*loop.Decision, error) {
 	e := r.executor
 	checks := approvals.Checks{Author: e.Approvals, Requester: e.Requesters}
@@ -116,7 +116,7 @@ func (r *run) decideLive(ctx context.Context, a loop.Approval) (*loop.Decision, 
 			continue
 		}
 		if err != nil {
-			return nil, unlistedDecisions(err)
+			return nil, listDecisionsError(err)
 		}
 		about = append(about, translate.ApprovalsFor(page.Items, t, a)...)
 		if next = client.Continue(page.Continue); next == "" {
@@ -125,7 +125,7 @@ func (r *run) decideLive(ctx context.Context, a loop.Approval) (*loop.Decision, 
 	}
 }
 
-// unlistedDecisions returns an error after which the run tries again.
-func unlistedDecisions(err error) error {
+// listDecisionsError returns the error of a failed list of decisions, after which the run tries again.
+func listDecisionsError(err error) error {
 	return &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
 }

@@ -241,7 +241,7 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 		o = w.do(working)
 	}
 	if errors.Is(context.Cause(working), task.ErrLost) || errors.Is(o.err, task.ErrLost) {
-		log.V(1).Info("Left the work that follows a turn, because another executor does it, or the turn was deleted")
+		log.V(1).Info("Stopped a task, because another executor took it over, or the turn was deleted")
 		return
 	}
 	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)

@@ -13,12 +13,12 @@ type Share struct {
 
 // ParseShare parses a whole number from 0 (no limit) to 1000000, or a percentage from 1% to 100%.
 func ParseShare(text string) (Share, error) {
-	number, isPart := strings.CutSuffix(text, "%")
+	number, isPercentage := strings.CutSuffix(text, "%")
 	n, err := strconv.Atoi(number)
 	switch {
-	case err == nil && isPart && n >= 1 && n <= 100:
+	case err == nil && isPercentage && n >= 1 && n <= 100:
 		return Share{percent: n}, nil
-	case err == nil && !isPart && n >= 0 && n <= 1_000_000:
+	case err == nil && !isPercentage && n >= 0 && n <= 1_000_000:
 		return Share{count: n}, nil
 	}
 	return Share{}, fmt.Errorf("%q must be a whole number from 0 to 1000000, or a percentage from 1%% to 100%%", text)
@@ -32,7 +32,7 @@ func (s Share) String() string {
 	return strconv.Itoa(s.count)
 }
 
-// of returns the share as a number of slots; 0 means no limit. A percentage is rounded up. It applies only if there
+// of returns the share as a number of slots; 0 means no limit. A percentage is rounded up, and applies only if there
 // are at least two tenants: a single tenant need not leave slots to others.
 func (s Share) of(slots, tenants int) int {
 	switch {

@@ -24,8 +24,8 @@ import (
 // support this returns the whole object, and its metadata is read just the same.
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-// Client returns a client that behaves like c but updates the status of Turns in this way. config and transport
-// must be those of c.
+// Client returns a client that behaves like c, except that an update of a Turn's status sends only the status and
+// receives only the metadata. config and transport must be those of c.
 func Client(c client.Client, config *rest.Config, transport *http.Client) (client.Client, error) {
 	known := runtime.NewScheme()
 	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"}) // to decode the metav1.Status of an error
@@ -70,8 +70,8 @@ type identity struct {
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 }
 
-// Update writes the status of an object. A Turn gets its new resource version and otherwise stays as it is. So its
-// times keep a precision that the API server does not store.
+// Update writes the status of an object. Of a Turn in memory, it changes only the resource version, so its times keep a
+// higher precision than the API server stores.
 func (w *writer) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || len(options) > 0 {

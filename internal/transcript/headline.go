@@ -222,7 +222,7 @@ func checked(c loop.AnswerCheck) string {
 	text := fmt.Sprintf("the answer of step %d ", c.Step)
 	switch {
 	case len(c.Findings) == 0:
-		return text + "keeps to all output policies"
+		return text + "complies with all output policies"
 	case len(violated) == 0:
 		text += "could not be checked against " + strings.Join(unchecked, ", ")
 	default:
@@ -234,7 +234,7 @@ func checked(c loop.AnswerCheck) string {
 	if c.Refused() {
 		return text + ": it is not delivered"
 	}
-	return text + ": it is delivered, and this is reported"
+	return text + ": it is delivered, and the violation is recorded"
 }
 
 func rejected(r loop.Rejection) string {

@@ -12,25 +12,25 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// enterSession updates the status of the Turn's Session from the store. If the budget of the Session is used up, it
-// ends a Turn that has not started, as a cluster does, and reports whether it did.
+// enterSession updates the status of the Turn's Session from the store. If the budget of the Session is used up and the
+// Turn has not started, enterSession ends the Turn, as a cluster does, and returns true.
 func (r *Options) enterSession(
 	ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, s *store, before earlierRuns,
 ) (closed bool, err error) {
 	if p.Session == nil {
 		return false, nil
 	}
-	place, err := session.Latest(ctx, s, string(p.Session.UID), nil)
+	tail, err := session.Latest(ctx, s, string(p.Session.UID), nil)
 	if err != nil {
 		return false, exit.WithCode(exit.Failed, err)
 	}
 	if r.DataDir == "" {
-		r.Env.Tell("note: Session %s/%s starts without a history and is not kept: set --data-dir to a folder to keep it",
+		r.Env.Tell("note: Session %s/%s has no history and is not kept: set --data-dir to keep it",
 			p.Session.Namespace, p.Session.Name)
 	}
 	now := r.Clock()()
-	if place.Position > 0 {
-		translate.SessionTotals(p.Session, place.Totals, place.Last, now)
+	if tail.Position > 0 {
+		translate.SessionTotals(p.Session, tail.Totals, tail.Last, now)
 	}
 	used := translate.BudgetUsed(p.Session)
 	if used == "" || before.last.Seq > 0 {

@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// DialWith replaces the connections of a provider.
+// DialWith sets the function that opens the connections of the provider.
 func (p *Provider) DialWith(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	p.transport.DialContext = dial
 }

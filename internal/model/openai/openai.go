@@ -1,5 +1,6 @@
-// Package openai is OpenAI's chat-completions protocol in the dialects of many servers. The types of requests are those
-// of github.com/sashabaranov/go-openai. The types of answers are its own, because they read the forms of many servers.
+// Package openai implements OpenAI's chat-completions protocol, with the dialects of compatible servers. Requests use
+// the types of github.com/sashabaranov/go-openai. Answers use types of this package, because their form differs between
+// servers.
 package openai
 
 import (
@@ -29,7 +30,7 @@ type protocol struct{ dialect Dialect }
 // Name returns the name of the protocol.
 func (*protocol) Name() string { return "the chat-completions protocol" }
 
-// Path returns the path of chat completions. The API of deployments has the model in its path.
+// Path returns the path of chat completions. With Azure's deployments API, it has the name of the model.
 func (p *protocol) Path(name string) string {
 	if p.dialect.APIVersion == "" {
 		return "/chat/completions"
@@ -48,7 +49,7 @@ func (p *protocol) query() string {
 	return "?api-version=" + url.QueryEscape(p.dialect.APIVersion)
 }
 
-// SetHeaders sends the key as a bearer token, or as Azure's API of deployments expects it.
+// SetHeaders sets the key as a bearer token, or in the header Api-Key for Azure's deployments API.
 func (p *protocol) SetHeaders(h http.Header, apiKey, requestID string) {
 	switch {
 	case apiKey == "":
@@ -76,8 +77,8 @@ type decoder struct {
 	details details
 }
 
-// Decode adds a chunk to the answer.
-func (d *decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err error) {
+// Decode adds a chunk to an answer. failure is the error that the endpoint sent in place of a chunk, or nil.
+func (d *decoder) Decode(event []byte, answer *endpoint.Answer) (failure []byte, err error) {
 	c, err := chunkOf(event)
 	if err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (d *decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err
 	if failure := c.failure(event); failure != nil {
 		return failure, nil
 	}
-	d.add(&c, in)
+	d.add(&c, answer)
 	return nil, nil
 }
 

@@ -27,8 +27,8 @@ const (
 	ReplyTooLong ErrorKind = "ReplyTooLong"
 	// Auth means that the endpoint refused the credentials (HTTP 401, 403), or that they are missing.
 	Auth ErrorKind = "Auth"
-	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error with that
-	// code).
+	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error
+	// code that says so).
 	QuotaExceeded ErrorKind = "QuotaExceeded"
 	// InvalidRequest means that the endpoint refused the request (any other HTTP 4xx), for example because it does
 	// not know the model.
@@ -72,7 +72,7 @@ func (k ErrorKind) Next() NextModel {
 		return AnyModel
 	case ContextLength:
 		return LargerModel
-	case ContentFiltered, ReplyTooLong, Cancelled: // no other model may bypass a filter, or be paid for the same reply
+	case ContentFiltered, ReplyTooLong, Cancelled: // do not bypass a filter, and do not pay for the same long reply twice
 		return NoModel
 	}
 	return NoModel
@@ -85,8 +85,8 @@ type Error struct {
 	// Message tells people what happened and what to do, in Capstan's own words. It contains no secret.
 	Message string
 	// RemoteMessage is the text of the endpoint or of the network; it may be empty. It contains no secret. It belongs
-	// only in the journal: a person who may only read the status must not learn the answers of an endpoint that only
-	// this process can reach.
+	// only in the journal: users who can read the status must not see answers of internal endpoints that they cannot
+	// reach themselves.
 	RemoteMessage string
 	// RetryAfter is the wait that the endpoint asked for, or 0.
 	RetryAfter time.Duration

@@ -103,7 +103,7 @@ func TestSelect(t *testing.T) {
 		})
 	}
 	if kept, leftOut := tool.Select(nil, tool.Selection{Most: 3, Semantic: true, Query: "x"}); kept != nil || leftOut != 0 {
-		t.Errorf("of nothing, %v is kept and %d left out", kept, leftOut)
+		t.Errorf("Select(nil) kept %v and left out %d, want nothing", kept, leftOut)
 	}
 }
 

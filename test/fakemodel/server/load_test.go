@@ -56,7 +56,7 @@ rules:
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the file must be read whole (-want +got):\n%s", diff)
+		t.Errorf("ParseConfig must read every field (-want +got):\n%s", diff)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestParseConfigErrorsNameRuleAndField(t *testing.T) {
 			"rules: [{fault: {retryAfterSeconds: 1}}]",
 			[]string{"rules[0].fault.retryAfterSeconds: needs fault.status"},
 		},
-		"the index is that of the faulty rule": {"rules: [{}, {}, {times: -4}]", []string{"rules[2].times"}},
+		"the error has the index of the invalid rule": {"rules: [{}, {}, {times: -4}]", []string{"rules[2].times"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseConfig([]byte(tc.rules))
