@@ -3,6 +3,8 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // AgentSpec defines an agent: its prompt, its models, its tools and its limits.
+// +kubebuilder:validation:XValidation:rule="!has(self.instructions) || !has(self.instructionsFrom)",
+// + message="instructionsFrom must be absent if instructions are given",fieldPath=".instructionsFrom"
 type AgentSpec struct {
 	// description is the purpose of the agent, at most 1024 characters. It is part of the prompt.
 	// +optional
@@ -28,6 +30,11 @@ type AgentSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	Instructions string `json:"instructions,omitempty"`
+
+	// instructionsFrom refers to the text of the instructions, which may have at most 65536 characters. It is read when
+	// the prompt of a Turn is made. At most one of instructions and instructionsFrom may be given.
+	// +optional
+	InstructionsFrom *ContentSource `json:"instructionsFrom,omitempty"`
 
 	// skills selects the skills of the PromptProfile that this agent uses.
 	// +optional

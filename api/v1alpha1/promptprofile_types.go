@@ -16,12 +16,15 @@ const (
 // PromptProfileSpec defines the text of a prompt. Its texts may use Go templates with the declared variables ({{
 // .userName }}) and with {{ .Agent.Name }}, {{ .Agent.Description }}, {{ .Turn.Name }} and {{ .Turn.Namespace }}.
 // If the Turn belongs to a conversation ({{ if .Session }}), they may also use {{ .Session.Name }}.
-// +kubebuilder:validation:XValidation:rule="(has(self.identity) && ((has(self.identity.systemPrompt)
+// +kubebuilder:validation:XValidation:rule="has(self.instructionsFrom) || (has(self.identity)
+// +  && (has(self.identity.systemPromptFrom) || (has(self.identity.systemPrompt)
 // +  && self.identity.systemPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')) || (has(self.identity.developerPrompt)
 // +  && self.identity.developerPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')))) || (has(self.instructions)
 // +  && self.instructions.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]'))",
 // + message="at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not
 // +  blank"
+// +kubebuilder:validation:XValidation:rule="!has(self.instructions) || !has(self.instructionsFrom)",
+// + message="instructionsFrom must be absent if instructions are given",fieldPath=".instructionsFrom"
 type PromptProfileSpec struct {
 	// allowedNamespaces says which other namespaces may use the profile in their Agents. Texts from ConfigMaps are read
 	// in the namespace of the profile. Default: none. Withdrawn consent takes effect when the next prompt is made.
@@ -82,6 +85,11 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Instructions string `json:"instructions,omitempty"`
 
+	// instructionsFrom refers to the text of the instructions, which may have at most 65536 characters. At most one of
+	// instructions and instructionsFrom may be given.
+	// +optional
+	InstructionsFrom *ContentSource `json:"instructionsFrom,omitempty"`
+
 	// sections are the names of the sections of the prompt, in order, at most 16. They replace the sections of the
 	// mode. An empty list removes all sections: stablePrefix, the guardrails and dynamicSuffix remain. The names are
 	// agent, sub_agent, instructions, behavior, loaded_skills, available_skills, tools, turn_instructions, subject,
@@ -96,6 +104,13 @@ type PromptProfileSpec struct {
 	// overrides replace texts that Capstan provides.
 	// +optional
 	Overrides *Overrides `json:"overrides,omitempty"`
+
+	// forModels are texts for some models, at most 8 entries. For a model, the first entry applies whose models match
+	// it. Its overrides replace those of the profile, text by text. Its contributions follow those of the profile.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	ForModels []ModelTexts `json:"forModels,omitempty"`
 
 	// stablePrefix is a text before all sections, at most 32768 characters. It is in the stable part of the prompt,
 	// which providers can cache. The mode None omits it.
@@ -390,6 +405,8 @@ type Variable struct {
 
 // Identity says who the assistant is.
 // +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="!has(self.systemPrompt) || !has(self.systemPromptFrom)",
+// + message="systemPromptFrom must be absent if systemPrompt is given",fieldPath=".systemPromptFrom"
 type Identity struct {
 	// assistantName is the name of the assistant, at most 128 characters. Default: the name of the Agent.
 	// +optional
@@ -400,6 +417,11 @@ type Identity struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	SystemPrompt string `json:"systemPrompt,omitempty"`
+
+	// systemPromptFrom refers to the text of the system prompt, which may have at most 65536 characters. At most one of
+	// systemPrompt and systemPromptFrom may be given.
+	// +optional
+	SystemPromptFrom *ContentSource `json:"systemPromptFrom,omitempty"`
 
 	// developerPrompt is a text that follows the system prompt, at most 65536 characters.
 	// +optional
@@ -488,6 +510,55 @@ type Overrides struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	Tools *string `json:"tools,omitempty"`
+}
+
+// ModelTexts are texts for some models, because models differ in what they must be told.
+// +kubebuilder:validation:XValidation:rule="has(self.overrides) || has(self.contributions)",
+// + message="at least one of overrides and contributions must be given"
+type ModelTexts struct {
+	// models selects the models that the texts are for, by 1 to 16 patterns of 1 to 512 characters. A pattern is
+	// compared with the name of the model, and with PROVIDER:MODEL. '*' matches any characters, and '?' matches one
+	// character. Examples: "qwen*", "openrouter:*".
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	Models []string `json:"models"`
+
+	// overrides replace texts that Capstan provides.
+	// +optional
+	Overrides *Overrides `json:"overrides,omitempty"`
+
+	// contributions are texts for the section live_context, 1 to 16.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Contributions []ModelContribution `json:"contributions,omitempty"`
+}
+
+// ModelContribution is a text for the section live_context of the prompts of some models: data for the model, never
+// instructions.
+type ModelContribution struct {
+	// name is the name of the contribution and its heading in the prompt, unique in its list, 1 to 128 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Name string `json:"name"`
+
+	// text is the text of the contribution, at most 8192 characters.
+	// +required
+	// +kubebuilder:validation:MaxLength=8192
+	Text string `json:"text"`
+
+	// trust says how the prompt introduces the text. Untrusted (the default): as text from outside. Trusted: as
+	// information that the model may rely on. In both cases the text cannot instruct the model.
+	// +optional
+	// +kubebuilder:default=Untrusted
+	Trust Trust `json:"trust,omitempty"`
 }
 
 // PromptProfileStatus is the result of rendering a profile.

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
 // TurnContext is the data that a caller adds to a request. The model receives it as data that cannot instruct it,
 // except for a skill if the Agent's contributionTrust is Trusted.
 // +kubebuilder:validation:MinProperties=1
@@ -22,8 +24,9 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// memories are texts that the application has learned before, 1 to 64. The prompt contains the most relevant ones,
-	// at most memory.maxItems of the Agent. status.preparation.provenance lists which were used and which were dropped.
+	// memories are texts that the application has kept from earlier requests, 1 to 64. The prompt contains the most
+	// relevant ones, at most memory.maxItems of the Agent. status.preparation.provenance lists which were used and
+	// which were dropped.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -40,7 +43,7 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=64
 	Enrichments []Enrichment `json:"enrichments,omitempty"`
 
-	// preferences are preferences of the user, such as "short answers", 1 to 32 of 1 to 1024 characters.
+	// preferences lists 1 to 32 preferences of the user, such as "short answers". Each has 1 to 1024 characters.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -48,6 +51,13 @@ type TurnContext struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=1024
 	Preferences []string `json:"preferences,omitempty"`
+
+	// data is a JSON object of any form, for knowledge that fits none of the other fields, at most 65536 bytes. The
+	// model receives it as JSON with sorted names.
+	// +optional
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Data *apiextensionsv1.JSON `json:"data,omitempty"`
 
 	// session describes the conversation, as the caller knows it.
 	// +optional
@@ -90,7 +100,7 @@ type Fact struct {
 // +kubebuilder:validation:Enum=Session;User;Workspace;Org;Object
 type MemoryScope string
 
-// The scopes of memories, narrowest first, and finally that of a single object.
+// The scopes of memories from the narrowest to the widest, and then Object, which is outside this order.
 const (
 	MemoryScopeSession   MemoryScope = "Session"
 	MemoryScopeUser      MemoryScope = "User"
@@ -110,7 +120,7 @@ const (
 	MemoryCurrent MemoryFreshness = "Current"
 )
 
-// Memory is a text that an application has learned before the request.
+// Memory is a text that an application has kept from earlier requests.
 type Memory struct {
 	// id is the ID of the memory, unique in this Turn, 1 to 64 characters. It is recorded and is not part of the
 	// prompt.

@@ -104,10 +104,12 @@ const (
 // + message="output must not change: create a new Turn instead",fieldPath=".output"
 // +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",
 // + message="limits must not change: create a new Turn instead",fieldPath=".limits"
-// +kubebuilder:validation:XValidation:rule="has(self.message) != has(self.undo)",
-// + message="message must be given, or undo in its place",fieldPath=".message"
+// +kubebuilder:validation:XValidation:rule="[has(self.message), has(self.messageFrom), has(self.undo)].filter(g, g).size() == 1",
+// + message="exactly one of message, messageFrom and undo must be given",fieldPath=".message"
 // +kubebuilder:validation:XValidation:rule="has(self.message) == has(oldSelf.message)",
 // + message="message must not change: create a new Turn instead",fieldPath=".message"
+// +kubebuilder:validation:XValidation:rule="has(self.messageFrom) == has(oldSelf.messageFrom)",
+// + message="messageFrom must not change: create a new Turn instead",fieldPath=".messageFrom"
 // +kubebuilder:validation:XValidation:rule="!has(self.undo) || (!has(self.sessionRef) && !has(self.history) && !has(self.context)
 // +  && !has(self.attachments) && !has(self.parameters) && !has(self.shaping) && !has(self.guardrails) && !has(self.promptMode)
 // +  && !has(self.model) && !has(self.output) && !has(self.topK) && !has(self.depth)
@@ -118,7 +120,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy)",
 // + message="requestedBy must not change: create a new Turn instead",fieldPath=".requestedBy"
 // +kubebuilder:validation:XValidation:rule="!has(self.agentRef.namespace) || has(self.depth) && self.depth > 0
-// +  && !has(self.sessionRef) && !has(self.history) && !has(self.context) && !has(self.attachments) && !has(self.parameters)
+// +  && !has(self.messageFrom) && !has(self.sessionRef) && !has(self.history) && !has(self.context) && !has(self.attachments)
+// +  && !has(self.parameters)
 // +  && !has(self.shaping) && !has(self.guardrails) && !has(self.promptMode) && !has(self.model) && !has(self.output)
 // +  && !has(self.topK)",
 // + message="agentRef.namespace must be absent: only Capstan creates Turns of Agents of other namespaces, for calls of sub-agents",
@@ -138,7 +141,7 @@ type TurnSpec struct {
 	RequestedBy *Requester `json:"requestedBy,omitempty"`
 
 	// message is the user's request, 1 to 32768 characters. It must not be blank and must not contain the character
-	// U+0000. All other characters reach the model as data. It is required, unless undo is given.
+	// U+0000. All other characters reach the model as data. Exactly one of message, messageFrom and undo must be given.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
@@ -147,6 +150,13 @@ type TurnSpec struct {
 	// + message="message must not be blank: it must have more than white space, control and zero-width characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
 	Message string `json:"message,omitempty"`
+
+	// messageFrom refers to the text of the message, for a message that another program writes or that is too long for
+	// a Turn. The text must be as message describes. It is read once, when the prompt is prepared, and kept in the
+	// journal. The Turn waits until the ConfigMap exists.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="messageFrom must not change: create a new Turn instead"
+	MessageFrom *ContentSource `json:"messageFrom,omitempty"`
 
 	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. Such a Turn asks no
 	// model: it runs the compensations that the journal of the other Turn has, in the reverse order of the calls. Each
@@ -364,6 +374,8 @@ type TurnOutput struct {
 const DefaultTopK = 8
 
 // Parameter is the value of a variable.
+// +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",
+// + message="exactly one of value and valueFrom must be given"
 type Parameter struct {
 	// name is the name of the variable, as the PromptProfile declares it, at most 63 characters.
 	// +required
@@ -374,11 +386,16 @@ type Parameter struct {
 	Name string `json:"name"`
 
 	// value is the value of the variable, at most 4096 characters. It is escaped and fenced as data, unless the
-	// PromptProfile declares the variable as Trusted.
-	// +required
+	// PromptProfile declares the variable as Trusted. Exactly one of value and valueFrom must be given.
+	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="value must not contain the character U+0000"
-	Value string `json:"value"`
+	Value *string `json:"value,omitempty"`
+
+	// valueFrom refers to the value, a text as value describes. It is read once, when the prompt is prepared. The Turn
+	// waits until the ConfigMap exists.
+	// +optional
+	ValueFrom *ContentSource `json:"valueFrom,omitempty"`
 }
 
 // HistoryMessage is a message of the conversation before this Turn.

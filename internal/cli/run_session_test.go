@@ -77,7 +77,7 @@ func TestSessionWithoutDataDirIsNotKept(t *testing.T) {
 	if got.out != "I have no idea.\n" {
 		t.Errorf("want no history, have %q", got.out)
 	}
-	mustSay(t, got.err, "note: Session default/chat starts without a history and is not kept: set --data-dir to a folder to keep it")
+	mustSay(t, got.err, "note: Session default/chat has no history and is not kept: set --data-dir to keep it")
 }
 
 func TestBudgetOfSession(t *testing.T) {

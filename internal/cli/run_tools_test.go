@@ -372,7 +372,7 @@ func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 	f["secret-2.yaml"] = strings.Replace(secretYAML, "{name: model-key}", "{name: model-key, namespace: platform}", 1)
 	refused := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)
 	mustSay(t, refused.err, `agent.yaml: Agent default/support: spec.tools[0].agentRef.name: Agent "platform/closer" does not allow `+
-		`namespace "default": set its spec.allowedNamespaces, or use one of this namespace`)
+		`namespace "default": set its spec.allowedNamespaces, or use an object of this namespace`)
 
 	f = f.with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}")
 	got := capstan(t, "run", "-f", f.written(t, url), "--approve=all").mustEnd(t, exit.OK)

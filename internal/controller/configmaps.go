@@ -26,6 +26,10 @@ func profileConfigMaps(o client.Object) []string {
 		return nil
 	}
 	names := contributionConfigMaps(p.Spec.Contributions)
+	names = append(names, sourceConfigMaps(p.Spec.InstructionsFrom)...)
+	if p.Spec.Identity != nil {
+		names = append(names, sourceConfigMaps(p.Spec.Identity.SystemPromptFrom)...)
+	}
 	for _, s := range p.Spec.Skills {
 		if s.ContentFrom != nil {
 			names = append(names, s.ContentFrom.ConfigMapKeyRef.Name)
@@ -40,7 +44,7 @@ func agentConfigMaps(o client.Object) []string {
 	if !ok {
 		return nil
 	}
-	return contributionConfigMaps(a.Spec.Contributions)
+	return append(contributionConfigMaps(a.Spec.Contributions), sourceConfigMaps(a.Spec.InstructionsFrom)...)
 }
 
 // awaitedConfigMaps returns the names of the ConfigMaps that must exist before a Turn is bound. The journal of a
@@ -63,6 +67,14 @@ type configMapField struct{ field, name string }
 // turnConfigMaps returns the fields of a Turn that name ConfigMaps.
 func turnConfigMaps(t *v1alpha1.Turn) []configMapField {
 	var all []configMapField
+	if from := t.Spec.MessageFrom; from != nil {
+		all = append(all, configMapField{"spec.messageFrom.configMapKeyRef", from.ConfigMapKeyRef.Name})
+	}
+	for i, p := range t.Spec.Parameters {
+		if from := p.ValueFrom; from != nil {
+			all = append(all, configMapField{fmt.Sprintf("spec.parameters[%d].valueFrom.configMapKeyRef", i), from.ConfigMapKeyRef.Name})
+		}
+	}
 	if t.Spec.Context != nil {
 		for i, c := range t.Spec.Context.Contributions {
 			if ref := c.ConfigMapKeyRef; ref != nil {
@@ -76,6 +88,14 @@ func turnConfigMaps(t *v1alpha1.Turn) []configMapField {
 		}
 	}
 	return all
+}
+
+// sourceConfigMaps returns the name of the ConfigMap of a source; none if there is no source.
+func sourceConfigMaps(from *v1alpha1.ContentSource) []string {
+	if from == nil {
+		return nil
+	}
+	return []string{from.ConfigMapKeyRef.Name}
 }
 
 func contributionConfigMaps(list []v1alpha1.Contribution) []string {

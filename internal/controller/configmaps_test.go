@@ -43,6 +43,11 @@ func skillFrom(name string) v1alpha1.Skill {
 	}}
 }
 
+// textIn returns a source in a ConfigMap.
+func textIn(name string) *v1alpha1.ContentSource {
+	return &v1alpha1.ContentSource{ConfigMapKeyRef: v1alpha1.ConfigMapKeyReference{Name: name, Key: "text"}}
+}
+
 func TestConfigMapsOfObjects(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -51,22 +56,29 @@ func TestConfigMapsOfObjects(t *testing.T) {
 		want   []string
 	}{
 		"Profile": {
-			reason: "skills and contributions count, but not those with their own text",
+			reason: "all texts count, but not those that are in the profile itself",
 			names:  profileConfigMaps,
 			object: &v1alpha1.PromptProfile{Spec: v1alpha1.PromptProfileSpec{
 				Skills: []v1alpha1.Skill{{Key: "own", Content: new("here")}, skillFrom("b")}, Contributions: fromConfigMaps("a"),
+				InstructionsFrom: textIn("c"), Identity: &v1alpha1.Identity{SystemPromptFrom: textIn("d")},
 			}},
-			want: []string{"a", "b"},
+			want: []string{"a", "c", "d", "b"},
 		},
 		"Agent": {
 			reason: "the ConfigMaps of the profile do not count",
 			names:  agentConfigMaps,
-			object: &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Contributions: fromConfigMaps("a", "b")}},
-			want:   []string{"a", "b"},
+			object: &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Contributions: fromConfigMaps("a", "b"), InstructionsFrom: textIn("c")}},
+			want:   []string{"a", "b", "c"},
 		},
 		"Turn": {
 			reason: "a new Turn awaits them", names: awaitedConfigMaps,
 			object: turnWith(contributes("a")), want: []string{"a"},
+		},
+		"TurnWithTexts": {
+			reason: "the message and the values of variables count", names: awaitedConfigMaps, object: turnWith(func(t *v1alpha1.Turn) {
+				t.Spec.Message, t.Spec.MessageFrom = "", textIn("a")
+				t.Spec.Parameters = []v1alpha1.Parameter{{Name: "x", Value: new("v")}, {Name: "y", ValueFrom: textIn("b")}}
+			}), want: []string{"a", "b"},
 		},
 		"TurnWithout": {reason: "most Turns await none", names: awaitedConfigMaps, object: turnWith()},
 		"TurnThatWasBound": {

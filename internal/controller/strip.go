@@ -2,7 +2,8 @@ package controller
 
 import (
 	"encoding/json"
-	"maps"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,17 +12,17 @@ import (
 )
 
 const (
-	// annotationSpecBytes is the annotation of a stripped Turn that holds the length of its spec as JSON. Only the
-	// cache has it. Status writes do not change annotations, and a user's own value is replaced.
-	annotationSpecBytes = "cache.capstan.dev/spec-bytes"
+	// strippedMark begins the message of a stripped Turn. The length of its spec as JSON follows. The API server has no
+	// message with this character, so no user can make a Turn that passes for a stripped one.
+	strippedMark = "\x00"
 	// ownPrefix is the prefix of the labels that this package reads.
 	ownPrefix = "capstan.dev/"
 )
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
-// of the answer, and other clients' labels and annotations. The trace of its caller stays. Strip may be called again on
-// a stripped Turn. A stripped Turn can be patched, and its status can be written. The API server refuses it as a whole
-// object, because its message is empty.
+// of the answer, and other clients' labels and annotations. The trace of its caller and the references to ConfigMaps
+// stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its status can be written.
+// The API server refuses it as a whole object, because of its message.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {
 		return
@@ -29,11 +30,11 @@ func Strip(t *v1alpha1.Turn) {
 	// A spec always marshals, because it was decoded from JSON.
 	size, _ := json.Marshal(&t.Spec)
 	t.Labels = OwnLabels(t.Labels)
-	trace := span.Kept(t.Annotations)
-	t.Annotations = map[string]string{annotationSpecBytes: strconv.Itoa(len(size))}
-	maps.Copy(t.Annotations, trace)
+	t.Annotations = span.Kept(t.Annotations)
 	s := &t.Spec
-	s.Message, s.Parameters, s.History, s.Shaping, s.Guardrails, s.Output = "", nil, nil, nil, nil, nil
+	s.Message = strippedMark + strconv.Itoa(len(size))
+	s.History, s.Shaping, s.Guardrails, s.Output = nil, nil, nil, nil
+	s.Parameters = strippedParameters(s.Parameters)
 	s.Context = strippedContext(s.Context)
 	for i := range s.Attachments {
 		a := &s.Attachments[i]
@@ -60,9 +61,19 @@ func OwnLabels(labels map[string]string) map[string]string {
 	return own
 }
 
-// isStripped reports whether a Turn was stripped: the API server has no Turn with an empty message.
-func isStripped(t *v1alpha1.Turn) bool {
-	return t.Spec.Message == "" && t.Annotations[annotationSpecBytes] != ""
+// isStripped reports whether a Turn was stripped.
+func isStripped(t *v1alpha1.Turn) bool { return strings.HasPrefix(t.Spec.Message, strippedMark) }
+
+// strippedParameters keeps only the references to ConfigMaps, each at its index. It returns nil if there are none.
+func strippedParameters(all []v1alpha1.Parameter) []v1alpha1.Parameter {
+	if !slices.ContainsFunc(all, func(p v1alpha1.Parameter) bool { return p.ValueFrom != nil }) {
+		return nil
+	}
+	kept := make([]v1alpha1.Parameter, len(all))
+	for i, p := range all {
+		kept[i].ValueFrom = p.ValueFrom
+	}
+	return kept
 }
 
 // strippedContext keeps only the references to ConfigMaps, each at its index. It returns nil if there are none.
@@ -82,9 +93,9 @@ func checkSize(t *v1alpha1.Turn) error {
 	if !isStripped(t) {
 		return t.Spec.CheckSize()
 	}
-	size, err := strconv.Atoi(t.Annotations[annotationSpecBytes])
-	if err != nil {
-		return t.Spec.CheckSize()
+	size, err := strconv.Atoi(strings.TrimPrefix(t.Spec.Message, strippedMark))
+	if err != nil { // impossible: only Strip writes such a message
+		return fmt.Errorf("failed to read the length of a stripped spec: %w", err)
 	}
 	return v1alpha1.CheckSpecBytes(size)
 }

@@ -25,13 +25,13 @@ func large() *v1alpha1.Turn {
 	text := strings.Repeat("x", 1000)
 	t := turnWith(func(t *v1alpha1.Turn) {
 		t.Labels = map[string]string{translate.ParentLabel: "p"}
-		t.Annotations = map[string]string{"example.com/note": strings.Repeat(text, 200), annotationSpecBytes: "1"}
+		t.Annotations = map[string]string{"example.com/note": strings.Repeat(text, 200)}
 		for i := range 500 {
 			t.Labels[fmt.Sprintf("example.com/label-%d", i)] = "yes"
 		}
 		s := &t.Spec
 		s.Message = strings.Repeat(text, 32)
-		s.Parameters = []v1alpha1.Parameter{{Name: "p", Value: text}}
+		s.Parameters = []v1alpha1.Parameter{{Name: "p", Value: &text}, {Name: "q", ValueFrom: textIn("values")}}
 		s.Guardrails = []v1alpha1.Guardrail{{ID: "g", Rule: text}}
 		s.Shaping = &v1alpha1.Shaping{}
 		s.Output = &v1alpha1.TurnOutput{Schema: apiextensionsv1.JSON{Raw: []byte(`{"title":"` + text + `"}`)}}
@@ -60,8 +60,9 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	}
 	want := whole.DeepCopy()
 	want.Labels = map[string]string{translate.ParentLabel: "p"}
-	want.Annotations = map[string]string{annotationSpecBytes: fmt.Sprint(len(size))}
+	want.Annotations = nil
 	want.Spec = v1alpha1.TurnSpec{
+		Message: fmt.Sprint(strippedMark, len(size)), Parameters: []v1alpha1.Parameter{{}, {ValueFrom: textIn("values")}},
 		AgentRef: whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
 		Attachments: []v1alpha1.Attachment{
 			{Name: "a", MediaType: "image/png", URL: someURL}, whole.Spec.Attachments[1], {Name: "c", MediaType: "text/csv"},
@@ -85,12 +86,31 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	}
 }
 
-// TestStripIgnoresForgedAnnotation checks that a user cannot pass the size limit with a forged annotation.
-func TestStripIgnoresForgedAnnotation(t *testing.T) {
-	turn := turnWith(func(t *v1alpha1.Turn) {
-		t.Annotations = map[string]string{annotationSpecBytes: "1"}
-		t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes)
-	})
+// TestStripOfTurnsWithoutMessage checks that Turns without a message are stripped, too, whatever their annotations are.
+func TestStripOfTurnsWithoutMessage(t *testing.T) {
+	for name, spec := range map[string]v1alpha1.TurnSpec{
+		"undo":        {Undo: &v1alpha1.TurnUndo{TurnUID: "a"}},
+		"messageFrom": {MessageFrom: textIn("request")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole := turnWith(func(t *v1alpha1.Turn) {
+				t.Annotations = map[string]string{"cache.capstan.dev/spec-bytes": "1", "example.com/note": "n"}
+				t.Spec = spec
+			})
+			stripped := wholeAndStripped(whole)[1]
+			if !isStripped(stripped) || len(stripped.Annotations) > 0 {
+				t.Errorf("the cache has the Turn with the message %q and the annotations %v", stripped.Spec.Message, stripped.Annotations)
+			}
+			if diff := cmp.Diff(awaitedConfigMaps(whole), awaitedConfigMaps(stripped)); diff != "" {
+				t.Errorf("a stripped Turn awaits other ConfigMaps (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestStrippedTurnIsTooLarge checks that the size of the whole spec counts.
+func TestStrippedTurnIsTooLarge(t *testing.T) {
+	turn := turnWith(func(t *v1alpha1.Turn) { t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes) })
 	for _, turn := range wholeAndStripped(turn) {
 		if err := checkSize(turn); err == nil || !strings.Contains(err.Error(), "spec is ") {
 			t.Errorf("checkSize = %v, want the Turn refused", err)
@@ -103,7 +123,7 @@ func TestStrippedTurnWaitsForConfigMap(t *testing.T) {
 	client := inMemory(t)
 	for _, turn := range wholeAndStripped(large()) {
 		missing, err := missingConfigMap(t.Context(), client, turn)
-		const want = `ConfigMap "terms", which spec.context.contributions[1].configMapKeyRef names, does not exist`
+		const want = `ConfigMap "values", which spec.parameters[1].valueFrom.configMapKeyRef names, does not exist`
 		if err != nil || missing != want {
 			t.Errorf("missingConfigMap = %q, %v, want %q", missing, err, want)
 		}

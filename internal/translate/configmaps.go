@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
 // ConfigMaps returns the value of a key of a ConfigMap in the namespace of the objects that refer to it. It returns
@@ -58,8 +60,12 @@ func ConfigMapValue(ref v1alpha1.ConfigMapKeyReference, data map[string]string) 
 	return value, nil
 }
 
-// maxContentChars bounds texts from ConfigMaps; the schema sets the same bound for texts within an object.
-const maxContentChars = 65536
+// The maximum lengths of texts from ConfigMaps, in characters, beside maxMessageChars. The schema sets the same for
+// texts within an object.
+const (
+	maxContentChars = 65536
+	maxValueChars   = 4096
+)
 
 // missingAt is a MissingError with the field that refers to the ConfigMap. It is an *invalid.Error as well.
 type missingAt struct {
@@ -72,6 +78,63 @@ func (e *missingAt) Error() string { return e.wrong.Error() }
 func (e *missingAt) Unwrap() []error { return []error{e.wrong, e.missing} }
 
 func (maps ConfigMaps) read(ctx context.Context, field string, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	return maps.readUpTo(ctx, maxContentChars, field, ref)
+}
+
+// authored reads a text of an author into text, and the name of its source into source. It does nothing if there is no
+// source, or a text already. field is the field of the source.
+func (maps ConfigMaps) authored(ctx context.Context, field string, from *v1alpha1.ContentSource, text, source *string) (err error) {
+	if from == nil || *text != "" {
+		return nil
+	}
+	*source = sourceOf(from.ConfigMapKeyRef)
+	*text, err = maps.read(ctx, field+".configMapKeyRef", from.ConfigMapKeyRef)
+	return err
+}
+
+// sourceOf returns the name of the source of a text, for error messages.
+func sourceOf(ref v1alpha1.ConfigMapKeyReference) string {
+	return fmt.Sprintf("key %q of ConfigMap %q", ref.Key, ref.Name)
+}
+
+// Message returns the message of a Turn, from the Turn itself or from a ConfigMap. It returns an *invalid.Error for a
+// text that the schema would refuse in the Turn.
+func Message(ctx context.Context, t *v1alpha1.Turn, maps ConfigMaps) (string, error) {
+	if t.Spec.MessageFrom == nil || t.Spec.Message != "" {
+		return t.Spec.Message, nil
+	}
+	const field = "Turn spec.messageFrom.configMapKeyRef"
+	ref := t.Spec.MessageFrom.ConfigMapKeyRef
+	text, err := maps.readInput(ctx, maxMessageChars, field, ref)
+	if err == nil && untrusted.Blank(text) {
+		return "", invalid.Field(field, "%s must not be blank: write the message into it", sourceOf(ref))
+	}
+	return text, err
+}
+
+func parameter(ctx context.Context, field string, p *v1alpha1.Parameter, maps ConfigMaps) (string, error) {
+	switch {
+	case p.Value != nil:
+		return *p.Value, nil
+	case p.ValueFrom != nil:
+		return maps.readInput(ctx, maxValueChars, field+".valueFrom.configMapKeyRef", p.ValueFrom.ConfigMapKeyRef)
+	}
+	return "", nil
+}
+
+// readInput reads a text of a user, which must not contain U+0000.
+func (maps ConfigMaps) readInput(ctx context.Context, limit int, field string, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	text, err := maps.readUpTo(ctx, limit, field, ref)
+	if err == nil && strings.ContainsRune(text, 0) {
+		return "", invalid.Field(field, "%s must not contain the character U+0000: remove it", sourceOf(ref))
+	}
+	return text, err
+}
+
+// readUpTo reads a text of at most limit characters.
+func (maps ConfigMaps) readUpTo(
+	ctx context.Context, limit int, field string, ref v1alpha1.ConfigMapKeyReference,
+) (string, error) {
 	text, err := maps(ctx, ref)
 	if missing, ok := errors.AsType[*MissingError](err); ok {
 		return "", &missingAt{wrong: invalid.Field(field, "%s", missing.Reason), missing: missing}
@@ -79,9 +142,8 @@ func (maps ConfigMaps) read(ctx context.Context, field string, ref v1alpha1.Conf
 	if err != nil {
 		return "", &UnreadableError{Field: field, Name: ref.Name, Err: err}
 	}
-	if n := utf8.RuneCountInString(text); n > maxContentChars {
-		return "", invalid.Field(field, "key %q of ConfigMap %q has %d characters but may have at most %d: shorten it",
-			ref.Key, ref.Name, n, maxContentChars)
+	if n := utf8.RuneCountInString(text); n > limit {
+		return "", invalid.Field(field, "%s has %d characters but may have at most %d: shorten it", sourceOf(ref), n, limit)
 	}
 	return text, nil
 }
@@ -99,7 +161,7 @@ func skills(ctx context.Context, list []v1alpha1.Skill, maps ConfigMaps) ([]prep
 			if skill.Content, err = maps.read(ctx, field, ref); err != nil {
 				return nil, err
 			}
-			skill.From = fmt.Sprintf("key %q of ConfigMap %q", ref.Key, ref.Name)
+			skill.From = sourceOf(ref)
 		}
 		out = append(out, skill)
 	}

@@ -103,6 +103,11 @@ var elsewhere = map[string]string{
 	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run", "turn.undo": "the run, which makes no messages",
 	"profile.variables[].description":         "people",
 	"profile.skills[].contentFrom":            "used where there is no content",
+	"profile.instructionsFrom":                "used where there are no instructions",
+	"profile.identity.systemPromptFrom":       "used where there is no system prompt",
+	"agent.instructionsFrom":                  "used where there are no instructions",
+	"turn.messageFrom":                        "used where there is no message",
+	"turn.parameters[].valueFrom":             "used where there is no value",
 	"agent.contributions[].configMapKeyRef":   "used where there is no text",
 	"profile.contributions[].configMapKeyRef": "as above", "turn.context.contributions[].configMapKeyRef": "as above",
 }

@@ -3,12 +3,14 @@ package translate
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -100,7 +102,10 @@ func Agent(ctx context.Context, a *v1alpha1.Agent, maps ConfigMaps) (prepare.Age
 	if s := a.Spec.Skills; s != nil {
 		out.Loaded, out.Available = s.Loaded, s.Available
 	}
-	var err error
+	err := maps.authored(ctx, "Agent spec.instructionsFrom", a.Spec.InstructionsFrom, &out.Instructions, &out.InstructionsFrom)
+	if err != nil {
+		return out, err
+	}
 	out.Contributions, err = contributions(ctx, "Agent spec.contributions", a.Spec.Contributions, maps)
 	return out, err
 }
@@ -129,13 +134,40 @@ func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (p
 	if o := s.Overrides; o != nil {
 		out.Behavior, out.ToolsText = o.Behavior, o.Tools
 	}
+	out.ForModels = forModels(s.ForModels)
 	out.OutputPolicies = outputPolicies(s.OutputPolicy)
-	var err error
+	err := maps.authored(ctx, "PromptProfile spec.instructionsFrom", s.InstructionsFrom, &out.Instructions, &out.InstructionsFrom)
+	if err != nil {
+		return out, err
+	}
+	if id := s.Identity; id != nil {
+		err = maps.authored(ctx, "PromptProfile spec.identity.systemPromptFrom", id.SystemPromptFrom,
+			&out.Identity.SystemPrompt, &out.SystemPromptFrom)
+		if err != nil {
+			return out, err
+		}
+	}
 	if out.Skills, err = skills(ctx, s.Skills, maps); err != nil {
 		return out, err
 	}
 	out.Contributions, err = contributions(ctx, "PromptProfile spec.contributions", s.Contributions, maps)
 	return out, err
+}
+
+func forModels(list []v1alpha1.ModelTexts) []prepare.ModelTexts {
+	var out []prepare.ModelTexts
+	for _, m := range list {
+		texts := prepare.ModelTexts{Models: m.Models}
+		if o := m.Overrides; o != nil {
+			texts.Behavior, texts.ToolsText = o.Behavior, o.Tools
+		}
+		for _, c := range m.Contributions {
+			texts.Contributions = append(texts.Contributions,
+				prompt.Contribution{Name: c.Name, Text: c.Text, Trusted: c.Trust == v1alpha1.TrustTrusted})
+		}
+		out = append(out, texts)
+	}
+	return out
 }
 
 func outputPolicies(list []v1alpha1.OutputPolicy) []outputpolicy.Policy {
@@ -201,15 +233,22 @@ func variables(list []v1alpha1.Variable) []prepare.Variable {
 func request(ctx context.Context, t *v1alpha1.Turn, maps ConfigMaps) (prepare.Turn, error) {
 	s := t.Spec
 	out := prepare.Turn{
-		Name: t.Name, Namespace: t.Namespace, Message: s.Message, Parameters: map[string]string{}, Mode: prompt.Mode(s.PromptMode),
+		Name: t.Name, Namespace: t.Namespace, Parameters: map[string]string{}, Mode: prompt.Mode(s.PromptMode),
 		Shaping: shaping(s.Shaping),
+	}
+	var err error
+	if out.Message, err = Message(ctx, t, maps); err != nil {
+		return out, err
 	}
 	out.Shaping.Guardrails = guardrails(s.Guardrails)
 	if s.Depth != nil {
 		out.Depth = int(*s.Depth)
 	}
-	for _, v := range s.Parameters {
-		out.Parameters[v.Name] = v.Value
+	for i := range s.Parameters {
+		p := &s.Parameters[i]
+		if out.Parameters[p.Name], err = parameter(ctx, fmt.Sprintf("Turn spec.parameters[%d]", i), p, maps); err != nil {
+			return out, err
+		}
 	}
 	for _, h := range s.History {
 		role := model.RoleUser
@@ -221,7 +260,7 @@ func request(ctx context.Context, t *v1alpha1.Turn, maps ConfigMaps) (prepare.Tu
 	if s.Context == nil {
 		return out, nil
 	}
-	err := addContext(ctx, &out, s.Context, maps)
+	err = addContext(ctx, &out, s.Context, maps)
 	return out, err
 }
 
@@ -254,6 +293,30 @@ func addContext(ctx context.Context, out *prepare.Turn, c *v1alpha1.TurnContext,
 		}
 	}
 	out.Preferences, out.Skill = c.Preferences, c.Skill
+	if c.Data != nil && len(c.Data.Raw) > 0 {
+		if out.Data, err = data(c.Data.Raw); err != nil {
+			return err
+		}
+	}
 	out.Contributions, err = contributions(ctx, "Turn spec.context.contributions", c.Contributions, maps)
 	return err
+}
+
+// maxDataBytes bounds the data of a Turn's context, in bytes of JSON.
+const maxDataBytes = 65536
+
+// data returns the data of a Turn's context as canonical JSON, so that the same data always makes the same prompt.
+func data(raw []byte) (string, error) {
+	const field = "Turn spec.context.data"
+	text, err := canonical.JSON(json.RawMessage(raw))
+	switch {
+	case err != nil:
+		return "", invalid.Field(field, "is no JSON: %s", err)
+	case text[0] != '{':
+		return "", invalid.Field(field, "must be a JSON object: put the value into a field of an object")
+	case len(text) > maxDataBytes:
+		return "", invalid.Field(field, "has %d bytes of JSON but may have at most %d: shorten it, or attach it as application/json",
+			len(text), maxDataBytes)
+	}
+	return string(text), nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -26,7 +27,8 @@ func configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, 
 	switch ref.Name {
 	case "texts":
 		data = map[string]string{
-			"a": "text of a", "empty": "", "longest": strings.Repeat("ü", 65536), "longer": strings.Repeat("ü", 65537),
+			"a": "text of a", "empty": "", "blank": " \n\u200b", "nul": "a\x00b", "long": strings.Repeat("ü", 32769),
+			"longest": strings.Repeat("ü", 65536), "longer": strings.Repeat("ü", 65537),
 		}
 	case "away":
 		return "", errAPI
@@ -36,6 +38,11 @@ func configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, 
 
 func ref(name, key string) v1alpha1.ConfigMapKeyReference {
 	return v1alpha1.ConfigMapKeyReference{Name: name, Key: key}
+}
+
+// from returns a source that is a key of the ConfigMap texts.
+func from(key string) *v1alpha1.ContentSource {
+	return &v1alpha1.ContentSource{ConfigMapKeyRef: ref("texts", key)}
 }
 
 // least returns objects with the required fields only.
@@ -149,6 +156,10 @@ func TestPreparation(t *testing.T) {
 			"they are passed on", func(o *translate.Objects) { o.ManagerSkills = []prepare.Skill{skill} },
 			func(in *prepare.Input) { in.ManagerSkills = []prepare.Skill{skill} },
 		},
+		"data": {"the same data always has the same bytes", func(o *translate.Objects) {
+			data := apiextensionsv1.JSON{Raw: []byte(`{"b": 1.50, "a": {"d": "\u202e", "c": []}}`)}
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Data: &data}
+		}, func(in *prepare.Input) { in.Turn.Data = `{"a":{"c":[],"d":"` + "\u202e" + `"},"b":1.50}` }},
 		"ConfigMaps": {"a text may be in a ConfigMap", func(o *translate.Objects) {
 			o.ConfigMaps = configMaps
 			o.Profile.Spec.Skills = []v1alpha1.Skill{
@@ -159,6 +170,11 @@ func TestPreparation(t *testing.T) {
 			o.Agent.Spec.Contributions = []v1alpha1.Contribution{
 				{Name: "a", ConfigMapKeyRef: new(ref("texts", "empty")), MaxChars: new(int32(7))},
 			}
+			o.Profile.Spec.Instructions, o.Profile.Spec.InstructionsFrom = "", from("longest")
+			o.Profile.Spec.Identity = &v1alpha1.Identity{SystemPromptFrom: from("a")}
+			o.Agent.Spec.InstructionsFrom = from("a")
+			o.Turn.Spec.Message, o.Turn.Spec.MessageFrom = "", from("a")
+			o.Turn.Spec.Parameters = []v1alpha1.Parameter{{Name: "x", Value: new("v")}, {Name: "y", ValueFrom: from("empty")}}
 			o.Turn.Spec.Context = &v1alpha1.TurnContext{
 				Contributions: []v1alpha1.Contribution{{Name: "t", ConfigMapKeyRef: new(ref("texts", "a"))}},
 			}
@@ -169,6 +185,11 @@ func TestPreparation(t *testing.T) {
 			}
 			in.Profile.Contributions = []prompt.Contribution{{Name: "p", Text: strings.Repeat("ü", 65536)}}
 			in.Agent.Contributions = []prompt.Contribution{{Name: "a", MaxChars: 7}}
+			const source = `key "a" of ConfigMap "texts"`
+			in.Profile.Instructions, in.Profile.InstructionsFrom = strings.Repeat("ü", 65536), `key "longest" of ConfigMap "texts"`
+			in.Profile.Identity.SystemPrompt, in.Profile.SystemPromptFrom = "text of a", source
+			in.Agent.Instructions, in.Agent.InstructionsFrom = "text of a", source
+			in.Turn.Message, in.Turn.Parameters = "text of a", map[string]string{"x": "v", "y": ""}
 			in.Turn.Contributions = []prompt.Contribution{{Name: "t", Text: "text of a"}}
 		}},
 	} {
@@ -203,6 +224,14 @@ func TestPreparationErrors(t *testing.T) {
 			}
 		}
 	}
+	holds := func(data string) func(*translate.Objects) {
+		return func(o *translate.Objects) {
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Data: &apiextensionsv1.JSON{Raw: []byte(data)}}
+		}
+	}
+	says := func(key string) func(*translate.Objects) {
+		return func(o *translate.Objects) { o.Turn.Spec.Message, o.Turn.Spec.MessageFrom = "", from(key) }
+	}
 	contribution := []v1alpha1.Contribution{{Name: "a", Text: new("x")}, {Name: "b", ConfigMapKeyRef: new(ref("texts", "none"))}}
 	const noKey = `[1].configMapKeyRef: ConfigMap "texts" has no key "none" in its data: add it, or correct the key`
 	for name, tc := range map[string]struct {
@@ -228,6 +257,50 @@ func TestPreparationErrors(t *testing.T) {
 		"unreadable": {
 			"a failed read is temporary and does not end a Turn", skill(ref("away", "a")), false,
 			`failed to read ConfigMap "away" for PromptProfile spec.skills[1].contentFrom.configMapKeyRef: the API server is away`,
+		},
+		"a list as data": {
+			"it is an object, so that it has names", holds(`[1]`), true,
+			"Turn spec.context.data: must be a JSON object: put the value into a field of an object",
+		},
+		"much data": {
+			"a large text belongs into an attachment", holds(`{"a": "` + strings.Repeat("x", 65536) + `"}`), true,
+			"Turn spec.context.data: has 65544 bytes of JSON but may have at most 65536: shorten it, or attach it as application/json",
+		},
+		"system prompt": {
+			"the field of the source is named", func(o *translate.Objects) {
+				o.Profile.Spec.Identity = &v1alpha1.Identity{SystemPromptFrom: from("none")}
+			}, true,
+			`PromptProfile spec.identity.systemPromptFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in its data: ` +
+				`add it, or correct the key`,
+		},
+		"long instructions": {
+			"the bound is that of the schema", func(o *translate.Objects) {
+				o.Profile.Spec.Instructions, o.Profile.Spec.InstructionsFrom = "", from("longer")
+			}, true,
+			`PromptProfile spec.instructionsFrom.configMapKeyRef: key "longer" of ConfigMap "texts" has 65537 characters but may have ` +
+				`at most 65536: shorten it`,
+		},
+		"instructions of the Agent": {
+			"the field is the Agent's", func(o *translate.Objects) { o.Agent.Spec.InstructionsFrom = from("none") }, true,
+			`Agent spec.instructionsFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in its data: add it, or correct the key`,
+		},
+		"blank message": {
+			"the schema refuses it in the Turn", says("blank"), true,
+			`Turn spec.messageFrom.configMapKeyRef: key "blank" of ConfigMap "texts" must not be blank: write the message into it`,
+		},
+		"NUL in the message": {
+			"as above", says("nul"), true,
+			`Turn spec.messageFrom.configMapKeyRef: key "nul" of ConfigMap "texts" must not contain the character U+0000: remove it`,
+		},
+		"long message": {
+			"as above", says("long"), true, `Turn spec.messageFrom.configMapKeyRef: key "long" of ConfigMap "texts" has 32769 ` +
+				`characters but may have at most 32768: shorten it`,
+		},
+		"long value": {
+			"as above", func(o *translate.Objects) {
+				o.Turn.Spec.Parameters = []v1alpha1.Parameter{{Name: "a", Value: new("")}, {Name: "b", ValueFrom: from("long")}}
+			}, true, `Turn spec.parameters[1].valueFrom.configMapKeyRef: key "long" of ConfigMap "texts" has 32769 characters but ` +
+				`may have at most 4096: shorten it`,
 		},
 		"of the profile": {
 			"the field is the profile's",

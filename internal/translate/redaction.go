@@ -40,7 +40,7 @@ func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) 
 // ConfigMaps. The texts of the profile and of the Agent themselves stay, because their authors are trusted.
 func removeFrom(in *prepare.Input, r *redact.Turn) {
 	t := &in.Turn
-	for _, text := range []*string{&t.Message, &t.Summary, &t.Skill} {
+	for _, text := range []*string{&t.Message, &t.Summary, &t.Skill, &t.Data} {
 		*text = r.Remove(*text)
 	}
 	for name, value := range t.Parameters {

@@ -137,6 +137,8 @@ var _ = Describe("Agent", func() {
 		Entry("no models of judges", `spec: {evaluation: {models: []}}`, "spec.evaluation.models", "at least 1 items"),
 		Entry("no parallel Turns", `spec: {maxParallelTurns: 0}`, "spec.maxParallelTurns", "greater than or equal to 1"),
 		Entry("too long a description", `spec: {description: `+strings.Repeat("d", 1025)+`}`, "spec.description", "1024"),
+		Entry("instructions twice", `spec: {instructions: a, instructionsFrom: {configMapKeyRef: {name: a, key: b}}}`,
+			"spec.instructionsFrom", "instructionsFrom must be absent if instructions are given"),
 		Entry("too long instructions", `spec: {instructions: `+strings.Repeat("i", 65537)+`}`, "spec.instructions", "65536"),
 		Entry("empty skills", `spec: {skills: {}}`, "spec.skills", "at least 1 properties"),
 		Entry("the same skill twice", `spec: {skills: {loaded: [a, a]}}`, "spec.skills.loaded[1]", "Duplicate value"),

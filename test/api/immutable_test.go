@@ -65,6 +65,16 @@ spec:
   undo: {turnUID: a}
 `
 
+// referringTurn has its message in a ConfigMap.
+const referringTurn = `
+apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {generateName: immutable-, namespace: default}
+spec:
+  agentRef: {name: support}
+  messageFrom: {configMapKeyRef: {name: a, key: k}}
+`
+
 // bareTurn sets only the required fields.
 const bareTurn = `
 apiVersion: capstan.dev/v1alpha1
@@ -133,13 +143,20 @@ var _ = Describe("a stored Turn", func() {
 		refusesChange(ctx, bareTurn, `spec: {message: null, undo: {turnUID: a}}`, "spec.message", frozen("message"))
 	})
 
+	It("refuses a change of messageFrom, and between message and messageFrom", func(ctx SpecContext) {
+		refusesChange(ctx, referringTurn, `spec: {messageFrom: {configMapKeyRef: {name: b}}}`, "spec.messageFrom", frozen("messageFrom"))
+		refusesChange(ctx, referringTurn, `spec: {message: Hello, messageFrom: null}`, "spec.messageFrom", frozen("messageFrom"))
+		refusesChange(ctx, bareTurn, `spec: {message: null, messageFrom: {configMapKeyRef: {name: a, key: k}}}`, "spec.messageFrom",
+			frozen("messageFrom"))
+	})
+
 	It("has no field that these tests leave out", func() {
 		all, err := definitions()
 		Expect(err).NotTo(HaveOccurred())
 		turn := all[slices.IndexFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "Turn" })]
 		known := slices.Collect(maps.Keys(immutableFields))
 		Expect(slices.Collect(maps.Keys(schemaOf(turn).Properties["spec"].Properties))).
-			To(ConsistOf(append(known, "sessionRef", "undo", "desiredState", "ttlSecondsAfterFinished")))
+			To(ConsistOf(append(known, "messageFrom", "sessionRef", "undo", "desiredState", "ttlSecondsAfterFinished")))
 	})
 
 	for _, name := range slices.Sorted(maps.Keys(immutableFields)) {

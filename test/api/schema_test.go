@@ -124,7 +124,8 @@ func noFreeForm(path string, s *apiextensionsv1.JSONSchemaProps) string {
 		return ""
 	case strings.HasSuffix(strings.ToLower(path), "selector.matchlabels") && s.MaxProperties != nil: // the names are those of labels
 		return ""
-	case path == "spec.output.schema", path == "status.result.data": // a JSON Schema, and JSON that matches one
+	case path == "spec.output.schema", path == "status.result.data", // a JSON Schema, and JSON that matches one
+		path == "spec.context.data": // the caller's JSON, which only the model reads
 		return ""
 	case s.XPreserveUnknownFields != nil:
 		return "an object must not keep unknown fields"

@@ -22,6 +22,9 @@ func foreign(fields string) string {
 	return `spec: {agentRef: {namespace: other}, depth: 1, ` + fields + `}`
 }
 
+// oneMessage is the error for a Turn without a request, or with several.
+const oneMessage = "exactly one of message, messageFrom and undo must be given"
+
 // numbered returns n items of a YAML list, each made from the format with its number.
 func numbered(n int, format string) string {
 	items := make([]string, n)
@@ -49,6 +52,9 @@ var _ = Describe("Turn", func() {
 		Entry("the longest message, of 4-byte characters", said(strings.Repeat("\U0001F680", 32768))),
 		Entry("as many facts as it may have", `spec: {context: {facts: [`+numbered(128, "{id: f%d, text: t}")+`]}}`),
 		Entry("as many parameters as it may have", `spec: {parameters: [`+numbered(32, `{name: p%d, value: ""}`)+`]}`),
+		Entry("data of any form", `spec: {context: {data: {a: [1, {b: null}], c: text}}}`),
+		Entry("texts from ConfigMaps", `spec: {message: null, messageFrom: {configMapKeyRef: {name: a, key: b}}, `+
+			`parameters: [{name: p, valueFrom: {configMapKeyRef: {name: a, key: c}}}]}`),
 		Entry("as much history as it may have", `spec: {history: [`+numbered(256, "{role: User, content: c%d}")+`]}`),
 		Entry("deletion at once", `spec: {ttlSecondsAfterFinished: 0}`),
 		Entry("the Turn of a sub-agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, webMode: "On", `+
@@ -97,6 +103,8 @@ var _ = Describe("Turn", func() {
 		Entry("an attachment for an agent of another namespace",
 			foreign(`attachments: [{name: a, mediaType: text/plain, configMapKeyRef: {name: a, key: b}}]`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
+		Entry("messageFrom for an agent of another namespace",
+			foreign(`message: null, messageFrom: {configMapKeyRef: {name: a, key: b}}`), "spec.agentRef", "must be absent"),
 		Entry("parameters for an agent of another namespace", foreign(`parameters: [{name: a, value: x}]`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
 		Entry("guardrails for an agent of another namespace", foreign(`guardrails: [{id: a, rule: x}]`),
@@ -111,8 +119,19 @@ var _ = Describe("Turn", func() {
 			"spec.agentRef", "agentRef.namespace must be absent"),
 		Entry("shaping for an agent of another namespace", foreign(`shaping: {mode: review}`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("no message", `spec: {message: null}`, "spec.message", "message must be given, or undo in its place"),
-		Entry("a message and undo", `spec: {undo: {turnUID: a}}`, "spec.message", "message must be given, or undo in its place"),
+		Entry("no message", `spec: {message: null}`, "spec.message", oneMessage),
+		Entry("data that is no object", `spec: {context: {data: [1]}}`, "spec.context.data", "must be of type object"),
+		Entry("a message and undo", `spec: {undo: {turnUID: a}}`, "spec.message", oneMessage),
+		Entry("a message and messageFrom", `spec: {messageFrom: {configMapKeyRef: {name: a, key: b}}}`, "spec.message", oneMessage),
+		Entry("messageFrom and undo", `spec: {message: null, messageFrom: {configMapKeyRef: {name: a, key: b}}, undo: {turnUID: a}}`,
+			"spec.message", oneMessage),
+		Entry("messageFrom without a source", `spec: {message: null, messageFrom: {}}`,
+			"spec.messageFrom.configMapKeyRef", "Required value"),
+		Entry("a parameter without a value", `spec: {parameters: [{name: a}]}`, "spec.parameters[0]",
+			"exactly one of value and valueFrom must be given"),
+		Entry("a parameter with two values",
+			`spec: {parameters: [{name: a, value: "", valueFrom: {configMapKeyRef: {name: a, key: b}}}]}`, "spec.parameters[0]",
+			"exactly one of value and valueFrom must be given"),
 		Entry("undo without a UID", `spec: {message: null, undo: {calls: [a]}}`, "spec.undo.turnUID", "Required value"),
 		Entry("undo of a path", `spec: {message: null, undo: {turnUID: "../a"}}`, "spec.undo.turnUID", "must have only letters"),
 		Entry("undo of no calls", `spec: {message: null, undo: {turnUID: a, calls: []}}`,

@@ -175,3 +175,54 @@ var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 })
+
+// withTexts makes a Turn take its message from the ConfigMap request, and the value of its variable from the ConfigMap
+// values.
+func withTexts(t *v1alpha1.Turn) {
+	t.Spec.Message, t.Spec.MessageFrom = "", &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("request")}
+	t.Spec.Parameters = []v1alpha1.Parameter{{Name: "floor", ValueFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("values")}}}
+}
+
+var _ = Describe("A Turn whose message is in a ConfigMap", func() {
+	It("waits for all its texts, then asks with them", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
+		s.run()
+		objects := s.basics()
+		objects[theProfile] = newProfile(profile, func(p *v1alpha1.PromptProfile) {
+			p.Spec.Variables = []v1alpha1.Variable{{Name: "floor", Required: true}}
+			p.Spec.Instructions, p.Spec.InstructionsFrom = "", &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("prompt")}
+		})
+		s.create(ctx, append(objects, newConfigMap("prompt", "The user is on floor {{ .floor }}."), newTurn("waits", withTexts))...)
+		t := s.reaches(ctx, "waits", v1alpha1.TurnReasonPending)
+		Expect(message(t)).To(Equal(`ConfigMap "request", which spec.messageFrom.configMapKeyRef names, does not exist`))
+		s.create(ctx, newConfigMap("request", "My printer is out of paper."))
+		Eventually(func(g Gomega) {
+			g.Expect(apiClient.Get(ctx, s.key("waits"), t)).To(Succeed())
+			g.Expect(message(t)).To(Equal(`ConfigMap "values", which spec.parameters[0].valueFrom.configMapKeyRef names, does not exist`))
+		}).WithContext(ctx).Should(Succeed())
+		s.create(ctx, newConfigMap("values", "7"))
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		Expect(string(s.fake.Requests()[0].Body)).To(And(
+			ContainSubstring("My printer is out of paper."), ContainSubstring("The user is on floor ")))
+
+		s.rewrite(ctx, "request", " \n")
+		s.create(ctx, newTurn("blank", withTexts))
+		t = s.reaches(ctx, "blank", v1alpha1.TurnReasonPreparationFailed)
+		Expect(message(t)).To(Equal(`Turn spec.messageFrom.configMapKeyRef: key "text.md" of ConfigMap "request" must not be blank: ` +
+			`write the message into it`))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
+	}, SpecTimeout(patience))
+
+	It("learns where a text of its prompt is wrong", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
+		s.run()
+		objects := s.basics(func(a *v1alpha1.Agent) {
+			a.Spec.InstructionsFrom = &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("prompt")}
+		})
+		s.create(ctx, append(objects, newConfigMap("prompt", "Ask {{ .nobody }}."))...)
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness,
+			ContainSubstring(`Agent spec.instructionsFrom, key "text.md" of ConfigMap "prompt":1:8: `))
+		s.rewrite(ctx, "prompt", "Ask for the floor.")
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+	}, SpecTimeout(patience))
+})

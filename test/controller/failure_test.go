@@ -161,7 +161,7 @@ var failures = []failure{
 	},
 	{
 		name:   "undeclared-parameter",
-		turn:   func(t *v1alpha1.Turn) { t.Spec.Parameters = []v1alpha1.Parameter{{Name: "mood", Value: "good"}} },
+		turn:   func(t *v1alpha1.Turn) { t.Spec.Parameters = []v1alpha1.Parameter{{Name: "mood", Value: new("good")}} },
 		reason: v1alpha1.TurnReasonPreparationFailed, stop: v1alpha1.StopPreparationError, within: 20 * time.Second,
 		message: ContainSubstring(`Turn spec.parameters: "mood" is not a variable of PromptProfile "house", which declares: none`),
 	},

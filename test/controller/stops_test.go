@@ -134,7 +134,8 @@ var stops = []stop{
 		text: looked + "model-error.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 3, ModelRetries: 1, ToolCalls: 1},
 	},
 	{
-		name: "preparation-error", turn: func(t *v1alpha1.Turn) { t.Spec.Parameters = []v1alpha1.Parameter{{Name: "mood", Value: "good"}} },
+		name:   "preparation-error",
+		turn:   func(t *v1alpha1.Turn) { t.Spec.Parameters = []v1alpha1.Parameter{{Name: "mood", Value: new("good")}} },
 		status: metav1.ConditionFalse, reason: v1alpha1.TurnReasonPreparationFailed, stop: v1alpha1.StopPreparationError,
 		steps: &v1alpha1.StepCounts{}, free: true,
 	},

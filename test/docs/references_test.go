@@ -40,7 +40,7 @@ func TestReferencePolicyKnowsEveryReference(t *testing.T) {
 			}
 		})
 	}
-	if want := 14; count != want {
+	if want := 19; count != want {
 		t.Errorf("%d references to Secrets, ConfigMaps and artifacts, want %d: change the policy and this number together", count, want)
 	}
 }

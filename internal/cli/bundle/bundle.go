@@ -169,6 +169,11 @@ func (p *Bundle) Objects() translate.Objects {
 	}
 }
 
+// Message returns the message of a Turn of the bundle, which may be in a ConfigMap.
+func (p *Bundle) Message(ctx context.Context, t *v1alpha1.Turn) (string, error) {
+	return translate.Message(ctx, t, p.configMaps(t.Namespace))
+}
+
 // configMapKey is a key of a ConfigMap in a namespace.
 type configMapKey struct {
 	namespace string
@@ -217,7 +222,7 @@ func (p *Bundle) consent(
 		return nil
 	}
 	if a := allowed(); a == nil || a.From == v1alpha1.NamespacesFromSame || a.From == "" {
-		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use one of this namespace",
+		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use an object of this namespace",
 			kind, key, user)
 	}
 	return nil

@@ -211,7 +211,7 @@ func (w *localTurn) park(waits *loop.Parked) {
 func (j *localRun) engine(ctx context.Context, w *localTurn) *turn.Engine {
 	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
 	if !j.Quiet {
-		question := w.turn.Spec.Message
+		question, _ := w.Message(ctx, w.turn) // the run itself reports the error
 		if rules, err := translate.Rules(w.Agent); err == nil {
 			question = rules.Redact(ctx, question, nil)
 		}

@@ -44,7 +44,10 @@ func tools(ctx context.Context, p *bundle.Bundle, known toolbox.Servers) ([]prom
 	if err != nil {
 		return nil, err
 	}
-	in.Selection.Query, in.Selection.Pinned = p.Turn.Spec.Message, p.Profile.Spec.PinnedTools
+	in.Selection.Pinned = p.Profile.Spec.PinnedTools
+	if in.Selection.Query, err = p.Message(ctx, p.Turn); err != nil {
+		return nil, err
+	}
 	return tool.Prompted(tool.NewExposure(offers, tool.Reserved(), in.Selection).Tools), nil
 }
 

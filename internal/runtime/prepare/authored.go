@@ -73,13 +73,13 @@ func (a *textRenderer) optional(field string, text *string) *template.Text {
 func render(in Input, scope template.Scope) (authored, error) {
 	a := &textRenderer{scope: scope}
 	p := in.Profile
-	system := a.text(FieldSystemPrompt, p.Identity.SystemPrompt)
+	system := a.text(fieldOf(FieldSystemPrompt, p.SystemPromptFrom), p.Identity.SystemPrompt)
 	developer := a.text(FieldDeveloperPrompt, p.Identity.DeveloperPrompt)
 	out := authored{
 		identity: *p.Identity,
 		instructions: []template.Text{
-			system, developer, a.text(FieldInstructions, p.Instructions),
-			a.text(FieldAgentInstructions, in.Agent.Instructions),
+			system, developer, a.text(fieldOf(FieldInstructions, p.InstructionsFrom), p.Instructions),
+			a.text(fieldOf(FieldAgentInstructions, in.Agent.InstructionsFrom), in.Agent.Instructions),
 		},
 		behavior: a.optional(FieldBehavior, p.Behavior),
 		tools:    a.optional(FieldTools, p.ToolsText),
@@ -98,11 +98,7 @@ func render(in Input, scope template.Scope) (authored, error) {
 	}
 	out.fenced = out.fenced || out.fencedRules
 	for i, s := range p.Skills {
-		field := fmt.Sprintf("PromptProfile spec.skills[%d].content", i)
-		if s.From != "" {
-			field += "From, " + s.From
-		}
-		content := a.text(field, s.Content)
+		content := a.text(fieldOf(fmt.Sprintf("PromptProfile spec.skills[%d].content", i), s.From), s.Content)
 		out.skills = append(out.skills, prompt.Skill{Key: s.Key, Name: s.Name, Description: s.Description, Content: content})
 	}
 	if a.err == nil && system.Blank() && developer.Blank() && out.instructions[2].Blank() {
@@ -110,6 +106,27 @@ func render(in Input, scope template.Scope) (authored, error) {
 			"at least one of identity.systemPrompt, identity.developerPrompt and instructions must not be blank when rendered")
 	}
 	return out, a.err
+}
+
+// checkForModels renders the texts for all models, so that a fault is found before one of these models is asked.
+func checkForModels(all []ModelTexts, scope template.Scope) error {
+	for i, m := range all {
+		a := &textRenderer{scope: scope}
+		a.optional(fmt.Sprintf("PromptProfile spec.forModels[%d].overrides.behavior", i), m.Behavior)
+		a.optional(fmt.Sprintf("PromptProfile spec.forModels[%d].overrides.tools", i), m.ToolsText)
+		if a.err != nil {
+			return a.err
+		}
+	}
+	return nil
+}
+
+// fieldOf returns the field of a text that is in the object itself, or else the field that refers to its source.
+func fieldOf(field, from string) string {
+	if from != "" {
+		return field + "From, " + from
+	}
+	return field
 }
 
 func overlays(a *textRenderer, out *authored, field string, list []turncontext.Overlay) []turncontext.Overlay {

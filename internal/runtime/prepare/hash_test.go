@@ -30,6 +30,7 @@ func TestContextHash(t *testing.T) {
 		"preferences": {"preferences are part of the hash", input(func(in *prepare.Input) {
 			in.Turn.Preferences = []string{"a"}
 		}), "c5db8c5e9dcde023"},
+		"data": {`that of {"data":"{\"a\":1}"}`, input(func(in *prepare.Input) { in.Turn.Data = `{"a":1}` }), "8e757fd4b65669cd"},
 		"session": {"the session's block is part of the hash", input(func(in *prepare.Input) {
 			in.Turn.Session = session
 		}), "5f0da585a42c8728"},
@@ -108,6 +109,7 @@ func TestRenderHashCoversTheStablePart(t *testing.T) {
 		"memories":      func(in *prepare.Input) { in.Turn.Memories = nil },
 		"enrichments":   func(in *prepare.Input) { in.Turn.Enrichments = enrichments(8) },
 		"preferences":   func(in *prepare.Input) { in.Turn.Preferences = nil },
+		"data":          func(in *prepare.Input) { in.Turn.Data = `{"a":1}` },
 		"session":       func(in *prepare.Input) { in.Turn.Session = &turncontext.Session{ID: "s-2", Subject: "Order 7"} },
 		"no session":    func(in *prepare.Input) { in.Turn.Session = nil },
 		"history":       func(in *prepare.Input) { in.Turn.History = nil },

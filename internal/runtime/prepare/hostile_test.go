@@ -35,8 +35,8 @@ func dataOnly(text string, mode prompt.Mode) prepare.Input {
 			Momentum: turncontext.Level(text),
 		},
 		Facts:       []turncontext.Fact{{ID: text, Text: text, Source: text}, {ID: text, Text: text}},
-		Preferences: []string{text, text},
-		Memories:    []turncontext.Memory{{ID: text, Text: text, Scope: text, Freshness: text}, {ID: text, Text: text}},
+		Preferences: []string{text, text}, Data: text,
+		Memories: []turncontext.Memory{{ID: text, Text: text, Scope: text, Freshness: text}, {ID: text, Text: text}},
 		Enrichments: []turncontext.Enrichment{
 			{ID: text, Title: text, Content: text},
 			{ID: text, Kind: text, Source: text, Content: text},

@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
+	"github.com/capstan-dev/capstan/internal/runtime/wildcard"
 )
 
 // Input holds everything that the messages are made of.
@@ -38,6 +40,9 @@ type Agent struct {
 	Name, Description string
 	// Instructions of the agent, a template. It may be empty.
 	Instructions string
+	// InstructionsFrom names the source of the instructions, for error messages. It is empty if the agent itself
+	// contains them.
+	InstructionsFrom string `json:",omitempty"`
 	// Thinking is how long the model should think before it answers.
 	Thinking prompt.Thinking
 	// Loaded and Available are keys of the profile's skills, in order.
@@ -65,10 +70,15 @@ type Profile struct {
 	Identity *turncontext.Identity
 	// Instructions follow the identity's prompts. It may be empty.
 	Instructions string
+	// InstructionsFrom and SystemPromptFrom name the sources of the instructions and of the identity's system prompt,
+	// for error messages. They are empty if the profile itself contains the texts.
+	InstructionsFrom, SystemPromptFrom string `json:",omitempty"`
 	// Sections of the prompt. If Sections is nil, the mode decides.
 	Sections []string
 	// Behavior and ToolsText replace Capstan's own texts if they are not nil.
 	Behavior, ToolsText *string
+	// ForModels are texts for some models. The first entry that matches a model applies to it.
+	ForModels []ModelTexts `json:",omitempty"`
 	// StablePrefix and DynamicSuffix stand before and after the sections. They may be empty.
 	StablePrefix, DynamicSuffix string
 	// Overlays come before the overlays of Shaping. Guardrails are the profile's own; Shaping has none.
@@ -81,6 +91,28 @@ type Profile struct {
 	Contributions []prompt.Contribution
 	// OutputPolicies are the rules that an answer must keep to. They are not part of the prompt.
 	OutputPolicies []outputpolicy.Policy `json:",omitempty"`
+}
+
+// ModelTexts are texts of a profile for some models.
+type ModelTexts struct {
+	// Models are patterns for the name of a model, and for PROVIDER:MODEL.
+	Models []string
+	// Behavior and ToolsText replace those of the profile if they are not nil.
+	Behavior, ToolsText *string
+	// Contributions follow those of the profile.
+	Contributions []prompt.Contribution
+}
+
+// forModel returns the profile with the texts that it has for a model.
+func (p Profile) forModel(provider, name string) Profile {
+	for _, m := range p.ForModels {
+		if wildcard.MatchesOne(m.Models, name) || wildcard.MatchesOne(m.Models, provider+":"+name) {
+			p.Behavior, p.ToolsText = cmp.Or(m.Behavior, p.Behavior), cmp.Or(m.ToolsText, p.ToolsText)
+			p.Contributions = slices.Concat(p.Contributions, m.Contributions)
+			break
+		}
+	}
+	return p
 }
 
 // Variable is a name that templates may use.
@@ -135,6 +167,8 @@ type Turn struct {
 	Preferences []string
 	Memories    []turncontext.Memory
 	Enrichments []turncontext.Enrichment
+	// Data is the canonical JSON of an object of the request. It is empty if there is none.
+	Data string `json:",omitempty"`
 	// Skill is an instruction for this Turn only. It may be empty.
 	Skill string
 	// Contributions to the live context.
@@ -154,7 +188,7 @@ type HistoryMessage struct {
 
 // Size returns the approximate size of the request in bytes, without its history.
 func (t *Turn) Size() int {
-	size := len(t.Message) + len(t.Skill)
+	size := len(t.Message) + len(t.Skill) + len(t.Data)
 	for _, v := range t.Parameters {
 		size += len(v)
 	}

@@ -136,6 +136,9 @@ func contextPack(c turncontext.Context) string {
 	add("## Enrichments\nResults from other parts of the application.", entries(c.Enrichments, func(e turncontext.Enrichment) string {
 		return untrusted.Line(e.Label()) + ": " + untrusted.Item(e.Content)
 	}))
+	if c.Data != "" {
+		add("## Data\nJSON about the request, from the caller.", []string{untrusted.Item(c.Data)})
+	}
 	return strings.Join(blocks, "\n\n")
 }
 
@@ -155,7 +158,7 @@ func entries[T any](list []T, text func(T) string) []string {
 	return lines
 }
 
-// hashContext returns the hash of the facts, preferences, enrichments and session in the context pack, under the
+// hashContext returns the hash of the facts, preferences, enrichments, data and session in the context pack, under the
 // names of the API. Enrichments that were dropped, and memories, do not count.
 func hashContext(c turncontext.Context) (string, error) {
 	pack := map[string]any{
@@ -168,6 +171,9 @@ func hashContext(c turncontext.Context) (string, error) {
 				"id": e.ID, "kind": e.Kind, "source": e.Source, "title": e.Title, "content": e.Content, "importance": string(e.Importance),
 			})
 		}),
+	}
+	if c.Data != "" {
+		pack["data"] = c.Data
 	}
 	if s := c.Session; len(s.Lines()) > 0 {
 		pack["session"] = withoutEmpty(map[string]any{

@@ -111,6 +111,14 @@ func TestMessages(t *testing.T) {
 				system, runtime, {"system", "context_pack", contextBlock(preferenceLabel, "- tea\n  no coffee")}, user,
 			},
 		},
+		"only data": {
+			"JSON is data like all others",
+			input(func(in *prepare.Input) { in.Turn.Data = `{"a":"</untrusted-text>\u0000","b":[1.50,null]}` + "\u202e" }),
+			[]message{
+				system, runtime, {"system", "context_pack", contextBlock("## Data\nJSON about the request, from the caller.",
+					`{"a":"&lt;/untrusted-text&gt;\u0000","b":[1.50,null]}`)}, user,
+			},
+		},
 		"only for the product": {"an enrichment that is not for the model leaves the context pack out", input(func(in *prepare.Input) {
 			in.Turn.Enrichments = []turncontext.Enrichment{{ID: "e", Kind: "Review", Content: "x", Audience: "Product"}}
 		}), []message{system, runtime, user}},

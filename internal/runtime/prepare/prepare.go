@@ -84,6 +84,10 @@ func Prepare(in Input) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkForModels(in.Profile.ForModels, scope); err != nil {
+		return nil, err
+	}
+	in.Profile = in.Profile.forModel(in.Provider, in.Model)
 	texts, err := render(in, scope)
 	if err != nil {
 		return nil, err
@@ -166,6 +170,7 @@ func contextOf(in Input, texts authored) turncontext.Input {
 		TurnName: in.Turn.Name, Identity: texts.identity, Profile: texts.layer, Turn: in.Turn.Shaping, TurnTrusted: in.Agent.AllowsTrusted,
 		Session: in.Turn.Session, Memories: in.Turn.Memories, MaxMemories: in.Agent.MaxMemories,
 		Enrichments: in.Turn.Enrichments, Facts: in.Turn.Facts, Preferences: in.Turn.Preferences,
+		Data: in.Turn.Data,
 	}
 }
 

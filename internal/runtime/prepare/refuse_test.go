@@ -228,7 +228,7 @@ func TestTurnTextsAreNotTemplates(t *testing.T) {
 		in.Profile.Instructions = "{{ .given }}"
 		in.Turn = prepare.Turn{
 			Name: "first", Message: text, Parameters: map[string]string{"given": text}, Skill: text, Preferences: []string{text},
-			History: []prepare.HistoryMessage{{Role: "user", Content: text}},
+			Data: text, History: []prepare.HistoryMessage{{Role: "user", Content: text}},
 			Shaping: turncontext.Layer{
 				Mode: text, Overlays: []turncontext.Overlay{{Text: text}}, Guardrails: []turncontext.Guardrail{{Rule: text}},
 				Expression: turncontext.Expression{Tone: text},
@@ -247,7 +247,7 @@ func TestTurnTextsAreNotTemplates(t *testing.T) {
 			t.Errorf("%s was rendered as a template:\n%s", m.Name, m.Content)
 		}
 	}
-	if want := 22; count != want { // message, parameter, skill, ... and the name of the contribution twice
+	if want := 23; count != want { // message, parameter, skill, ... and the name of the contribution twice
 		t.Errorf("the model is shown %d texts as they are, want %d", count, want)
 	}
 }

@@ -23,6 +23,8 @@ type Input struct {
 	// Facts and Preferences are in the given order.
 	Facts       []Fact
 	Preferences []string
+	// Data is JSON from the caller. It is empty if there is none.
+	Data string
 }
 
 func (in Input) overlays() []Overlay { return slices.Concat(in.Profile.Overlays, in.Turn.Overlays) }
@@ -71,6 +73,8 @@ type Context struct {
 	// Enrichments and Memories are the selected ones, in order.
 	Enrichments []Enrichment
 	Memories    []Memory
+	// Data is JSON from the caller. It is empty if there is none.
+	Data string
 }
 
 // Assemble composes the context of a Turn, and the record of it. It is a pure function.
@@ -141,6 +145,7 @@ func choose(in Input) (Context, Provenance, []Dropped) {
 
 	shown := Context{
 		Session: in.Session, Facts: facts, Preferences: preferences, Enrichments: enrichments, Memories: memories,
+		Data: in.Data,
 	}
 	return shown, Provenance{
 		UsedMemoryIDs: ids(memories, Memory.id), DroppedMemoryIDs: ids(slices.Concat(memoriesOver, blankMemories), Memory.id),

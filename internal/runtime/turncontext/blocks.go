@@ -67,6 +67,9 @@ func blocks(turnName string, c Context) []Block {
 			Importance: e.Importance,
 		})
 	}
+	if c.Data != "" {
+		all = append(all, Block{ID: "data", Label: "Data", Content: c.Data, Category: "data"})
+	}
 	return all
 }
 
