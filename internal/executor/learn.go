@@ -101,7 +101,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 	if err != nil {
 		return retried(afterFailure, err)
 	}
-	source, err := turn.LearnFrom(ctx, l.Journal, k.UID, user != "" && !translate.IsOfAgent(&l.turn))
+	source, err := turn.LearnFrom(ctx, l.Journal, k.UID, user != "" && translate.IsWrittenByRequester(&l.turn))
 	if err != nil {
 		return l.unread(err)
 	}
@@ -168,6 +168,12 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 func (l *learning) observe(ctx context.Context, about memories.Memory) {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
+	defer func() {
+		if recover() != nil { // the value may contain a part of the conversation
+			metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
+			l.logPanic()
+		}
+	}()
 	if err := l.Learner.Observe(ctx, translate.Observation(&l.turn, about)); err != nil {
 		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
 		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn)

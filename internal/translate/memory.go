@@ -64,11 +64,12 @@ func MaxMemories(a *v1alpha1.Agent) int {
 	return turncontext.MaxMemories
 }
 
-// IsOfAgent reports whether another Agent has written the message of a Turn. The depth cannot be changed after the
-// creation, and the reference to the calling Turn can.
-func IsOfAgent(t *v1alpha1.Turn) bool {
+// IsWrittenByRequester reports whether the requester of a Turn has written its message. That of the Turn of a sub-agent
+// was written by another Agent, and one in a ConfigMap by anyone who may write the ConfigMap. The depth cannot be
+// changed after the creation, and the reference to the calling Turn can.
+func IsWrittenByRequester(t *v1alpha1.Turn) bool {
 	_, called := Parent(t)
-	return called || t.Spec.Depth != nil && *t.Spec.Depth > 0
+	return !called && (t.Spec.Depth == nil || *t.Spec.Depth == 0) && t.Spec.MessageFrom == nil
 }
 
 // Observation returns the observation of a Turn that has ended. about is a memory of the Turn without a text.

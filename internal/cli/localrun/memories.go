@@ -58,7 +58,7 @@ func (j *localRun) learn(ctx context.Context, w *localTurn) {
 }
 
 func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err error) {
-	source, err := turn.LearnFrom(ctx, j.store, string(w.turn.UID), !translate.IsOfAgent(w.turn))
+	source, err := turn.LearnFrom(ctx, j.store, string(w.turn.UID), translate.IsWrittenByRequester(w.turn))
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,45 @@
+package translate_test
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// TestWhoHasWrittenTheMessage checks from whose messages memories of a user may be learned.
+func TestWhoHasWrittenTheMessage(t *testing.T) {
+	parent := metav1.OwnerReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "parent", UID: "p", Controller: new(true),
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		turn   v1alpha1.Turn
+		want   bool
+	}{
+		"requester": {"the message is in the Turn", v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Message: "Hello."}}, true},
+		"ConfigMap": {
+			"whoever may write the ConfigMap has written it",
+			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{MessageFrom: from("a")}},
+			false,
+		},
+		"sub-agent": {
+			"another Agent has written it", v1alpha1.Turn{
+				ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{parent}}, Spec: v1alpha1.TurnSpec{Message: "Hello."},
+			}, false,
+		},
+		"depth": {
+			"a reference can be removed, and the depth cannot",
+			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Message: "Hello.", Depth: new(int32(1))}},
+			false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := translate.IsWrittenByRequester(&tc.turn); got != tc.want {
+				t.Errorf("IsWrittenByRequester = %t, want %t: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
