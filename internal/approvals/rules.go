@@ -108,6 +108,8 @@ func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, 
 			return "the Turn that called this one was deleted, so its requester is not known", nil
 		case err != nil:
 			return "", fmt.Errorf("failed to get the turn %q, which called turn %q: %w", owner.Name, t.Name, err)
+		case parent.Requester() != t.Requester():
+			return "the Turn that called this one has another requester", nil
 		}
 		t = parent
 	}

@@ -118,6 +118,8 @@ func TestRequesterOfASubAgentIsCheckedForEachTurnAbove(t *testing.T) {
 	early, late := turn("early", now.Add(-time.Hour), nil), turn("late", now, nil)
 	other := turn("late", now, nil)
 	other.UID = "another"
+	bobs := turn("bobs", now, nil)
+	bobs.Spec.RequestedBy.Username = "bob"
 	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Approval: &v1alpha1.AgentApproval{ForbidRequester: true}}}
 	check := func(_ context.Context, created time.Time) (string, error) {
 		if created.Before(now) {
@@ -143,6 +145,10 @@ func TestRequesterOfASubAgentIsCheckedForEachTurnAbove(t *testing.T) {
 		"parent was created again": {
 			"its name says nothing", turn("child", now, other), late, check,
 			"the Turn that called this one was deleted, so its requester is not known",
+		},
+		"parent of another user": {
+			"a Turn cannot borrow the requester of another one", turn("child", now, bobs), bobs, check,
+			"the Turn that called this one has another requester",
 		},
 		"its own parent": {
 			"a loop ends", turn("self", now, turn("self", now, nil)), turn("self", now, turn("self", now, nil)), check,

@@ -105,6 +105,8 @@ var _ = Describe("Who asks", func() {
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "it is not the Turn of a sub-agent: %v", err)
 		_, err = asks(ctx, "bob", naming(child, "ada"))
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "bob is not the manager: %v", err)
+		_, err = asks(ctx, "the-manager", naming(strings.Replace(child, "capstan.dev/v1alpha1", "other.example/v1", 1), "ada"))
+		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "a Turn of another API group is no Turn: %v", err)
 	}, SpecTimeout(2*patience))
 
 	It("cannot ask an Agent of another namespace: only the manager can, for the Turn of a sub-agent", func(ctx SpecContext) {
