@@ -107,8 +107,10 @@ func (run *runner) expense(c *Candidate, r *Request) *expense {
 
 // outputLimit returns the output limit that the request must have to keep to the budget. It returns 0 if the request
 // may keep its own limit, and why if the request must not be sent, because the rest of the budget does not suffice for
-// its prompt and a useful reply. If it is unknown how much the model may write, only the prompt must fit: a reply may
-// then exceed the budget by at most minReply, or by more if a lower limit than anyModel need not be set.
+// its prompt and a useful reply. Servers refuse a request whose limit does not fit into the window. If most of it does,
+// the reply may use the rest of the window; otherwise the conversation must become shorter. If it is unknown how much
+// the model may write, only the prompt must fit: a reply may then exceed the budget by at most minReply, or by more if
+// a lower limit than anyModel need not be set.
 func (e *expense) outputLimit() (limit int64, why string) {
 	most := e.most
 	if e.window > 0 {
@@ -123,6 +125,8 @@ func (e *expense) outputLimit() (limit int64, why string) {
 		return 0, e.tooCostly(most, useful)
 	case most > 0 && left < most:
 		return left, ""
+	case most < e.most && most >= max(e.most/2, minReply):
+		return most, ""
 	case most > 0 || left > anyModel:
 		return 0, ""
 	default:

@@ -45,6 +45,9 @@ func TestOutputLimit(t *testing.T) {
 		"unknown, little":   {"only the prompt must fit", 100, "0", nil, 0, 0, 1024, ""},
 		"unknown, nothing":  {"the prompt does not fit", 99, "0", nil, 0, 0, 0, "the turn used 7 tokens"},
 		"a window":          {"prompt and reply are in one window", 600, "0", nil, 8192, 600, 0, ""},
+		"most of a window":  {"a server refuses a limit beyond the window", 0, "0", nil, 8192, 4196, 4096, ""},
+		"less of a window":  {"the conversation must become shorter", 0, "0", nil, 8192, 4195, 0, ""},
+		"few of both":       {"the budget leaves less than the window", 5000, "0", nil, 8192, 6100, 4900, ""},
 		"a small window":    {"the model would refuse more", 200, "0", nil, 0, 600, 500, ""},
 		"a full window":     {"the model decides", 200, "0", nil, 0, 100, 0, ""},
 	} {
