@@ -12,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/ask"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -101,10 +102,13 @@ func (v *evaluation) ask(ctx context.Context, s *judge.Subject, chain []loop.Can
 	var used amounts
 	result := &task.Result{}
 	refused := true
+	// All judges together have the time of one question, so that those of one namespace do not hold a slot for long.
+	bounded, cancel := context.WithTimeout(ctx, ask.Timeout)
+	defer cancel()
 	for i := range v.judges {
 		j := &v.judges[i]
 		asker := &judge.Asker{Chain: v.models(j, chain), Redact: redact}
-		said := v.askOne(ctx, asker, j, s)
+		said := v.askOne(bounded, asker, j, s)
 		used.add(said.Usage.InputTokens+said.Usage.OutputTokens, said.Cost)
 		if ctx.Err() != nil {
 			return done{used: used.sum(), err: context.Cause(ctx)}
