@@ -121,4 +121,6 @@ func TestUndoWithoutACluster(t *testing.T) {
 	mustSay(t, logs.out, "begins to undo the call call_3", "has undone the call call_1")
 	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, again.err, "does not run again")
+	compared := capstan(t, "backtest", "-m", dir, "--agent", "support", "--data-dir", data).mustEnd(t, exit.OK)
+	mustSay(t, compared.out, "first") // a Turn whose calls were undone has ended
 }

@@ -128,7 +128,8 @@ func parse(text []byte) (*file, []Case, error) {
 		if slices.ContainsFunc(cases, func(o Case) bool { return o.Name == c.Name }) {
 			return nil, nil, fmt.Errorf("cases[%d]: name: another case has the name %q", i, c.Name)
 		}
-		if _, ok := c.spec["message"]; !ok { // the schema would name undo, too
+		_, given := c.spec["message"]
+		if _, referred := c.spec["messageFrom"]; !given && !referred { // the schema would name undo, too
 			return nil, nil, fmt.Errorf("case %s: message: Required value", c.Name)
 		}
 		cases = append(cases, c)

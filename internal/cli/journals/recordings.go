@@ -129,7 +129,8 @@ func (r *Recordings) agentOf(ctx context.Context, uid string) (agent string, end
 		if err != nil {
 			return "", false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		ended = e.Kind == journal.Finalized
+		// Another Turn that has undone calls leaves its marks after the end.
+		ended = e.Kind == journal.Finalized || e.Kind == journal.UndoBegun || e.Kind == journal.UndoEnded
 	}
 	if !ended {
 		return "", false, nil
