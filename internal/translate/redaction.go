@@ -69,7 +69,11 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 	for i := range t.Shaping.Guardrails {
 		t.Shaping.Guardrails[i].Rule = r.Remove(t.Shaping.Guardrails[i].Rule)
 	}
-	for _, all := range [][]prompt.Contribution{t.Contributions, in.Agent.Contributions, in.Profile.Contributions} {
+	lists := [][]prompt.Contribution{t.Contributions, in.Agent.Contributions, in.Profile.Contributions}
+	for i := range in.Profile.ForModels {
+		lists = append(lists, in.Profile.ForModels[i].Contributions)
+	}
+	for _, all := range lists {
 		for i := range all {
 			all[i].Text = r.Remove(all[i].Text)
 		}
