@@ -137,7 +137,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		"unknown output": {[]string{"-o", "xml"}, "-o must be table or json"},
 		"unknown phase": {
 			[]string{"--only", "floor,chaos"},
-			`--only: "chaos" must be one of floor, executors, tools, scale, finished, neighbours`,
+			`--only: "chaos" must be one of floor, executors, tools, evaluations, scale, finished, neighbours`,
 		},
 		"an odd capacity":  {[]string{"--capacity", "51"}, "--capacity must be an even number"},
 		"few finished":     {[]string{"--finished", "100"}, "--finished must be above 100"},

@@ -2,6 +2,8 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,13 +11,16 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // KillAPIServer ends kube-apiserver with SIGKILL, like a crash. restart starts it again, at the same address and
 // with the same certificates, and returns when it answers. etcd keeps running, so that no write is lost.
 // KillAPIServer needs Linux and must not be called while the control plane is stopped.
 func (c *ControlPlane) KillAPIServer() (restart func() error, err error) {
-	if err := c.signalAPIServer(syscall.SIGKILL); err != nil {
+	if _, err := c.signalAPIServer(syscall.SIGKILL); err != nil {
 		return nil, err
 	}
 	c.certificates = c.env.ControlPlane.GetAPIServer().CertDir
@@ -30,22 +35,52 @@ func (c *ControlPlane) KillAPIServer() (restart func() error, err error) {
 // PauseAPIServer stops kube-apiserver with SIGSTOP: connections stay open, but nothing answers. resume continues
 // it. PauseAPIServer needs Linux.
 func (c *ControlPlane) PauseAPIServer() (resume func() error, err error) {
-	if err := c.signalAPIServer(syscall.SIGSTOP); err != nil {
+	pid, err := c.signalAPIServer(syscall.SIGSTOP)
+	if err != nil {
 		return nil, err
 	}
-	return func() error { return c.signalAPIServer(syscall.SIGCONT) }, nil
+	// A thread that runs on another processor stops a little later, and could still answer.
+	err = wait.PollUntilContextTimeout(context.Background(), time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+		return isStopped(pid)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to wait until kube-apiserver has stopped: %w", err)
+	}
+	return func() error {
+		_, err := c.signalAPIServer(syscall.SIGCONT)
+		return err
+	}, nil
 }
 
-func (c *ControlPlane) signalAPIServer(sig syscall.Signal) error {
+// isStopped reports whether all threads of a process are stopped.
+func isStopped(pid int) (bool, error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		return false, fmt.Errorf("failed to find the threads of process %d: %w", pid, cmp.Or(err, os.ErrNotExist))
+	}
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		if err != nil {
+			return false, nil //nolint:nilerr // because the thread has ended meanwhile
+		}
+		_, after, _ := strings.Cut(string(stat), ") ") // the name of the program is in parentheses
+		if !strings.HasPrefix(after, "T") {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// signalAPIServer sends a signal to kube-apiserver, and returns its process ID.
+func (c *ControlPlane) signalAPIServer(sig syscall.Signal) (pid int, err error) {
 	const program = "kube-apiserver"
-	pid, err := childOf(os.Getpid(), program, "--secure-port="+c.env.ControlPlane.GetAPIServer().Port)
-	if err == nil {
+	if pid, err = childOf(os.Getpid(), program, "--secure-port="+c.env.ControlPlane.GetAPIServer().Port); err == nil {
 		err = syscall.Kill(pid, sig)
 	}
 	if err != nil {
-		return fmt.Errorf("failed to send %s the signal %q: %w", program, sig, err)
+		return 0, fmt.Errorf("failed to send %s the signal %q: %w", program, sig, err)
 	}
-	return nil
+	return pid, nil
 }
 
 // childOf returns the running child of a process with this program and argument.
