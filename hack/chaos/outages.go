@@ -59,7 +59,7 @@ func (d *outageMaker) apiServerDown(ctx context.Context, takes time.Duration) (s
 }
 
 func (d *outageMaker) apiServerPaused(ctx context.Context, takes time.Duration) (string, error) {
-	resume, err := d.cluster.PauseAPIServer()
+	resume, err := d.cluster.PauseAPIServer(context.WithoutCancel(ctx))
 	if err != nil {
 		return "", err
 	}

@@ -34,22 +34,24 @@ func (c *ControlPlane) KillAPIServer() (restart func() error, err error) {
 
 // PauseAPIServer stops kube-apiserver with SIGSTOP: connections stay open, but nothing answers. resume continues
 // it. PauseAPIServer needs Linux.
-func (c *ControlPlane) PauseAPIServer() (resume func() error, err error) {
+func (c *ControlPlane) PauseAPIServer(ctx context.Context) (resume func() error, err error) {
 	pid, err := c.signalAPIServer(syscall.SIGSTOP)
 	if err != nil {
 		return nil, err
 	}
 	// A thread that runs on another processor stops a little later, and could still answer.
-	err = wait.PollUntilContextTimeout(context.Background(), time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
 		return isStopped(pid)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("failed to wait until kube-apiserver has stopped: %w", err)
+		return nil, errors.Join(fmt.Errorf("failed to wait until kube-apiserver has stopped: %w", err), c.resumeAPIServer())
 	}
-	return func() error {
-		_, err := c.signalAPIServer(syscall.SIGCONT)
-		return err
-	}, nil
+	return c.resumeAPIServer, nil
+}
+
+func (c *ControlPlane) resumeAPIServer() error {
+	_, err := c.signalAPIServer(syscall.SIGCONT)
+	return err
 }
 
 // isStopped reports whether all threads of a process are stopped.

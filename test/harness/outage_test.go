@@ -32,7 +32,8 @@ func TestAPIServerKeepsItsObjectsAfterAnOutage(t *testing.T) {
 	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}); err != nil {
 		t.Fatal(err)
 	}
-	for name, away := range map[string]func() (func() error, error){"Killed": cluster.KillAPIServer, "Paused": cluster.PauseAPIServer} {
+	paused := func() (func() error, error) { return cluster.PauseAPIServer(t.Context()) }
+	for name, away := range map[string]func() (func() error, error){"Killed": cluster.KillAPIServer, "Paused": paused} {
 		t.Run(name, func(t *testing.T) {
 			back, err := away()
 			if err != nil {
