@@ -47,24 +47,17 @@ func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1al
 		return nil
 	}
 	return func(ctx context.Context, message string) ([]turncontext.Memory, error) {
-		var owners []memories.Owner
-		about := memories.Owner{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String()}
-		if session != nil && translate.LearnsFor(agent, memories.Session) {
-			owner := about
-			owner.Scope, owner.ID = memories.Session, string(session.UID)
-			owners = append(owners, owner)
+		var sessionUID, user string
+		if session != nil {
+			sessionUID = string(session.UID)
 		}
 		if translate.LearnsFor(agent, memories.User) {
-			user, err := e.verifiedRequester(ctx, t)
-			if err != nil {
+			var err error
+			if user, err = e.verifiedRequester(ctx, t); err != nil {
 				return nil, err
 			}
-			if user != "" {
-				owner := about
-				owner.Scope, owner.ID = memories.User, user
-				owners = append(owners, owner)
-			}
 		}
+		owners := translate.MemoryOwners(t, agent, sessionUID, user)
 		return memories.Recall(ctx, e.Tasks.Store, owners, message, e.Now(), most, redact)
 	}
 }

@@ -47,6 +47,21 @@ func LearnsFor(a *v1alpha1.Agent, s memories.Scope) bool {
 	return Learns(a) && slices.Contains(a.Spec.Memory.Learning.Scopes, v1alpha1.LearnedScope(s))
 }
 
+// MemoryOwners returns the owners of the memories that a Turn uses: its Session and its user, if the Agent has memories
+// of their scopes. sessionUID and user are empty if there is none.
+func MemoryOwners(t *v1alpha1.Turn, a *v1alpha1.Agent, sessionUID, user string) []memories.Owner {
+	var owners []memories.Owner
+	for _, o := range []struct {
+		scope memories.Scope
+		id    string
+	}{{memories.Session, sessionUID}, {memories.User, user}} {
+		if o.id != "" && LearnsFor(a, o.scope) {
+			owners = append(owners, memories.Owner{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Scope: o.scope, ID: o.id})
+		}
+	}
+	return owners
+}
+
 // LearningModels returns the models that extract memories for an Agent, and the thinking of the requests to them. Those
 // of the Agent itself keep its thinking.
 func LearningModels(a *v1alpha1.Agent) ([]v1alpha1.ModelReference, v1alpha1.ThinkingLevel) {

@@ -26,18 +26,11 @@ func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string
 		return nil
 	}
 	return func(ctx context.Context, message string) ([]turncontext.Memory, error) {
-		about := memories.Owner{Namespace: w.turn.Namespace, Agent: w.turn.Spec.AgentRef.String()}
-		var owners []memories.Owner
-		if w.Session != nil && translate.LearnsFor(w.Agent, memories.Session) {
-			owner := about
-			owner.Scope, owner.ID = memories.Session, string(w.Session.UID)
-			owners = append(owners, owner)
+		sessionUID := ""
+		if w.Session != nil {
+			sessionUID = string(w.Session.UID)
 		}
-		if translate.LearnsFor(w.Agent, memories.User) {
-			owner := about
-			owner.Scope, owner.ID = memories.User, w.user()
-			owners = append(owners, owner)
-		}
+		owners := translate.MemoryOwners(w.turn, w.Agent, sessionUID, w.user())
 		return memories.Recall(ctx, j.store, owners, message, j.Clock()(), translate.MaxMemories(w.Agent), w.in.Redact)
 	}
 }

@@ -1,0 +1,268 @@
+package turn
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
+)
+
+// UndoState says whether a call can be undone.
+type UndoState string
+
+const (
+	// UndoPossible calls have a compensation with all its arguments.
+	UndoPossible UndoState = "Possible"
+	// UndoDone calls were undone by another Turn, or may have been.
+	UndoDone UndoState = "Done"
+	// UndoImpossible calls cannot be undone.
+	UndoImpossible UndoState = "Impossible"
+)
+
+// UndoCall is a call of the Turn to undo, and how it can be undone.
+type UndoCall struct {
+	Step   int    `json:"step"`
+	CallID string `json:"callID"`
+	// Name is the name of the called tool.
+	Name  string    `json:"name"`
+	State UndoState `json:"state"`
+	// Tool is the tool that undoes the call, Server its ToolServer, UID the UID of that, and Arguments are the
+	// arguments. They are empty unless there is a compensation.
+	Tool      string          `json:"tool,omitempty"`
+	Server    string          `json:"server,omitempty"`
+	UID       string          `json:"uid,omitempty"`
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+	// Reason says why the call cannot be undone, or which Turn has undone it.
+	Reason string `json:"reason,omitempty"`
+}
+
+// UndoPlan lists the calls of a Turn that may have changed something, the newest first.
+type UndoPlan struct {
+	// TurnUID, Namespace, Name and Agent are those of the Turn to undo.
+	TurnUID   string `json:"turnUID"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Agent     string `json:"agent,omitempty"`
+	// Ended reports whether the Turn has ended. Only such a Turn can be undone.
+	Ended bool       `json:"-"`
+	Calls []UndoCall `json:"of,omitempty"`
+}
+
+// MaxUndoCalls is the maximum number of calls that one Turn undoes.
+const MaxUndoCalls = 100
+
+// Possible returns the number of calls that can be undone.
+func (p *UndoPlan) Possible() int {
+	n := 0
+	for i := range p.Calls {
+		if p.Calls[i].State == UndoPossible {
+			n++
+		}
+	}
+	return n
+}
+
+// size returns the approximate memory of the plan and of its journal entry, in bytes.
+func (p *UndoPlan) size() int64 {
+	const perCall = 512
+	n := 0
+	for i := range p.Calls {
+		n += perCall + 2*len(p.Calls[i].Arguments)
+	}
+	return int64(n)
+}
+
+// call returns a call of the plan, or nil.
+func (p *UndoPlan) call(id string) *UndoCall {
+	i := slices.IndexFunc(p.Calls, func(c UndoCall) bool { return c.CallID == id && c.State == UndoPossible })
+	if i < 0 {
+		return nil
+	}
+	return &p.Calls[i]
+}
+
+// Select reduces the plan to the calls with these IDs, or to the newest MaxUndoCalls if ids is empty. It returns an
+// error for an ID that the plan does not have.
+func (p *UndoPlan) Select(ids []string) error {
+	for _, id := range ids {
+		if !slices.ContainsFunc(p.Calls, func(c UndoCall) bool { return c.CallID == id }) {
+			shown, _ := untrusted.Cap(untrusted.Line(id), model.MaxCallID)
+			return fmt.Errorf("the Turn %q has no call %q that may have changed something: capstan logs lists its calls", p.Name, shown)
+		}
+	}
+	if len(ids) > 0 {
+		p.Calls = slices.DeleteFunc(p.Calls, func(c UndoCall) bool { return !slices.Contains(ids, c.CallID) })
+	}
+	possible := 0
+	for i := range p.Calls {
+		if c := &p.Calls[i]; c.State == UndoPossible {
+			if possible++; possible > MaxUndoCalls {
+				c.State = UndoImpossible
+				c.Reason = fmt.Sprintf("one Turn undoes at most %d calls: undo the rest with another Turn", MaxUndoCalls)
+			}
+		}
+	}
+	return nil
+}
+
+// UndoReader reads the journal of a Turn to undo.
+type UndoReader struct {
+	namespace, name, agent string
+	ended                  bool
+	seq, epoch             int64
+	calls                  []undoCandidate
+	marks                  map[undoKey]*undoHeld
+}
+
+type undoKey struct {
+	step   int
+	callID string
+}
+
+// undoCandidate is a call that was made.
+type undoCandidate struct {
+	intent loop.Intent
+	finish *loop.CallResult
+}
+
+// undoHeld is the newest mark of a call.
+type undoHeld struct {
+	UndoMark
+	ended bool
+}
+
+// reason says what the mark means for other Turns.
+func (h *undoHeld) reason() string {
+	if h.ended {
+		return fmt.Sprintf("the Turn %q has undone the call", h.Turn)
+	}
+	return fmt.Sprintf("the Turn %q undoes the call, or has tried to with an unknown outcome: see capstan logs %s", h.Turn, h.Turn)
+}
+
+// NewUndoReader returns a reader of one journal.
+func NewUndoReader() *UndoReader { return &UndoReader{marks: map[undoKey]*undoHeld{}} }
+
+// Undoes reports whether an UndoReader needs the payload of an entry of this kind.
+func Undoes(k journal.Kind) bool {
+	switch k { //nolint:exhaustive // because the others do not matter
+	case journal.RunStarted, journal.ToolIntended, journal.ToolFinished:
+		return true
+	}
+	return isMark(k)
+}
+
+func isMark(k journal.Kind) bool { return k == journal.UndoBegun || k == journal.UndoEnded }
+
+// skip notes an entry without its payload.
+func (u *UndoReader) skip(e *journal.Entry) {
+	u.seq, u.epoch = e.Seq, e.Epoch
+	u.ended = u.ended || e.Kind == journal.Finalized
+}
+
+// Apply folds an entry in, in the order of the journal. Its payload must be filled.
+func (u *UndoReader) Apply(e journal.Entry) error {
+	u.skip(&e)
+	switch e.Kind { //nolint:exhaustive // because the others do not matter
+	case journal.RunStarted:
+		var s started
+		if err := json.Unmarshal(e.Payload, &s); err != nil {
+			return err
+		}
+		if u.name == "" {
+			u.namespace, u.name, u.agent = s.Namespace, s.Name, s.Agent
+		}
+	case journal.ToolIntended:
+		var i loop.Intent
+		if err := json.Unmarshal(e.Payload, &i); err != nil {
+			return err
+		}
+		i.Arguments = nil // the compensation has all that is needed
+		if at := u.find(i.Step, i.CallID); at < 0 && i.Step > 0 {
+			u.calls = append(u.calls, undoCandidate{intent: i})
+		}
+	case journal.ToolFinished:
+		var f loop.CallResult
+		if err := json.Unmarshal(e.Payload, &f); err != nil {
+			return err
+		}
+		if at := u.find(f.Step, f.CallID); at >= 0 && u.calls[at].finish == nil {
+			f.Content, f.Text, f.Pages, f.Documents = "", "", nil, nil
+			u.calls[at].finish = &f
+		}
+	case journal.UndoBegun, journal.UndoEnded:
+		return u.applyMark(e)
+	}
+	return nil
+}
+
+func (u *UndoReader) applyMark(e journal.Entry) error {
+	var m UndoMark
+	if err := json.Unmarshal(e.Payload, &m); err != nil {
+		return err
+	}
+	key := undoKey{m.Step, m.CallID}
+	switch held := u.marks[key]; {
+	case e.Kind == journal.UndoBegun:
+		u.marks[key] = &undoHeld{UndoMark: m}
+	case held == nil || held.TurnUID != m.TurnUID: // not written by this version
+	case m.Undone:
+		held.ended = true
+	default:
+		delete(u.marks, key)
+	}
+	return nil
+}
+
+func (u *UndoReader) find(step int, callID string) int {
+	return slices.IndexFunc(u.calls, func(c undoCandidate) bool { return c.intent.Step == step && c.intent.CallID == callID })
+}
+
+// Plan returns the calls that may have changed something, the newest first.
+func (u *UndoReader) Plan(uid string) *UndoPlan {
+	p := &UndoPlan{TurnUID: uid, Namespace: u.namespace, Name: u.name, Agent: u.agent, Ended: u.ended}
+	for _, c := range slices.Backward(u.calls) {
+		if one, changed := c.undo(u.marks[undoKey{c.intent.Step, c.intent.CallID}]); changed {
+			p.Calls = append(p.Calls, one)
+		}
+	}
+	return p
+}
+
+// undo returns how a call can be undone. changed is false if the call certainly changed nothing.
+func (c *undoCandidate) undo(held *undoHeld) (one UndoCall, changed bool) {
+	one = UndoCall{Step: c.intent.Step, CallID: c.intent.CallID, Name: c.intent.Name, State: UndoImpossible}
+	f := c.finish
+	switch {
+	case c.intent.Effect == tool.ReadOnly:
+		return one, false
+	case f == nil, f.Outcome == loop.Unknown:
+		one.Reason = "its outcome is unknown: check whether it took effect"
+		return one, true
+	case f.Outcome != loop.Succeeded:
+		return one, false
+	case f.Spent != nil, c.intent.Descendants > 0:
+		one.Reason = "it was a call of a sub-agent: undo the Turn of the sub-agent"
+		if f.Spent != nil && f.Spent.Turn != "" {
+			one.Reason = fmt.Sprintf("it was a call of a sub-agent: undo its Turn %q", f.Spent.Turn)
+		}
+		return one, true
+	case f.Undo == nil:
+		one.Reason = "the ToolServer declared no compensation for the tool when the call was made"
+		return one, true
+	}
+	one.Tool, one.Server, one.UID, one.Arguments = f.Undo.Tool, f.Undo.Server, f.Undo.UID, f.Undo.Arguments
+	switch {
+	case held != nil:
+		one.State, one.Reason = UndoDone, held.reason()
+	case f.Undo.Problem != "":
+		one.Reason = f.Undo.Reason()
+	default:
+		one.State = UndoPossible
+	}
+	return one, true
+}
