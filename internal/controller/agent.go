@@ -42,6 +42,8 @@ type AgentReconciler struct {
 	LeftOut *LeftOut
 	// Sharing checks whether objects of other namespaces may be used.
 	Sharing *sharing.Checker
+
+	written ownWrites
 }
 
 // SetupWithManager registers the reconciler. An Agent is reconciled when its spec changes, and when an object that
@@ -64,8 +66,8 @@ func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Reconcile checks the objects that one Agent refers to, and reports the result.
 func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var a v1alpha1.Agent
-	if err := r.Client.Get(ctx, req.NamespacedName, &a); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	if ok, result, err := r.written.get(ctx, r.Client, req.NamespacedName, &a); !ok {
+		return result, err
 	}
 	if r.LeftOut.isLeftOut(&a) {
 		return r.LeftOut.report(ctx, &a, &a.Status.Conditions)
@@ -110,7 +112,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if equality.Semantic.DeepEqual(before, &a.Status) {
 		return again, profile.failure
 	}
-	again, err = resultAfterWrite(again, r.Client.Status().Update(ctx, &a))
+	_, again, err = r.written.writeStatus(ctx, r.Client, &a, again)
 	return again, errors.Join(profile.failure, err)
 }
 

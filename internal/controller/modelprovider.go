@@ -35,11 +35,12 @@ type ModelProviderReconciler struct {
 	ProbeInterval time.Duration
 	// Circuits has the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
-
-	// queue is the queue of the controller, or nil before the controller runs.
-	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut
+
+	// queue is the queue of the controller, or nil before the controller runs.
+	queue   atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+	written ownWrites
 }
 
 // SetupWithManager registers the reconciler. A ModelProvider is reconciled when its spec changes, when a circuit opens
@@ -68,8 +69,8 @@ func (r *ModelProviderReconciler) enqueue(key types.NamespacedName) {
 // Reconcile probes one provider and reports the result.
 func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var p v1alpha1.ModelProvider
-	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	if ok, result, err := r.written.get(ctx, r.Client, req.NamespacedName, &p); !ok {
+		return result, err
 	}
 	if r.LeftOut.isLeftOut(&p) {
 		return r.LeftOut.report(ctx, &p, &p.Status.Conditions)
@@ -89,11 +90,11 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, nil
 	}
-	err = r.Client.Status().Update(ctx, &p)
-	if err == nil {
+	written, again, err := r.written.writeStatus(ctx, r.Client, &p, again)
+	if written {
 		emitReadyEvent(r.Events, &p, "Probe", before.Conditions, p.Status.Conditions)
 	}
-	return resultAfterWrite(again, err)
+	return again, err
 }
 
 // probe reads the provider's Secrets and requests the list of models from its endpoint, which costs nothing. It

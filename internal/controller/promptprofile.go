@@ -36,6 +36,8 @@ type PromptProfileReconciler struct {
 	Recheck time.Duration
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut
+
+	written ownWrites
 }
 
 // SetupWithManager registers the reconciler. A profile is reconciled when its spec changes, and when a ConfigMap
@@ -53,8 +55,8 @@ func (r *PromptProfileReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Reconcile renders one profile and reports the result.
 func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var p v1alpha1.PromptProfile
-	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	if ok, result, err := r.written.get(ctx, r.Client, req.NamespacedName, &p); !ok {
+		return result, err
 	}
 	if r.LeftOut.isLeftOut(&p) {
 		return r.LeftOut.report(ctx, &p, &p.Status.Conditions)
@@ -65,7 +67,7 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, failure
 	}
-	again, err := resultAfterWrite(again, r.Client.Status().Update(ctx, &p))
+	_, again, err := r.written.writeStatus(ctx, r.Client, &p, again)
 	return again, errors.Join(failure, err)
 }
 

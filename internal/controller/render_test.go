@@ -55,14 +55,14 @@ func deskAgent(change ...func(*v1alpha1.AgentSpec)) *v1alpha1.Agent {
 	return a
 }
 
-func inMemory(t *testing.T, objects ...client.Object) client.Client {
+func inMemory(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.PromptProfile{}, &v1alpha1.Agent{}).Build()
+		WithStatusSubresource(&v1alpha1.PromptProfile{}, &v1alpha1.Agent{}, &v1alpha1.ModelProvider{}, &v1alpha1.ToolServer{}).Build()
 }
 
 // reconcileProfile reconciles a profile and returns it.

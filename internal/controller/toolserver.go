@@ -38,11 +38,12 @@ type ToolServerReconciler struct {
 	Now     func() time.Time
 	// ProbeInterval is the time between two checks of a server that answers.
 	ProbeInterval time.Duration
-
-	// queue is the queue of the controller, or nil before the controller runs.
-	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut
+
+	// queue is the queue of the controller, or nil before the controller runs.
+	queue   atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+	written ownWrites
 }
 
 // SetupWithManager registers the reconciler. A ToolServer is reconciled when its spec changes, when the server
@@ -70,8 +71,8 @@ func (r *ToolServerReconciler) enqueueChanged(key types.NamespacedName) {
 // Reconcile asks one server for its tools and reports the result.
 func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var s v1alpha1.ToolServer
-	if err := r.Client.Get(ctx, req.NamespacedName, &s); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	if ok, result, err := r.written.get(ctx, r.Client, req.NamespacedName, &s); !ok {
+		return result, err
 	}
 	if r.LeftOut.isLeftOut(&s) {
 		return r.LeftOut.report(ctx, &s, &s.Status.Conditions)
@@ -91,11 +92,11 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	if equality.Semantic.DeepEqual(before, &s.Status) {
 		return again, nil
 	}
-	err = r.Client.Status().Update(ctx, &s)
-	if err == nil {
+	written, again, err := r.written.writeStatus(ctx, r.Client, &s, again)
+	if written {
 		emitReadyEvent(r.Events, &s, "Discover", before.Conditions, s.Status.Conditions)
 	}
-	return resultAfterWrite(again, err)
+	return again, err
 }
 
 // settleDelay returns how long to leave a server alone after a change of its tools. A new spec is always checked at
