@@ -69,6 +69,8 @@ type stop struct {
 	free bool
 	// cost is the expected cost, if it is known in advance.
 	cost string
+	// cutOff is true if the end cuts off a request of whose usage nothing was reported.
+	cutOff bool
 }
 
 const looked = "Let me look: stop-"
@@ -149,7 +151,7 @@ var stops = []stop{
 	{
 		name: "deadline", turn: timeout(30), status: metav1.ConditionFalse,
 		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline,
-		text: looked + "deadline.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ToolCalls: 1},
+		text: looked + "deadline.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ToolCalls: 1}, cutOff: true,
 	},
 	{
 		name: "session-closed", turn: within, status: metav1.ConditionFalse,
@@ -161,7 +163,7 @@ var stops = []stop{
 	},
 	{
 		name: "cancelled", status: metav1.ConditionFalse, reason: v1alpha1.TurnReasonCancelled, stop: v1alpha1.StopCancelled,
-		text: looked + "cancelled.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ToolCalls: 1},
+		text: looked + "cancelled.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ToolCalls: 1}, cutOff: true,
 	},
 }
 
@@ -277,6 +279,12 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 				Expect(t.Status.Usage).To(BeNil())
 				Expect(input + output).To(BeZero())
 				return
+			}
+			Expect(t.Status.Usage.Estimated).To(Equal(e.cutOff))
+			if e.cutOff {
+				Expect(t.Status.Usage.InputTokens).To(And(BeNumerically(">", input), BeNumerically("<", 4*input)),
+					"the usage, and an estimate of the prompt of the request that was cut off")
+				input = t.Status.Usage.InputTokens
 			}
 			Expect([]int64{t.Status.Usage.InputTokens, t.Status.Usage.OutputTokens, t.Status.Usage.TotalTokens}).To(
 				Equal([]int64{input, output, input + output}), "the usage, and nothing else")

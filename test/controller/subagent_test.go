@@ -123,9 +123,12 @@ var _ = Describe("A sub-agent", func() {
 		t := s.reaches(ctx, "parent", state)
 		first = s.turn(ctx, first.Name)
 		Expect(first.IsFinished()).To(BeTrue(), "no sub-agent may run for a Turn that has ended")
-		Expect(s.child(ctx, first.Name).IsFinished()).To(BeTrue(), "nor at the second remove")
+		second := s.child(ctx, first.Name)
+		Expect(second.IsFinished()).To(BeTrue(), "nor at the second remove")
 		Expect(first.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
-		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens), "its usage counts")
+		Expect(second.Status.Usage).To(HaveValue(HaveField("Estimated", true)), "its request was cut off, and may be billed")
+		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens+second.Status.Usage.TotalTokens),
+			"the usage of both counts")
 		Expect(t.Status.Descendants).To(BeEquivalentTo(2))
 		Expect(t.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,7 +135,7 @@ func TestBilledTimeoutsCountOverRuns(t *testing.T) {
 }
 
 // TestCancelledRequestsAreNotTimeouts checks that requests that were cancelled when their runs ended do not use up the
-// repetition of a time-out, although they may be billed. Their prompts count only if the endpoint has reported that.
+// repetition of a time-out, although they may be billed and count with their prompts.
 func TestCancelledRequestsAreNotTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journaltest.Memory{}
@@ -152,12 +151,10 @@ func TestCancelledRequestsAreNotTimeouts(t *testing.T) {
 		if _, err := loop.Run(t.Context(), &in); err == nil || len(s.waited) != 2 {
 			t.Errorf("%d requests, %v; want a time-out and its repetition", len(s.waited), err)
 		}
-		var estimated []bool
 		for one := range in.State.Spendings {
-			estimated = append(estimated, one.Usage.Estimated && one.Usage.InputTokens > 0)
-		}
-		if want := []bool{false, false, true, true}; !slices.Equal(estimated, want) {
-			t.Errorf("requests that count with an estimate of their prompt: %v, want %v: the time-outs", estimated, want)
+			if one.Usage.InputTokens == 0 || !one.Usage.Estimated {
+				t.Errorf("a request that may be billed counts %+v, want an estimate of its prompt", one.Usage)
+			}
 		}
 	})
 }

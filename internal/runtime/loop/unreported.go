@@ -14,11 +14,11 @@ func usageOfReply(r *Request, reply *model.Reply) model.Usage {
 	})
 }
 
-// usageOfFailure returns the usage of a failed request as the endpoint reported it. Missing values are estimated if
-// a part of the reply arrived, or if the request may be billed and was not cancelled, because the endpoint has worked.
-// Otherwise nothing is added.
+// usageOfFailure returns the usage of a failed request as the endpoint reported it. Missing values are estimated if a
+// part of the reply arrived or the request may be billed, because the endpoint has worked. Otherwise nothing is added.
+// A cancelled request is no exception: a client that cancels each Turn in time would never reach its budget.
 func usageOfFailure(r *Request, failure *model.Error) model.Usage {
-	if failure.Received <= 0 && (!failure.MayBeBilled || failure.Kind == model.Cancelled) {
+	if failure.Received <= 0 && !failure.MayBeBilled {
 		return boundedUsage(failure.Usage)
 	}
 	return completeUsage(failure.Usage, r.EstimatedTokens, failure.Received, func() int64 { return 0 })
