@@ -158,7 +158,7 @@ func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan",
 		"--leader-elect=true", "--journal-retention=24h", "--record-retention=2160h", "--max-records-per-namespace=100000",
-		"--max-concurrent-turns=0", "--max-concurrent-evaluations=2",
+		"--max-concurrent-turns=0", "--max-concurrent-evaluations=4",
 		"--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000",
 		"--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",

@@ -20,7 +20,9 @@ type ownWrites struct {
 
 // get reads an object from the cache. If ok is false, the object does not exist or is not as new as the last write, and
 // result and err are those of the reconciliation.
-func (w *ownWrites) get(ctx context.Context, c client.Reader, key client.ObjectKey, o client.Object) (ok bool, result ctrl.Result, err error) {
+func (w *ownWrites) get(
+	ctx context.Context, c client.Reader, key client.ObjectKey, o client.Object,
+) (ok bool, result ctrl.Result, err error) {
 	if err := c.Get(ctx, key, o); err != nil {
 		if apierrors.IsNotFound(err) {
 			w.expectations.Forget(key)
@@ -35,7 +37,9 @@ func (w *ownWrites) get(ctx context.Context, c client.Reader, key client.ObjectK
 
 // writeStatus writes the status of an object that get has read. It returns whether that succeeded, and the result of
 // the reconciliation, which is then if there is no reason to come back sooner.
-func (w *ownWrites) writeStatus(ctx context.Context, c client.Client, o client.Object, then ctrl.Result) (written bool, result ctrl.Result, err error) {
+func (w *ownWrites) writeStatus(
+	ctx context.Context, c client.Client, o client.Object, then ctrl.Result,
+) (written bool, result ctrl.Result, err error) {
 	if err = c.Status().Update(ctx, o); err == nil {
 		w.expectations.Expect(o)
 	}

@@ -55,6 +55,8 @@ type Tasks struct {
 	// waiting is the number of waiting tasks of each namespace: those of the last measurement, and those that this
 	// process has added since.
 	waiting map[string]int64
+	// working is the number of slots that each namespace has.
+	working map[string]int
 }
 
 // TaskStore has tasks, and keeps what is learned from Turns.
@@ -65,7 +67,10 @@ type TaskStore interface {
 
 // NewTasks returns Tasks with this number of slots. The store is the learner.
 func NewTasks(s TaskStore, j journal.Journal, slots int, log logr.Logger) *Tasks {
-	return &Tasks{Store: s, Journal: j, Learner: s, Slots: slots, Log: log, wake: make(chan struct{}, 1), waiting: map[string]int64{}}
+	return &Tasks{
+		Store: s, Journal: j, Learner: s, Slots: slots, Log: log, wake: make(chan struct{}, 1),
+		waiting: map[string]int64{}, working: map[string]int{},
+	}
 }
 
 // admit reports whether another task of a namespace may wait, and counts it.
@@ -110,7 +115,7 @@ func (p *Tasks) start(ctx context.Context, e *Executor) (wait func()) {
 	return all.Wait
 }
 
-// dispatch claims tasks while slots are free. Namespaces take turns.
+// dispatch claims tasks while slots are free. Namespaces take turns, and none has more than half of the slots.
 func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
 	slots := make(chan struct{}, p.Slots)
 	for after := ""; ; {
@@ -120,7 +125,7 @@ func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) 
 			return
 		}
 		now := e.Now()
-		k, err := p.Store.ClaimTask(ctx, after, now, now.Add(claimFor))
+		k, err := p.Store.ClaimTask(ctx, task.Search{After: after, Except: p.busy(), Now: now, Until: now.Add(claimFor)})
 		if err != nil && ctx.Err() == nil {
 			p.Log.Error(err, "Failed to look for tasks that follow turns, trying again")
 		}
@@ -132,10 +137,38 @@ func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) 
 			continue
 		}
 		after = k.Namespace
+		p.occupy(k.Namespace, 1)
 		all.Go(func() {
-			defer func() { <-slots }()
+			defer func() {
+				p.occupy(k.Namespace, -1)
+				<-slots
+				p.wakeUp() // a task of this namespace may have waited for the slot
+			}()
 			p.handle(ctx, e, k)
 		})
+	}
+}
+
+// busy returns the namespaces that have all slots that they may have: half of them, rounded up. So a namespace whose
+// judges hang does not delay another one.
+func (p *Tasks) busy() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for namespace, n := range p.working {
+		if n >= (p.Slots+1)/2 {
+			all = append(all, namespace)
+		}
+	}
+	return all
+}
+
+// occupy counts a slot that a namespace gets (1) or gives back (-1).
+func (p *Tasks) occupy(namespace string, by int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.working[namespace] += by; p.working[namespace] == 0 {
+		delete(p.working, namespace)
 	}
 }
 

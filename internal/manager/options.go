@@ -172,7 +172,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 0,
 		"number of Turns that this process runs at once; more Turns wait as Queued. 0 means as many as fit into "+
 			"the memory limit: two thirds of the part of GOMEMLIMIT beyond 56 MiB, at 64 KiB for each Turn, from 16 to 10000")
-	f.IntVar(&o.MaxConcurrentEvaluations, "max-concurrent-evaluations", 2,
+	f.IntVar(&o.MaxConcurrentEvaluations, "max-concurrent-evaluations", 4,
 		"number of Turns whose answers this process evaluates at once, beside the Turns that it runs, from 0 to 100; 0 means that "+
 			"the Turns of this process are not evaluated")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "",

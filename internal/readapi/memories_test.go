@@ -29,7 +29,7 @@ func learned(t *testing.T, n int) *journaltest.Memory {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		k, err := s.ClaimTask(t.Context(), "", now, now.Add(time.Hour))
+		k, err := s.ClaimTask(t.Context(), task.Search{Now: now, Until: now.Add(time.Hour)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,8 +16,10 @@ type Tasks interface {
 	// ClaimTask claims a task until a time, and returns it. A task can be claimed if its Turn is not published and no
 	// claim or delay of it lasts beyond now. The tasks are those of the first namespace after the given one, in an
 	// order that the store defines and that begins again after the last one; of these, the one that waits for the
-	// longest time. So namespaces take turns. ClaimTask returns nil if there is no such task.
-	ClaimTask(ctx context.Context, after string, now, until time.Time) (*task.Task, error)
+	// longest time. So namespaces take turns. ClaimTask returns nil if there is no such task. If the attempt of an
+	// earlier claim has not ended, its process is gone: the attempt counts with all that it has reserved, and its
+	// reservations in budgets are charged as unknown.
+	ClaimTask(ctx context.Context, s task.Search) (*task.Task, error)
 
 	// RenewTask makes a claim last until a time.
 	RenewTask(ctx context.Context, h task.Held, until time.Time) error

@@ -78,6 +78,15 @@ func TurnOf(key string) string {
 	return uid
 }
 
+// Search says which task to claim.
+type Search struct {
+	// After is the namespace whose turn it was last, and Except are those that are left out.
+	After  string
+	Except []string
+	// Now is the present time, and Until the time until which the claim lasts.
+	Now, Until time.Time
+}
+
 // Held identifies a claimed task.
 type Held struct {
 	UID   string

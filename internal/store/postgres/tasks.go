@@ -36,22 +36,22 @@ const dropUnbegun = `DELETE FROM capstan_task WHERE uid = ANY($1) AND state = 2 
 
 // claimTask claims the next task. Of two concurrent claims, the later one takes another task.
 const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
-		SELECT uid FROM capstan_task WHERE state < 2 AND due_at <= $1 AND namespace > $2
+		SELECT uid FROM capstan_task WHERE state < 2 AND due_at <= $1 AND namespace > $2 AND namespace <> ALL($4)
 		ORDER BY namespace, due_at, uid LIMIT 1 FOR UPDATE SKIP LOCKED)
-	RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result`
+	RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result, reserved`
 
 // ClaimTask claims a task. It takes at most 20 s. If the connection is lost, a task may stay claimed until the given
 // time.
-func (s *Store) ClaimTask(ctx context.Context, after string, now, until time.Time) (claimed *task.Task, err error) {
-	for _, after := range []string{after, ""} {
-		err := s.call(ctx, appendTimeout, func(ctx context.Context) error {
+func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *task.Task, err error) {
+	for _, after := range []string{search.After, ""} {
+		err := s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			var k task.Task
-			var created int64
+			var created, reserved int64
 			var state int
 			var kind string
 			var result []byte
-			err := s.pool.QueryRow(ctx, claimTask, now.UnixMicro(), after, until.UnixMicro()).Scan(
-				&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
+			err := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), append([]string{}, search.Except...)).
+				Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result, &reserved)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}
@@ -63,6 +63,14 @@ func (s *Store) ClaimTask(ctx context.Context, after string, now, until time.Tim
 				return fmt.Errorf("failed to claim a task: %w", err)
 			}
 			k.UID, k.Kind, k.Created = task.TurnOf(k.UID), task.Kind(kind), time.UnixMicro(created).UTC()
+			if reserved > 0 {
+				if _, err := tx.Exec(ctx, `UPDATE capstan_task SET reserved = 0 WHERE uid = $1`, k.Key()); err != nil {
+					return err
+				}
+				if err := budget.Apply(&ledger{ctx, tx}, k.Held().Holder(), &budget.Change{}); err != nil {
+					return err
+				}
+			}
 			claimed = &k
 			return nil
 		})

@@ -49,39 +49,45 @@ func (t *tx) dropUnbegun(key string) error {
 	return err
 }
 
-// dueTask finds the next task of the namespaces after one.
-const dueTask = `SELECT uid FROM task WHERE state < 2 AND due_at <= ? AND namespace > ? ORDER BY namespace, due_at, uid LIMIT 1`
+// dueTask finds the next task of the namespaces after one, without some.
+const dueTask = `SELECT uid FROM task WHERE state < 2 AND due_at <= ? AND namespace > ?
+	AND namespace NOT IN (SELECT value FROM json_each(?)) ORDER BY namespace, due_at, uid LIMIT 1`
 
 // ClaimTask claims a task.
-func (s *Store) ClaimTask(ctx context.Context, after string, now, until time.Time) (*task.Task, error) {
-	for _, after := range []string{after, ""} {
+func (s *Store) ClaimTask(ctx context.Context, search task.Search) (*task.Task, error) {
+	except, err := json.Marshal(append([]string{}, search.Except...))
+	if err != nil {
+		return nil, err
+	}
+	for _, after := range []string{search.After, ""} {
+		wanted := []any{search.Now.UnixMicro(), after, string(except)}
 		// A transaction of the writer costs a flush, so look first.
-		due, err := s.strings(ctx, dueTask, now.UnixMicro(), after)
+		due, err := s.strings(ctx, dueTask, wanted...)
 		if err != nil {
 			return nil, s.failed(err)
 		}
 		if len(due) == 0 {
 			continue
 		}
-		if t, err := s.claim(ctx, after, now, until); t != nil || err != nil {
+		if t, err := s.claim(ctx, search.Until, wanted); t != nil || err != nil {
 			return t, err
 		}
 	}
 	return nil, nil //nolint:nilnil // because no task is due
 }
 
-// claim claims the next task, if one is still due.
-func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (claimed *task.Task, err error) {
+// claim claims the next task until a time, if one is still due. wanted are the arguments of dueTask.
+func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claimed *task.Task, err error) {
 	err = s.change(ctx, func(t *tx) error {
 		var k task.Task
-		var created int64
+		var created, reserved int64
 		var state int
 		var kind, result string
 		//nolint:noctx // because the transaction carries the context
 		row := t.QueryRow(`UPDATE task SET claim = claim + 1, due_at = ? WHERE uid = (`+dueTask+`)
-			RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result`,
-			until.UnixMicro(), now.UnixMicro(), after)
-		err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result)
+			RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result, reserved`,
+			append([]any{until.UnixMicro()}, wanted...)...)
+		err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result, &reserved)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -94,7 +100,13 @@ func (s *Store) claim(ctx context.Context, after string, now, until time.Time) (
 		}
 		k.UID, k.Kind, k.Created = task.TurnOf(k.UID), task.Kind(kind), time.UnixMicro(created).UTC()
 		claimed = &k
-		return nil
+		if reserved == 0 {
+			return nil
+		}
+		if _, err := t.exec(`UPDATE task SET reserved = 0 WHERE uid = ?`, k.Key()); err != nil {
+			return err
+		}
+		return t.closeHolds([]string{k.Held().Holder()})
 	})
 	if err != nil {
 		return nil, err

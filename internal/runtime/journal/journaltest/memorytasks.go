@@ -55,18 +55,20 @@ func (m *Memory) dropUnbegun(t *heldTask) {
 }
 
 // ClaimTask claims a task.
-func (m *Memory) ClaimTask(ctx context.Context, after string, now, until time.Time) (*task.Task, error) {
+func (m *Memory) ClaimTask(ctx context.Context, s task.Search) (*task.Task, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	due := slices.DeleteFunc(slices.Collect(maps.Values(m.tasks)), func(t *heldTask) bool { return t.isPublished || t.due.After(now) })
+	due := slices.DeleteFunc(slices.Collect(maps.Values(m.tasks)), func(t *heldTask) bool {
+		return t.isPublished || t.due.After(s.Now) || slices.Contains(s.Except, t.Namespace)
+	})
 	if len(due) == 0 {
 		return nil, nil //nolint:nilnil // because no task is due
 	}
 	later := func(t *heldTask) int {
-		if t.Namespace > after {
+		if t.Namespace > s.After {
 			return 0
 		}
 		return 1
@@ -75,8 +77,14 @@ func (m *Memory) ClaimTask(ctx context.Context, after string, now, until time.Ti
 		return cmp.Or(cmp.Compare(later(a), later(b)), strings.Compare(a.Namespace, b.Namespace), a.due.Compare(b.due),
 			strings.Compare(a.Key(), b.Key()))
 	})
+	if t.reserved > 0 {
+		t.reserved = 0
+		if err := m.apply(task.Holder(t.UID, t.Kind), &budget.Change{}); err != nil {
+			return nil, err
+		}
+	}
 	t.Claim++
-	t.due = until
+	t.due = s.Until
 	claimed := t.Task
 	return &claimed, nil
 }

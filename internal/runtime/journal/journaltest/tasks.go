@@ -34,6 +34,8 @@ type TaskStore interface {
 func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
 	t.Run("a task is written with the end of its Turn, once", func(t *testing.T) { taskWithEnd(t, open(t), reopen) })
 	t.Run("namespaces take turns", func(t *testing.T) { tasksTakeTurns(t, open(t)) })
+	t.Run("namespaces are left out", func(t *testing.T) { tasksLeftOut(t, open(t)) })
+	t.Run("an attempt that was cut off counts", func(t *testing.T) { taskCutOff(t, open(t)) })
 	t.Run("a task has one claim at a time", func(t *testing.T) { taskClaimedOnce(t, open(t)) })
 	t.Run("an expired claim counts no more", func(t *testing.T) { taskClaimExpires(t, open(t)) })
 	t.Run("a result is stored before it is published", func(t *testing.T) { taskResult(t, open(t), reopen) })
@@ -70,7 +72,7 @@ func endTurns(t *testing.T, s TaskStore, uids ...string) {
 // claim claims a task for half an hour, and expects this UID; an empty one stands for no task.
 func claim(t *testing.T, s TaskStore, after string, now time.Time, want string) *task.Task {
 	t.Helper()
-	k, err := s.ClaimTask(t.Context(), after, now, now.Add(30*time.Minute))
+	k, err := s.ClaimTask(t.Context(), task.Search{After: after, Now: now, Until: now.Add(30 * time.Minute)})
 	var got string
 	if k != nil {
 		got = k.UID
@@ -131,6 +133,52 @@ func tasksTakeTurns(t *testing.T, s TaskStore) {
 	}
 	if diff := cmp.Diff(want, use); diff != "" || err != nil {
 		t.Errorf("TaskUse (%v), -want +got:\n%s", err, diff)
+	}
+}
+
+func tasksLeftOut(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2", "b-1", "c-1")
+	for _, step := range []struct {
+		after  string
+		except []string
+		want   string
+	}{
+		{"", []string{"a"}, "b-1"},
+		{"b", []string{"c", "none"}, "a-1"},
+		{"c", []string{"a", "c"}, ""},
+		{"b", []string{"a"}, "c-1"},
+		{"c", []string{}, "a-2"},
+	} {
+		k, err := s.ClaimTask(t.Context(), task.Search{After: step.after, Except: step.except, Now: later(1), Until: later(30)})
+		if err != nil || (k == nil) != (step.want == "") || k != nil && k.UID != step.want {
+			t.Errorf("after %q without %q: %+v, %v; want %q", step.after, step.except, k, err, step.want)
+		}
+	}
+}
+
+// taskCutOff checks an attempt whose process is gone, followed by a claim that is given back before its work begins.
+func taskCutOff(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	start := starting(later(0))
+	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{})}
+	start.Reserve[0].CountTurn = false
+	lost := claim(t, s, "", later(0), "a-1").Held()
+	gives(t, "BeginTask", s.BeginTask(t.Context(), lost, start), nil)
+	other := claim(t, s, "", later(29), "a-2").Held()
+	k := claim(t, s, "", later(30), "a-1").Held()
+	accounts(t, s, spent("x", 0, 10, "0.1"))
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(40), budget.Amount{}), nil)
+	if again := claim(t, s, "b", later(40), "a-1"); again.Attempts != 1 {
+		t.Errorf("the task has %d attempts, want the one that was cut off", again.Attempts)
+	}
+	accounts(t, s, spent("x", 0, 10, "0.1"))
+	beginning := func(perHour, perDay int64) error {
+		return s.BeginTask(t.Context(), other, task.Start{Now: later(20), MaxPerHour: perHour, MaxTokensPerDay: perDay, Tokens: 10})
+	}
+	for why, err := range map[task.Skip]error{task.HourlyLimit: beginning(1, 0), task.TokenLimit: beginning(2, 19)} {
+		if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != why {
+			t.Errorf("BeginTask of another task: %v, want %s", err, why)
+		}
 	}
 }
 
@@ -332,7 +380,7 @@ func tasksRace(t *testing.T, s TaskStore) {
 	for range 4 {
 		wg.Go(func() {
 			for range 3 {
-				k, err := s.ClaimTask(t.Context(), "", later(1), later(30))
+				k, err := s.ClaimTask(t.Context(), task.Search{Now: later(1), Until: later(30)})
 				mu.Lock()
 				if err != nil || k == nil {
 					t.Errorf("ClaimTask: %v, %v; want a task", k, err)
@@ -356,7 +404,7 @@ func endedTasks(t *testing.T, s TaskStore) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for what, call := range map[string]func() error{
-		"ClaimTask":    func() error { _, err := s.ClaimTask(ctx, "", later(100), later(200)); return err },
+		"ClaimTask":    func() error { _, err := s.ClaimTask(ctx, task.Search{Now: later(100), Until: later(200)}); return err },
 		"RenewTask":    func() error { return s.RenewTask(ctx, k, later(200)) },
 		"BeginTask":    func() error { return s.BeginTask(ctx, k, starting(later(1))) },
 		"PostponeTask": func() error { return s.PostponeTask(ctx, k, later(200), budget.Amount{}) },
