@@ -41,7 +41,7 @@ func TestDefaultsAreValid(t *testing.T) {
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
 		ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
-		RequesterPolicy: "capstan-requesters", MaxConcurrentEvaluations: 2,
+		RequesterPolicy: "capstan-requesters", MaxConcurrentEvaluations: 4,
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("the defaults are others (-want +got):\n%s", diff)

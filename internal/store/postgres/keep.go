@@ -16,23 +16,25 @@ const (
 	artifactsAtOnce = 200
 )
 
-// Retire marks journals as retired at the given time. It uses one statement for each 1000 journals, which takes at
-// most 10 s.
+// Retire marks journals as retired at the given time. It handles 1000 journals at once, in a few transactions of at most
+// 10 s each. The mark comes with the last one: journals without it are retired again, so nothing is left over if the
+// process is killed between two of them.
 func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
 	for some := range slices.Chunk(uids, retireAtOnce) {
-		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-			_, err := s.pool.Exec(ctx, `UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, some, at)
+		if err := s.closeHolds(ctx, some); err != nil {
 			return err
+		}
+		if err := s.endTasks(ctx, some, at); err != nil {
+			return err
+		}
+		// This is one transaction. The first statement waits for what is just being learned in a Session, and later
+		// nothing is.
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			batch := &pgx.Batch{}
+			batch.Queue(`UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, some, at)
+			forget(batch, some, at)
+			return s.pool.SendBatch(ctx, batch).Close()
 		})
-		if err == nil {
-			err = s.closeHolds(ctx, some)
-		}
-		if err == nil {
-			err = s.endTasks(ctx, some, at)
-		}
-		if err == nil {
-			err = s.forget(ctx, some, at)
-		}
 		if err != nil {
 			return err
 		}

@@ -78,18 +78,14 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	return nil
 }
 
-// forget deletes what was learned from deleted Turns and Sessions. Their tasks have ended, and their journals are
-// retired, so that nothing is added afterwards.
-func (s *Store) forget(ctx context.Context, uids []string, at time.Time) error {
-	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-		batch := &pgx.Batch{}
-		batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND (turn_expires_at = 0 OR turn_expires_at > $2)`,
-			uids, at.UnixMicro())
-		batch.Queue(`DELETE FROM capstan_memory WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
-		batch.Queue(`DELETE FROM capstan_observation WHERE turn_uid = ANY($1)`, uids)
-		batch.Queue(`DELETE FROM capstan_observation WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
-		return s.pool.SendBatch(ctx, batch).Close()
-	})
+// forget deletes what was learned from deleted Turns and Sessions, at the end of a transaction. Their tasks have ended
+// before it, and their journals are retired in it, so that nothing is added afterwards.
+func forget(batch *pgx.Batch, uids []string, at time.Time) {
+	batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND (turn_expires_at = 0 OR turn_expires_at > $2)`,
+		uids, at.UnixMicro())
+	batch.Queue(`DELETE FROM capstan_memory WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
+	batch.Queue(`DELETE FROM capstan_observation WHERE turn_uid = ANY($1)`, uids)
+	batch.Queue(`DELETE FROM capstan_observation WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
 }
 
 const memoryColumns = `id, namespace, agent, scope, requester, session, session_uid, turn, turn_uid, text, confidence, model,
