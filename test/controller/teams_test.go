@@ -1,8 +1,10 @@
 package controller_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -90,13 +92,13 @@ func (s *testEnv) turnOfAgent(name, agent string, change ...func(*v1alpha1.Turn)
 
 // The policies apply to the whole cluster, so no other spec may run.
 var _ = Describe("Two teams with tokens of the API server", Serial, func() {
-	It("cannot use each other's Agents, ask in another's name, approve their own calls, or read each other's keys", func(ctx SpecContext) {
+	It("cannot use each other's Agents, ask in another's name, approve their own calls, read each other's keys, or overspend", func(ctx SpecContext) {
 		helpdesk, research := newTestEnv(ctx, deletingModel), newTestEnv(ctx, deletingModel)
 		ada, grace, eve := helpdesk.joins(ctx, "ada"), helpdesk.joins(ctx, "grace"), research.joins(ctx, "eve")
 		author, approver := peopleRules("turn-author"), peopleRules("approver")
 		helpdesk.grant(ctx, "author", author, ada)
 		helpdesk.grant(ctx, "approver", approver, ada, grace)
-		research.grant(ctx, "author", author, eve)
+		research.grant(ctx, "author", slices.Concat(author, approver, peopleRules("agent-author"), peopleRules("connection-author")), eve)
 
 		By("installing the policies")
 		install(ctx, shipped(&admissionv1.ValidatingAdmissionPolicy{}, "policy", "requester_policy.yaml"))
@@ -106,6 +108,9 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		install(ctx, shipped(&admissionv1.MutatingAdmissionPolicyBinding{}, "requester", "requester_mutation_binding.yaml"))
 		install(ctx, shipped(&admissionv1.ValidatingAdmissionPolicy{}, "usepolicy", "agent_use_policy.yaml"))
 		install(ctx, shipped(&admissionv1.ValidatingAdmissionPolicyBinding{}, "usepolicy", "agent_use_binding.yaml"))
+		install(ctx, newPolicy(helpdesk.namespace))
+		deciding := newPolicyBinding(helpdesk.namespace)
+		install(ctx, deciding)
 
 		By("giving eve the right to create Turns in the other namespace, but not to use its Agents")
 		helpdesk.grant(ctx, "creator", []rbacv1.PolicyRule{{
@@ -128,22 +133,39 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		}).WithContext(ctx).Should(Succeed())
 
 		By("reading the other team's key")
+		var calls atomic.Int64
+		m := helpdesk.run(deletes(&calls), underPolicy(helpdesk.namespace), func(o *manager.Options) {
+			o.WatchNamespaces = []string{helpdesk.namespace, research.namespace}
+		})
+		objects := helpdesk.basics()
 		var key corev1.Secret
-		helpdesk.create(ctx, newSecret("team-key", "k"))
-		Expect(apierrors.IsForbidden(eve.Get(ctx, helpdesk.key("team-key"), &key))).To(BeTrue())
-		Expect(apierrors.IsForbidden(ada.Get(ctx, helpdesk.key("team-key"), &key))).To(BeTrue(), "even in her own namespace")
+		Expect(apierrors.IsForbidden(eve.Get(ctx, helpdesk.key(secretName), &key))).To(BeTrue())
+		Expect(apierrors.IsForbidden(ada.Get(ctx, helpdesk.key(secretName), &key))).To(BeTrue(), "even in her own namespace")
+
+		By("having Capstan send the key to an endpoint of hers")
+		thief := research.newProvider("thief")
+		thief.Namespace = research.namespace
+		Expect(eve.Create(ctx, thief)).To(Succeed())
+		says(ctx, research, &v1alpha1.ModelProvider{}, "thief", providerReadiness,
+			And(HavePrefix("SecretNotFound: "), ContainSubstring(`in namespace "`+research.namespace+`"`)))
+		Expect(research.fake.Stats().Requests).To(BeZero())
+		foreign := func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Namespace = helpdesk.namespace }
+		for _, o := range []client.Object{newProfile(profile), newAgent(agent, foreign)} {
+			o.SetNamespace(research.namespace)
+			Expect(eve.Create(ctx, o)).To(Succeed())
+		}
 
 		By("approving her own call")
-		var calls atomic.Int64
-		helpdesk.run(deletes(&calls), func(o *manager.Options) { o.TrustDecidedBy = true })
-		objects := helpdesk.basics()
 		for _, o := range objects {
 			if a, ok := o.(*v1alpha1.Agent); ok {
 				a.Spec.Approval = &v1alpha1.AgentApproval{ForbidRequester: true}
 			}
 		}
 		helpdesk.create(ctx, objects...)
+		says(ctx, research, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string { return readiness(a.Status.Conditions) },
+			HavePrefix("ReferenceNotAllowed: "))
 		awaitPolicy(ctx, bound)
+		awaitPolicy(ctx, deciding)
 		t := newTurn("delete")
 		t.Namespace = helpdesk.namespace
 		Expect(ada.Create(ctx, t)).To(Succeed())
@@ -155,6 +177,12 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 				a.Spec.DecidedBy = m.user
 			}))).To(Succeed())
 		}
+		Expect(ada.Create(ctx, helpdesk.decision(t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) {
+			a.Spec.DecidedBy = grace.user
+		}))).To(MatchError(ContainSubstring(`spec.decidedBy must be "` + ada.user + `", your user name`)))
+		Expect(apierrors.IsForbidden(eve.Create(ctx, helpdesk.decision(t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) {
+			a.Spec.DecidedBy = eve.user
+		})))).To(BeTrue(), "she is an approver in her own namespace only")
 		decides(ada)
 		says(ctx, helpdesk, &v1alpha1.Turn{}, "delete", message, And(
 			ContainSubstring("is not used: Agent "),
@@ -167,5 +195,50 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		t = helpdesk.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal(grace.user))
-	}, SpecTimeout(4*patience))
+
+		By("spending more than the Budget of her team, with the other team's key")
+		const limit, turns = 8000, 20
+		research.create(ctx, newBudget("team", rejecting, func(b *v1alpha1.Budget) {
+			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(limit))}
+		}))
+		research.reasonOf(ctx, "team", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+		before := helpdesk.fake.Stats().Requests
+		change(ctx, helpdesk, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
+			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
+		})
+		says(ctx, research, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string { return readiness(a.Status.Conditions) },
+			HavePrefix("Ready: "))
+		var budget v1alpha1.Budget
+		Expect(apiClient.Get(ctx, research.key("team"), &budget)).To(Succeed())
+		Expect(apierrors.IsForbidden(eve.Delete(ctx, &budget))).To(BeTrue())
+		budget.Spec.Limits.Tokens = new(int64(1_000_000))
+		Expect(apierrors.IsForbidden(eve.Update(ctx, &budget))).To(BeTrue())
+		for _, t := range newTurns(turns) {
+			t.SetNamespace(research.namespace)
+			Expect(eve.Create(ctx, t)).To(Succeed())
+		}
+		ended := map[string]int{}
+		var used int64
+		var all v1alpha1.TurnList
+		Eventually(func(g Gomega) {
+			g.Expect(apiClient.List(ctx, &all, client.InNamespace(research.namespace))).To(Succeed())
+			g.Expect(all.Items).To(HaveLen(turns))
+			g.Expect(all.Items).To(HaveEach(HaveField("Status.CompletionTime", Not(BeNil()))))
+		}).WithContext(ctx).Should(Succeed())
+		for _, t := range all.Items {
+			ended[t.StateReason()]++
+			if t.Status.Usage != nil {
+				used += t.Status.Usage.TotalTokens
+			}
+			Expect(t.Requester()).To(Equal(eve.user))
+		}
+		Expect(ended).To(And(HaveLen(2), HaveKey(v1alpha1.TurnReasonCompleted), HaveKey(v1alpha1.TurnReasonBudgetExceeded)))
+		Expect(used).To(And(BeNumerically(">", 0), BeNumerically("<=", limit)))
+		Expect(helpdesk.fake.Stats().Requests-before).To(BeEquivalentTo(ended[v1alpha1.TurnReasonCompleted]), "no request beyond the Budget")
+		says(ctx, research, &v1alpha1.Budget{}, "team", func(b *v1alpha1.Budget) string {
+			return fmt.Sprint(b.Status.Spent.Tokens)
+		}, Equal(fmt.Sprint(used)))
+		Expect(research.fake.Stats().Requests).To(BeZero(), "her own endpoint has never been sent a key")
+		Expect(m.logs.String()).NotTo(ContainSubstring(apiKey))
+	}, SpecTimeout(6*patience))
 })
