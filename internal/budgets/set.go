@@ -67,8 +67,13 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 	return err
 }
 
-// awaitSync waits until the set holds the Budgets that the watch has found first, at most maxSync. A process that has
-// just started would otherwise send requests that no Budget counts. The error is the cause of the end of ctx.
+// errUnknown is returned while the Budgets cannot be read.
+var errUnknown = fmt.Errorf("the Budgets are not known after %s, and no request may be sent without them: the manager needs "+
+	"the right to list and watch budgets.capstan.dev", maxSync)
+
+// awaitSync waits until the set holds the Budgets that the watch has found first, at most maxSync. Without them, a
+// process that has just started would send requests that no Budget counts. The error is errUnknown, or the cause of the
+// end of ctx.
 func (s *Set) awaitSync(ctx context.Context) error {
 	if s.synced == nil || s.synced() {
 		return nil
@@ -80,7 +85,7 @@ func (s *Set) awaitSync(ctx context.Context) error {
 		select {
 		case <-poll.C:
 		case <-most.C:
-			return nil
+			return errUnknown
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -173,7 +178,8 @@ func (s *Set) Applies(b *v1alpha1.Budget) bool {
 
 // Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent. requester returns the name of
 // the Turn's requester, or an empty name if the requester is not known or may be forged. It is called only if a Budget
-// selects requesters, and its error is returned. If ctx ends before the Budgets are known, Rules returns its cause.
+// selects requesters, and its error is returned. Rules returns an error if the Budgets are not known after 30 s, and the
+// cause of the end of ctx if it ends before.
 func (s *Set) Rules(
 	ctx context.Context, t *v1alpha1.Turn, agent map[string]string, requester func() (string, error),
 ) ([]budget.Rule, error) {

@@ -21,7 +21,7 @@ func TestRulesAwaitTheWatch(t *testing.T) {
 	}{
 		"the run ends":         {stop: 3 * time.Second, sync: time.Hour, takes: 3 * time.Second, err: stopped},
 		"the watch is there":   {stop: time.Hour, sync: 2 * time.Second, takes: 2 * time.Second},
-		"the watch comes late": {stop: time.Hour, sync: time.Hour, takes: maxSync},
+		"the watch comes late": {stop: time.Hour, sync: time.Hour, takes: maxSync, err: errUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

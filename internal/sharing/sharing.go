@@ -55,7 +55,19 @@ type Checker struct {
 // namespace holds the labels of a namespace, as read at a time.
 type namespace struct {
 	labels labels.Set
-	read   time.Time
+	// nameOnly is true if only the label with its name is known, because the namespace may not be read.
+	nameOnly bool
+	read     time.Time
+}
+
+// matches reports whether a selector selects the namespace. A selector of unknown labels selects nothing: one that
+// excludes a label would otherwise select namespaces that have it.
+func (n namespace) matches(selector labels.Selector) bool {
+	asked, _ := selector.Requirements()
+	if n.nameOnly && slices.ContainsFunc(asked, func(r labels.Requirement) bool { return r.Key() != corev1.LabelMetadataName }) {
+		return false
+	}
+	return selector.Matches(n.labels)
 }
 
 // New returns a checker that reads Namespaces with this reader, and for which only the watched namespaces exist; all of
@@ -87,16 +99,16 @@ func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.Al
 		return false, nil //nolint:nilerr // because the schema refuses such selectors, and they are no consent
 	}
 	has, err := c.labelsOf(ctx, from)
-	return err == nil && selector.Matches(has), err
+	return err == nil && has.matches(selector), err
 }
 
 // labelsOf returns the labels of a namespace, which are at most labelsTTL old.
-func (c *Checker) labelsOf(ctx context.Context, name string) (labels.Set, error) {
+func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) {
 	c.mu.Lock()
 	known, ok := c.known[name]
 	c.mu.Unlock()
 	if age := c.now().Sub(known.read); ok && age >= 0 && age < labelsTTL {
-		return known.labels, nil
+		return known, nil
 	}
 	read := c.now()
 	o := &metav1.PartialObjectMetadata{}
@@ -104,23 +116,20 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (labels.Set, error)
 	err := c.reader.Get(ctx, client.ObjectKey{Name: name}, o)
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsForbidden(err) {
 		if ok && ctx.Err() == nil { // the old labels serve while the API server is away
-			return known.labels, nil
+			return known, nil
 		}
-		return nil, fmt.Errorf("failed to get namespace %q: %w", name, err)
+		return namespace{}, fmt.Errorf("failed to get namespace %q: %w", name, err)
 	}
-	has := labels.Set{}
-	if err == nil {
-		has = o.Labels
-	}
-	if apierrors.IsForbidden(err) { // its name is known all the same
-		has[corev1.LabelMetadataName] = name
+	has := namespace{labels: o.Labels, read: read}
+	if apierrors.IsForbidden(err) {
+		has.labels, has.nameOnly = labels.Set{corev1.LabelMetadataName: name}, true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.known) >= maxNamespaces {
 		clear(c.known)
 	}
-	c.known[name] = namespace{has, read}
+	c.known[name] = has
 	return has, nil
 }
 

@@ -129,6 +129,17 @@ func TestLabelsOfNamespaces(t *testing.T) {
 			t.Errorf("without the right to read namespaces, label %s: %t, %v; want %t", label, allows, err, want)
 		}
 	}
+	for _, operator := range []metav1.LabelSelectorOperator{metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpDoesNotExist} {
+		excludes := &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSelector, Selector: &v1alpha1.LabelSelector{
+			MatchExpressions: []v1alpha1.LabelRequirement{{Key: "guests", Operator: operator}},
+		}}
+		if operator == metav1.LabelSelectorOpNotIn {
+			excludes.Selector.MatchExpressions[0].Values = []v1alpha1.LabelValue{"yes"}
+		}
+		if allows, err := fresh.Allows(t.Context(), "owner", excludes, "team"); err != nil || allows {
+			t.Errorf("without the right to read namespaces, %s: %t, %v; want no consent by a label that is not known", operator, allows, err)
+		}
+	}
 }
 
 func TestRefusedProvider(t *testing.T) {
