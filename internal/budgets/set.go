@@ -178,8 +178,8 @@ func (s *Set) Applies(b *v1alpha1.Budget) bool {
 
 // Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent. requester returns the name of
 // the Turn's requester, or an empty name if the requester is not known or may be forged. It is called only if a Budget
-// selects requesters, and its error is returned. Rules returns an error if the Budgets are not known after 30 s, and the
-// cause of the end of ctx if it ends before.
+// selects requesters, and its error is returned. Rules returns an error if the Budgets are not known after 30 s, and
+// the cause of the end of ctx if it ends before.
 func (s *Set) Rules(
 	ctx context.Context, t *v1alpha1.Turn, agent map[string]string, requester func() (string, error),
 ) ([]budget.Rule, error) {

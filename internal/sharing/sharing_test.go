@@ -137,7 +137,7 @@ func TestLabelsOfNamespaces(t *testing.T) {
 			excludes.Selector.MatchExpressions[0].Values = []v1alpha1.LabelValue{"yes"}
 		}
 		if allows, err := fresh.Allows(t.Context(), "owner", excludes, "team"); err != nil || allows {
-			t.Errorf("without the right to read namespaces, %s: %t, %v; want no consent by a label that is not known", operator, allows, err)
+			t.Errorf("without the right to read namespaces, %s: %t, %v; want no consent by an unknown label", operator, allows, err)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (s *testEnv) turnOfAgent(name, agent string, change ...func(*v1alpha1.Turn)
 
 // The policies apply to the whole cluster, so no other spec may run.
 var _ = Describe("Two teams with tokens of the API server", Serial, func() {
-	It("cannot use each other's Agents, ask in another's name, approve their own calls, read each other's keys, or overspend", func(ctx SpecContext) {
+	It("cannot use each other's Agents or keys, ask in another's name, approve their own calls, or overspend", func(ctx SpecContext) {
 		helpdesk, research := newTestEnv(ctx, deletingModel), newTestEnv(ctx, deletingModel)
 		ada, grace, eve := helpdesk.joins(ctx, "ada"), helpdesk.joins(ctx, "grace"), research.joins(ctx, "eve")
 		author, approver := peopleRules("turn-author"), peopleRules("approver")
@@ -234,7 +234,8 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		}
 		Expect(ended).To(And(HaveLen(2), HaveKey(v1alpha1.TurnReasonCompleted), HaveKey(v1alpha1.TurnReasonBudgetExceeded)))
 		Expect(used).To(And(BeNumerically(">", 0), BeNumerically("<=", limit)))
-		Expect(helpdesk.fake.Stats().Requests-before).To(BeEquivalentTo(ended[v1alpha1.TurnReasonCompleted]), "no request beyond the Budget")
+		Expect(helpdesk.fake.Stats().Requests-before).To(BeEquivalentTo(ended[v1alpha1.TurnReasonCompleted]),
+			"no request beyond the Budget")
 		says(ctx, research, &v1alpha1.Budget{}, "team", func(b *v1alpha1.Budget) string {
 			return fmt.Sprint(b.Status.Spent.Tokens)
 		}, Equal(fmt.Sprint(used)))

@@ -16,9 +16,9 @@ const (
 	artifactsAtOnce = 200
 )
 
-// Retire marks journals as retired at the given time. It handles 1000 journals at once, in a few transactions of at most
-// 10 s each. The mark comes with the last one: journals without it are retired again, so nothing is left over if the
-// process is killed between two of them.
+// Retire marks journals as retired at the given time. It handles 1000 journals at once, in a few transactions of at
+// most 10 s each. The mark comes with the last one: journals without it are retired again, so nothing is left over if
+// the process is killed between two of them.
 func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
 	for some := range slices.Chunk(uids, retireAtOnce) {
 		if err := s.closeHolds(ctx, some); err != nil {

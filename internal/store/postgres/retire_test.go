@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// TestInterruptedRetireIsRepeated breaks off Retire at each of the tables that it changes. The journal must not count as
-// retired, because only then the next sweep retires it again.
+// TestInterruptedRetireIsRepeated breaks off Retire at each of the tables that it changes. The journal must not count
+// as retired, because only then the next sweep retires it again.
 func TestInterruptedRetireIsRepeated(t *testing.T) {
 	for _, table := range []string{"capstan_budget_hold", "capstan_task", "capstan_turn", "capstan_memory", "capstan_observation"} {
 		t.Run(table, func(t *testing.T) {

@@ -50,7 +50,8 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			var state int
 			var kind string
 			var result []byte
-			err := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), append([]string{}, search.Except...)).
+			except := append([]string{}, search.Except...) // nil would be NULL
+			err := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), except).
 				Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result, &reserved)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
