@@ -17,6 +17,10 @@ capstan replay does. It never calls a tool. The judges of the PromptProfile give
 and to the new one. A Turn passes if it ends with an answer, and if no judge refuses this answer, unless the
 judge gives the recorded answer no better score. --replay pays for the answers and for the judges.
 
+With --feedback, it takes the last Turns to which people have given feedback (capstan feedback). With --replay, an
+answer with a score of less than 0.5 must change, and a judge must not give the new answer to a Turn with a better
+score more than 0.1 less than the recorded one. In a cluster, --feedback also requires list on turns/records.
+
 The journals are those of the Turns of a namespace of a cluster or, with --data-dir, of capstan run. In a cluster,
 backtest requires list on turns and the rights of capstan logs.
 
@@ -42,6 +46,9 @@ const backtestExamples = `  # keep Turns to replay, with the fake model and its 
   capstan backtest -f examples/backtest/new-profile.yaml --manifests examples/backtest/manifests --agent triage \
     --data-dir data --replay
 
+  # replay the Turns that people have scored
+  capstan backtest -f prompts/support.yaml -m manifests -n helpdesk --agent support --feedback --replay
+
   # report on the Turns of a cluster, for a comment on a pull request
   capstan backtest -f prompts/support.yaml -n helpdesk --agent support --last 100 -o markdown > comment.md`
 
@@ -60,6 +67,8 @@ func newBacktest(env terminal.Environment) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.Agent, "agent", "", "Agent whose Turns are prepared again; required")
 	f.IntVar(&o.Last, "last", 100, "number of Turns that have ended, the newest ones, from 1 to 1000")
+	f.BoolVar(&o.Feedback, "feedback", false,
+		"only take Turns to which people have given feedback, and expect better answers where they gave bad scores")
 	f.BoolVar(&o.Replay, "replay", false, "ask the models and the judges, too")
 	f.StringVar(&o.Threshold, "threshold", "1", "share of the Turns that must pass, a decimal from 0 to 1")
 	f.IntVar(&o.Parallel, "parallel", 4, "number of Turns that are replayed at the same time, from 1 to 32")

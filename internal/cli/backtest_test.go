@@ -251,3 +251,40 @@ func TestBacktestInterrupted(t *testing.T) {
 	mustSay(t, capstan(t, "__complete", "backtest", "-o", "").out, "text\njson\njunit\nmarkdown\n:4\n")
 	mustSay(t, runInterrupted(t, model, "replay", "turn-1", "-m", dir, "--data-dir", data).mustEnd(t, exit.Interrupted).err, "interrupted")
 }
+
+// TestBacktestOfFeedback takes the Turns that people have scored, and expects that bad answers change and that good
+// ones do not get worse.
+func TestBacktestOfFeedback(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, strings.Replace(backtestRules, "rules:\n", `rules:
+- when: {systemContains: "You judge", contains: "Fair."}
+  reply: {text: '{"score": 75, "reason": "It is short."}'}
+- when: {systemContains: "version two", contains: "What is fair?"}
+  reply: {text: "Fair."}
+- when: {systemContains: "version two", contains: "What is old?"}
+  reply: {text: "As before."}
+`, 1))
+	dir, data := recorded(t, url, "What is up?", "What is fair?", "What is old?", "What is fair?", "What is old?", "What is new?")
+	args := []string{"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "--feedback"}
+	mustSay(t, capstan(t, args...).mustEnd(t, exit.Usage).err, `no Turn of Agent "support" in namespace "default" that has ended has feedback`)
+	for turn, score := range map[string]string{"turn-1": "0", "turn-2": "0.8", "turn-3": "0.3", "turn-4": "0.4999", "turn-5": "0.5"} {
+		got := capstan(t, "feedback", turn, "--data-dir", data, "--score", score).mustEnd(t, exit.OK)
+		mustSay(t, got.out, "feedback to Turn default/"+turn+" stored\n")
+	}
+	got := capstan(t, args...).mustEnd(t, exit.Failed)
+	mustSay(t, got.out, "JUDGES           FEEDBACK\n",
+		"turn-2:\n  - judge kind: score 0.75 is below 0.9 of the recorded answer, to which 1 person gave 0.8\n",
+		"turn-3:\n  - the answer has not changed, and 1 person gave 0.3\n", "3 of 5 Turns passed (60%)")
+	if strings.Contains(got.out, "turn-6") {
+		t.Errorf("the report has a Turn without feedback:\n%s", got.out)
+	}
+	r := backtestOf(t, capstan(t, append(args, "--last", "1", "-o", "json")...).mustEnd(t, exit.OK).out)
+	if len(r.Cases) != 1 || r.Cases[0].Name != "turn-5" || r.Cases[0].Feedback == nil || r.Cases[0].Feedback.Score != "0.5" ||
+		r.Cases[0].Feedback.People != 1 {
+		t.Errorf("the newest Turn with feedback: %+v", r.Cases)
+	}
+	mustSay(t, capstan(t, "feedback", "turn-9", "--data-dir", data, "--score", "1").mustEnd(t, exit.Failed).err,
+		"Turn default/turn-9 has not ended in "+data+", or was not kept there")
+	mustSay(t, capstan(t, "feedback", "turn-1", "--data-dir", filepath.Join(data, "none"), "--score", "1").mustEnd(t, exit.Failed).err,
+		"none")
+}

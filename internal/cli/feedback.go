@@ -7,12 +7,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
-const feedbackHelp = `feedback stores what you think of the answer of a Turn of a cluster: a score from 0 to 1, and a comment. The
-record of the Turn keeps it, even after the Turn was deleted. You have one feedback for each Turn: a new one
-replaces it. capstan decisions -o json prints the feedback of all people with their names.
+const feedbackHelp = `feedback stores what you think of the answer of a Turn: a score from 0 to 1, and a comment. The record of the Turn
+keeps it, even after the Turn was deleted. You have one feedback for each Turn: a new one replaces it. capstan
+decisions -o json prints the feedback of all people with their names. capstan backtest --feedback expects that
+answers with a good score do not get worse, and that those with a bad one change.
 
-feedback requires create on turns/feedback, which the ClusterRole with the label
-capstan.dev/role=turn-author grants, and the other rights of capstan logs.
+In a cluster, feedback requires create on turns/feedback, which the ClusterRole with the label
+capstan.dev/role=turn-author grants, and the other rights of capstan logs. With --data-dir, it is stored with the
+Turns that capstan run keeps in that folder, under the name of the user of your machine.
 
 Exit codes:
   0    the feedback is stored
@@ -28,7 +30,10 @@ func newFeedback(env terminal.Environment) *cobra.Command {
   capstan feedback open-loops -n helpdesk --score 1
 
   # say what is wrong with it
-  capstan feedback open-loops -n helpdesk --score 0.2 --comment "the price is that of last year"`,
+  capstan feedback open-loops -n helpdesk --score 0.2 --comment "the price is that of last year"
+
+  # score an answer of capstan run
+  capstan feedback open-loops --data-dir data --score 0.9`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.Run(cmd.Context(), args[0]) },
 	}
@@ -36,9 +41,14 @@ func newFeedback(env terminal.Environment) *cobra.Command {
 	f.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
 	f.StringVar(&o.Score, "score", "", "score from 0 (bad) to 1 (good), with at most four digits after the point")
+	f.StringVar(&o.DataDir, "data-dir", "", "score a Turn that capstan run keeps in this folder, instead of one in a cluster")
 	f.StringVar(&o.Comment, "comment", "", "comment of at most 2048 bytes")
 	addClusterFlags(f, &o.Cluster)
 	cobra.CheckErr(cmd.MarkFlagRequired("score"))
+	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
+	for _, flag := range clusterFlagNames {
+		cmd.MarkFlagsMutuallyExclusive("data-dir", flag)
+	}
 	for _, flag := range []string{"namespace", "score", "comment"} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}

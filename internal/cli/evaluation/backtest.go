@@ -40,6 +40,8 @@ type BacktestOptions struct {
 	Last int
 	// Replay asks the models and the judges, too.
 	Replay bool
+	// Feedback selects the Turns to which people have given feedback, and makes their scores expectations.
+	Feedback bool
 	// Threshold is the share of Turns that must pass, a decimal from 0 to 1.
 	Threshold string
 	// Parallel is the number of Turns that are replayed at the same time, from 1 to MaxParallel.
@@ -112,6 +114,8 @@ type backtest struct {
 	recordings *journals.Recordings
 	state      *replay.State
 	names      []journals.TurnName
+	// scores are the scores that people have given, by the names of the Turns. It is nil without --feedback.
+	scores map[journals.TurnName]*PeopleScore
 }
 
 // Run compares the prompts of recorded Turns, replays the Turns on request, and prints the report. It returns an error
@@ -139,10 +143,15 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	if b.state, err = o.Load(watched, b.recordings.Namespace); err != nil {
 		return exit.InterruptedOr(watched, asInput(err))
 	}
-	if b.names, err = b.recordings.Newest(watched, o.Agent, o.Last); err != nil {
+	if b.names, err = b.find(watched); err != nil {
 		return exit.InterruptedOr(watched, asInput(err))
 	}
-	if len(b.names) == 0 {
+	switch {
+	case len(b.names) > 0:
+	case o.Feedback:
+		return exit.WithCode(exit.Usage, fmt.Errorf("no Turn of Agent %q in namespace %q that has ended has feedback: give it with "+
+			"capstan feedback, or leave out --feedback", o.Agent, b.recordings.Namespace))
+	default:
 		return exit.WithCode(exit.Usage, fmt.Errorf("there is no Turn of Agent %q in namespace %q that has ended: see --agent, "+
 			"--namespace and --data-dir", o.Agent, b.recordings.Namespace))
 	}
@@ -151,6 +160,24 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 		return exit.InterruptedOr(watched, err)
 	}
 	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
+}
+
+// find returns the Turns that are prepared again.
+func (b *backtest) find(ctx context.Context) ([]journals.TurnName, error) {
+	if !b.Feedback {
+		return b.recordings.Newest(ctx, b.Agent, b.Last, nil)
+	}
+	given, err := b.recordings.Feedback(ctx, b.Agent)
+	if err != nil {
+		return nil, err
+	}
+	b.scores = map[journals.TurnName]*PeopleScore{}
+	for name, all := range given {
+		if b.scores[name], err = peopleScore(all); err != nil {
+			return nil, fmt.Errorf("failed to read the feedback to Turn %s: %w", name, err)
+		}
+	}
+	return b.recordings.Newest(ctx, b.Agent, b.Last, func(name journals.TurnName) bool { return b.scores[name] != nil })
 }
 
 // run prepares the Turns again, and replays them on request. All Turns share the models.
@@ -213,7 +240,7 @@ func (b *backtest) why(ctx context.Context, name journals.TurnName) error {
 // one prepares a Turn again, and replays it if there is a batch.
 func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
 	begin := b.Env.Now()
-	out := &Result{Name: name.Name, Outcome: Passed}
+	out := &Result{Name: name.Name, Outcome: Passed, Feedback: b.scores[name]}
 	if b.Source.DataDir != "" && name.UID != "" && b.repeated(name) {
 		out.Name += " (" + name.UID + ")"
 	}
@@ -285,6 +312,9 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 		}
 	}
 	if again.Result.Text != "" {
+		if why := out.Feedback.expectChange(p.Result, again.Result); why != "" {
+			out.Problems = append(out.Problems, why)
+		}
 		b.judge(ctx, batch, p, string(again.Turn.UID), out)
 	}
 	if len(out.Problems) > 0 && out.Outcome == Passed {
@@ -309,6 +339,9 @@ func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.P
 		problems := out.Problems
 		if out.addEvaluation(&now); !worse {
 			out.Problems = problems
+		}
+		if why := out.Feedback.expectNoLess(&before, &now); why != "" && len(out.Problems) == len(problems) {
+			out.Problems = append(out.Problems, why)
 		}
 	}
 }

@@ -124,6 +124,8 @@ type Result struct {
 	// for a case of a file, and if no model was asked.
 	Recorded *RecordedTurn       `json:"recorded,omitempty"`
 	Calls    *turn.AnswerSummary `json:"calls,omitempty"`
+	// Feedback is what people think of the recorded answer, or nil without --feedback.
+	Feedback *PeopleScore `json:"feedback,omitempty"`
 	// diff is the beginning of the changes of the prompt, and change identifies all of them.
 	diff, change string
 	// used is what the recorded Turn has used.
@@ -400,6 +402,15 @@ func (r *Report) text() string {
 
 // columns returns the titles of the columns of a table, and the cells of a result.
 func (r *Report) columns() (titles []string, cells func(*Result) []string) {
+	if r.Backtest != nil && slices.ContainsFunc(r.Cases, func(c *Result) bool { return c.Feedback != nil }) {
+		titles, most := r.columnsOf()
+		return append(titles, "feedback"), func(c *Result) []string { return append(most(c), c.Feedback.String()) }
+	}
+	return r.columnsOf()
+}
+
+// columnsOf is columns without those of feedback.
+func (r *Report) columnsOf() (titles []string, cells func(*Result) []string) {
 	switch {
 	case r.Backtest == nil:
 		return []string{"case", "result", "tokens", "cost", "time", "judges"}, func(c *Result) []string {

@@ -19,6 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -89,22 +91,67 @@ func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
 }
 
 // Newest returns the newest Turns of an Agent that have ended, newest first, at most most. agent is the name of the
-// Agent, in the namespace of the Turns. Turns of the Agent of another namespace do not count.
-func (r *Recordings) Newest(ctx context.Context, agent string, most int) ([]TurnName, error) {
-	if r.folder != nil {
-		return r.newestOfFolder(ctx, agent, most)
+// Agent, in the namespace of the Turns. Turns of the Agent of another namespace do not count. If wanted is not nil,
+// only Turns count for which it returns true.
+func (r *Recordings) Newest(ctx context.Context, agent string, most int, wanted func(TurnName) bool) ([]TurnName, error) {
+	if wanted == nil {
+		wanted = func(TurnName) bool { return true }
 	}
-	return r.source.Cluster.newest(ctx, r.Namespace, agent, most)
+	if r.folder != nil {
+		return r.newestOfFolder(ctx, agent, most, wanted)
+	}
+	return r.source.Cluster.newest(ctx, r.Namespace, agent, most, wanted)
 }
 
-func (r *Recordings) newestOfFolder(ctx context.Context, agent string, most int) ([]TurnName, error) {
+// Feedback returns the feedback to the Turns of an Agent that have some. The keys have no UID in a cluster, where the
+// newest Turn of a name counts.
+func (r *Recordings) Feedback(ctx context.Context, agent string) (map[TurnName][]turnrecord.Feedback, error) {
+	found := map[TurnName][]turnrecord.Feedback{}
+	seen := map[TurnName]bool{}
+	add := func(from pagesOfRecords) error {
+		q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: r.Namespace, Agent: agent}}
+		for one, err := range store.AllRecords(ctx, from, q) {
+			if err != nil {
+				return exit.WithCode(exit.Failed, ExplainRecords(err))
+			}
+			name := TurnName{Namespace: one.Namespace, Name: one.Turn}
+			if r.folder != nil {
+				name.UID = one.UID
+			}
+			if !seen[name] && len(one.Feedback) > 0 {
+				found[name] = one.Feedback
+			}
+			seen[name] = true
+		}
+		return nil
+	}
+	if r.folder != nil {
+		return found, add(r.folder.Records)
+	}
+	return found, r.source.Cluster.WithServer(ctx, r.source.Env, r.Namespace, func(c *readapi.Client, _ string) error {
+		return add(func(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+			page, err := c.Records(ctx, q)
+			return page.Records, err
+		})
+	})
+}
+
+// pagesOfRecords adapts a function that reads a page of records to the interface of a store.
+type pagesOfRecords func(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+
+// Records returns a page of records.
+func (p pagesOfRecords) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+	return p(ctx, q)
+}
+
+func (r *Recordings) newestOfFolder(ctx context.Context, agent string, most int, wanted func(TurnName) bool) ([]TurnName, error) {
 	all, err := listLocal(ctx, r.folder)
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
 	var found []TurnName
 	for _, t := range all {
-		if t.namespace != r.Namespace || len(found) == most {
+		if t.namespace != r.Namespace || len(found) == most || !wanted(TurnName{t.namespace, t.name, t.uid}) {
 			continue
 		}
 		of, ended, err := r.agentOf(ctx, t.uid)
@@ -163,7 +210,9 @@ func agentIn(ctx context.Context, j journal.Journal, uid string, e journal.Entry
 const pageOfTurns = 500
 
 // newest lists the Turns of a cluster.
-func (c *ClusterFlags) newest(ctx context.Context, namespace, agent string, most int) ([]TurnName, error) {
+func (c *ClusterFlags) newest(
+	ctx context.Context, namespace, agent string, most int, wanted func(TurnName) bool,
+) ([]TurnName, error) {
 	config, namespace, err := c.Config(namespace)
 	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
@@ -184,7 +233,8 @@ func (c *ClusterFlags) newest(ctx context.Context, namespace, agent string, most
 		}
 		for i := range list.Items {
 			t := &list.Items[i]
-			if t.AgentKey() == (client.ObjectKey{Namespace: namespace, Name: agent}) && t.IsFinished() {
+			if t.AgentKey() == (client.ObjectKey{Namespace: namespace, Name: agent}) && t.IsFinished() &&
+				wanted(TurnName{Namespace: namespace, Name: t.Name}) {
 				all = append(all, ended{t.Name, t.CreationTimestamp.Time})
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"k8s.io/client-go/rest"
 
@@ -58,6 +59,19 @@ func (c *ClusterFlags) anyServer(env terminal.Environment, namespace string) (*R
 	return &Remote{env: env, namespace: namespace, connect: func(ctx context.Context) (*connection, error) {
 		return c.reachAny(ctx, config, tokenSource{api, namespace}, "")
 	}}, namespace, nil
+}
+
+// ChangeFolder opens the journals and the records that capstan run keeps in a folder, for writing. It fails if there
+// are none. The caller must close the store.
+func ChangeFolder(ctx context.Context, dir string) (*sqlite.Store, error) {
+	folder, err := openFolder(ctx, dir) // does not create it
+	if err == nil {
+		err = folder.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return sqlite.Open(ctx, filepath.Join(dir, FileName))
 }
 
 // OpenFolder opens the journals and the records that capstan run keeps in a folder, for reading. The caller must close

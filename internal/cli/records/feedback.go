@@ -1,15 +1,21 @@
 package records
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"os/user"
 
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Feedback gives feedback to a Turn of a cluster.
+// Feedback gives feedback to a Turn.
 type Feedback struct {
 	Options
 	// Score is a number from 0 to 1. Comment is a text, or empty.
@@ -25,10 +31,41 @@ func (f *Feedback) Run(ctx context.Context, turn string) error {
 	if err := readapi.CheckFeedback(f.Score, f.Comment); err != nil {
 		return exit.WithCode(exit.Usage, err)
 	}
+	if f.DataDir != "" {
+		return f.local(ctx, cmp.Or(namespace, "default"), name)
+	}
 	return f.Cluster.WithServer(ctx, f.Env, namespace, func(client *readapi.Client, namespace string) error {
 		if err := client.AddFeedback(ctx, namespace, name, f.Score, f.Comment); err != nil {
 			return failed(err)
 		}
-		return f.Env.Print(fmt.Sprintf("feedback to Turn %s/%s stored\n", namespace, name))
+		return f.stored(namespace, name)
 	})
+}
+
+func (f *Feedback) stored(namespace, name string) error {
+	return f.Env.Print(fmt.Sprintf("feedback to Turn %s/%s stored\n", namespace, name))
+}
+
+// localUser is the name in feedback to Turns of a folder if the name of the user is not known.
+const localUser = "local"
+
+// local stores the feedback in --data-dir, under the name of the user of this process.
+func (f *Feedback) local(ctx context.Context, namespace, name string) (err error) {
+	w, err := journals.ChangeFolder(ctx, f.DataDir)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	who := localUser
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		who = u.Username
+	}
+	err = w.AddFeedback(ctx, namespace, name, turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()})
+	if errors.Is(err, store.ErrNoRecord) {
+		err = fmt.Errorf("Turn %s/%s has not ended in %s, or was not kept there", namespace, name, f.DataDir)
+	}
+	if err != nil {
+		return failed(err)
+	}
+	return f.stored(namespace, name)
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/store"
-	"github.com/capstan-dev/capstan/internal/store/sqlite"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
@@ -71,14 +69,7 @@ func (f inFolder) list(ctx context.Context, q store.MemoryQuery) (all []memories
 }
 
 func (f inFolder) remove(ctx context.Context, s store.MemorySelector) (all int, err error) {
-	folder, err := journals.OpenFolder(ctx, f.dir) // fails if there is none, and does not create it
-	if err == nil {
-		err = folder.Close()
-	}
-	if err != nil {
-		return 0, err
-	}
-	w, err := sqlite.Open(ctx, filepath.Join(f.dir, journals.FileName))
+	w, err := journals.ChangeFolder(ctx, f.dir)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,73 @@
+package evaluation
+
+import (
+	"fmt"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+)
+
+// PeopleScore is what people think of a recorded answer.
+type PeopleScore struct {
+	// Score is the mean of their scores, a decimal from 0 to 1 with at most two digits after the point. People is their
+	// number.
+	Score  string `json:"score"`
+	People int    `json:"people"`
+	// isGood is true if the mean is at least 0.5.
+	isGood bool
+}
+
+// good is the least mean of a good answer, and tolerance how much less than the recorded answer a judge may give to
+// the new one. Judges do not give the same score twice.
+var good = decimal.RequireFromString("0.5")
+
+const tolerance judge.Score = 10
+
+// peopleScore returns the mean of the scores.
+func peopleScore(all []turnrecord.Feedback) (*PeopleScore, error) {
+	sum := decimal.Zero
+	for _, f := range all {
+		score, err := decimal.NewFromString(f.Score)
+		if err != nil {
+			return nil, fmt.Errorf("the score of %q is %q: %w", f.User, f.Score, err)
+		}
+		sum = sum.Add(score)
+	}
+	mean := sum.Div(decimal.NewFromInt(int64(len(all))))
+	return &PeopleScore{Score: mean.Round(2).String(), People: len(all), isGood: mean.GreaterThanOrEqual(good)}, nil
+}
+
+// String returns the score for people.
+func (s *PeopleScore) String() string {
+	if s == nil {
+		return ""
+	}
+	return s.Score
+}
+
+// by says who gave the score.
+func (s *PeopleScore) by() string {
+	if s.People == 1 {
+		return "1 person gave " + s.Score
+	}
+	return fmt.Sprintf("%d people gave %s", s.People, s.Score)
+}
+
+// expectChange returns why an answer is wrong that is the same as one that people did not like, or an empty text.
+func (s *PeopleScore) expectChange(recorded, now *turn.Result) string {
+	if s == nil || s.isGood || recorded == nil || recorded.Text != now.Text {
+		return ""
+	}
+	return fmt.Sprintf("the answer has not changed, and %s", s.by())
+}
+
+// expectNoLess returns why an answer is wrong that a judge finds worse than one that people liked, or an empty text.
+func (s *PeopleScore) expectNoLess(recorded, now *judge.Evaluation) string {
+	if s == nil || !s.isGood || recorded.Score == nil || now.Score == nil || *now.Score+tolerance >= *recorded.Score {
+		return ""
+	}
+	return fmt.Sprintf("judge %s: score %s is below %s of the recorded answer, to which %s", now.Judge, now.Score, recorded.Score, s.by())
+}
