@@ -29,6 +29,8 @@ const MaxOfNamespace = budget.MaxOfTurn
 type Set struct {
 	// synced reports whether the set holds all Budgets that the watch has found first. It is nil without a watch.
 	synced func() bool
+	// changed is called after the set has changed. It may be nil.
+	changed func(before, after *v1alpha1.Budget)
 
 	mu         sync.RWMutex
 	namespaces map[string][]*entry // oldest first
@@ -50,6 +52,14 @@ type entry struct {
 	reset    time.Time
 }
 
+// OnChange sets the function that is called after a Budget of the watch has changed in the set, or was deleted (after
+// is nil). It must be called before Watch, and the function must not block.
+func (s *Set) OnChange(changed func(before, after *v1alpha1.Budget)) {
+	if s != nil {
+		s.changed = changed
+	}
+}
+
 // Watch fills the set from a cache, and keeps it in line.
 func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 	informer, err := from.GetInformer(ctx, &v1alpha1.Budget{})
@@ -57,9 +67,23 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 		return fmt.Errorf("failed to watch budgets: %w", err)
 	}
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { s.onChange(o, s.Put) },
-		UpdateFunc: func(_, o any) { s.onChange(o, s.Put) },
-		DeleteFunc: func(o any) { s.onChange(o, s.Delete) },
+		AddFunc: func(o any) { s.onChange(o, s.Put) },
+		UpdateFunc: func(old, o any) {
+			s.onChange(o, s.Put)
+			before, ok := old.(*v1alpha1.Budget)
+			after, isBudget := o.(*v1alpha1.Budget)
+			if ok && isBudget && s.changed != nil {
+				s.changed(before, after)
+			}
+		},
+		DeleteFunc: func(o any) {
+			s.onChange(o, s.Delete)
+			s.onChange(o, func(b *v1alpha1.Budget) {
+				if s.changed != nil {
+					s.changed(b, nil)
+				}
+			})
+		},
 	})
 	if err == nil {
 		s.synced = registration.HasSynced

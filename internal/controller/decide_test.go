@@ -264,7 +264,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a queued Turn keeps its position while its changed agent is checked": {
 			turn: turnWith(waitsAs(v1alpha1.TurnReasonQueued, 10*time.Second)), agent: agentWith("", ""),
-			want: decision{action: hold, after: byDefault - 9*time.Second},
+			want: decision{action: hold, after: holdRecheck},
 		},
 		"a Turn whose executor was lost while a ModelProvider held it back waits for its agent": {
 			turn:  turnWith(boundTo("e"), started(30*time.Second), heldBack),

@@ -118,13 +118,13 @@ const (
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.SetWaitingCount(r.waiting.countsByCause)
+	r.Budgets.OnChange(r.budgetChanged)
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnChanged(), createdWithoutSession())).
 		Watches(&v1alpha1.Turn{}, r.slotEvents()).
 		Watches(&v1alpha1.Agent{}, r.agentEvents()).
 		Watches(&v1alpha1.Turn{}, r.sessionEvents()).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(relativesChanged())).
-		Watches(&v1alpha1.Budget{}, handler.EnqueueRequestsFromMapFunc(r.awaitingBudget), builder.WithPredicates(budgetMayOpen())).
 		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(approvalCreated())).
 		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstTurnOf), builder.WithPredicates(sessionMayOpen())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {

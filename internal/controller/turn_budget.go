@@ -6,12 +6,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/budgets"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
 )
 
 // budgetVerdict returns the effect of the Budgets on a Turn that is not bound.
@@ -39,34 +37,29 @@ func whenBudgetExceeded(v snapshot) (decision, bool) {
 	return d, true
 }
 
-// awaitingBudget maps a Budget to the Turns of its namespace that wait for a Budget.
-func (r *TurnReconciler) awaitingBudget(ctx context.Context, o client.Object) []reconcile.Request {
-	var turns v1alpha1.TurnList
-	if err := r.Client.List(ctx, &turns, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		logListFailure(ctx, err)
-		return nil
+// budgetChanged enqueues the Turns of the namespace that wait for a Budget, after a change by which they may continue.
+// The set of Budgets calls it, so that they find the new Budget there.
+func (r *TurnReconciler) budgetChanged(before, after *v1alpha1.Budget) {
+	if !mayOpen(before, after) {
+		return
 	}
-	var requests []reconcile.Request
+	ctx := context.Background() // the list is one of the cache
+	var turns v1alpha1.TurnList
+	if err := r.Client.List(ctx, &turns, client.InNamespace(before.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		logListFailure(ctx, err)
+		return
+	}
 	for i := range turns.Items {
 		if t := &turns.Items[i]; t.BoundTo() == "" && t.StateReason() == v1alpha1.TurnReasonWaitingForBudget {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(t)})
+			r.enqueue(client.ObjectKeyFromObject(t), fairqueue.Normal)
 		}
 	}
-	return requests
 }
 
-// budgetMayOpen passes the changes of a Budget after which Turns may continue: its spec changes, it is deleted, or it
-// is no longer exceeded.
-func budgetMayOpen() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1alpha1.Budget)
-			after, isBudget := e.ObjectNew.(*v1alpha1.Budget)
-			return ok && isBudget && (before.UID != after.UID || before.Generation != after.Generation ||
-				isExceeded(before) && !isExceeded(after))
-		},
-	}
+// mayOpen reports whether Turns may continue after a change of a Budget: its spec has changed, it was deleted, or it is
+// no longer exceeded.
+func mayOpen(before, after *v1alpha1.Budget) bool {
+	return after == nil || before.UID != after.UID || before.Generation != after.Generation || isExceeded(before) && !isExceeded(after)
 }
 
 // isExceeded reports whether the status of a Budget shows that a limit is reached.

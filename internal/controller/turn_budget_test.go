@@ -5,7 +5,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/budgets"
@@ -51,7 +50,7 @@ func TestWhenBudgetExceeded(t *testing.T) {
 	}
 }
 
-func TestBudgetMayOpen(t *testing.T) {
+func TestMayOpen(t *testing.T) {
 	with := func(generation int64, exceeded metav1.ConditionStatus) *v1alpha1.Budget {
 		return &v1alpha1.Budget{
 			ObjectMeta: metav1.ObjectMeta{UID: "uid", Generation: generation},
@@ -66,8 +65,9 @@ func TestBudgetMayOpen(t *testing.T) {
 		"a limit is reached": {with(1, metav1.ConditionFalse), with(1, metav1.ConditionTrue), false},
 		"the reset":          {with(1, metav1.ConditionTrue), with(1, metav1.ConditionFalse), true},
 		"a new limit":        {with(1, metav1.ConditionTrue), with(2, metav1.ConditionTrue), true},
+		"the deletion":       {with(1, metav1.ConditionTrue), nil, true},
 	} {
-		if got := budgetMayOpen().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
+		if got := mayOpen(tc.before, tc.after); got != tc.want {
 			t.Errorf("%s: passes is %t, want %t", name, got, tc.want)
 		}
 	}

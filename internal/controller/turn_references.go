@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
+
+// holdRecheck is the time after which a queued Turn is reconciled again whose Agent was not checked yet.
+const holdRecheck = 5 * time.Second
 
 // whenAgentNotReady makes a Turn wait for its Agent. There are two exceptions:
 //
@@ -20,7 +24,8 @@ func whenAgentNotReady(v snapshot) (decision, bool) {
 	case why == "", checked && mayContinue(v):
 		return decision{}, false
 	case !checked && isQueued(v.turn):
-		return decision{action: hold, after: untilDeadline(v)}, true
+		// The Agent may be ready before the scheduler knows that the Turn is held. Then nothing wakes the Turn.
+		return decision{action: hold, after: min(untilDeadline(v), holdRecheck)}, true
 	}
 	d := decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}
 	if v.refusedAgent != "" {

@@ -269,9 +269,6 @@ func (p *parts) add(ctx context.Context) (err error) {
 		return err
 	}
 	p.status = p.options.Hooks.status(p.client)
-	if err := p.budgets.Watch(ctx, p.manager.GetCache()); err != nil {
-		return err
-	}
 	if p.options.has(RoleController) {
 		if err := p.addController(ctx); err != nil {
 			return err
@@ -281,6 +278,9 @@ func (p *parts) add(ctx context.Context) (err error) {
 		if err := errors.Join(p.addExecutor(ctx), p.addLimits(ctx)); err != nil {
 			return err
 		}
+	}
+	if err := p.budgets.Watch(ctx, p.manager.GetCache()); err != nil { // after its listeners are known
+		return err
 	}
 	return p.addForgetting(ctx)
 }
