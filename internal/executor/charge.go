@@ -61,25 +61,29 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 
 // charge makes one attempt.
 func (c *Charger) charge(ctx context.Context, uid string) error {
-	a, err := c.Engine.OpenDeletedTurn(ctx, uid, family{c.Reader, c.Engine}.usage)
+	children := family{c.Reader, c.Engine}.usage
+	a, err := c.Engine.OpenDeletedTurn(ctx, uid, children)
 	if err != nil {
 		return err
 	}
-	if a == nil {
-		// There is nothing to charge to a Session. The end is recorded all the same, so that the usage is not lost.
-		_, err := c.Engine.EndDeletedTurn(ctx, uid, family{c.Reader, c.Engine}.usage)
+	// If there is nothing to charge to a Session, the end is recorded all the same, so that the usage is not lost.
+	end := func() error {
+		_, err := c.Engine.EndDeletedTurn(ctx, uid, children)
 		return notEnded(err)
+	}
+	if a == nil {
+		return end()
 	}
 	var s v1alpha1.Session
 	key := client.ObjectKey{Namespace: a.Namespace, Name: a.Session.Name}
 	if err := c.Reader.Get(ctx, key, &s); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil
+			return end()
 		}
 		return fmt.Errorf("failed to get session %q: %w", key.Name, err)
 	}
-	if string(s.UID) != a.Session.UID {
-		return nil // another Session of this name
+	if string(s.UID) != a.Session.UID { // another Session of this name
+		return end()
 	}
 	a.Session.Known = translate.KnownTotals(&s)
 	place, err := a.Charge(a.Session)

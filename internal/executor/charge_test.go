@@ -117,8 +117,10 @@ func TestDeletedTurnIsChargedToItsSession(t *testing.T) {
 		// change changes the objects before the watch reports that the Turn is gone.
 		change func(*testing.T, *Executor)
 		want   charged
+		// ends is true if the journal and the record have the end of the Turn.
+		ends bool
 	}{
-		"deleted": {"its run charges the Session", func(t *testing.T, e *Executor) { remove(t, e, stored(t, e)) }, once},
+		"deleted": {"its run charges the Session", func(t *testing.T, e *Executor) { remove(t, e, stored(t, e)) }, once, true},
 		"recreated": {"the new Turn of this name is another Turn", func(t *testing.T, e *Executor) {
 			remove(t, e, stored(t, e))
 			again := turnWith(boundTo("other", 1), inTalk)
@@ -126,12 +128,21 @@ func TestDeletedTurnIsChargedToItsSession(t *testing.T) {
 			if err := e.Client.Create(t.Context(), again); err != nil {
 				t.Fatal(err)
 			}
-		}, once},
-		"bound elsewhere": {"it continues there", func(*testing.T, *Executor) {}, charged{}},
-		"without its Session": {"no Session has a use for it", func(t *testing.T, e *Executor) {
+		}, once, true},
+		"bound elsewhere": {"it continues there", func(*testing.T, *Executor) {}, charged{}, false},
+		"without its Session": {"its usage must not be lost", func(t *testing.T, e *Executor) {
 			remove(t, e, stored(t, e))
 			remove(t, e, talk())
-		}, charged{}},
+		}, charged{}, true},
+		"with another Session of the name": {"its usage must not be lost", func(t *testing.T, e *Executor) {
+			remove(t, e, stored(t, e))
+			remove(t, e, talk())
+			again := talk()
+			again.UID = "uid-talk-again"
+			if err := e.Client.Create(t.Context(), again); err != nil {
+				t.Fatal(err)
+			}
+		}, charged{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			writes := 0
@@ -157,7 +168,7 @@ func TestDeletedTurnIsChargedToItsSession(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if ended := entries[len(entries)-1].Kind == journal.Finalized; ended != (tc.want == once) {
+			if ended := entries[len(entries)-1].Kind == journal.Finalized; ended != tc.ends {
 				t.Errorf("the journal ends with the end of the Turn: %t", ended)
 			}
 		})
