@@ -42,10 +42,22 @@ type Names struct{ Agents, Providers map[string]bool }
 // hasProvider reports whether there is a ModelProvider with the name that Turns of a namespace use: NAMESPACE/NAME for
 // one that another namespace shares.
 func (l Live) hasProvider(namespace, name string) bool {
-	if owner, shared, ok := strings.Cut(name, "/"); ok {
-		namespace, name = owner, shared
-	}
+	namespace, name = ownerOf(namespace, name)
 	return l[namespace].Providers[name]
+}
+
+// hasAgent reports the same for an Agent.
+func (l Live) hasAgent(namespace, name string) bool {
+	namespace, name = ownerOf(namespace, name)
+	return l[namespace].Agents[name]
+}
+
+// ownerOf returns the namespace and the name of an object that Turns of a namespace use.
+func ownerOf(namespace, name string) (owner, object string) {
+	if owner, shared, ok := strings.Cut(name, "/"); ok {
+		return owner, shared
+	}
+	return namespace, name
 }
 
 // Sweep removes the series of deleted namespaces, Agents and ModelProviders, some time after their last use. The
@@ -194,7 +206,7 @@ func (b *bounds) sweep(live Live) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, n := range b.namespaces {
-		names, lives := live[name]
+		_, lives := live[name]
 		if n.idle++; !lives && n.running == 0 && n.idle >= keepGone {
 			b.drop(name)
 			continue
@@ -205,12 +217,12 @@ func (b *bounds) sweep(live Live) {
 			}
 		}
 		for g, idle := range n.groups {
-			if *idle++; (!live.hasProvider(name, g.provider) || !names.Agents[g.agent]) && *idle >= keepGone {
+			if *idle++; (!live.hasProvider(name, g.provider) || !live.hasAgent(name, g.agent)) && *idle >= keepGone {
 				n.dropGroup(name, g)
 			}
 		}
 		for k, idle := range n.judges {
-			if *idle++; !names.Agents[k.agent] && *idle >= keepGone {
+			if *idle++; !live.hasAgent(name, k.agent) && *idle >= keepGone {
 				n.dropJudge(name, k)
 			}
 		}

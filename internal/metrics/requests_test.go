@@ -153,20 +153,24 @@ func TestGroupsOfDeletedAgentsAreDropped(t *testing.T) {
 	}
 }
 
-// TestSeriesOfSharedModelProvidersStay checks that a ModelProvider of another namespace counts as one that exists.
-func TestSeriesOfSharedModelProvidersStay(t *testing.T) {
+// TestSeriesOfSharedObjectsStay checks that a ModelProvider and an Agent of another namespace count as ones that exist.
+func TestSeriesOfSharedObjectsStay(t *testing.T) {
 	resetMetrics(t)
 	live := Live{
-		"helpdesk": {Agents: map[string]bool{"support": true}}, "platform": {Providers: map[string]bool{"openai": true}},
+		"helpdesk": {Agents: map[string]bool{"support": true}},
+		"platform": {Agents: map[string]bool{"researcher": true}, Providers: map[string]bool{"openai": true}},
 	}
+	Requested("helpdesk", "platform/researcher", reply("platform/openai", "gpt"))
+	Requested("helpdesk", "platform/gone", reply("platform/openai", "gpt"))
 	Requested("helpdesk", "support", reply("platform/openai", "gpt"))
 	Requested("helpdesk", "support", reply("platform/gone", "gpt"))
 	for range keepGone {
 		Sweep(live)
 	}
 	shared := observations(t, firstChunk, "helpdesk", "support", "platform/openai", "gpt", "anthropic")
-	if got := seriesOf(firstChunk); got != 1 || shared[0] != 1 {
-		t.Errorf("there are %d series, want that of the ModelProvider that exists", got)
+	lent := observations(t, firstChunk, "helpdesk", "platform/researcher", "platform/openai", "gpt", "anthropic")
+	if got := seriesOf(firstChunk); got != 2 || shared[0] != 1 || lent[0] != 1 {
+		t.Errorf("there are %d series, want those of the ModelProvider and of the Agent that exist", got)
 	}
 }
 
