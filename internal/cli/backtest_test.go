@@ -265,8 +265,11 @@ func TestBacktestOfFeedback(t *testing.T) {
   reply: {text: "As before."}
 `, 1))
 	dir, data := recorded(t, url, "What is up?", "What is fair?", "What is old?", "What is fair?", "What is old?", "What is new?")
-	args := []string{"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "--feedback"}
-	mustSay(t, capstan(t, args...).mustEnd(t, exit.Usage).err, `no Turn of Agent "support" in namespace "default" that has ended has feedback`)
+	args := []string{
+		"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "--feedback",
+	}
+	mustSay(t, capstan(t, args...).mustEnd(t, exit.Usage).err,
+		`no Turn of Agent "support" in namespace "default" that has ended has feedback`)
 	for turn, score := range map[string]string{"turn-1": "0", "turn-2": "0.8", "turn-3": "0.3", "turn-4": "0.4999", "turn-5": "0.5"} {
 		got := capstan(t, "feedback", turn, "--data-dir", data, "--score", score).mustEnd(t, exit.OK)
 		mustSay(t, got.out, "feedback to Turn default/"+turn+" stored\n")
@@ -284,7 +287,7 @@ func TestBacktestOfFeedback(t *testing.T) {
 		t.Errorf("the newest Turn with feedback: %+v", r.Cases)
 	}
 	mustSay(t, capstan(t, "feedback", "turn-9", "--data-dir", data, "--score", "1").mustEnd(t, exit.Failed).err,
-		"Turn default/turn-9 has not ended in "+data+", or was not kept there")
+		"the Turn default/turn-9 has not ended in "+data+", or was not kept there")
 	mustSay(t, capstan(t, "feedback", "turn-1", "--data-dir", filepath.Join(data, "none"), "--score", "1").mustEnd(t, exit.Failed).err,
 		"none")
 }

@@ -62,7 +62,7 @@ func (f *Feedback) local(ctx context.Context, namespace, name string) (err error
 	}
 	err = w.AddFeedback(ctx, namespace, name, turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()})
 	if errors.Is(err, store.ErrNoRecord) {
-		err = fmt.Errorf("Turn %s/%s has not ended in %s, or was not kept there", namespace, name, f.DataDir)
+		err = fmt.Errorf("the Turn %s/%s has not ended in %s, or was not kept there", namespace, name, f.DataDir)
 	}
 	if err != nil {
 		return failed(err)

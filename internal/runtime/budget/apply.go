@@ -95,8 +95,9 @@ func (a *Account) refuse(r Reservation) []Refused {
 		refuse(NoPrice, false)
 	default:
 		alone := a.Cost.Add(r.Cost)
-		if alone.Add(a.ReservedCost).GreaterThan(*most) {
-			refuse(OverCost, !alone.GreaterThan(*most))
+		// A limit of 0 also refuses requests that cost nothing.
+		if most.IsZero() || alone.Add(a.ReservedCost).GreaterThan(*most) {
+			refuse(OverCost, most.IsPositive() && !alone.GreaterThan(*most))
 		}
 	}
 	return all

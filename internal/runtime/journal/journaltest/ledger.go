@@ -147,6 +147,12 @@ func refuses(t *testing.T, s LedgerStore) {
 	if refusal, ok := errors.AsType[*budget.Refusal](err); !ok || refusal.Refused[0].Reason != budget.NoPrice {
 		t.Errorf("Append of a request without a price: %v; want a refusal, because a cost limit cannot count it", err)
 	}
+	paused := changing(1, budget.Change{Reserve: []budget.Reservation{holding("paused", 1, "0", budget.Limits{Cost: new(decimal.Zero)})}})
+	err = s.Append(t.Context(), "paused", paused)
+	refusal, ok := errors.AsType[*budget.Refusal](err)
+	if !ok || refusal.Refused[0].Reason != budget.OverCost || refusal.Refused[0].Contended {
+		t.Errorf("Append of a request that costs nothing: %v; want a refusal by a cost limit of 0 that no other request lifts", err)
+	}
 }
 
 func repeats(t *testing.T, s LedgerStore) {
