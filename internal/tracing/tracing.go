@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,11 +36,14 @@ import (
 // generative AI.
 const ContentVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
-// The variables that this package reads itself. The SDK and its exporter read all others.
+// The variables that this package reads itself. The SDK and its exporter read all others, and the SDK also those of
+// the sampler: for a wrong value it would record all traces.
 const (
 	disabledVariable       = "OTEL_SDK_DISABLED"
 	exporterVariable       = "OTEL_TRACES_EXPORTER"
 	propagatorsVariable    = "OTEL_PROPAGATORS"
+	samplerVariable        = "OTEL_TRACES_SAMPLER"
+	samplerArgument        = "OTEL_TRACES_SAMPLER_ARG"
 	endpointVariable       = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	tracesEndpointVariable = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	protocolVariable       = "OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -107,6 +112,18 @@ func settingsOf(lookup func(string) (string, bool)) (settings, error) {
 	s.protocol = cmp.Or(protocol, protocolHTTP)
 	if s.protocol != protocolGRPC && s.protocol != protocolHTTP {
 		errs = append(errs, fmt.Errorf("environment variable %s %q must be %s or %s", name, protocol, protocolHTTP, protocolGRPC))
+	}
+	_, sampler := get(samplerVariable)
+	_, ratio := get(samplerArgument)
+	switch sampler {
+	case "", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off":
+	case "traceidratio", "parentbased_traceidratio":
+		if share, err := strconv.ParseFloat(cmp.Or(ratio, "1"), 64); err != nil || math.IsNaN(share) || share < 0 || share > 1 {
+			errs = append(errs, fmt.Errorf("environment variable %s %q must be a number from 0 to 1, such as 0.1", samplerArgument, ratio))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("environment variable %s %q must be always_on, always_off, traceidratio, parentbased_always_on, "+
+			"parentbased_always_off or parentbased_traceidratio", samplerVariable, sampler))
 	}
 	s.on = endpoint != "" && !off
 	return s, errors.Join(errs...)

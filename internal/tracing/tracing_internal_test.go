@@ -41,17 +41,24 @@ func TestSettings(t *testing.T) {
 		want  settings
 		wrong string // the variable that the error must name
 	}{
-		"nothing":           {nil, off, ""},
-		"an endpoint":       {map[string]string{endpointVariable: at}, on, ""},
-		"one for traces":    {map[string]string{tracesEndpointVariable: at}, on, ""},
-		"gRPC":              {map[string]string{endpointVariable: at, protocolVariable: "grpc"}, overGRPC, ""},
-		"disabled":          {map[string]string{endpointVariable: at, disabledVariable: "true"}, off, ""},
-		"no exporter":       {map[string]string{endpointVariable: at, exporterVariable: "none"}, off, ""},
-		"no propagation":    {map[string]string{endpointVariable: at, propagatorsVariable: "baggage"}, alone, ""},
-		"texts":             {map[string]string{ContentVariable: "true"}, texts, ""},
-		"no URL":            {given: map[string]string{endpointVariable: "collector:4318"}, wrong: endpointVariable},
-		"another protocol":  {given: map[string]string{protocolVariable: "http/json"}, wrong: protocolVariable},
-		"another exporter":  {given: map[string]string{exporterVariable: "zipkin"}, wrong: exporterVariable},
+		"nothing":          {nil, off, ""},
+		"an endpoint":      {map[string]string{endpointVariable: at}, on, ""},
+		"one for traces":   {map[string]string{tracesEndpointVariable: at}, on, ""},
+		"gRPC":             {map[string]string{endpointVariable: at, protocolVariable: "grpc"}, overGRPC, ""},
+		"disabled":         {map[string]string{endpointVariable: at, disabledVariable: "true"}, off, ""},
+		"no exporter":      {map[string]string{endpointVariable: at, exporterVariable: "none"}, off, ""},
+		"no propagation":   {map[string]string{endpointVariable: at, propagatorsVariable: "baggage"}, alone, ""},
+		"texts":            {map[string]string{ContentVariable: "true"}, texts, ""},
+		"no URL":           {given: map[string]string{endpointVariable: "collector:4318"}, wrong: endpointVariable},
+		"another protocol": {given: map[string]string{protocolVariable: "http/json"}, wrong: protocolVariable},
+		"another exporter": {given: map[string]string{exporterVariable: "zipkin"}, wrong: exporterVariable},
+		"a sampler": {
+			map[string]string{endpointVariable: at, samplerVariable: "parentbased_traceidratio", samplerArgument: "0.1"}, on, "",
+		},
+		"all of a ratio":    {map[string]string{endpointVariable: at, samplerVariable: "traceidratio"}, on, ""},
+		"another sampler":   {given: map[string]string{samplerVariable: "sometimes"}, wrong: samplerVariable},
+		"no ratio":          {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10%"}, wrong: samplerArgument},
+		"too much":          {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10"}, wrong: samplerArgument},
 		"neither yes or no": {given: map[string]string{ContentVariable: "perhaps"}, wrong: ContentVariable},
 	} {
 		t.Run(name, func(t *testing.T) {
