@@ -121,6 +121,7 @@ rules:
 		s.run()
 		s.equip(ctx, host.url, "search", reading("search"))
 		change(ctx, s, agent, &v1alpha1.Agent{}, chain(provider+"/"+modelName, provider+"/spare"))
+		isCurrent(ctx, s, &v1alpha1.Agent{}, agent, conditionsOfAgent)
 		s.create(ctx, newTurn("asks"))
 		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("2 results"))

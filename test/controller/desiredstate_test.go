@@ -16,7 +16,6 @@ import (
 
 // A model that needs some time for an answer, and one that never answers.
 const (
-	slowModel  = `rules: [{fault: {latencyMilliseconds: 1000}}]`
 	stuckModel = `rules: [{when: {contains: stuck}, fault: {hang: AfterHeaders}}]`
 )
 
@@ -56,12 +55,15 @@ var _ = Describe("A Turn that is suspended", func() {
 	}, SpecTimeout(patience))
 
 	It("during a model request keeps the reply, and ends with it when it is set to Active", func(ctx SpecContext) {
-		s := newTestEnv(ctx, slowModel)
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
+		open := s.hold()
 		s.create(ctx, newTurn("held"))
-		s.inFlight(ctx, 1)
+		s.awaitHeld(ctx, 1)
 		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
+		s.isSeen(ctx)
+		open()
 		t := s.reaches(ctx, "held", v1alpha1.TurnReasonSuspended)
 		Expect(t.BoundTo()).To(BeEmpty())
 		Expect(t.Status.Result).To(BeNil(), "a suspended Turn has not ended")
@@ -114,12 +116,15 @@ var _ = Describe("A Turn that is cancelled", func() {
 	}, SpecTimeout(patience))
 
 	It("while it is suspended ends as cancelled, with its usage so far", func(ctx SpecContext) {
-		s := newTestEnv(ctx, slowModel)
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
+		open := s.hold()
 		s.create(ctx, newTurn("held"))
-		s.inFlight(ctx, 1)
+		s.awaitHeld(ctx, 1)
 		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
+		s.isSeen(ctx)
+		open()
 		s.reaches(ctx, "held", v1alpha1.TurnReasonSuspended)
 		s.desire(ctx, "held", v1alpha1.DesiredStateCancelled)
 		t := s.reaches(ctx, "held", v1alpha1.TurnReasonCancelled)
@@ -159,11 +164,11 @@ var _ = Describe("A finished Turn", func() {
 		s := newTestEnv(ctx, ``)
 		m := s.run()
 		s.create(ctx, s.basics()...)
-		s.create(ctx, newTurn("at-once", ttl(0)), newTurn("soon", ttl(3)), newTurn("kept"), newTurn("a-year", ttl(31536000)))
-		gone(ctx, s, "at-once")
+		s.create(ctx, newTurn("at-once", ttl(0)), newTurn("soon", ttl(10)), newTurn("kept"), newTurn("a-year", ttl(31536000)))
 		t := s.reaches(ctx, "soon", v1alpha1.TurnReasonCompleted)
+		gone(ctx, s, "at-once")
 		gone(ctx, s, "soon")
-		Expect(time.Now()).To(BeTemporally(">=", t.Status.CompletionTime.Add(3*time.Second)))
+		Expect(time.Now()).To(BeTemporally(">=", t.Status.CompletionTime.Add(10*time.Second)))
 		kept, year := s.reaches(ctx, "kept", v1alpha1.TurnReasonCompleted), s.reaches(ctx, "a-year", v1alpha1.TurnReasonCompleted)
 		Eventually(m.journals).WithArguments(ctx).Should(ConsistOf(string(kept.UID), string(year.UID)))
 

@@ -8,6 +8,8 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
 // gate stands before the fake model. While it is closed, it holds all requests. Requests that wait there at the
@@ -43,6 +45,14 @@ func (s *testEnv) hold() (open func()) {
 	open = sync.OnceFunc(func() { close(opened) })
 	DeferCleanup(open)
 	return open
+}
+
+// isSeen waits until the executor has seen all changes of Turns so far: it gets them in their order, and the newest one
+// is a Turn that it has to prepare.
+func (s *testEnv) isSeen(ctx context.Context) {
+	GinkgoHelper()
+	s.create(ctx, newTurn("newest", prepareOnly))
+	s.reaches(ctx, "newest", v1alpha1.TurnReasonPrepared)
 }
 
 // awaitHeld waits until this many requests wait at the gate.

@@ -165,6 +165,7 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		s.create(ctx, newTurn("parked"))
 		t := s.reaches(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.Executor.JournalEntries).To(HaveValue(BeNumerically(">", 1)))
+		Eventually(s.events).WithArguments(ctx, "Turn", "parked").Should(ContainElement("Normal AwaitingApproval"))
 		m.stop()
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
 		next := m.again()

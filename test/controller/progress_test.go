@@ -44,6 +44,12 @@ func manySteps(t *v1alpha1.Turn) {
 	t.Spec.Limits = &v1alpha1.Limits{MaxSteps: new(int32(30)), MaxToolCalls: new(int32(30))}
 }
 
+// mostWrites returns the number of status writes that a Turn may cost: it is bound, it ends, and on a slow machine it
+// runs for long.
+func mostWrites(t *v1alpha1.Turn) int64 {
+	return 2 + *t.Status.DurationMilliseconds/5000
+}
+
 var _ = Describe("The progress of a Turn", func() {
 	It("of 20 steps needs no more writes than that of one", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, countingModel)
@@ -57,7 +63,8 @@ var _ = Describe("The progress of a Turn", func() {
 			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
 			Expect(t.Status.Steps.Count).To(BeEquivalentTo(steps))
 			Expect(t.Status.ToolCalls).To(HaveLen(steps - 1))
-			Expect(requests(ctx, "PUT", "turns", "status")-before).To(BeEquivalentTo(2), "bind and end")
+			Expect(requests(ctx, "PUT", "turns", "status")-before).To(And(BeNumerically(">=", 2), BeNumerically("<=", mostWrites(t))),
+				"bind and end")
 		}
 	}, SpecTimeout(patience))
 
@@ -76,6 +83,7 @@ var _ = Describe("The progress of a Turn", func() {
 		Expect(time.Now()).To(BeTemporally(">=", t.Status.StartTime.Add(5*time.Second)))
 		t = s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallSucceeded))
-		Expect(requests(ctx, "PUT", "turns", "status")-before).To(BeEquivalentTo(3), "bind, once meanwhile, and end")
+		Expect(requests(ctx, "PUT", "turns", "status")-before).To(And(BeNumerically(">=", 3), BeNumerically("<=", mostWrites(t))),
+			"bind, once meanwhile, and end")
 	}, SpecTimeout(patience))
 })

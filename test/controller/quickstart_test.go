@@ -145,7 +145,7 @@ var _ = Describe("The quickstart", func() {
 		Expect(requests(ctx, "PUT", "turns", "status")-puts).To(BeEquivalentTo(4), "bind and end, of two Turns")
 		Expect(requests(ctx, "PATCH", "turns", "status") - patches).To(BeZero())
 		Eventually(func() float64 { return reconciles("turn") - looks }).Should(BeEquivalentTo(4), "appeared and ended, of two Turns")
-		Expect(s.events(ctx, "Turn", "second")).To(Equal([]string{"Normal Succeeded"}))
+		Eventually(s.events).WithArguments(ctx, "Turn", "second").Should(Equal([]string{"Normal Succeeded"}))
 
 		var seen []string
 		for ended := false; !ended; {

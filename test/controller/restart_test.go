@@ -57,8 +57,7 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 		release() // the model sees only now that the manager has closed its connections
 		s.awaitHeld(ctx, 0)
 		s.inFlight(ctx, 0)
-		states := s.states(ctx)
-		Expect(states[v1alpha1.TurnReasonRunning]).To(BeZero(), "all are handed back: %v", states)
+		Eventually(s.states).WithContext(ctx).WithArguments(ctx).ShouldNot(HaveKey(v1alpha1.TurnReasonRunning), "all are handed back")
 
 		o := m.options
 		o.MaxConcurrentTurns = turns

@@ -120,6 +120,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		change(ctx, l.team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) {
 			a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Name: helper}}}
 		})
+		isCurrent(ctx, l.team, &v1alpha1.Agent{}, agent, conditionsOfAgent)
 		l.team.create(ctx, newTurn("other", asking("delegate subtask two")))
 		l.team.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
 		Expect(l.team.child(ctx, "other").Status.Result.Text).To(Equal("The answer is 42."))

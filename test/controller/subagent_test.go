@@ -140,7 +140,7 @@ var _ = Describe("A sub-agent", func() {
 	It("that runs at the deadline of its caller ends before the caller, even without its Agent", func(ctx SpecContext) {
 		endsFirst(ctx, v1alpha1.TurnReasonDeadlineExceeded, func(s *testEnv) {
 			Expect(apiClient.Delete(ctx, &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: agent}})).To(Succeed())
-		}, timeout(12))
+		}, timeout(25))
 	}, SpecTimeout(2*patience))
 
 	It("returns a long answer completely", func(ctx SpecContext) {
@@ -218,7 +218,7 @@ var _ = Describe("A sub-agent", func() {
 		s.create(ctx, append(s.basics(delegates), newAgent(helper, parallel(1)))...)
 		s.create(ctx, newTurn("busy", asking("subtask stuck", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = helper })))
 		s.inFlight(ctx, 1)
-		s.create(ctx, newTurn("parent", asking("delegate subtask", timeout(8))))
+		s.create(ctx, newTurn("parent", asking("delegate subtask", timeout(20))))
 		s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		c := s.child(ctx, "parent")
 		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // the time of a suspended Turn does not run
@@ -243,11 +243,11 @@ var _ = Describe("A sub-agent", func() {
 		s := newTestEnv(ctx, delegatingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
-		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask delete", timeout(8))))...)
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask delete", timeout(20))))...)
 		Eventually(func() *metav1.MicroTime { return s.turn(ctx, "parent").Status.ParkedTime }).WithContext(ctx).ShouldNot(BeNil())
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		c := s.reaches(ctx, s.child(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
-		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(9*time.Second)))
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(21*time.Second)))
 		s.decides(ctx, c, 0, v1alpha1.ApprovalApproved)
 		t = s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -179,6 +180,22 @@ func (s *testEnv) allAre(ctx context.Context, want map[string]int) []v1alpha1.Tu
 func (s *testEnv) inFlight(ctx context.Context, count int64) {
 	GinkgoHelper()
 	Eventually(func() int64 { return s.fake.Stats().InFlight }).WithContext(ctx).Should(Equal(count), "requests in flight")
+}
+
+// conditionsOfProvider and conditionsOfAgent are for isCurrent.
+func conditionsOfProvider(p *v1alpha1.ModelProvider) []metav1.Condition { return p.Status.Conditions }
+
+func conditionsOfAgent(a *v1alpha1.Agent) []metav1.Condition { return a.Status.Conditions }
+
+// isCurrent waits until the manager has checked the newest spec of an object, so that the next Turn is run with it.
+func isCurrent[T client.Object](ctx context.Context, s *testEnv, object T, name string, conditions func(T) []metav1.Condition) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())
+		c := meta.FindStatusCondition(conditions(object), v1alpha1.ConditionReady)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.ObservedGeneration).To(Equal(object.GetGeneration()))
+	}).WithContext(ctx).Should(Succeed())
 }
 
 // change updates an object and retries on conflicts.

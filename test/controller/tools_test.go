@@ -27,6 +27,7 @@ var _ = Describe("A Turn and a real MCP server", func() {
 			change(ctx, s, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
 				p.Spec.Models[0].Capabilities = []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}
 			})
+			isCurrent(ctx, s, &v1alpha1.ModelProvider{}, provider, conditionsOfProvider)
 		}
 		s.create(ctx, newTurn("ask", asking("Which?", structured(capital))))
 		t := s.reaches(ctx, "ask", v1alpha1.TurnReasonCompleted)
@@ -78,6 +79,7 @@ rules:
 		s.equip(ctx, host.url, "read", reading("read"))
 		change(ctx, s, provider, &v1alpha1.ModelProvider{},
 			func(p *v1alpha1.ModelProvider) { p.Spec.Models[0].ContextWindow = new(int64(6000)) })
+		isCurrent(ctx, s, &v1alpha1.ModelProvider{}, provider, conditionsOfProvider)
 		s.create(ctx, newTurn("long"))
 		t := s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("All pages are about ships."))
