@@ -69,19 +69,17 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { s.onChange(o, s.Put) },
 		UpdateFunc: func(old, o any) {
-			s.onChange(o, s.Put)
-			before, ok := old.(*v1alpha1.Budget)
-			after, isBudget := o.(*v1alpha1.Budget)
-			if ok && isBudget && s.changed != nil {
-				s.changed(before, after)
-			}
+			s.onChange(o, func(after *v1alpha1.Budget) {
+				s.Put(after)
+				if before, ok := old.(*v1alpha1.Budget); ok {
+					s.notify(before, after)
+				}
+			})
 		},
 		DeleteFunc: func(o any) {
-			s.onChange(o, s.Delete)
 			s.onChange(o, func(b *v1alpha1.Budget) {
-				if s.changed != nil {
-					s.changed(b, nil)
-				}
+				s.Delete(b)
+				s.notify(b, nil)
 			})
 		},
 	})
@@ -91,9 +89,15 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 	return err
 }
 
+func (s *Set) notify(before, after *v1alpha1.Budget) {
+	if s.changed != nil {
+		s.changed(before, after)
+	}
+}
+
 // errUnknown is returned while the Budgets cannot be read.
-var errUnknown = fmt.Errorf("the Budgets are not known after %s, and no request may be sent without them: the manager needs "+
-	"the right to list and watch budgets.capstan.dev", maxSync)
+var errUnknown = fmt.Errorf("the Budgets are not known after %s, and no request may be sent without them: check that the API server "+
+	"answers, and that the manager may list and watch budgets.capstan.dev", maxSync)
 
 // awaitSync waits until the set holds the Budgets that the watch has found first, at most maxSync. Without them, a
 // process that has just started would send requests that no Budget counts. The error is errUnknown, or the cause of the

@@ -281,8 +281,9 @@ func TestBacktestOfFeedback(t *testing.T) {
 	if strings.Contains(got.out, "turn-6") {
 		t.Errorf("the report has a Turn without feedback:\n%s", got.out)
 	}
-	r := backtestOf(t, capstan(t, append(args, "--last", "1", "-o", "json")...).mustEnd(t, exit.OK).out)
-	if len(r.Cases) != 1 || r.Cases[0].Name != "turn-5" || r.Cases[0].Feedback == nil || r.Cases[0].Feedback.Score != "0.5" ||
+	r := backtestOf(t, capstan(t, append(args, "--last", "2", "-o", "json")...).mustEnd(t, exit.OK).out)
+	if len(r.Cases) != 2 || r.Cases[1].Feedback == nil || r.Cases[1].Feedback.Score != "0.49" ||
+		r.Cases[0].Name != "turn-5" || r.Cases[0].Feedback == nil || r.Cases[0].Feedback.Score != "0.5" ||
 		r.Cases[0].Feedback.People != 1 {
 		t.Errorf("the newest Turn with feedback: %+v", r.Cases)
 	}

@@ -63,7 +63,7 @@ type namespace struct {
 // matches reports whether a selector selects the namespace. A selector of unknown labels selects nothing: one that
 // excludes a label would otherwise select namespaces that have it.
 func (n namespace) matches(selector labels.Selector) bool {
-	asked, _ := selector.Requirements()
+	asked, _ := selector.Requirements() // a selector of nothing has none, and matches nothing below
 	if n.nameOnly && slices.ContainsFunc(asked, func(r labels.Requirement) bool { return r.Key() != corev1.LabelMetadataName }) {
 		return false
 	}

@@ -12,8 +12,8 @@ import (
 
 // PeopleScore is what people think of a recorded answer.
 type PeopleScore struct {
-	// Score is the mean of their scores, a decimal from 0 to 1 with at most two digits after the point. People is their
-	// number.
+	// Score is the mean of their scores, a decimal from 0 to 1, rounded down to two digits after the point, so that a
+	// mean below 0.5 shows as one. People is their number.
 	Score  string `json:"score"`
 	People int    `json:"people"`
 	// isGood is true if the mean is at least 0.5.
@@ -37,7 +37,7 @@ func peopleScore(all []turnrecord.Feedback) (*PeopleScore, error) {
 		sum = sum.Add(score)
 	}
 	mean := sum.Div(decimal.NewFromInt(int64(len(all))))
-	return &PeopleScore{Score: mean.Round(2).String(), People: len(all), isGood: mean.GreaterThanOrEqual(good)}, nil
+	return &PeopleScore{Score: mean.Truncate(2).String(), People: len(all), isGood: mean.GreaterThanOrEqual(good)}, nil
 }
 
 // String returns the score for people.

@@ -75,8 +75,11 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			claimed = &k
 			return nil
 		})
-		if claimed != nil || err != nil {
-			return claimed, err
+		if err != nil {
+			return nil, err // also if the transaction was not committed after it had claimed a task
+		}
+		if claimed != nil {
+			return claimed, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // because no task is due
