@@ -78,14 +78,11 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		})
 	}
 	limits := v.agent.Spec.Evaluation
-	start, err := v.start(ctx, questions, limits.MaxPerHour, v1alpha1.DefaultEvaluationsPerHour, limits.MaxTokensPerDay)
-	if err == nil {
-		err = v.Store.BeginTask(ctx, k.Held(), *start)
+	account, end := v.begin(ctx, questions, limits.MaxPerHour, v1alpha1.DefaultEvaluationsPerHour, limits.MaxTokensPerDay)
+	if end != nil {
+		return *end
 	}
-	if err != nil {
-		return notBegun(err)
-	}
-	return v.ask(ctx, s, chain, redaction.Redact)
+	return v.ask(ctx, s, chain, redaction.Redact, account)
 }
 
 // models returns the models that a judge asks: the one that its profile names, if the Agent allows it, or the chain.
@@ -97,9 +94,10 @@ func (v *evaluation) models(j *judge.Judge, chain []loop.Candidate) []loop.Candi
 }
 
 // ask asks the judges one after another. redact returns a text of a model without what the Agent redacts.
-func (v *evaluation) ask(ctx context.Context, s *judge.Subject, chain []loop.Candidate, redact func(string) string) done {
+func (v *evaluation) ask(
+	ctx context.Context, s *judge.Subject, chain []loop.Candidate, redact func(string) string, account *requests,
+) done {
 	e := v.executor
-	var used amounts
 	result := &task.Result{}
 	refused := true
 	// All judges together have the time of one question, so that those of one namespace do not hold a slot for long.
@@ -107,19 +105,21 @@ func (v *evaluation) ask(ctx context.Context, s *judge.Subject, chain []loop.Can
 	defer cancel()
 	for i := range v.judges {
 		j := &v.judges[i]
-		asker := &judge.Asker{Chain: v.models(j, chain), Redact: redact}
+		asker := &judge.Asker{Chain: v.models(j, chain), Redact: redact, Account: account}
 		said := v.askOne(bounded, asker, j, s)
-		used.add(said.Usage.InputTokens+said.Usage.OutputTokens, said.Cost)
-		if ctx.Err() != nil {
-			return done{used: used.sum(), err: context.Cause(ctx)}
+		if ctx.Err() != nil || account.err != nil {
+			break
 		}
 		refused = refused && said.MayRetry
 		result.Evaluations = append(result.Evaluations, translate.Evaluation(&said, e.Now()))
 	}
+	if end := account.close(ctx); end != nil {
+		return *end
+	}
 	if refused && e.Now().Sub(v.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return done{result: result, used: used.sum()}
+	return done{result: result, used: account.used}
 }
 
 // askOne asks one judge. A panic is a failure of this judge.

@@ -15,7 +15,6 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/pace"
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -36,8 +35,6 @@ const (
 	afterFailure, afterShortage, afterRefusal = 5 * time.Second, 10 * time.Second, 30 * time.Second
 	// questionBytes is the memory of the questions of a task, in bytes, beside the journal.
 	questionBytes = 1 << 20
-	// replyTokens is the number of tokens that are reserved for a reply.
-	replyTokens = 1024
 )
 
 // done is the end of an attempt to do the work on a task.
@@ -45,8 +42,8 @@ type done struct {
 	// result is the result. If it is nil, the task is tried again after a time.
 	result *task.Result
 	again  time.Duration
-	// used is what the requests have used.
-	used budget.Amount
+	// used is the number of tokens that the requests have used.
+	used int64
 	// err is why the task is tried again. It is nil if that is not worth a line in the log.
 	err error
 }
@@ -149,101 +146,32 @@ type asked struct {
 	request func(structured bool) model.Request
 }
 
-// start returns the limits and the reservations of the work. All questions are reserved at once, each for the first
-// model that can be asked.
-func (f *followUp) start(ctx context.Context, questions []asked, perHour *int32, otherwise int64, perDay *int64) (*task.Start, error) {
-	start := &task.Start{Now: f.executor.Now(), MaxPerHour: otherwise}
+// begin begins the work: it checks the limits of the Agent, for which each question counts with one request. It returns
+// the account of the requests, or the end of the attempt.
+func (f *followUp) begin(
+	ctx context.Context, questions []asked, perHour *int32, otherwise int64, perDay *int64,
+) (*requests, *done) {
+	start := task.Start{Now: f.executor.Now(), MaxPerHour: otherwise}
 	if perHour != nil {
 		start.MaxPerHour = int64(*perHour)
 	}
 	if perDay != nil {
 		start.MaxTokensPerDay = *perDay
 	}
-	var cost amounts
 	for _, q := range questions {
-		first := slices.IndexFunc(q.models, func(c loop.Candidate) bool { return !c.Unusable })
-		if first < 0 {
-			continue
+		if first := slices.IndexFunc(q.models, func(c loop.Candidate) bool { return !c.Unusable }); first >= 0 {
+			question := q.request(q.models[first].StructuredOutput)
+			start.Tokens += loop.EstimateOutside(&question)
 		}
-		c := &q.models[first]
-		question := q.request(c.StructuredOutput)
-		prompt := loop.EstimateTokens(&question)
-		start.Tokens += prompt + replyTokens
-		cost.add(prompt+replyTokens, c.Pricing.Expected(prompt, replyTokens))
 	}
-	rules, err := f.rules(ctx)
-	if err != nil {
-		return nil, err
-	}
-	amount := cost.sum()
-	for _, rule := range rules {
-		period, err := budget.PeriodAt(rule.Unit, rule.Zone, start.Now)
-		if err != nil {
-			return nil, fmt.Errorf("failed to compute the period of budget %q: %w", rule.Name, err)
-		}
-		next := budget.Reservation{
-			Hold: budget.Hold{
-				Key: budget.KeyOf(rule.UID, period), Currency: rule.Currency, Tokens: start.Tokens, Unknown: amount,
-			},
-			Limits: rule.Limits, Unpriced: amount.Currency != rule.Currency,
-		}
-		if !next.Unpriced {
-			next.Cost = amount.Cost
-		}
-		start.Reserve = append(start.Reserve, next)
-	}
-	return start, nil
-}
-
-// rules returns the Budgets that apply to the Turn.
-func (f *followUp) rules(ctx context.Context) ([]budget.Rule, error) {
-	find := f.executor.budgetsOf(ctx, &f.turn, f.agent)
-	if find == nil {
-		return nil, nil
-	}
-	rules, err := find()
-	if err != nil {
-		return nil, fmt.Errorf("failed to find the budgets of the turn: %w", err)
-	}
-	return rules[:min(len(rules), budget.MaxOfTurn)], nil
-}
-
-// amounts adds up what requests use. The cost is unknown if that of one request is.
-type amounts struct {
-	total   budget.Amount
-	unknown bool
-}
-
-func (a *amounts) add(tokens int64, cost *model.Cost) {
-	a.total.Tokens += tokens
-	switch {
-	case tokens == 0:
-	case cost == nil, a.total.Currency != "" && a.total.Currency != cost.Currency:
-		a.unknown = true
-	default:
-		a.total.Cost, a.total.Currency = a.total.Cost.Add(cost.Amount), cost.Currency
-	}
-}
-
-func (a *amounts) sum() budget.Amount {
-	if a.unknown {
-		return budget.Amount{Tokens: a.total.Tokens}
-	}
-	return a.total
-}
-
-// notBegun returns the end of an attempt that may not begin.
-func notBegun(err error) done {
+	err := f.Store.BeginTask(ctx, f.task.Held(), start)
 	if refusal, ok := errors.AsType[*task.Refusal](err); ok {
-		return skipped(refusal.Skip)
+		return nil, new(skipped(refusal.Skip))
 	}
-	if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
-		if slices.ContainsFunc(refusal.Refused, func(r budget.Refused) bool { return !r.Contended }) {
-			return skipped(task.BudgetExceeded)
-		}
-		return retried(afterRefusal, nil) // requests of Turns have reserved the rest
+	if err != nil {
+		return nil, new(retried(afterFailure, err))
 	}
-	return retried(afterFailure, err)
+	return newRequests(ctx, f), nil
 }
 
 // logPanic logs the stack of a panic. It must be called by the function that recovers.

@@ -120,17 +120,14 @@ func (l *learning) do(ctx context.Context) (o done) {
 		all = append(all, asked{chain, questions[i].Request})
 	}
 	spec := l.agent.Spec.Memory.Learning
-	start, err := l.start(ctx, all, spec.MaxPerHour, v1alpha1.DefaultLearningPerHour, spec.MaxTokensPerDay)
-	if err == nil {
-		err = l.Store.BeginTask(ctx, k.Held(), *start)
-	}
-	if err != nil {
-		return notBegun(err)
+	account, end := l.begin(ctx, all, spec.MaxPerHour, v1alpha1.DefaultLearningPerHour, spec.MaxTokensPerDay)
+	if end != nil {
+		return *end
 	}
 	return l.ask(ctx, &ask.Learning{
 		Chain: chain, Questions: questions, About: about, MaxPerTurn: limits.MaxPerTurn, MinConfidence: limits.MinConfidence,
-		MaxItems: limits.MaxMemories, Redact: redaction.Redact,
-	})
+		MaxItems: limits.MaxMemories, Redact: redaction.Redact, Account: account,
+	}, account)
 }
 
 // about returns the memory without a text that is learned from the Turn. ok is false if nothing may be learned from it
@@ -174,21 +171,16 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 }
 
 // ask puts the questions.
-func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
+func (l *learning) ask(ctx context.Context, questions *ask.Learning, account *requests) done {
 	learned, outcomes := questions.Ask(ctx)
-	var used amounts
-	refused := true
-	for _, o := range outcomes {
-		used.add(o.Usage.InputTokens+o.Usage.OutputTokens, o.Cost)
-		refused = refused && o.MayRetry
+	if end := account.close(ctx); end != nil {
+		return *end
 	}
-	if ctx.Err() != nil {
-		return done{used: used.sum(), err: context.Cause(ctx)}
-	}
+	refused := !slices.ContainsFunc(outcomes, func(o ask.Outcome) bool { return !o.MayRetry })
 	if refused && l.executor.Now().Sub(l.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return done{result: &task.Result{Learned: learned}, used: used.sum()}
+	return done{result: &task.Result{Learned: learned}, used: account.used}
 }
 
 // publish counts the result, and ends the task. The memories are in the store already.

@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/capstan-dev/capstan/internal/metrics"
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
@@ -311,7 +310,7 @@ func (p *Tasks) logLost(log logr.Logger, err error) {
 }
 
 // finish stores the result of a task, and tries again while ctx lives, because the result was paid for.
-func (p *Tasks) finish(ctx context.Context, k *task.Task, r *task.Result, used budget.Amount) error {
+func (p *Tasks) finish(ctx context.Context, k *task.Task, r *task.Result, used int64) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
@@ -28,7 +27,7 @@ type hangingTasks struct {
 	handed []string
 }
 
-func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
+func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
 	if strings.HasPrefix(h.UID, s.namespace+"-") {
 		<-s.open
 	}

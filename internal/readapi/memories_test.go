@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
@@ -45,7 +44,7 @@ func learned(t *testing.T, n int) *journaltest.Memory {
 			m.Identify()
 			l.Memories = append(l.Memories, m)
 		}
-		if err := s.FinishTask(t.Context(), k.Held(), task.Result{Learned: l}, budget.Amount{}); err != nil {
+		if err := s.FinishTask(t.Context(), k.Held(), task.Result{Learned: l}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
@@ -18,23 +17,29 @@ type Tasks interface {
 	// order that the store defines and that begins again after the last one; of these, the one that waits for the
 	// longest time. So namespaces take turns. ClaimTask returns nil if there is no such task. If the attempt of an
 	// earlier claim has not ended, its process is gone: the attempt counts with all that it has reserved, and its
-	// reservations in budgets are charged as unknown.
+	// request under way is charged with its estimate. PostponeTask and FinishTask charge such a request, too.
 	ClaimTask(ctx context.Context, s task.Search) (*task.Task, error)
 
 	// RenewTask makes a claim last until a time.
 	RenewTask(ctx context.Context, h task.Held, until time.Time) error
 
-	// BeginTask counts another attempt, and reserves tokens and budgets. It returns a *task.Refusal or a
-	// *budget.Refusal, and changes nothing, if limits do not allow it. Reservations of an earlier attempt are charged.
+	// BeginTask counts another attempt, and reserves tokens. It returns a *task.Refusal, and changes nothing, if limits
+	// do not allow it.
 	BeginTask(ctx context.Context, h task.Held, s task.Start) error
 
-	// PostponeTask gives a claim back, so that nobody claims the task before a time. The attempt that has begun, if
-	// any, does not count. used is what it has used.
-	PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error
+	// ChargeTask ends a request of a task whose work has begun, and begins the next one. It charges the budgets, and
+	// adds the expense to the record of the Turn. It returns a *budget.Refusal, and changes nothing, if budgets do not
+	// allow the next request.
+	ChargeTask(ctx context.Context, h task.Held, c task.Charge) error
 
-	// FinishTask stores the result of a task and adds it to the record of the Turn. The claim stays. used is what the
-	// attempt has used, or zero if it has not begun.
-	FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error
+	// PostponeTask gives a claim back, so that nobody claims the task before a time. The attempt that has begun, if
+	// any, does not count. used is the number of tokens that it has used.
+	PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error
+
+	// FinishTask stores the result of a task and adds it to the record of the Turn. The claim stays. used is the number
+	// of tokens that the attempt has used, or zero if it has not begun. A result without work that has used nothing
+	// does not count for the limits of the Agent.
+	FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error
 
 	// PublishTask ends the work on a task that is finished, and drops its result. A task that has never begun is
 	// deleted.

@@ -170,6 +170,8 @@ func (t *Turn) Observe(s *turn.Span) {
 		add(checkAttributes(s.Check)...)
 	case turn.SpanHistory:
 		name = "add_to_session"
+	case turn.SpanFollowUp:
+		name = string(s.Work)
 	case turn.SpanFinalization:
 	}
 	if s.Failure != "" {

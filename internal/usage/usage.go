@@ -11,6 +11,7 @@ import (
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
@@ -25,7 +26,7 @@ const (
 	Session   Dimension = "session"
 	// Model groups by PROVIDER/MODEL. A Turn that has asked several models is in several groups.
 	Model Dimension = "model"
-	// For groups by what the requests were for: see ForTurn and ForEvaluation.
+	// For groups by what the requests were for: see ForTurn, ForEvaluation and ForMemory.
 	For Dimension = "for"
 )
 
@@ -34,7 +35,9 @@ const (
 	// ForTurn is the usage of the Turn itself.
 	ForTurn = "turn"
 	// ForEvaluation is the usage of judges that evaluated its answer.
-	ForEvaluation = "evaluation"
+	ForEvaluation = string(task.Evaluate)
+	// ForMemory is the usage of the requests with which memories were learned from it.
+	ForMemory = string(task.Learn)
 )
 
 // Dimensions are all dimensions, in the order of their columns.
@@ -61,8 +64,7 @@ func ParseDimensions(text string) ([]Dimension, error) {
 	return out, nil
 }
 
-// Group is the usage of the Turns with the same values of the dimensions, with that of the evaluations of their
-// answers.
+// Group is the usage of the Turns with the same values of the dimensions, with that of the work that followed them.
 type Group struct {
 	// Values are the values of the dimensions, in their order. A value is empty if it is not known.
 	Values []string `json:"values"`
@@ -87,14 +89,14 @@ type Sum struct {
 // NewSum returns an empty sum. Without dimensions, it has one group.
 func NewSum(by []Dimension) *Sum { return &Sum{by: by, groups: map[string]*Group{}} }
 
-// part is the usage of one model by a Turn, or by a judge that evaluated its answer.
+// part is the usage of one model by a Turn, or by the work that followed it.
 type part struct {
 	purpose, model string
 	usage          model.Usage
 	cost           *turnrecord.Cost
 }
 
-// partsOf returns what a Turn and the evaluations of its answer have used. A Turn that has asked no model has one part.
+// partsOf returns what a Turn and the work that followed it have used. A Turn that has asked no model has one part.
 func partsOf(r *turnrecord.Record) []part {
 	var all []part
 	for _, m := range r.Models {
@@ -103,7 +105,16 @@ func partsOf(r *turnrecord.Record) []part {
 	if len(all) == 0 {
 		all = append(all, part{purpose: ForTurn})
 	}
-	for i := range r.Evaluations {
+	evaluated := false
+	for i := range r.Expenses {
+		e := &r.Expenses[i]
+		evaluated = evaluated || e.For == ForEvaluation
+		all = append(all, part{e.For, nameOf(e.Provider, e.Model), e.Usage, e.Cost})
+	}
+	if evaluated {
+		return all
+	}
+	for i := range r.Evaluations { // an older version has evaluated the answer
 		e := &r.Evaluations[i]
 		all = append(all, part{ForEvaluation, nameOf(e.Provider, e.Model), e.Usage, e.Cost})
 	}

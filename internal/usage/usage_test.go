@@ -34,6 +34,38 @@ func evaluated(r turnrecord.Record, all ...turnrecord.Evaluation) turnrecord.Rec
 	return r
 }
 
+func spending(r turnrecord.Record, all ...turnrecord.Expense) turnrecord.Record {
+	r.Expenses = all
+	return r
+}
+
+// TestSumOfExpenses checks that the requests of all attempts of the work that followed a Turn count, and each once: the
+// evaluations of a record with expenses are in these.
+func TestSumOfExpenses(t *testing.T) {
+	of := func(kind string, tokens int64, cost *turnrecord.Cost) turnrecord.Expense {
+		return turnrecord.Expense{For: kind, Provider: "p", Model: "j", Usage: model.Usage{InputTokens: tokens}, Cost: cost}
+	}
+	sum := NewSum([]Dimension{For})
+	for _, r := range []turnrecord.Record{
+		spending(evaluated(record("a", asked("m", 100, eur("1"))), judged("j", 7, eur("0.5"))),
+			of(ForEvaluation, 20, eur("0.75")), of(ForMemory, 5, nil)),
+		spending(evaluated(record("a", asked("m", 100, eur("1"))), judged("j", 7, eur("0.5"))), of(ForMemory, 5, eur("0.25"))),
+	} {
+		if err := sum.Add(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tokens := func(n int64) model.Usage { return model.Usage{InputTokens: n} }
+	want := []Group{
+		{Values: []string{"turn"}, Turns: 2, Usage: tokens(200), Costs: []turnrecord.Cost{*eur("2")}},
+		{Values: []string{"evaluation"}, Turns: 2, Usage: tokens(27), Costs: []turnrecord.Cost{*eur("1.25")}},
+		{Values: []string{"memory"}, Turns: 2, Usage: tokens(10), Costs: []turnrecord.Cost{*eur("0.25")}, TurnsOfUnknownCost: 1},
+	}
+	if diff := cmp.Diff(want, sum.Groups(), cmpopts.IgnoreUnexported(Group{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func eur(amount string) *turnrecord.Cost { return &turnrecord.Cost{Amount: amount, Currency: "EUR"} }
 
 func TestSum(t *testing.T) {

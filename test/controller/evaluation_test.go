@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -19,7 +20,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/internal/manifest"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
@@ -96,6 +100,17 @@ func (m *runningManager) skips(ctx context.Context, why task.Skip, count int) {
 	GinkgoHelper()
 	Eventually(func() int { return strings.Count(m.logs.String(), fmt.Sprintf(`"skipped"="%s"`, why)) }).
 		WithContext(ctx).Should(Equal(count))
+}
+
+// record returns the record of a Turn.
+func (m *runningManager) record(ctx context.Context, t *v1alpha1.Turn) turnrecord.Record {
+	GinkgoHelper()
+	s, err := sqlite.OpenReader(ctx, m.options.DataDir+"/journal.db")
+	Expect(err).NotTo(HaveOccurred())
+	all, err := s.Records(ctx, store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: t.Namespace, Turn: t.Name}})
+	Expect(errors.Join(err, s.Close())).To(Succeed())
+	Expect(all).To(HaveLen(1))
+	return all[0]
 }
 
 var _ = Describe("Answers of an Agent that evaluates them", func() {
@@ -250,7 +265,9 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 	}, SpecTimeout(patience))
 
 	It("count towards Budgets, which stop evaluations but not the Turn", func(ctx SpecContext) {
-		s := newTestEnv(ctx, judges)
+		s := newTestEnv(ctx, `rules:
+- {when: {systemContains: You judge}, times: 1, reply: {text: "It is as it should be."}} # which is no verdict
+- {when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "As it should be."}'}}`)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
 			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
@@ -265,12 +282,18 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 			}
 			return fmt.Sprint(b.Status.Spent.Tokens)
 		}, Equal(fmt.Sprint(spent)))
+		expenses := m.record(ctx, t).Expenses
+		Expect(expenses).To(HaveLen(1))
+		Expect(expenses[0]).To(And(HaveField("For", "evaluation"), HaveField("Model", modelName), HaveField("Requests", BeEquivalentTo(2))))
+		Expect(expenses[0].Usage.InputTokens + expenses[0].Usage.OutputTokens).To(Equal(t.Status.Evaluations[0].Usage.TotalTokens))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
 
 		change(ctx, s, "month", &v1alpha1.Budget{}, func(b *v1alpha1.Budget) { b.Spec.Limits.Tokens = new(spent + 1500) })
 		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		s.create(ctx, newTurn("second"))
 		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
 		m.skips(ctx, task.BudgetExceeded, 1)
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(4), "no judge was asked")
 	}, SpecTimeout(2*patience))
 
 	It("are judged by the profile of their prompt, if their Agent still evaluates", func(ctx SpecContext) {

@@ -23,6 +23,8 @@ import (
 // after the search.
 const tracedModel = `
 rules:
+- when: {systemContains: You judge}
+  reply: {text: '{"score": 95, "reason": "As it should be."}'}
 - when: {contains: "subtask"}
   reply: {text: "The answer is 42."}
 - when: {contains: tidy, toolMessages: 0}
@@ -82,7 +84,8 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) {
 			a.Spec.Tools[0].RequireApproval = []string{"delete"}
 			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: helper}})
-		})...)
+		}, evaluating())...)
+		change(ctx, s, profile, &v1alpha1.PromptProfile{}, judgedBy())
 		s.create(ctx, newAgent(helper))
 		s.create(ctx, newToolServer("desk", host.url, reading("search")))
 		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[delete search helper]"))
@@ -118,6 +121,8 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		t = s.reaches(ctx, "tidy", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Executor).To(beBound("third", t.Status.Executor.Epoch))
 		Expect(arrived("invoke_agent " + agent)(ctx)).To(Succeed())
+		s.verdicts(ctx, "tidy")
+		Expect(arrived("evaluation")(ctx)).To(Succeed())
 		Eventually(third.Interrupt()).Should(gexec.Exit(0))
 
 		spans := receiver.Spans()
@@ -132,6 +137,7 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		for name, want := range map[string]int{
 			"invoke_agent " + agent: 1, "invoke_agent " + helper: 1, "execute_tool search": 1, "execute_tool " + helper: 1,
 			"execute_tool delete": 1, "approval delete": 1, "step 1": 2, "step 2": 1, "step 3": 1, "step 4": 1, "prepare": 2, "finalize": 2,
+			"evaluation": 1,
 		} {
 			Expect(names[name]).To(Equal(want), "spans %q of %v", name, names)
 		}
@@ -144,13 +150,18 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 			switch {
 			case span.Name == "invoke_agent "+helper:
 				Expect(parent).To(Equal("execute_tool " + helper))
+			case span.Attributes["capstan.purpose"] == "evaluation":
+				Expect(parent).To(Equal("evaluation"))
+			case span.Name == "evaluation":
+				Expect(parent).To(Equal("invoke_agent " + agent))
 			case strings.HasPrefix(span.Name, "execute_tool "), strings.HasPrefix(span.Name, "chat "),
 				strings.HasPrefix(span.Name, "approval "):
 				Expect(parent).To(HavePrefix("step "), span.Name)
 			}
 		}
 		Expect(interrupted).To(Equal(1), "the request that the kill has cut off")
-		Expect(fmt.Sprint(spans)).NotTo(Or(ContainSubstring("It is blue"), ContainSubstring("Done."), ContainSubstring("Deleted.")),
+		Expect(fmt.Sprint(spans)).NotTo(Or(ContainSubstring("It is blue"), ContainSubstring("Done."), ContainSubstring("Deleted."),
+			ContainSubstring("As it should be")),
 			"no span may have a text")
 	}, SpecTimeout(8*patience))
 })

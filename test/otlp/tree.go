@@ -10,8 +10,8 @@ const skew = 2_000_000_000
 
 // Tree returns the spans by their IDs, and the reasons why they are not one connected trace below one caller: spans of
 // several traces, several roots, a missing parent, a span outside the time of its parent, or different spans with the
-// same ID. caller is the ID of the caller's span, or empty. A span may arrive twice, because a sender that receives no
-// answer sends it again.
+// same ID. The work that follows the end of a Turn begins after its parent has ended. caller is the ID of the caller's
+// span, or empty. A span may arrive twice, because a sender that receives no answer sends it again.
 func Tree(spans []Span, caller string) (byID map[string]Span, problems []string) {
 	byID = map[string]Span{}
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -43,6 +43,10 @@ func Tree(spans []Span, caller string) (byID map[string]Span, problems []string)
 		switch {
 		case !known:
 			add("the span %q has the parent %q, which did not arrive", s.Name, s.Parent)
+		case s.Name == "evaluation", s.Name == "memory":
+			if s.Start+skew < parent.End {
+				add("the span %q begins at %d, before its parent %q ends at %d", s.Name, s.Start, parent.Name, parent.End)
+			}
 		case s.Start+skew < parent.Start || s.End > parent.End+skew:
 			add("the span %q is from %d to %d, its parent %q from %d to %d", s.Name, s.Start, s.End, parent.Name, parent.Start, parent.End)
 		}

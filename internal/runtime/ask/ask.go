@@ -23,8 +23,22 @@ type Question struct {
 	Request func(structured bool) model.Request
 	// Read reads a reply. It returns an error for one that makes no sense, which is requested once more.
 	Read func(*model.Reply) error
-	// MaxOutputTokens limits the length of a reply; 0 means that the limit of the model applies.
-	MaxOutputTokens int
+	// MaxOutputTokens is the length of a reply that is enough, in tokens. It is a limit if the model accepts it.
+	MaxOutputTokens int64
+	// Purpose says what the question is for.
+	Purpose loop.Purpose
+	// Account keeps account of the requests. It may be nil.
+	Account Account
+}
+
+// Account keeps account of requests, which are sent one after another.
+type Account interface {
+	// Begin is called before a request is sent. The request is not sent if Begin returns a failure. The returned
+	// context is that of the request.
+	Begin(ctx context.Context, c *loop.Candidate, r *loop.Request) (context.Context, *model.Error)
+	// End is called when a request has ended, after each Begin that returned no failure. One of reply, which has no
+	// content, and failure is nil.
+	End(ctx context.Context, c *loop.Candidate, r *loop.Request, reply *loop.Step, failure *loop.FailedRequest)
 }
 
 // Outcome is what a question has used.
@@ -118,22 +132,48 @@ func (a *asking) request(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 // attempt sends one request, and counts its usage.
 func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, *model.Error) {
 	r := a.question.Request(c.StructuredOutput)
-	r.Model, r.Parameters = c.Model, c.Parameters
+	entry := loop.Outside(c, &r, a.question.Purpose, a.question.MaxOutputTokens)
 	r.Parameters.Stop = nil // they are those of the Agent's answers, and may occur in the reply
-	if most := a.question.MaxOutputTokens; most > 0 && (r.Parameters.MaxOutputTokens == nil || *r.Parameters.MaxOutputTokens > most) {
-		r.Parameters.MaxOutputTokens = &most
+	// A request that waits at the gate has reserved nothing yet: requests of Turns go first.
+	ticket, failure := loop.EnterOutside(ctx, c, entry)
+	if failure != nil {
+		return nil, failure
 	}
-	reply, err := loop.Generate(ctx, c.Provider, &r)
-	var failure *model.Error
+	defer ticket.Leave()
+	account := a.question.Account
+	if c.Unusable {
+		account = nil // nothing is sent
+	}
+	if account != nil {
+		within, failure := account.Begin(ctx, c, entry)
+		if failure != nil {
+			return nil, failure
+		}
+		ctx = within
+	}
+	var facts model.Facts
+	r.Facts = &facts
+	begun := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	reply, err := loop.Generate(ctx, ticket, &r)
+	took := time.Since(begun).Milliseconds()
+	var replied *loop.Step
+	var failed *loop.FailedRequest
 	if err != nil {
 		reply, failure = nil, model.AsError(err)
 		a.sent = a.sent || !failure.Unsent
-	} else if reply.Release != nil {
-		defer reply.Release()
+		failed = loop.FailureOutside(c, entry, failure, took)
+		a.count(failed.Usage, failed.Cost)
+	} else {
+		if reply.Release != nil {
+			defer reply.Release()
+		}
+		a.sent = true
+		replied = loop.ReplyOutside(c, entry, reply, &facts, took)
+		a.count(replied.Reply.Usage, replied.Cost)
 	}
-	a.sent = a.sent || failure == nil
-	usage, cost := loop.SpentOn(c, &r, reply, failure)
-	a.count(usage, cost)
+	if account != nil {
+		account.End(ctx, c, entry, replied, failed)
+	}
 	return reply, failure
 }
 

@@ -25,6 +25,8 @@ type Learning struct {
 	MaxPerTurn, MinConfidence, MaxItems int
 	// Redact returns a text without what must not be kept. It may be nil.
 	Redact func(string) string
+	// Account keeps account of the requests. It may be nil.
+	Account Account
 }
 
 // Ask puts the questions one after another, until ctx ends. It returns what was learned, and what each question has
@@ -39,7 +41,7 @@ func (l *Learning) Ask(ctx context.Context) (*task.Learned, []Outcome) {
 		q := &l.Questions[i]
 		var found memories.Found
 		used, err := Ask(ctx, l.Chain, &Question{
-			Request: q.Request, MaxOutputTokens: maxReplyTokens,
+			Request: q.Request, MaxOutputTokens: maxReplyTokens, Purpose: loop.Purpose(task.Learn), Account: l.Account,
 			Read: func(reply *model.Reply) (err error) {
 				found, err = q.Read(reply, l.MaxPerTurn, l.MinConfidence, l.Redact)
 				return err

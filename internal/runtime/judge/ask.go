@@ -16,7 +16,15 @@ type Asker struct {
 	// Redact returns a text of a model without the credentials that the Turn must not have. If it is nil, texts stay
 	// unchanged.
 	Redact func(text string) string
+	// Account keeps account of the requests. It may be nil.
+	Account ask.Account
 }
+
+// maxReplyTokens is the length of a verdict that is enough, in tokens. A model that reasons uses most of them for that.
+const maxReplyTokens = 8192
+
+// forEvaluation is the purpose of the requests of judges. It is the kind of their work.
+const forEvaluation loop.Purpose = "evaluation"
 
 // Ask makes the judge evaluate an answer. It always returns an evaluation: that of a judge that fails is Failed, with a
 // reason in Capstan's own words. A reply that makes no sense is requested once more.
@@ -24,6 +32,7 @@ func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 	var score Score
 	var reason string
 	used, err := ask.Ask(ctx, a.Chain, &ask.Question{
+		MaxOutputTokens: maxReplyTokens, Purpose: forEvaluation, Account: a.Account,
 		Request: func(structured bool) model.Request { return j.Request(s, structured) },
 		Read: func(reply *model.Reply) (err error) {
 			score, reason, err = Read(reply, a.Redact)

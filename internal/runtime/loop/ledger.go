@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,32 +102,42 @@ func (run *runner) reservations(c *Candidate, r *Request) ([]budget.Rule, *budge
 	if r.Reserved = len(rules) > 0; !r.Reserved {
 		return nil, run.State.CloseReservations(), nil
 	}
+	reserve, err := Reservations(rules, c, r, !run.State.counted(), run.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	return rules, &budget.Change{Reserve: reserve}, nil
+}
+
+// Reservations returns the reservations of a request in budgets, one for each rule. first is true for the first request
+// of a Turn. It returns an error if a period cannot be computed.
+func Reservations(rules []budget.Rule, c *Candidate, r *Request, first bool, now time.Time) ([]budget.Reservation, error) {
 	unknown := amountOf(model.Usage{InputTokens: r.EstimatedTokens}, r.EstimatedCost)
-	tokens := r.EstimatedTokens + run.longestReply(c, r)
-	cost := c.Pricing.Expected(r.EstimatedTokens, run.longestReply(c, r))
-	change := new(budget.Change)
+	reply := longestReply(c, r)
+	cost := c.Pricing.Expected(r.EstimatedTokens, reply)
+	var all []budget.Reservation
 	for _, rule := range rules {
-		p, err := budget.PeriodAt(rule.Unit, rule.Zone, run.Now())
+		p, err := budget.PeriodAt(rule.Unit, rule.Zone, now)
 		if err != nil {
-			return nil, nil, fmt.Errorf("failed to compute the period of budget %q: %w", rule.Name, err)
+			return nil, fmt.Errorf("failed to compute the period of budget %q: %w", rule.Name, err)
 		}
 		next := budget.Reservation{
 			Hold: budget.Hold{
-				Key: budget.KeyOf(rule.UID, p), Currency: rule.Currency, Tokens: tokens, Unknown: unknown,
+				Key: budget.KeyOf(rule.UID, p), Currency: rule.Currency, Tokens: r.EstimatedTokens + reply, Unknown: unknown,
 			},
-			Limits: rule.Limits, CountTurn: !run.State.counted(), Unpriced: true,
+			Limits: rule.Limits, CountTurn: first, Unpriced: true,
 		}
 		if cost != nil && cost.Currency == rule.Currency {
 			next.Cost, next.Unpriced = cost.Amount, false
 		}
-		change.Reserve = append(change.Reserve, next)
+		all = append(all, next)
 	}
-	return rules, change, nil
+	return all, nil
 }
 
 // longestReply returns the number of tokens that are reserved for the reply to a request: all that the request allows,
 // or minReply if it has no limit.
-func (run *runner) longestReply(c *Candidate, r *Request) int64 {
+func longestReply(c *Candidate, r *Request) int64 {
 	most := c.outputLimit()
 	if c.ContextWindow > 0 {
 		most = min(most, max(0, c.ContextWindow-r.EstimatedTokens))
@@ -191,11 +202,11 @@ type refusalVerdict struct {
 
 // evaluate decides what to do about a request that budgets refuse.
 func (run *runner) evaluate(c *Candidate, r *Request, rules []budget.Rule, refusal *budget.Refusal) refusalVerdict {
-	v := refusalVerdict{lower: run.longestReply(c, r)}
+	v := refusalVerdict{lower: longestReply(c, r)}
 	for _, f := range refusal.Refused {
 		for i := range rules {
 			if rules[i].UID == f.Account.Budget {
-				run.evaluateOne(&v, refusedRequest{run: run, c: c, r: r, rule: &rules[i], refused: f})
+				run.evaluateOne(&v, refusedRequest{c: c, r: r, rule: &rules[i], refused: f})
 			}
 		}
 	}
@@ -247,7 +258,6 @@ func (run *runner) overBudget(ctx context.Context, c *Candidate, r *Request, why
 
 // refusedRequest is a request that one limit of a budget refuses.
 type refusedRequest struct {
-	run     *runner
 	c       *Candidate
 	r       *Request
 	rule    *budget.Rule
@@ -257,7 +267,7 @@ type refusedRequest struct {
 // expense returns the request as an expense of a budget of which the given account is spent.
 func (f refusedRequest) expense(spent budget.Account) *expense {
 	e := &expense{
-		prompt: f.r.EstimatedTokens, most: f.run.longestReply(f.c, f.r), window: f.c.ContextWindow, pricing: f.c.Pricing,
+		prompt: f.r.EstimatedTokens, most: longestReply(f.c, f.r), window: f.c.ContextWindow, pricing: f.c.Pricing,
 		tokens: spent.Tokens, cost: spent.Cost,
 	}
 	switch f.refused.Reason { //nolint:exhaustive // because the others do not depend on the reply
@@ -315,6 +325,17 @@ func (f refusedRequest) fitsInEmptyPeriod() bool {
 	return f.affordable(e) >= min(e.most, minReply)
 }
 
+// DescribeRefusal says for people which budgets refuse a request, and why.
+func DescribeRefusal(rules []budget.Rule, c *Candidate, r *Request, refusal *budget.Refusal) string {
+	var all []string
+	for _, f := range refusal.Refused {
+		if i := slices.IndexFunc(rules, func(rule budget.Rule) bool { return rule.UID == f.Account.Budget }); i >= 0 {
+			all = append(all, refusedRequest{c: c, r: r, rule: &rules[i], refused: f}.describe())
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
 // describe names the budget, its limit, what is spent, and the reset.
 func (f refusedRequest) describe() string {
 	a, per := f.refused.Account, strings.ToLower(string(f.rule.Unit))
@@ -325,10 +346,10 @@ func (f refusedRequest) describe() string {
 		return fmt.Sprintf("%s allows %d turns per %s, and %d have begun: %s", name, *f.rule.Limits.Turns, per, a.Turns, reset)
 	case budget.OverTokens:
 		return fmt.Sprintf("%s allows %d tokens per %s: %d are spent and %d are reserved by other requests, and the next request may use "+
-			"%d: %s", name, *f.rule.Limits.Tokens, per, a.Tokens, a.ReservedTokens, f.r.EstimatedTokens+f.run.longestReply(f.c, f.r), reset)
+			"%d: %s", name, *f.rule.Limits.Tokens, per, a.Tokens, a.ReservedTokens, f.r.EstimatedTokens+longestReply(f.c, f.r), reset)
 	case budget.OverCost:
 		expected := decimal.Zero
-		if c := f.c.Pricing.Expected(f.r.EstimatedTokens, f.run.longestReply(f.c, f.r)); c != nil {
+		if c := f.c.Pricing.Expected(f.r.EstimatedTokens, longestReply(f.c, f.r)); c != nil {
 			expected = c.Amount
 		}
 		return fmt.Sprintf("%s allows %s %s per %s: %s are spent and %s are reserved by other requests, and the next request "+

@@ -43,17 +43,3 @@ func completeUsage(reported model.Usage, prompt, received int64, output func() i
 
 // tokensOf estimates the number of tokens in this number of bytes. It is used if the text itself is not available.
 func tokensOf(bytes int64) int64 { return (max(0, bytes) + bytesPerToken - 1) / bytesPerToken }
-
-// SpentOn returns the usage and the cost of a request that was sent outside of a Turn. One of reply and failure is nil.
-func SpentOn(c *Candidate, r *model.Request, reply *model.Reply, failure *model.Error) (model.Usage, *model.Cost) {
-	entry := &Request{EstimatedTokens: countPrompt(*r)}
-	if reply == nil {
-		usage := usageOfFailure(entry, failure)
-		return usage, c.Pricing.Cost(usage)
-	}
-	usage := usageOfReply(entry, reply)
-	return usage, c.Pricing.Cost(usage)
-}
-
-// EstimateTokens estimates the number of tokens in the prompt of a request.
-func EstimateTokens(r *model.Request) int64 { return countPrompt(*r) }

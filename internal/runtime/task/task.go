@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shopspring/decimal"
+
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -72,12 +74,6 @@ func Keys(uids ...string) []string {
 	return keys
 }
 
-// TurnOf returns the UID of the Turn of a key.
-func TurnOf(key string) string {
-	uid, _, _ := strings.Cut(key, "/")
-	return uid
-}
-
 // Search says which task to claim.
 type Search struct {
 	// After is the namespace whose turn it was last, and Except are those that are left out.
@@ -96,6 +92,15 @@ type Held struct {
 
 // Key identifies the task in a store.
 func (h Held) Key() string { return Key(h.UID, h.Kind) }
+
+// HeldOf returns the task of a key, without a claim.
+func HeldOf(key string) Held {
+	uid, kind, other := strings.Cut(key, "/")
+	if !other {
+		return Held{UID: uid, Kind: Evaluate}
+	}
+	return Held{UID: uid, Kind: Kind(kind)}
+}
 
 // Held returns the claim of the task.
 func (t *Task) Held() Held { return Held{t.UID, t.Kind, t.Claim} }
@@ -199,10 +204,65 @@ type Start struct {
 	// MaxTokensPerDay is the number of tokens that the tasks of this kind of the Agent may use within a day; 0 means no
 	// limit.
 	MaxTokensPerDay int64
-	// Tokens is the number of tokens that the task uses at most. They count until the task is done.
+	// Tokens is the number of tokens that the task is expected to use. They count until the attempt ends.
 	Tokens int64
-	// Reserve are the reservations in budgets.
+}
+
+// Charge ends the request of a task that is under way, if there is one, and begins the next one, if there is one.
+type Charge struct {
+	// Ended is what the request under way has used. If it is nil, that is not known, and the estimate counts. It is
+	// ignored if no request is under way, so a Charge may be repeated.
+	Ended *turnrecord.Expense
+	// Next is an estimate of the next request, which counts if the end of that is not known. Reserve are its
+	// reservations in budgets. Either all are made, or none.
+	Next    *turnrecord.Expense
 	Reserve []budget.Reservation
+}
+
+// Account is what a store keeps of the requests of a task.
+type Account struct {
+	// Open is the estimate of the request under way, or nil.
+	Open *turnrecord.Expense
+	// Expenses are those of the record of the Turn.
+	Expenses []turnrecord.Expense
+}
+
+// Apply returns the account after a charge, and the change of the ledger.
+func (c *Charge) Apply(a Account) (Account, *budget.Change, error) {
+	change := &budget.Change{Reserve: c.Reserve}
+	if a.Open != nil {
+		ended := a.Open
+		if c.Ended != nil {
+			ended = c.Ended
+			used, err := amountOf(ended)
+			if err != nil {
+				return a, nil, err
+			}
+			change.Outcome = &used
+		}
+		var err error
+		if ended.Usage != (model.Usage{}) {
+			if a.Expenses, err = turnrecord.WithExpense(a.Expenses, *ended); err != nil {
+				return a, nil, err
+			}
+		}
+	}
+	a.Open = c.Next
+	return a, change, nil
+}
+
+// amountOf returns an expense for the ledger.
+func amountOf(e *turnrecord.Expense) (budget.Amount, error) {
+	a := budget.Amount{Tokens: e.Usage.InputTokens + e.Usage.OutputTokens}
+	if e.Cost == nil {
+		return a, nil
+	}
+	cost, err := decimal.NewFromString(e.Cost.Amount)
+	if err != nil {
+		return a, fmt.Errorf("failed to read the cost of an expense: %w", err)
+	}
+	a.Cost, a.Currency = cost, e.Cost.Currency
+	return a, nil
 }
 
 // Refusal is the error of a Start that limits do not allow. Nothing has changed.

@@ -11,6 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
 // Observer receives the parts of a Turn, for traces and metrics. Its methods must return at once, and must be safe for
@@ -46,6 +47,8 @@ const (
 	SpanFinalization SpanKind = "finalize"
 	// SpanHistory is the time from the end of a Turn until the history of its Session has its messages.
 	SpanHistory SpanKind = "history"
+	// SpanFollowUp is an attempt of the work that follows the end of a Turn. Its requests to models are parts of it.
+	SpanFollowUp SpanKind = "follow_up"
 )
 
 // The failures of parts that are no class of an error.
@@ -96,6 +99,8 @@ type Span struct {
 	Decision *loop.Decision
 	// Check is the check of an answer. It is set if Kind is SpanCheck.
 	Check *loop.AnswerCheck
+	// Work is the kind of the work. It is set if Kind is SpanFollowUp.
+	Work task.Kind
 }
 
 // interval is the time of a part.

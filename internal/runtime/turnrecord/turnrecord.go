@@ -4,9 +4,12 @@ package turnrecord
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -24,6 +27,8 @@ const (
 	MaxFeedback = 16
 	// MaxEvaluations is the maximum number of evaluations in a record.
 	MaxEvaluations = 4
+	// MaxExpenses is the maximum number of expenses in a record.
+	MaxExpenses = 16
 	// MaxComment is the maximum size of the comment of a feedback, in bytes.
 	MaxComment = 2 << 10
 )
@@ -59,6 +64,10 @@ type Record struct {
 	// Evaluations are the evaluations of the answer by judges, at most MaxEvaluations. They are kept apart from the
 	// details, because they follow the end of the Turn.
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
+	// Expenses are what the work that followed the Turn has used: that of judges, and that of learning, at most
+	// MaxExpenses. They are not part of the usage of the Turn. They contain the usage of Evaluations, and also that of
+	// attempts that were cut off. A record of an older version has none.
+	Expenses []Expense `json:"expenses,omitempty"`
 }
 
 // Details is the part of a record that a store keeps as JSON.
@@ -143,6 +152,57 @@ type Evaluation struct {
 	Cost *Cost `json:"cost,omitempty"`
 	// Time is the time of the evaluation, in UTC.
 	Time time.Time `json:"time"`
+}
+
+// Expense is what requests to one model have used for the work that followed a Turn.
+type Expense struct {
+	// For is the kind of the work: evaluation or memory.
+	For string `json:"for"`
+	// Provider and Model are the model that was asked. If a record has no room for another model, they are empty, and
+	// the cost counts as not known.
+	Provider string `json:"provider,omitempty"`
+	Model    string `json:"model,omitempty"`
+	// Requests is the number of requests.
+	Requests int64       `json:"requests"`
+	Usage    model.Usage `json:"usage"`
+	// Cost is the cost of Usage, or nil if it is not known.
+	Cost *Cost `json:"cost,omitempty"`
+}
+
+// kindsOfWork is the number of values of Expense.For.
+const kindsOfWork = 2
+
+// adds reports whether an expense can be added to another one.
+func (e *Expense) adds(o *Expense) bool {
+	return e.For == o.For && e.Provider == o.Provider && e.Model == o.Model && (e.Cost == nil) == (o.Cost == nil) &&
+		(e.Cost == nil || e.Cost.Currency == o.Cost.Currency)
+}
+
+// WithExpense returns expenses with another one, which is added to those of the same model whose cost is known in the
+// same currency. It returns an error for a cost that is no number.
+func WithExpense(all []Expense, e Expense) ([]Expense, error) {
+	all = slices.Clone(all)
+	at := slices.IndexFunc(all, func(o Expense) bool { return e.adds(&o) })
+	if at < 0 && len(all) >= MaxExpenses-kindsOfWork {
+		e.Provider, e.Model, e.Cost = "", "", nil
+		at = slices.IndexFunc(all, func(o Expense) bool { return e.adds(&o) })
+	}
+	if at < 0 {
+		return append(all, e), nil
+	}
+	sum := &all[at]
+	sum.Requests += e.Requests
+	sum.Usage = sum.Usage.Add(e.Usage)
+	if e.Cost == nil {
+		return all, nil
+	}
+	a, errA := decimal.NewFromString(sum.Cost.Amount)
+	b, errB := decimal.NewFromString(e.Cost.Amount)
+	if err := errors.Join(errA, errB); err != nil {
+		return nil, fmt.Errorf("failed to add the cost of an expense: %w", err)
+	}
+	sum.Cost = &Cost{Amount: a.Add(b).String(), Currency: e.Cost.Currency}
+	return all, nil
 }
 
 // ErrFull is returned for feedback that a record cannot keep.

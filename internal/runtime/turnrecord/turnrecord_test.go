@@ -89,3 +89,60 @@ func TestOnePersonHasOneFeedback(t *testing.T) {
 		t.Errorf("a person of a full record cannot change their mind: %v", err)
 	}
 }
+
+// TestExpensesAddUp checks which expenses are added to each other, and that a record bounds their number.
+func TestExpensesAddUp(t *testing.T) {
+	of := func(name string, requests, tokens int64, cost *Cost) Expense {
+		return Expense{
+			For: "memory", Provider: "p", Model: name, Requests: requests, Usage: model.Usage{InputTokens: tokens}, Cost: cost,
+		}
+	}
+	eur := func(amount string) *Cost { return &Cost{Amount: amount, Currency: "EUR"} }
+	usd := &Cost{Amount: "2", Currency: "USD"}
+	add := func(all []Expense, more ...Expense) []Expense {
+		t.Helper()
+		for _, e := range more {
+			var err error
+			if all, err = WithExpense(all, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return all
+	}
+	judged := of("a", 1, 9, eur("1"))
+	judged.For = "evaluation"
+	first := []Expense{of("a", 1, 10, eur("0.1"))}
+	got := add(first,
+		of("a", 1, 5, eur("0.25")), of("a", 1, 7, nil), of("a", 1, 3, usd), of("b", 1, 1, eur("0")), judged, of("a", 1, 2, nil))
+	want := []Expense{
+		of("a", 2, 15, eur("0.35")), of("a", 2, 9, nil), of("a", 1, 3, usd), of("b", 1, 1, eur("0")), judged,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if first[0].Requests != 1 {
+		t.Error("the given expenses were changed")
+	}
+
+	var many []Expense
+	for i := range 2 * MaxExpenses {
+		e := of(fmt.Sprint("m", i), 1, 1, eur("1"))
+		if i%2 == 1 {
+			e.For = "evaluation"
+		}
+		many = add(many, e)
+	}
+	var tokens int64
+	for _, e := range many {
+		tokens += e.Usage.InputTokens
+	}
+	if len(many) > MaxExpenses || tokens != 2*MaxExpenses {
+		t.Errorf("%d expenses with %d tokens, want at most %d with %d", len(many), tokens, MaxExpenses, 2*MaxExpenses)
+	}
+	if rest := many[len(many)-1]; rest.Model != "" || rest.Cost != nil {
+		t.Errorf("the rest is %+v, want no model, and a cost that is not known", rest)
+	}
+	if _, err := WithExpense(first, of("a", 1, 1, eur("much"))); err == nil {
+		t.Error("a cost that is no number was added")
+	}
+}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -185,13 +184,13 @@ func forgetSources(ctx context.Context, tx pgx.Tx, sel store.MemorySelector, at 
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, dropUnbegun, keys); err != nil {
-		return err
-	}
 	for _, key := range keys {
-		if err := budget.Apply(&ledger{ctx, tx}, task.Holder(task.TurnOf(key), task.Learn), &budget.Change{}); err != nil {
+		if err := charge(ctx, tx, task.HeldOf(key), &task.Charge{}); err != nil {
 			return err
 		}
+	}
+	if _, err := tx.Exec(ctx, dropUnbegun, keys); err != nil {
+		return err
 	}
 	where, args = selected(sel.Source, "")
 	_, err = tx.Exec(ctx, `DELETE FROM capstan_observation WHERE `+where, args...)

@@ -161,18 +161,18 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 		limit = min(limit, q.Limit)
 	}
 	return read(ctx, s, func(row pgx.CollectableRow) (r turnrecord.Record, err error) {
-		var details, feedback, evaluations []byte
+		var details, feedback, evaluations, expenses []byte
 		if err := row.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &r.Completed, &details,
-			&feedback, &evaluations); err != nil {
+			&feedback, &evaluations, &expenses); err != nil {
 			return r, err
 		}
 		r.Completed = r.Completed.UTC()
 		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback),
-			json.Unmarshal(evaluations, &r.Evaluations)); err != nil {
+			json.Unmarshal(evaluations, &r.Evaluations), json.Unmarshal(expenses, &r.Expenses)); err != nil {
 			return r, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
 		}
 		return r, nil
-	}, `SELECT `+recordColumns+`, feedback, evaluations FROM capstan_record WHERE `+w.text+
+	}, `SELECT `+recordColumns+`, feedback, evaluations, expenses FROM capstan_record WHERE `+w.text+
 		fmt.Sprintf(` ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT %d`, limit), w.args...)
 }
 

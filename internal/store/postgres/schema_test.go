@@ -104,7 +104,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 			if !errors.Is(err, journal.ErrNewer) || postgres.IsAway(err) {
 				t.Errorf("Open: %v, want ErrNewer, and no reason to try again", err)
 			}
-			for _, want := range []string{"version 99", "knows is 9", "run that version, or a later one", "restore a backup"} {
+			for _, want := range []string{"version 99", "knows is 10", "run that version, or a later one", "restore a backup"} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("Open: %v, want it to say %q", err, want)
 				}

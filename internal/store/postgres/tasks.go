@@ -13,22 +13,82 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// endTasks ends the work on the tasks of deleted Turns, and charges their open reservations.
+// endTasks ends the work on the tasks of deleted Turns, and charges their requests under way.
 func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error {
 	keys := task.Keys(uids...)
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', result = ''
 			WHERE uid = ANY($1) AND state < 2`, keys, at.UnixMicro())
-		if err != nil {
-			return err
-		}
-		_, err = s.pool.Exec(ctx, dropUnbegun, keys)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return s.closeHolds(ctx, task.Holders(uids...))
+	open, err := read(ctx, s, pgx.RowTo[string], `SELECT uid FROM capstan_task WHERE uid = ANY($1) AND open <> 'null'`, keys)
+	if err != nil {
+		return err
+	}
+	for _, key := range open {
+		h := task.HeldOf(key)
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return charge(ctx, tx, h, &task.Charge{}) })
+		})
+		if err != nil {
+			return fmt.Errorf("failed to charge the request of the task %q: %w", key, err)
+		}
+	}
+	err = s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, dropUnbegun, keys)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.closeHolds(ctx, task.Holders(uids...)) // those that an older version has reserved
+}
+
+// charge applies a charge to the requests of a task, whose row it locks.
+func charge(ctx context.Context, tx pgx.Tx, h task.Held, c *task.Charge) error {
+	var account task.Account
+	err := tx.QueryRow(ctx, `SELECT open FROM capstan_task WHERE uid = $1 FOR UPDATE`, h.Key()).Scan(fromJSON{&account.Open})
+	if err == nil && account.Open != nil {
+		err = tx.QueryRow(ctx, `SELECT expenses FROM capstan_record WHERE uid = $1 FOR UPDATE`, h.UID).Scan(fromJSON{&account.Expenses})
+	}
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("failed to read the requests of the task %q: %w", h.Key(), err)
+	}
+	next, change, err := c.Apply(account)
+	if err != nil {
+		return err
+	}
+	if err := budget.Apply(&ledger{ctx, tx}, h.Holder(), change); err != nil {
+		return err
+	}
+	if account.Open != nil {
+		if err := setJSON(ctx, tx, `UPDATE capstan_record SET expenses = $2 WHERE uid = $1`, h.UID, next.Expenses); err != nil {
+			return err
+		}
+	}
+	if account.Open == nil && next.Open == nil {
+		return nil
+	}
+	return setJSON(ctx, tx, `UPDATE capstan_task SET open = $2 WHERE uid = $1`, h.Key(), next.Open)
+}
+
+// fromJSON reads a column with JSON into what it points to.
+type fromJSON struct{ into any }
+
+// ScanBytes reads the column.
+func (j fromJSON) ScanBytes(data []byte) error { return json.Unmarshal(data, j.into) }
+
+// setJSON executes a statement that sets a column to a value in JSON.
+func setJSON(ctx context.Context, tx pgx.Tx, query, key string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, query, key, data)
+	return err
 }
 
 // dropUnbegun deletes tasks whose work has ended before it began, because they count for no limit.
@@ -63,12 +123,12 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			if err != nil {
 				return fmt.Errorf("failed to claim a task: %w", err)
 			}
-			k.UID, k.Kind, k.Created = task.TurnOf(k.UID), task.Kind(kind), time.UnixMicro(created).UTC()
+			k.UID, k.Kind, k.Created = task.HeldOf(k.UID).UID, task.Kind(kind), time.UnixMicro(created).UTC()
 			if reserved > 0 {
 				if _, err := tx.Exec(ctx, `UPDATE capstan_task SET reserved = 0 WHERE uid = $1`, k.Key()); err != nil {
 					return err
 				}
-				if err := budget.Apply(&ledger{ctx, tx}, k.Held().Holder(), &budget.Change{}); err != nil {
+				if err := charge(ctx, tx, k.Held(), &task.Charge{}); err != nil {
 					return err
 				}
 			}
@@ -120,11 +180,9 @@ func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.
 	return kept
 }
 
-// settle charges what a task has used.
-func settle(h task.Held, used budget.Amount) func(ctx context.Context, tx pgx.Tx) error {
-	return func(ctx context.Context, tx pgx.Tx) error {
-		return budget.Apply(&ledger{ctx, tx}, h.Holder(), &budget.Change{Outcome: &used})
-	}
+// settle charges the request of a task that is under way with its estimate, if there is one.
+func settle(h task.Held) func(ctx context.Context, tx pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error { return charge(ctx, tx, h, &task.Charge{}) }
 }
 
 // RenewTask makes a claim last. It takes at most 10 s.
@@ -161,26 +219,29 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		if err := b.Check(begun, tokens); err != nil {
 			return err
 		}
-		if err := budget.Apply(&ledger{ctx, tx}, h.Holder(), &budget.Change{Reserve: b.Reserve}); err != nil {
-			return err
-		}
 		_, err = tx.Exec(ctx, `UPDATE capstan_task SET attempts = attempts + 1, begun_at = $2, tokens = tokens + $3, reserved = $3
 			WHERE uid = $1`, h.Key(), b.Now.UnixMicro(), b.Tokens)
 		return err
 	})
 }
 
+// ChargeTask ends a request, and begins the next one. It takes at most 10 s.
+func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
+	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error { return charge(ctx, tx, h, &c) },
+		`UPDATE capstan_task SET claim = claim WHERE uid = $1 AND claim = $2 AND state = 0`, h.Key(), h.Claim)
+}
+
 // PostponeTask gives a claim back. It takes at most 10 s.
-func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
-	return s.held(ctx, settle(h, used), `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
+func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
+	return s.held(ctx, settle(h), `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
 		attempts = attempts - CASE WHEN reserved > 0 THEN 1 ELSE 0 END,
 		begun_at = CASE WHEN reserved > 0 AND $4::bigint = 0 THEN 0 ELSE begun_at END,
 		tokens = tokens - reserved + $4::bigint, reserved = 0
-		WHERE uid = $1 AND claim = $2 AND state < 2`, h.Key(), h.Claim, until.UnixMicro(), used.Tokens)
+		WHERE uid = $1 AND claim = $2 AND state < 2`, h.Key(), h.Claim, until.UnixMicro(), used)
 }
 
 // FinishTask stores a result. It takes at most 10 s.
-func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error {
+func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
 	result, err := r.Marshal()
 	if err != nil {
 		return err
@@ -200,9 +261,11 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 				return err
 			}
 		}
-		return settle(h, used)(ctx, tx)
-	}, `UPDATE capstan_task SET state = 1, result = $3, tokens = tokens - reserved + $4, reserved = 0
-		WHERE uid = $1 AND claim = $2 AND state = 0`, h.Key(), h.Claim, result, used.Tokens)
+		return charge(ctx, tx, h, &task.Charge{})
+	}, `UPDATE capstan_task SET state = 1, result = $3,
+		begun_at = CASE WHEN $5 AND reserved > 0 AND $4::bigint = 0 THEN 0 ELSE begun_at END,
+		tokens = tokens - reserved + $4::bigint, reserved = 0
+		WHERE uid = $1 AND claim = $2 AND state = 0`, h.Key(), h.Claim, result, used, r.Skipped != "")
 }
 
 // PublishTask ends the work on a task. It takes at most 10 s.

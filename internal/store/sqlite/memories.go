@@ -211,7 +211,7 @@ func (t *tx) forgetSources(sel store.MemorySelector, at time.Time) error {
 		return err
 	}
 	for _, key := range keys {
-		if err := t.endTask(key, task.Holder(task.TurnOf(key), task.Learn), at); err != nil {
+		if err := t.endTask(task.HeldOf(key), at); err != nil {
 			return err
 		}
 	}

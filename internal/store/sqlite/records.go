@@ -88,7 +88,7 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrec
 	}
 	//nolint:gosec // because the text has only names of columns
 	rows, err := s.db.QueryContext(ctx, `SELECT uid, namespace, turn, agent, session, requester, reason, completed, details, feedback,
-		evaluations FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, limit)...)
+		evaluations, expenses FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, limit)...)
 	if err != nil {
 		return nil, s.failed(err)
 	}
@@ -96,14 +96,14 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrec
 	for rows.Next() {
 		var r turnrecord.Record
 		var completed int64
-		var details, feedback, evaluations []byte
+		var details, feedback, evaluations, expenses []byte
 		if err := rows.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &completed, &details,
-			&feedback, &evaluations); err != nil {
+			&feedback, &evaluations, &expenses); err != nil {
 			return nil, s.failed(err)
 		}
 		r.Completed = time.UnixMicro(completed).UTC()
 		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback),
-			json.Unmarshal(evaluations, &r.Evaluations)); err != nil {
+			json.Unmarshal(evaluations, &r.Evaluations), json.Unmarshal(expenses, &r.Expenses)); err != nil {
 			return nil, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
 		}
 		all = append(all, r)

@@ -12,6 +12,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
+// States of tasks: the work is done, and its result is published.
+const (
+	done      = 1
+	published = 2
+)
+
 // addTask adds a task, unless its Turn has one of its kind.
 func (t *tx) addTask(k *task.Task) error {
 	_, err := t.exec(`INSERT INTO task (uid, kind, namespace, turn, agent, created_at, due_at) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -23,7 +29,7 @@ func (t *tx) addTask(k *task.Task) error {
 func (t *tx) endTasks(uids []string, at time.Time) error {
 	for _, uid := range uids {
 		for _, kind := range task.Kinds {
-			if err := t.endTask(task.Key(uid, kind), task.Holder(uid, kind), at); err != nil {
+			if err := t.endTask(task.Held{UID: uid, Kind: kind}, at); err != nil {
 				return err
 			}
 		}
@@ -31,16 +37,57 @@ func (t *tx) endTasks(uids []string, at time.Time) error {
 	return nil
 }
 
-// endTask ends the work on a task, and charges its open reservations.
-func (t *tx) endTask(key, holder string, at time.Time) error {
-	if _, err := t.exec(`UPDATE task SET state = 2, ended_at = ?, turn = '', result = '' WHERE uid = ? AND state < 2`,
-		at.UnixMicro(), key); err != nil {
-		return fmt.Errorf("failed to end the task %q: %w", key, err)
-	}
-	if err := t.dropUnbegun(key); err != nil {
+// endTask ends the work on a task, and charges its request under way.
+func (t *tx) endTask(h task.Held, at time.Time) error {
+	if err := t.charge(h, &task.Charge{}); err != nil {
 		return err
 	}
-	return t.closeHolds([]string{holder})
+	if _, err := t.exec(`UPDATE task SET state = 2, ended_at = ?, turn = '', result = '' WHERE uid = ? AND state < 2`,
+		at.UnixMicro(), h.Key()); err != nil {
+		return fmt.Errorf("failed to end the task %q: %w", h.Key(), err)
+	}
+	return t.dropUnbegun(h.Key())
+}
+
+// charge applies a charge to the requests of a task. A *budget.Refusal means that nothing has changed.
+func (t *tx) charge(h task.Held, c *task.Charge) error {
+	var account task.Account
+	var open, expenses string
+	//nolint:noctx // because the transaction carries the context
+	err := t.QueryRow(`SELECT coalesce((SELECT open FROM task WHERE uid = ?), 'null'),
+		coalesce((SELECT expenses FROM turn_record WHERE uid = ?), 'null')`, h.Key(), h.UID).Scan(&open, &expenses)
+	if err == nil {
+		err = errors.Join(json.Unmarshal([]byte(open), &account.Open), json.Unmarshal([]byte(expenses), &account.Expenses))
+	}
+	if err != nil {
+		return fmt.Errorf("failed to read the requests of the task %q: %w", h.Key(), err)
+	}
+	next, change, err := c.Apply(account)
+	if err != nil {
+		return err
+	}
+	if err := budget.Apply(ledger{t}, h.Holder(), change); err != nil {
+		return err
+	}
+	if account.Open != nil {
+		if err := t.setJSON(`UPDATE turn_record SET expenses = ? WHERE uid = ?`, next.Expenses, h.UID); err != nil {
+			return err
+		}
+	}
+	if account.Open == nil && next.Open == nil {
+		return nil
+	}
+	return t.setJSON(`UPDATE task SET open = ? WHERE uid = ?`, next.Open, h.Key())
+}
+
+// setJSON executes a statement that sets a column to a value in JSON, where the key is a value.
+func (t *tx) setJSON(query string, value any, key string) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(query, string(data), key)
+	return err
 }
 
 // dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
@@ -98,7 +145,7 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 		if err != nil {
 			return fmt.Errorf("failed to claim a task: %w", err)
 		}
-		k.UID, k.Kind, k.Created = task.TurnOf(k.UID), task.Kind(kind), time.UnixMicro(created).UTC()
+		k.UID, k.Kind, k.Created = task.HeldOf(k.UID).UID, task.Kind(kind), time.UnixMicro(created).UTC()
 		claimed = &k
 		if reserved == 0 {
 			return nil
@@ -106,7 +153,7 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 		if _, err := t.exec(`UPDATE task SET reserved = 0 WHERE uid = ?`, k.Key()); err != nil {
 			return err
 		}
-		return t.closeHolds([]string{k.Held().Holder()})
+		return t.charge(k.Held(), &task.Charge{})
 	})
 	if err != nil {
 		return nil, err
@@ -114,16 +161,16 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 	return claimed, nil
 }
 
-// held executes a statement for a claimed task that is not published, and charges what the task has used, if anything.
-// It returns task.ErrLost if the claim does not count any more.
-func (s *Store) held(ctx context.Context, h task.Held, used *budget.Amount, query string, args ...any) error {
+// held executes a statement for a claimed task in a state below some, and then the rest of the transaction, unless that
+// is nil. It returns task.ErrLost if the claim does not count any more.
+func (s *Store) held(ctx context.Context, h task.Held, below int, rest func(t *tx) error, query string, args ...any) error {
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
-		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state < 2`, append(args, h.Key(), h.Claim)...)
-		if lost = err == nil && n == 0; err != nil || lost || used == nil {
+		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state < ?`, append(args, h.Key(), h.Claim, below)...)
+		if lost = err == nil && n == 0; err != nil || lost || rest == nil {
 			return err
 		}
-		return budget.Apply(ledger{t}, h.Holder(), &budget.Change{Outcome: used})
+		return rest(t)
 	})
 	if err == nil && lost {
 		return task.ErrLost
@@ -133,7 +180,7 @@ func (s *Store) held(ctx context.Context, h task.Held, used *budget.Amount, quer
 
 // RenewTask makes a claim last.
 func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
-	return s.held(ctx, h, nil, `UPDATE task SET due_at = ?`, until.UnixMicro())
+	return s.held(ctx, h, published, nil, `UPDATE task SET due_at = ?`, until.UnixMicro())
 }
 
 // BeginTask counts an attempt.
@@ -162,14 +209,6 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		if refused = b.Check(begun, tokens); refused != nil {
 			return nil //nolint:nilerr // because a refused task is no failure of the transaction
 		}
-		err = budget.Apply(ledger{t}, h.Holder(), &budget.Change{Reserve: b.Reserve})
-		if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
-			refused = refusal // budget.Apply has written nothing
-			return nil
-		}
-		if err != nil {
-			return err
-		}
 		_, err = t.exec(`UPDATE task SET attempts = attempts + 1, begun_at = ?, tokens = tokens + ?, reserved = ? WHERE uid = ?`,
 			b.Now.UnixMicro(), b.Tokens, b.Tokens, h.Key())
 		return err
@@ -180,15 +219,31 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 	return refused
 }
 
+// ChargeTask ends a request, and begins the next one.
+func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
+	var refused error
+	err := s.held(ctx, h, done, func(t *tx) error {
+		refused = nil
+		err := t.charge(h, &c)
+		if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
+			refused = refusal // nothing was written
+			return nil
+		}
+		return err
+	}, `UPDATE task SET claim = claim`)
+	return errors.Join(err, refused)
+}
+
 // PostponeTask gives a claim back.
-func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
-	return s.held(ctx, h, &used, `UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0, 1, 0),
+func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
+	return s.held(ctx, h, published, func(t *tx) error { return t.charge(h, &task.Charge{}) },
+		`UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0, 1, 0),
 		begun_at = iif(reserved > 0 AND ? = 0, 0, begun_at), tokens = tokens - reserved + ?, reserved = 0`,
-		until.UnixMicro(), used.Tokens, used.Tokens)
+		until.UnixMicro(), used, used)
 }
 
 // FinishTask stores a result.
-func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error {
+func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
 	result, err := r.Marshal()
 	if err != nil {
 		return err
@@ -197,13 +252,7 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 	if err != nil {
 		return err
 	}
-	lost := false
-	err = s.change(ctx, func(t *tx) error {
-		n, err := t.exec(`UPDATE task SET state = 1, result = ?, tokens = tokens - reserved + ?, reserved = 0
-			WHERE uid = ? AND claim = ? AND state = 0`, string(result), used.Tokens, h.Key(), h.Claim)
-		if lost = err == nil && n == 0; err != nil || lost {
-			return err
-		}
+	return s.held(ctx, h, done, func(t *tx) error {
 		if r.Learned != nil {
 			if err := t.keep(r.Learned); err != nil {
 				return err
@@ -214,12 +263,9 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 				return err
 			}
 		}
-		return budget.Apply(ledger{t}, h.Holder(), &budget.Change{Outcome: &used})
-	})
-	if err == nil && lost {
-		return task.ErrLost
-	}
-	return err
+		return t.charge(h, &task.Charge{})
+	}, `UPDATE task SET state = 1, result = ?, begun_at = iif(? AND reserved > 0 AND ? = 0, 0, begun_at),
+		tokens = tokens - reserved + ?, reserved = 0`, string(result), r.Skipped != "", used, used)
 }
 
 // PublishTask ends the work on a task.

@@ -114,7 +114,9 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 		sources := store.RecordSelector{Namespace: s.Namespace, Turn: s.Turn, Agent: s.Agent, Session: s.Session, Requester: s.Requester}
 		for uid, r := range m.records {
 			if sources.Selects(&r) {
-				m.endTask(uid, task.Learn, at)
+				if err := m.endTask(uid, task.Learn, at); err != nil {
+					return 0, err
+				}
 			}
 		}
 		maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool {

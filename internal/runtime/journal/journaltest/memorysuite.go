@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -87,7 +86,7 @@ func learn(t *testing.T, s MemoryStore, uid string, all ...memories.Memory) {
 	}
 	endLearning(t, s, uid, requester)
 	k := claim(t, s, "", later(0), uid)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(all...), budget.Amount{}), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(all...), 0), nil)
 	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(1)), nil)
 }
 
@@ -147,9 +146,9 @@ func memoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Mem
 		learnedFrom("a-1", "Asks about printers.", 0, ofSession("uid-talk")),
 	}
 	stale := task.Held{UID: k.UID, Kind: k.Kind, Claim: k.Claim - 1}
-	gives(t, "FinishTask of an old claim", s.FinishTask(t.Context(), stale, learnedResult(want...), budget.Amount{}), task.ErrLost)
+	gives(t, "FinishTask of an old claim", s.FinishTask(t.Context(), stale, learnedResult(want...), 0), task.ErrLost)
 	holds(t, s, "before the task ends", store.MemorySelector{})
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(want...), budget.Amount{}), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(want...), 0), nil)
 	s = reopen(t, s) // killed before the result is published
 	store.Newest(want)
 	if diff := cmp.Diff(want, list(t, s, store.MemorySelector{})); diff != "" {
@@ -223,7 +222,7 @@ func memoryCaps(t *testing.T, s MemoryStore) {
 		k := claim(t, s, "", later(0), uid)
 		r := learnedResult(all...)
 		r.Learned.MaxItems = most
-		gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), r, budget.Amount{}), nil)
+		gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), r, 0), nil)
 	}
 	keep("a-1", 3, learnedFrom("a-1", "one", 1), learnedFrom("a-1", "of bob", 1, ofUser("bob")))
 	keep("a-2", 3, learnedFrom("a-2", "two", 2), learnedFrom("a-2", "of bob, too", 2, ofUser("bob")))
@@ -271,13 +270,13 @@ func memoriesRetired(t *testing.T, s MemoryStore) {
 	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(
 		learnedFrom("a-5", "of a deleted Session", 5, ofSession("uid-gone")),
 		learnedFrom("a-5", "of an unknown Session", 5, ofSession("uid-x")),
-	), budget.Amount{}), nil)
+	), 0), nil)
 	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(52)), nil)
 	endLearning(t, s, "a-6", "ada@example.com")
 	k = claim(t, s, "", later(0), "a-6")
 	mark(t, s, later(51), "a-6")
 	gives(t, "FinishTask of a deleted Turn", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-6", "late", 6)),
-		budget.Amount{}), task.ErrLost)
+		0), task.ErrLost)
 	holds(t, s, "of objects that were deleted before their task ended", store.MemorySelector{}, "of a Turn whose time is over")
 	if _, err := s.Purge(t.Context(), later(100), 100); err != nil {
 		t.Fatal(err)
@@ -301,7 +300,7 @@ func memoriesDeleted(t *testing.T, s MemoryStore) {
 		t.Errorf("DeleteMemories: %d, %v; want 1", n, err)
 	}
 	gives(t, "FinishTask after the deletion", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-3", "late", 3)),
-		budget.Amount{}), task.ErrLost)
+		0), task.ErrLost)
 	holds(t, s, "after the deletion", store.MemorySelector{}, "of ada elsewhere", "of bob")
 	if all, err := s.Observations(t.Context(), "a", "desk", 10); len(all) > 0 || err != nil {
 		t.Errorf("%v (error %v), want no observation", all, err)
@@ -388,7 +387,7 @@ func taskKinds(t *testing.T, s MemoryStore) {
 	start.MaxPerHour, start.MaxTokensPerDay = 1, 10
 	gives(t, "BeginTask", s.BeginTask(t.Context(), one.Held(), start), nil)
 	gives(t, "BeginTask of the other kind", s.BeginTask(t.Context(), two.Held(), start), nil)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), one.Held(), task.Result{Skipped: task.Expired}, budget.Amount{}), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), one.Held(), task.Result{Skipped: task.Expired}, 0), nil)
 	gives(t, "RenewTask of the other kind", s.RenewTask(t.Context(), two.Held(), later(90)), nil)
 	mark(t, s, later(2), "a-1")
 	gives(t, "RenewTask after the deletion", s.RenewTask(t.Context(), two.Held(), later(90)), task.ErrLost)
@@ -443,7 +442,7 @@ func memoriesRace(t *testing.T, s MemoryStore) {
 			r := learnedResult(learnedFrom(h.UID, "shared", i), learnedFrom(h.UID, "own "+h.UID, i),
 				learnedFrom(h.UID, "of bob", i, ofUser("bob")))
 			r.Learned.MaxItems = 5
-			if err := s.FinishTask(t.Context(), h, r, budget.Amount{}); err != nil {
+			if err := s.FinishTask(t.Context(), h, r, 0); err != nil {
 				t.Errorf("FinishTask: %v", err)
 			}
 		})

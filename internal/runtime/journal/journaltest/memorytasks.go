@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // heldTask is a task of a Memory.
@@ -18,6 +18,7 @@ type heldTask struct {
 	task.Task
 	due, begun, ended time.Time
 	tokens, reserved  int64
+	open              *turnrecord.Expense
 	isPublished       bool
 }
 
@@ -33,18 +34,40 @@ func (m *Memory) addTask(t task.Task) {
 // endTasks ends the work on the tasks of a deleted Turn.
 func (m *Memory) endTasks(uid string, at time.Time) (err error) {
 	for _, kind := range task.Kinds {
-		m.endTask(uid, kind, at)
-		err = errors.Join(err, m.apply(task.Holder(uid, kind), &budget.Change{}))
+		err = errors.Join(err, m.endTask(uid, kind, at))
 	}
 	return err
 }
 
-// endTask ends the work on a task.
-func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) {
-	if t := m.tasks[task.Key(uid, kind)]; t != nil && !t.isPublished {
+// endTask ends the work on a task, and charges its request under way.
+func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) error {
+	t := m.tasks[task.Key(uid, kind)]
+	if t == nil {
+		return nil
+	}
+	err := m.charge(t, &task.Charge{})
+	if !t.isPublished {
 		t.isPublished, t.ended, t.Turn, t.Result = true, at, "", nil
 		m.dropUnbegun(t)
 	}
+	return err
+}
+
+// charge applies a charge to the requests of a task.
+func (m *Memory) charge(t *heldTask, c *task.Charge) error {
+	record, recorded := m.records[t.UID]
+	next, change, err := c.Apply(task.Account{Open: t.open, Expenses: record.Expenses})
+	if err != nil {
+		return err
+	}
+	if err := m.apply(task.Holder(t.UID, t.Kind), change); err != nil {
+		return err
+	}
+	if t.open = next.Open; recorded {
+		record.Expenses = next.Expenses
+		m.records[t.UID] = record
+	}
+	return nil
 }
 
 // dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
@@ -79,7 +102,7 @@ func (m *Memory) ClaimTask(ctx context.Context, s task.Search) (*task.Task, erro
 	})
 	if t.reserved > 0 {
 		t.reserved = 0
-		if err := m.apply(task.Holder(t.UID, t.Kind), &budget.Change{}); err != nil {
+		if err := m.charge(t, &task.Charge{}); err != nil {
 			return nil, err
 		}
 	}
@@ -130,9 +153,6 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 		if err := s.Check(begun, tokens); err != nil {
 			return err
 		}
-		if err := m.apply(h.Holder(), &budget.Change{Reserve: s.Reserve}); err != nil {
-			return err
-		}
 		t.Attempts++
 		t.begun, t.reserved = s.Now, s.Tokens
 		t.tokens += s.Tokens
@@ -140,29 +160,34 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 	})
 }
 
-// settle charges what a task has used.
-func (m *Memory) settle(t *heldTask, used budget.Amount) error {
-	t.tokens, t.reserved = t.tokens-t.reserved+used.Tokens, 0
-	return m.apply(task.Holder(t.UID, t.Kind), &budget.Change{Outcome: &used})
+// ChargeTask ends a request, and begins the next one.
+func (m *Memory) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
+	return m.held(ctx, h, isWaiting, func(t *heldTask) error { return m.charge(t, &c) })
+}
+
+// endAttempt ends the attempt of a task, which has used tokens. Its request under way is charged with its estimate.
+func (m *Memory) endAttempt(t *heldTask, used int64) error {
+	t.tokens, t.reserved = t.tokens-t.reserved+used, 0
+	return m.charge(t, &task.Charge{})
 }
 
 // PostponeTask gives a claim back.
-func (m *Memory) PostponeTask(ctx context.Context, h task.Held, until time.Time, used budget.Amount) error {
+func (m *Memory) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
 	return m.held(ctx, h, nil, func(t *heldTask) error {
 		t.Claim++
 		t.due = until
 		if t.reserved > 0 {
 			t.Attempts--
-			if used.Tokens == 0 {
+			if used == 0 {
 				t.begun = time.Time{}
 			}
 		}
-		return m.settle(t, used)
+		return m.endAttempt(t, used)
 	})
 }
 
 // FinishTask stores a result.
-func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, used budget.Amount) error {
+func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
 	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
 		if r.Learned != nil {
 			m.keep(r.Learned)
@@ -175,7 +200,10 @@ func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, use
 			record.Evaluations = r.Recorded()
 			m.records[t.UID] = record
 		}
-		return m.settle(t, used)
+		if r.Skipped != "" && t.reserved > 0 && used == 0 {
+			t.begun = time.Time{}
+		}
+		return m.endAttempt(t, used)
 	})
 }
 

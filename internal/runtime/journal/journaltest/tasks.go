@@ -40,7 +40,8 @@ func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *te
 	t.Run("an expired claim counts no more", func(t *testing.T) { taskClaimExpires(t, open(t)) })
 	t.Run("a result is stored before it is published", func(t *testing.T) { taskResult(t, open(t), reopen) })
 	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { taskLimits(t, open(t)) })
-	t.Run("a task reserves budgets, and is charged once", func(t *testing.T) { taskBudget(t, open(t)) })
+	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { taskBudget(t, open(t)) })
+	t.Run("the requests of all attempts are in the record", func(t *testing.T) { taskExpenses(t, open(t), reopen) })
 	t.Run("a postponed task leaves no trace", func(t *testing.T) { taskPostponed(t, open(t)) })
 	t.Run("the task of a deleted Turn ends, and still counts", func(t *testing.T) { taskRetired(t, open(t)) })
 	t.Run("old tasks are purged", func(t *testing.T) { tasksPurged(t, open(t)) })
@@ -156,18 +157,49 @@ func tasksLeftOut(t *testing.T, s TaskStore) {
 	}
 }
 
+// asking returns a charge that begins a request, which reserves 100 tokens and a cost of 1 in budget x. If its outcome
+// stays unknown, a tenth of it counts.
+func asking(l budget.Limits) task.Charge {
+	r := holding("x", 100, "1", l)
+	r.CountTurn = false
+	next := expense(10, "0.1")
+	return task.Charge{Next: &next, Reserve: []budget.Reservation{r}}
+}
+
+// expense returns an expense of an evaluation in USD.
+func expense(tokens int64, cost string) turnrecord.Expense {
+	return turnrecord.Expense{
+		For: string(task.Evaluate), Provider: "p", Model: "m", Requests: 1, Usage: model.Usage{InputTokens: tokens},
+		Cost: &turnrecord.Cost{Amount: cost, Currency: "USD"},
+	}
+}
+
+// expenses checks the expenses in the record of a Turn.
+func expenses(t *testing.T, s TaskStore, uid string, want ...turnrecord.Expense) {
+	t.Helper()
+	for _, r := range records(t, s, store.RecordQuery{}) {
+		if r.UID != uid {
+			continue
+		}
+		if diff := cmp.Diff(want, r.Expenses); diff != "" {
+			t.Errorf("the expenses of %s, -want +got:\n%s", uid, diff)
+		}
+		return
+	}
+	t.Errorf("Turn %s has no record", uid)
+}
+
 // taskCutOff checks an attempt whose process is gone, followed by a claim that is given back before its work begins.
 func taskCutOff(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
-	start := starting(later(0))
-	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{})}
-	start.Reserve[0].CountTurn = false
 	lost := claim(t, s, "", later(0), "a-1").Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), lost, start), nil)
+	gives(t, "BeginTask", s.BeginTask(t.Context(), lost, starting(later(0))), nil)
+	gives(t, "ChargeTask", s.ChargeTask(t.Context(), lost, asking(budget.Limits{})), nil)
 	other := claim(t, s, "", later(29), "a-2").Held()
 	k := claim(t, s, "", later(30), "a-1").Held()
 	accounts(t, s, spent("x", 0, 10, "0.1"))
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(40), budget.Amount{}), nil)
+	expenses(t, s, "a-1", expense(10, "0.1"))
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(40), 0), nil)
 	if again := claim(t, s, "b", later(40), "a-1"); again.Attempts != 1 {
 		t.Errorf("the task has %d attempts, want the one that was cut off", again.Attempts)
 	}
@@ -202,16 +234,19 @@ func taskClaimExpires(t *testing.T, s TaskStore) {
 	for what, err := range map[string]error{
 		"RenewTask":    s.RenewTask(t.Context(), old, later(90)),
 		"BeginTask":    s.BeginTask(t.Context(), old, starting(later(31))),
-		"PostponeTask": s.PostponeTask(t.Context(), old, later(90), budget.Amount{}),
-		"FinishTask":   s.FinishTask(t.Context(), old, task.Result{Skipped: task.NotEnabled}, budget.Amount{}),
+		"ChargeTask":   s.ChargeTask(t.Context(), old, asking(budget.Limits{})),
+		"PostponeTask": s.PostponeTask(t.Context(), old, later(90), 0),
+		"FinishTask":   s.FinishTask(t.Context(), old, task.Result{Skipped: task.NotEnabled}, 0),
 		"PublishTask":  s.PublishTask(t.Context(), old, later(31)),
 		"of no task":   s.RenewTask(t.Context(), task.Held{UID: "unknown"}, later(90)),
 	} {
 		gives(t, what, err, task.ErrLost)
 	}
 	gives(t, "PublishTask before FinishTask", s.PublishTask(t.Context(), now.Held(), later(31)), task.ErrLost)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.NotEnabled}, budget.Amount{}), nil)
-	gives(t, "FinishTask again", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.Expired}, budget.Amount{}), task.ErrLost)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.NotEnabled}, 0), nil)
+	gives(t, "FinishTask again", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.Expired}, 0), task.ErrLost)
+	gives(t, "ChargeTask after FinishTask", s.ChargeTask(t.Context(), now.Held(), asking(budget.Limits{})), task.ErrLost)
+	accounts(t, s)
 }
 
 // result returns a result whose every field is set.
@@ -228,7 +263,7 @@ func taskResult(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore
 	endTurns(t, s, "a-1", "a-2")
 	k := claim(t, s, "", later(0), "a-1")
 	want := result()
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), want, budget.Amount{}), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), want, 0), nil)
 	s = reopen(t, s) // killed before the result is published
 	claim(t, s, "", later(30), "a-2")
 	k = claim(t, s, "", later(30), "a-1")
@@ -275,7 +310,7 @@ func taskLimits(t *testing.T, s TaskStore) {
 	refused("the tokens of two attempts", within("a-2", 3, 2, 29), task.TokenLimit)
 	gives(t, "the second task within the limits", within("a-2", 3, 2, 30), nil)
 	gives(t, "another namespace", within("b-1", 3, 1, 10), nil)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), held["a-2"], task.Result{Skipped: task.Expired}, budget.Amount{Tokens: 4}), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), held["a-2"], task.Result{Skipped: task.Expired}, 4), nil)
 	refused("the tokens after a task used less", within("a-3", 4, 9, 33), task.TokenLimit)
 	gives(t, "the third task", within("a-3", 4, 9, 34), nil)
 	gives(t, "the third task after an hour", within("a-3", 64, 1, 0), nil)
@@ -284,38 +319,93 @@ func taskLimits(t *testing.T, s TaskStore) {
 
 func taskBudget(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
-	start := starting(later(0))
-	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{Tokens: new(int64(115))})}
-	start.Reserve[0].CountTurn = false
-	k := claim(t, s, "", later(0), "a-1").Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k, start), nil)
-	accounts(t, s, budget.Account{Key: day("x"), ReservedTokens: 100, ReservedCost: start.Reserve[0].Cost})
-	other := claim(t, s, "", later(0), "a-2").Held()
-	err := s.BeginTask(t.Context(), other, start)
-	if _, ok := errors.AsType[*budget.Refusal](err); !ok {
-		t.Errorf("BeginTask beyond the budget: %v", err)
+	charge := asking(budget.Limits{Tokens: new(int64(115))})
+	k, other := claim(t, s, "", later(0), "a-1").Held(), claim(t, s, "", later(0), "a-2").Held()
+	for _, h := range []task.Held{k, other} {
+		gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(0))), nil)
 	}
-	k = claim(t, s, "", later(30), "a-1").Held()
-	gives(t, "BeginTask of another executor", s.BeginTask(t.Context(), k, start), nil)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), dollars(40, "0.4")), nil)
-	gives(t, "FinishTask again", s.FinishTask(t.Context(), k, result(), dollars(40, "0.4")), task.ErrLost)
-	if k = claim(t, s, "", later(30), "a-2").Held(); k.Claim != other.Claim+1 {
-		t.Errorf("claim %d, want %d", k.Claim, other.Claim+1)
+	gives(t, "ChargeTask", s.ChargeTask(t.Context(), k, charge), nil)
+	reserved := budget.Account{Key: day("x"), ReservedTokens: 100, ReservedCost: charge.Reserve[0].Cost}
+	accounts(t, s, reserved)
+	refused := func(h task.Held, c task.Charge, contended bool) {
+		t.Helper()
+		r, ok := errors.AsType[*budget.Refusal](s.ChargeTask(t.Context(), h, c))
+		if !ok || len(r.Refused) != 1 || r.Refused[0].Contended != contended {
+			t.Errorf("ChargeTask beyond the budget: %+v, want a refusal, contended: %v", r, contended)
+		}
 	}
-	want := spent("x", 0, 50, "0.5")
-	accounts(t, s, want) // the first attempt is charged as unknown
+	refused(other, charge, true)
+	// The end of a request and the beginning of the next one are one change: both are made, or none.
+	charge.Ended = new(expense(40, "0.4"))
+	refused(k, charge, false)
+	accounts(t, s, reserved)
+	for range 2 { // the second time, nothing is under way
+		gives(t, "ChargeTask of the end", s.ChargeTask(t.Context(), k, task.Charge{Ended: charge.Ended}), nil)
+	}
+	accounts(t, s, spent("x", 0, 40, "0.4"))
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), 40), nil)
+	gives(t, "FinishTask again", s.FinishTask(t.Context(), k, result(), 40), task.ErrLost)
+	accounts(t, s, spent("x", 0, 40, "0.4"))
+	expenses(t, s, "a-1", expense(40, "0.4"))
+	expenses(t, s, "a-2")
+	// A task that is refused before it has used anything does not count.
+	gives(t, "FinishTask of the other", s.FinishTask(t.Context(), other, task.Result{Skipped: task.BudgetExceeded}, 0), nil)
+	gives(t, "PublishTask of the other", s.PublishTask(t.Context(), other, later(1)), nil)
+	endTurns(t, s, "a-3")
+	third := claim(t, s, "", later(0), "a-3").Held()
+	gives(t, "BeginTask of the second that counts", s.BeginTask(t.Context(), third, task.Start{Now: later(1), MaxPerHour: 2}), nil)
+}
+
+// taskExpenses checks that all requests of the tasks of a Turn are in its record, also those whose end is not known,
+// and that the record equals the ledger.
+func taskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+	endTurns(t, s, "a-1")
+	begin := func(minutes int) task.Held {
+		t.Helper()
+		h := claim(t, s, "", later(minutes), "a-1").Held()
+		gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(minutes))), nil)
+		return h
+	}
+	next := func(h task.Held, ended *turnrecord.Expense) {
+		t.Helper()
+		c := asking(budget.Limits{})
+		c.Ended = ended
+		gives(t, "ChargeTask", s.ChargeTask(t.Context(), h, c), nil)
+	}
+	h := begin(0)
+	next(h, nil)
+	next(h, new(expense(20, "0.25")))
+	s = reopen(t, s) // killed while the second request is under way
+	h = begin(30)
+	next(h, nil)
+	free := expense(0, "0")
+	free.Usage = model.Usage{}
+	next(h, &free) // refused by the endpoint
+	unpriced := expense(7, "")
+	unpriced.Cost = nil
+	next(h, &unpriced)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, later(60), 7), nil) // while the last request is under way
+	h = begin(60)
+	next(h, nil)
+	dear := expense(30, "0.3")
+	dear.Model = "large"
+	next(h, &dear)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), h, result(), 40), nil) // while a request is under way
+	sum := expense(50, "0.55")
+	sum.Requests = 4
+	expenses(t, s, "a-1", sum, unpriced, dear)
+	want := spent("x", 0, 87, "0.85")
+	want.Unpriced = 1
+	accounts(t, s, want)
 }
 
 func taskPostponed(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
 	k := claim(t, s, "", later(0), "a-1").Held()
-	start := starting(later(0))
-	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{})}
-	start.Reserve[0].CountTurn = false
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k, start), nil)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(10), budget.Amount{}), nil)
-	gives(t, "PostponeTask again", s.PostponeTask(t.Context(), k, later(10), budget.Amount{}), task.ErrLost)
-	accounts(t, s, spent("x", 0, 0, "0"))
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(10), 0), nil)
+	gives(t, "PostponeTask again", s.PostponeTask(t.Context(), k, later(10), 0), task.ErrLost)
+	accounts(t, s)
 	second := claim(t, s, "", later(9), "a-2").Held()
 	first := claim(t, s, "", later(10), "a-1")
 	if first.Attempts != 0 {
@@ -328,16 +418,17 @@ func taskPostponed(t *testing.T, s TaskStore) {
 func taskRetired(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2", "a-3")
 	k := claim(t, s, "", later(0), "a-1").Held()
-	start := starting(later(0))
-	start.Reserve = []budget.Reservation{holding("x", 100, "1", budget.Limits{})}
-	start.Reserve[0].CountTurn = false
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k, start), nil)
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+	gives(t, "ChargeTask", s.ChargeTask(t.Context(), k, asking(budget.Limits{})), nil)
 	for range 2 {
 		gives(t, "Retire", s.Retire(t.Context(), later(1), "a-1", "a-2"), nil)
 	}
 	gives(t, "RenewTask", s.RenewTask(t.Context(), k, later(90)), task.ErrLost)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), dollars(40, "0.4")), task.ErrLost)
+	gives(t, "ChargeTask after the deletion",
+		s.ChargeTask(t.Context(), k, task.Charge{Ended: new(expense(40, "0.4"))}), task.ErrLost)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), 40), task.ErrLost)
 	accounts(t, s, spent("x", 0, 10, "0.1"))
+	expenses(t, s, "a-1", expense(10, "0.1"))
 	third := claim(t, s, "", later(40), "a-3").Held()
 	err := s.BeginTask(t.Context(), third, task.Start{Now: later(41), MaxPerHour: 1})
 	if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != task.HourlyLimit {
@@ -349,10 +440,12 @@ func tasksPurged(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-0", "a-1", "a-2", "a-3")
 	for i, uid := range []string{"a-0", "a-1", "a-2"} {
 		k := claim(t, s, "", later(0), uid).Held()
+		end := task.Result{Skipped: task.NotEnabled}
 		if i > 0 { // a task that has not begun is deleted at once
 			gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+			end = result()
 		}
-		gives(t, "FinishTask", s.FinishTask(t.Context(), k, task.Result{Skipped: task.NotEnabled}, budget.Amount{}), nil)
+		gives(t, "FinishTask", s.FinishTask(t.Context(), k, end, 0), nil)
 		gives(t, "PublishTask", s.PublishTask(t.Context(), k, later(i)), nil)
 		gives(t, "PublishTask again", s.PublishTask(t.Context(), k, later(i)), task.ErrLost)
 	}
@@ -407,8 +500,9 @@ func endedTasks(t *testing.T, s TaskStore) {
 		"ClaimTask":    func() error { _, err := s.ClaimTask(ctx, task.Search{Now: later(100), Until: later(200)}); return err },
 		"RenewTask":    func() error { return s.RenewTask(ctx, k, later(200)) },
 		"BeginTask":    func() error { return s.BeginTask(ctx, k, starting(later(1))) },
-		"PostponeTask": func() error { return s.PostponeTask(ctx, k, later(200), budget.Amount{}) },
-		"FinishTask":   func() error { return s.FinishTask(ctx, k, result(), budget.Amount{}) },
+		"PostponeTask": func() error { return s.PostponeTask(ctx, k, later(200), 0) },
+		"ChargeTask":   func() error { return s.ChargeTask(ctx, k, asking(budget.Limits{})) },
+		"FinishTask":   func() error { return s.FinishTask(ctx, k, result(), 0) },
 		"PublishTask":  func() error { return s.PublishTask(ctx, k, later(1)) },
 		"TaskUse":      func() error { _, err := s.TaskUse(ctx); return err },
 		"PurgeTasks":   func() error { _, err := s.PurgeTasks(ctx, later(100), 10); return err },

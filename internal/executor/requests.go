@@ -1,0 +1,158 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+)
+
+// requests keeps account of the requests of one attempt of a task, which are sent one after another: in Budgets, in the
+// record of the Turn, in metrics and in the trace of the Turn. It implements ask.Account.
+//
+// As in a Turn, a request is reserved before it is sent. If the process is killed after that, the estimate counts.
+type requests struct {
+	work     *followUp
+	observer observer
+	// budgets returns the Budgets that apply to the Turn now. It is nil if there are none.
+	budgets func() ([]budget.Rule, error)
+	// key is the key of the attempt in the trace, and started its start.
+	key     string
+	started time.Time
+	// begun is when the request under way has begun.
+	begun time.Time
+	// sent is the number of requests that have begun, and used the number of tokens of those that have ended.
+	sent int
+	used int64
+	// refused is true if Budgets have refused a request. contended is true if one of these fits once other requests
+	// have ended.
+	refused, contended bool
+	// err is why no account can be kept any more. It is nil if all went well.
+	err error
+}
+
+func newRequests(ctx context.Context, f *followUp) *requests {
+	e, t := f.executor, &f.turn
+	return &requests{
+		work: f, budgets: e.budgetsOf(ctx, t, f.agent), started: e.Now(),
+		observer: observer{e.Traces.Of(t), t.Namespace, t.Spec.AgentRef.String()},
+		key:      fmt.Sprintf("%s/%d", f.task.Kind, f.task.Claim),
+	}
+}
+
+// Begin reserves a request in the Budgets that apply to the Turn now.
+func (a *requests) Begin(ctx context.Context, c *loop.Candidate, r *loop.Request) (context.Context, *model.Error) {
+	f := a.work
+	if a.err != nil { // the end of an earlier request is not written
+		return ctx, a.fail(a.err)
+	}
+	var rules []budget.Rule
+	if a.budgets != nil {
+		var err error
+		if rules, err = a.budgets(); err != nil {
+			return ctx, a.fail(fmt.Errorf("failed to find the budgets of the turn: %w", err))
+		}
+		rules = rules[:min(len(rules), budget.MaxOfTurn)]
+	}
+	reserve, err := loop.Reservations(rules, c, r, false, f.executor.Now())
+	if err != nil {
+		return ctx, a.fail(err)
+	}
+	r.ID = fmt.Sprintf("%s/%s/%d", f.task.UID, a.key, a.sent+1)
+	next := a.expense(r, model.Usage{InputTokens: r.EstimatedTokens, Estimated: true}, r.EstimatedCost)
+	err = f.Store.ChargeTask(ctx, f.task.Held(), task.Charge{Next: &next, Reserve: reserve})
+	if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
+		a.refused = true
+		a.contended = a.contended || !slices.ContainsFunc(refusal.Refused, func(one budget.Refused) bool { return !one.Contended })
+		return ctx, &model.Error{Kind: model.OverBudget, Message: loop.DescribeRefusal(rules, c, r, refusal), Unsent: true}
+	}
+	if err != nil {
+		return ctx, a.fail(err)
+	}
+	a.sent++
+	a.begun = f.executor.Now()
+	return a.observer.Within(ctx, turn.RequestKey(r.ID)), nil
+}
+
+// fail ends the attempt because of an error.
+func (a *requests) fail(err error) *model.Error {
+	a.err = err
+	return &model.Error{Kind: model.Cancelled, Message: "failed to keep account of a request: " + err.Error(), Unsent: true, Err: err}
+}
+
+// expense returns what a request has used.
+func (a *requests) expense(r *loop.Request, u model.Usage, cost *model.Cost) turnrecord.Expense {
+	e := turnrecord.Expense{For: string(a.work.task.Kind), Provider: r.Provider, Model: r.Model, Requests: 1, Usage: u}
+	if cost != nil {
+		e.Cost = &turnrecord.Cost{Amount: cost.Amount.String(), Currency: cost.Currency}
+	}
+	return e
+}
+
+// End charges a request that has ended, also if ctx has ended. It tries again for some time: what was paid must count.
+func (a *requests) End(
+	ctx context.Context, c *loop.Candidate, r *loop.Request, reply *loop.Step, failure *loop.FailedRequest,
+) {
+	f := a.work
+	span := &turn.Span{
+		Kind: turn.SpanRequest, Key: turn.RequestKey(r.ID), Parent: a.key, Start: a.begun, End: f.executor.Now(), Request: r, Candidate: c,
+		Reply: reply, Failed: failure,
+	}
+	var usage model.Usage
+	var cost *model.Cost
+	if reply != nil {
+		usage, cost = reply.Reply.Usage, reply.Cost
+	} else {
+		usage, cost, span.Failure = failure.Usage, failure.Cost, string(failure.Kind)
+	}
+	a.used += usage.InputTokens + usage.OutputTokens
+	ended := a.expense(r, usage, cost)
+	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
+	defer stop()
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
+	_, err := backoff.Retry(write, func() (struct{}, error) {
+		err := f.Store.ChargeTask(write, f.task.Held(), task.Charge{Ended: &ended})
+		if errors.Is(err, task.ErrLost) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(wait))
+	if err != nil {
+		a.err = err
+	}
+	a.observer.Observe(span)
+}
+
+// close reports the attempt in the trace. It returns the end of the attempt if the account cannot be kept, or if
+// nothing was sent because Budgets do not allow it, or nil.
+func (a *requests) close(ctx context.Context) *done {
+	f := a.work
+	span := &turn.Span{Kind: turn.SpanFollowUp, Key: a.key, Start: a.started, End: f.executor.Now(), Work: f.task.Kind}
+	var end *done
+	switch {
+	case ctx.Err() != nil:
+		span.Failure, end = turn.FailureInterrupted, &done{err: context.Cause(ctx)}
+	case a.err != nil:
+		span.Failure, end = turn.FailureInterrupted, new(retried(afterFailure, a.err))
+	case a.sent == 0 && a.contended:
+		span.Failure, end = string(model.OverBudget), new(retried(afterRefusal, nil)) // requests of Turns have reserved the rest
+	case a.sent == 0 && a.refused:
+		span.Failure, end = string(model.OverBudget), new(skipped(task.BudgetExceeded))
+	}
+	if end != nil {
+		end.used = a.used
+	}
+	a.observer.Observe(span)
+	return end
+}

@@ -1,0 +1,303 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/ask"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// questioned is a model that gives its answers one after another, and repeats the last one. An answer is a usage or an
+// error.
+type questioned struct {
+	answers []any
+	asked   int
+	limits  []int
+}
+
+func (q *questioned) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
+	q.asked++
+	limit := 0
+	if most := r.Parameters.MaxOutputTokens; most != nil {
+		limit = *most
+	}
+	q.limits = append(q.limits, limit)
+	switch a := q.answers[min(q.asked, len(q.answers))-1].(type) {
+	case model.Usage:
+		return &model.Reply{Text: "well", Usage: a, FinishReason: model.FinishStop}, nil
+	case error:
+		return nil, a
+	}
+	panic("a bug in the adapter")
+}
+
+// refusingStore refuses calls of ChargeTask. The zero value refuses none.
+type refusingStore struct {
+	*journaltest.Memory
+	refuse func(c task.Charge) error
+}
+
+func (s *refusingStore) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
+	if s.refuse != nil {
+		if err := s.refuse(c); err != nil {
+			return err
+		}
+	}
+	return s.Memory.ChargeTask(ctx, h, c)
+}
+
+// judging is the evaluation of a Turn that has begun, on a store in memory.
+type judging struct {
+	store *refusingStore
+	work  *followUp
+	rule  budget.Rule
+}
+
+// newJudging begins the evaluation of a Turn to which a Budget of a day applies.
+func newJudging(t *testing.T, limits budget.Limits) *judging {
+	t.Helper()
+	j := &judging{store: &refusingStore{Memory: &journaltest.Memory{}}}
+	j.rule = budget.Rule{UID: "b", Name: "team", Unit: budget.Day, Zone: time.UTC, Limits: limits, Currency: "USD"}
+	one := turnWith()
+	k := task.Task{
+		UID: string(one.UID), Kind: task.Evaluate, Namespace: one.Namespace, Turn: one.Name, Agent: "support",
+		Created: now.Truncate(time.Microsecond),
+	}
+	err := j.store.Append(t.Context(), k.UID, journal.Entry{
+		Seq: 1, Epoch: 1, Time: now, Kind: journal.Finalized, Payload: []byte(`{}`), Tasks: []task.Task{k},
+		TurnRecord: &turnrecord.Record{UID: k.UID, Namespace: k.Namespace, Turn: k.Turn, Completed: k.Created},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := j.store.ClaimTask(t.Context(), task.Search{Now: now, Until: now.Add(time.Hour)})
+	if err != nil || claimed == nil {
+		t.Fatalf("ClaimTask: %v, %v", claimed, err)
+	}
+	e := &Executor{Now: func() time.Time { return now }}
+	e.Budgets = func(context.Context, *v1alpha1.Turn, map[string]string, func() (string, error)) ([]budget.Rule, error) {
+		return []budget.Rule{j.rule}, nil
+	}
+	j.work = &followUp{
+		Tasks: NewTasks(j.store, j.store.Memory, 1, logr.Discard()), executor: e, task: claimed, turn: *one, agent: &v1alpha1.Agent{},
+	}
+	return j
+}
+
+// ask asks one question, whose replies never make sense, and returns the account, the end of the attempt, and the
+// error.
+func (j *judging) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, error) {
+	t.Helper()
+	account, end := j.work.begin(t.Context(), []asked{{chain, question}}, nil, 60, nil)
+	if end != nil {
+		t.Fatalf("begin: %+v", end)
+	}
+	_, err := ask.Ask(t.Context(), chain, &ask.Question{
+		Request: question, MaxOutputTokens: 2000, Account: account,
+		Read: func(*model.Reply) error { return errors.New("no usable verdict") },
+	})
+	return account, account.close(t.Context()), err
+}
+
+func question(bool) model.Request {
+	return model.Request{Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("Is it good? ", 25)}}}
+}
+
+// account returns the account of the Budget and the expenses in the record, which must agree.
+func (j *judging) account(t *testing.T) budget.Account {
+	t.Helper()
+	all, err := j.store.Accounts(t.Context(), now)
+	records, errRecords := j.store.Records(t.Context(), store.RecordQuery{})
+	if err := errors.Join(err, errRecords); err != nil || len(records) != 1 || len(all) > 1 {
+		t.Fatalf("%d accounts, %d records, %v", len(all), len(records), err)
+	}
+	var a budget.Account
+	if len(all) == 1 {
+		a = all[0]
+	}
+	var tokens int64
+	var cost decimal.Decimal
+	for _, e := range records[0].Expenses {
+		tokens += e.Usage.InputTokens + e.Usage.OutputTokens
+		if e.Cost != nil && e.Cost.Currency == "USD" {
+			cost = cost.Add(decimal.RequireFromString(e.Cost.Amount))
+		}
+	}
+	if tokens != a.Tokens || !cost.Equal(a.Cost) {
+		t.Errorf("the record has %d tokens for %s, and the Budget %d for %s", tokens, cost, a.Tokens, a.Cost)
+	}
+	return a
+}
+
+// priced returns a model whose tokens cost a millionth each, and whose replies have at most 3000 tokens.
+func priced(name string, answers ...any) (loop.Candidate, *questioned) {
+	q := &questioned{answers: answers}
+	price := decimal.NewFromInt(1)
+	return loop.Candidate{
+		ProviderName: "main", Model: name, Provider: q, MaxOutputTokens: 3000,
+		Retry:   loop.Retry{MaxAttempts: 3, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		Pricing: &model.Pricing{Currency: "USD", Input: price, Output: price, CacheRead: price},
+	}, q
+}
+
+func unpriced(name string, answers ...any) (loop.Candidate, *questioned) {
+	c, q := priced(name, answers...)
+	c.Pricing = nil
+	return c, q
+}
+
+// TestRequestsOfTasksKeepToBudgets checks that each request is reserved before it is sent, whatever models do: a Budget
+// is not exceeded, and the record has the same usage.
+func TestRequestsOfTasksKeepToBudgets(t *testing.T) {
+	longest := model.Usage{InputTokens: 100, OutputTokens: 2000} // the prompt has about 100 tokens
+	billed := &model.Error{Kind: model.Timeout, Message: "too slow", MayBeBilled: true}
+	overloaded := &model.Error{Kind: model.Overloaded, Message: "overloaded", Usage: longest}
+	auth := &model.Error{Kind: model.Auth, Message: "the key is refused"}
+	tokens := func(n int64) budget.Limits { return budget.Limits{Tokens: &n} }
+	cost := func(text string) budget.Limits { return budget.Limits{Cost: new(decimal.RequireFromString(text))} }
+	for name, c := range map[string]struct {
+		limits        budget.Limits
+		first, second []any
+		unpriced      bool // the second model has no price
+		asked         [2]int
+		tokens        int64
+		end           task.Skip
+		message       string
+	}{
+		"nonsense is requested once more": {tokens(5000), []any{longest}, nil, false, [2]int{2, 0}, 4200, "", "no usable verdict"},
+		"but not beyond the Budget": {
+			tokens(4000), []any{longest}, nil, false, [2]int{1, 0}, 2100, "", `Budget "team" allows 4000 tokens`,
+		},
+		"nothing fits": {tokens(2000), []any{longest}, nil, false, [2]int{}, 0, task.BudgetExceeded, `Budget "team"`},
+		"a limit of 0": {tokens(0), []any{longest}, nil, false, [2]int{}, 0, task.BudgetExceeded, `Budget "team"`},
+		"failures that are billed are repeated": {
+			tokens(5000), []any{overloaded}, nil, false, [2]int{2, 0}, 4200, "", `Budget "team"`,
+		},
+		"the next model of the chain counts": {
+			tokens(4000), []any{overloaded}, []any{longest}, false, [2]int{1, 0}, 2100, "", `Budget "team"`,
+		},
+		"a model without a price": {cost("1"), []any{auth}, []any{longest}, true, [2]int{1, 0}, 0, "", "has no price"},
+		"the cost":                {cost("0.004"), []any{longest}, nil, false, [2]int{1, 0}, 2100, "", "0.004 USD"},
+		"an estimate of what may be billed": {
+			tokens(5000), []any{billed}, nil, false, [2]int{1, 0}, 101, "", "too slow",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJudging(t, c.limits)
+			first, one := priced("first", c.first...)
+			chain := []loop.Candidate{first}
+			two := &questioned{}
+			if len(c.second) > 0 {
+				var second loop.Candidate
+				second, two = priced("second", c.second...)
+				if c.unpriced {
+					second, two = unpriced("second", c.second...)
+				}
+				chain = append(chain, second)
+			}
+			account, end, err := j.ask(t, chain...)
+			if err == nil || !strings.Contains(err.Error(), c.message) {
+				t.Errorf("the error is %v, want one that contains %q", err, c.message)
+			}
+			if got := [2]int{one.asked, two.asked}; got != c.asked {
+				t.Errorf("the models were asked %v times, want %v", got, c.asked)
+			}
+			if c.end == "" && end != nil || c.end != "" && (end == nil || end.result == nil || end.result.Skipped != c.end) {
+				t.Errorf("the attempt ends with %+v, want %q", end, c.end)
+			}
+			for _, limit := range append(one.limits, two.limits...) {
+				if limit != 2000 {
+					t.Errorf("a request has the output limit %d, want 2000", limit)
+				}
+			}
+			a := j.account(t)
+			if a.Tokens != c.tokens || account.used != c.tokens || a.ReservedTokens != 0 {
+				t.Errorf("%d tokens are spent, %d reserved and %d used; want %d", a.Tokens, a.ReservedTokens, account.used, c.tokens)
+			}
+			if most := c.limits.Tokens; most != nil && a.Tokens > *most {
+				t.Errorf("%d tokens are spent, the limit is %d", a.Tokens, *most)
+			}
+		})
+	}
+}
+
+// TestRequestsWaitForThoseOfOthers checks that work is put off, and not skipped, while others have reserved the rest of
+// a Budget.
+func TestRequestsWaitForThoseOfOthers(t *testing.T) {
+	j := newJudging(t, budget.Limits{Tokens: new(int64(3000))})
+	period, err := budget.PeriodAt(budget.Day, time.UTC, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := budget.Reservation{Hold: budget.Hold{Key: budget.KeyOf("b", period), Currency: "USD", Tokens: 1500}}
+	err = j.store.Append(t.Context(), "another", journal.Entry{
+		Seq: 1, Epoch: 1, Time: now, Kind: journal.ModelRequested, Payload: []byte(`{}`),
+		Ledger: &budget.Change{Reserve: []budget.Reservation{held}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, q := priced("first", model.Usage{InputTokens: 1})
+	_, end, _ := j.ask(t, c)
+	if end == nil || end.result != nil || end.again != afterRefusal || q.asked != 0 {
+		t.Errorf("the attempt ends with %+v after %d requests, want that it is tried again", end, q.asked)
+	}
+}
+
+// TestRequestsWithAStoreThatFails checks that nothing is sent without a reservation, and what happens to an answer that
+// cannot be charged.
+func TestRequestsWithAStoreThatFails(t *testing.T) {
+	away := errors.New("the store is away")
+	usage := model.Usage{InputTokens: 7, OutputTokens: 5}
+	failing := func(times int, err error, ended bool) func(c task.Charge) error {
+		return func(c task.Charge) error {
+			if times > 0 && (c.Ended != nil) == ended {
+				times--
+				return err
+			}
+			return nil
+		}
+	}
+	for name, c := range map[string]struct {
+		refuse func(c task.Charge) error
+		asked  int
+		tokens int64
+		end    error
+	}{
+		"before the request":      {failing(1, away, false), 0, 0, away},
+		"after it, for a moment":  {failing(2, away, true), 2, 24, nil},
+		"the claim is lost first": {failing(1, task.ErrLost, false), 0, 0, task.ErrLost},
+		"the claim is lost then":  {failing(9, task.ErrLost, true), 1, 0, task.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJudging(t, budget.Limits{})
+			j.store.refuse = c.refuse
+			first, q := priced("first", usage)
+			_, end, err := j.ask(t, first)
+			if q.asked != c.asked || err == nil {
+				t.Errorf("the model was asked %d times, and the error is %v; want %d requests and an error", q.asked, err, c.asked)
+			}
+			if c.end == nil && end != nil || c.end != nil && (end == nil || !errors.Is(end.err, c.end)) {
+				t.Errorf("the attempt ends with %+v, want the error %v", end, c.end)
+			}
+			if a := j.account(t); a.Tokens != c.tokens {
+				t.Errorf("%d tokens are spent, want %d", a.Tokens, c.tokens)
+			}
+		})
+	}
+}
