@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shopspring/decimal"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -25,6 +26,8 @@ type checker struct {
 	// their parent.
 	asking   map[string]*approval
 	children map[string][]*v1alpha1.Turn
+	// cost is the cost in the statuses, in currency.
+	cost decimal.Decimal
 	// byID holds the requests that the model server has received.
 	byID map[string][]asked
 }
@@ -178,6 +181,13 @@ func (c *checker) checkStatus(t *v1alpha1.Turn, h *history) {
 		u = &v1alpha1.Usage{}
 	}
 	c.Reported.add(u.InputTokens, u.OutputTokens)
+	if u.Cost != nil {
+		amount, err := decimal.NewFromString(u.Cost.Amount)
+		if err != nil || u.Cost.Currency != currency {
+			c.wrong(exactBudget, t.Name, "its status has the cost %q %s", u.Cost.Amount, u.Cost.Currency)
+		}
+		c.cost = c.cost.Add(amount)
+	}
 	if u.InputTokens != used.InputTokens || u.OutputTokens != used.OutputTokens {
 		c.wrong(exactUsage, t.Name, "its status has %d+%d tokens, but its journal has %d+%d", u.InputTokens,
 			u.OutputTokens, used.InputTokens, used.OutputTokens)
@@ -265,14 +275,19 @@ func (c *checker) checkBudget() {
 	if b == nil {
 		return // the phase has no Budget
 	}
-	c.Counted, c.CountedTurns = b.Tokens, b.Turns
+	c.Counted, c.CountedTurns, c.CountedCost = b.Tokens, b.Turns, b.Cost.String()
+	if !b.Cost.Equal(c.cost) || b.Unpriced != 0 {
+		c.wrong(exactBudget, "", "the ledger has counted a cost of %s, and %d requests without one, but the statuses have %s",
+			b.Cost, b.Unpriced, c.cost)
+	}
 	if sum := c.Reported.Input + c.Reported.Output; b.Tokens != sum {
 		c.wrong(exactBudget, "", "the ledger has counted %d tokens, but the statuses have %d", b.Tokens, sum)
 	}
 	if b.Turns != int64(c.figures.Turns) {
 		c.wrong(exactBudget, "", "the ledger has counted %d Turns of %d", b.Turns, c.figures.Turns)
 	}
-	if b.ReservedTokens != 0 {
-		c.wrong(exactBudget, "", "all Turns have finished, but %d tokens are still reserved", b.ReservedTokens)
+	if b.ReservedTokens != 0 || !b.ReservedCost.IsZero() {
+		c.wrong(exactBudget, "", "all Turns have finished, but %d tokens are still reserved, with a cost of %s", b.ReservedTokens,
+			b.ReservedCost)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -214,6 +215,9 @@ func TestABudgetEqualsTheUsageOfItsTurns(t *testing.T) {
 		says   string
 	}{
 		"equal":          {budget.Account{Tokens: 45, Turns: 1}, ""},
+		"another cost":   {budget.Account{Tokens: 45, Turns: 1, Cost: decimal.New(7, 0)}, "a cost of 7, and 0 requests without one"},
+		"no price":       {budget.Account{Tokens: 45, Turns: 1, Unpriced: 1}, "and 1 requests without one"},
+		"a cost is held": {budget.Account{Tokens: 45, Turns: 1, ReservedCost: decimal.New(7, 0)}, "with a cost of 7"},
 		"twice":          {budget.Account{Tokens: 57, Turns: 1}, "has counted 57 tokens, but the statuses have 45"},
 		"never":          {budget.Account{}, "has counted 0 tokens"},
 		"a Turn twice":   {budget.Account{Tokens: 45, Turns: 2}, "has counted 2 Turns of 1"},

@@ -78,7 +78,9 @@ type figures struct {
 	OfChildren tokens `json:"reportedTokensOfChildren"`
 	Lost       tokens `json:"billedTokensOfLostReplies"`
 	Estimated  tokens `json:"reportedEstimates"`
-	// Counted are the tokens, and CountedTurns the Turns that the Budget of all Turns has counted.
-	Counted      int64 `json:"tokensCountedByTheBudget"`
-	CountedTurns int64 `json:"turnsCountedByTheBudget"`
+	// Counted are the tokens, CountedCost is their cost in USD, and CountedTurns are the Turns that the Budget of all
+	// Turns has counted.
+	Counted      int64  `json:"tokensCountedByTheBudget"`
+	CountedCost  string `json:"costCountedByTheBudget"`
+	CountedTurns int64  `json:"turnsCountedByTheBudget"`
 }

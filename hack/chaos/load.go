@@ -42,6 +42,11 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
+// currency is that of all prices, and pricing are the prices of all models.
+const currency = "USD"
+
+var pricing = &v1alpha1.Pricing{Currency: currency, InputPerMillion: "1", OutputPerMillion: "7"}
+
 // prepare creates the namespace of a phase and all objects that its Turns need.
 func (r *rig) prepare(ctx context.Context, phase string) error {
 	meta := metav1.ObjectMeta{Name: objectName, Namespace: phase}
@@ -50,7 +55,8 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 		CredentialsRef: &v1alpha1.SecretKeyReference{Name: objectName, Key: "apiKey"},
 	}
 	narrow := provider
-	narrow.Models = []v1alpha1.Model{{Name: modelName, ContextWindow: new(int64(narrowWindowTokens))}}
+	provider.Models = []v1alpha1.Model{{Name: modelName, Pricing: pricing}}
+	narrow.Models = []v1alpha1.Model{{Name: modelName, Pricing: pricing, ContextWindow: new(int64(narrowWindowTokens))}}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: phase}},
 		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"apiKey": "chaos-key"}},
@@ -65,7 +71,8 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 		&v1alpha1.Session{ObjectMeta: meta},
 		// No Turn reaches the limits: the Budget only counts.
 		&v1alpha1.Budget{ObjectMeta: meta, Spec: v1alpha1.BudgetSpec{
-			Period: v1alpha1.BudgetPeriodMonth, Limits: v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000_000_000))},
+			Period: v1alpha1.BudgetPeriodMonth, Currency: currency,
+			Limits: v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000_000_000)), Cost: new("1000000000")},
 		}},
 		agent(phase, agentHelper, objectName),
 		agent(phase, agentMain, objectName, v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: agentHelper}, Name: toolHelper}),
