@@ -23,8 +23,25 @@ func turnChanged() predicate.Predicate {
 		return before.UID != after.UID || before.Generation != after.Generation ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			before.IsFinished() != after.IsFinished() ||
-			(before.BoundTo() != "" && after.BoundTo() == "")
+			(before.BoundTo() != "" && after.BoundTo() == "") || beginsToWait(before, after)
 	}}
+}
+
+// beginsToWait reports whether a Turn that is not bound has begun to wait for something that events report. An event
+// between the decision to wait and this change did not find the Turn among those that wait, so its facts are checked
+// once more. The queue for a slot is not among these waits: it needs no event.
+func beginsToWait(before, after *v1alpha1.Turn) bool {
+	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if is == nil || after.BoundTo() != "" {
+		return false
+	}
+	switch is.Reason {
+	case v1alpha1.TurnReasonPending, v1alpha1.TurnReasonWaitingForAgent, v1alpha1.TurnReasonWaitingForJournalSpace,
+		v1alpha1.TurnReasonWaitingForBudget:
+		was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionSucceeded)
+		return was == nil || was.Reason != is.Reason
+	}
+	return false
 }
 
 // createdWithoutSession blocks new Turns of Sessions: the watch that maintains the queues of Sessions enqueues them.

@@ -29,8 +29,19 @@ func TestTurnChanged(t *testing.T) {
 		"a Turn that is handed back":    {turnWith(boundTo("e")), turnWith(boundTo("")), true},
 		"a binding":                     {turnWith(), turnWith(boundTo("e")), false},
 		"a binding to another executor": {turnWith(boundTo("e")), turnWith(boundTo("f")), false},
-		"a new reason to wait":          {turnWith(), turnWith(queued), false},
-		"a label":                       {turnWith(), turnWith(labelled), false},
+		"the queue for a slot":          {turnWith(), turnWith(queued), false},
+		"the wait for an Agent":         {turnWith(), turnWith(waitsAs(v1alpha1.TurnReasonWaitingForAgent, 0)), true},
+		"the wait for a ConfigMap":      {turnWith(), turnWith(waitsAs(v1alpha1.TurnReasonPending, 0)), true},
+		"another reason to wait": {
+			turnWith(queued), turnWith(waitsAs(v1alpha1.TurnReasonWaitingForJournalSpace, 0)), true,
+		},
+		"the same reason to wait": {
+			turnWith(waitsAs(v1alpha1.TurnReasonWaitingForBudget, 0)), turnWith(waitsAs(v1alpha1.TurnReasonWaitingForBudget, 1)), false,
+		},
+		"a bound Turn that waits": {
+			turnWith(boundTo("e")), turnWith(boundTo("e"), waitsAs(v1alpha1.TurnReasonWaitingForBudget, 0)), false,
+		},
+		"a label": {turnWith(), turnWith(labelled), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := turnChanged().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
