@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -154,17 +155,31 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 	return about, done{}, true
 }
 
-// observe passes the Turn to the learner. A failure only affects the learner.
+// observe passes the Turn to the learner, for at most observeTimeout, whatever the learner does. A failure only affects
+// the learner.
 func (l *learning) observe(ctx context.Context, about memories.Memory) {
-	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, observeTimeout, fmt.Errorf("the learner did not return within %s", observeTimeout))
 	defer cancel()
-	defer func() {
-		if recover() != nil { // the value may contain a part of the conversation
-			metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
-			l.logPanic()
-		}
+	observation := translate.Observation(&l.turn, about)
+	ended := make(chan error, 1) // buffered, so that the goroutine ends whether or not the task still waits
+	go func() {
+		var err error
+		defer func() {
+			if recover() != nil { // the value may contain a part of the conversation
+				l.logPanic()
+				err = errors.New("the learner failed because of a bug in Capstan")
+			}
+			ended <- err
+		}()
+		err = l.Learner.Observe(ctx, observation)
 	}()
-	if err := l.Learner.Observe(ctx, translate.Observation(&l.turn, about)); err != nil {
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
 		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn)
 	}

@@ -178,7 +178,44 @@ var _ = Describe("An Agent that learns", func() {
 			SpecTimeout(patience)),
 		Entry("panics", func(context.Context, <-chan struct{}) error { panic("a bug") }, SpecTimeout(patience)),
 	)
+
+	DescribeTable("learns memories if its learner", func(ctx SpecContext, observe find) {
+		end := make(chan struct{})
+		DeferCleanup(func() { close(end) })
+		s := newTestEnv(ctx, learningModel)
+		m := s.run(trusting, atOnce(1), func(o *manager.Options) {
+			o.Hooks.Tasks = func(s executor.TaskStore) executor.TaskStore {
+				return &failingLearner{s, func(ctx context.Context) error { return observe(ctx, end) }}
+			}
+		})
+		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
+		for _, name := range []string{"ada", "bob"} { // one after the other has the only slot
+			s.create(ctx, newTurn(name, requestedBy(name)))
+			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			Expect(finalizedReason(t)).To(Equal("True Finalized"))
+		}
+		Eventually(m.learned(ctx)).WithContext(ctx).Should(Equal([]string{"User ada: Has an HP 4000.", "User bob: Has an HP 4000."}))
+		Expect(m.logs.String()).To(ContainSubstring("Failed to observe a turn"))
+		Expect(m.logs.String()).NotTo(ContainSubstring("a bug with a secret"), "the value may be a part of the conversation")
+	},
+		Entry("fails", func(context.Context, <-chan struct{}) error { return errors.New("the disk is gone") }, SpecTimeout(patience)),
+		Entry("is slow", func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return ctx.Err() }, SpecTimeout(patience)),
+		Entry("ignores the end of the call", func(_ context.Context, end <-chan struct{}) error { <-end; return nil },
+			SpecTimeout(patience)),
+		Entry("panics", func(context.Context, <-chan struct{}) error { panic("a bug with a secret") }, SpecTimeout(patience)),
+	)
 })
+
+// failingLearner is a store that cannot keep observations.
+type failingLearner struct {
+	executor.TaskStore
+	observe func(context.Context) error
+}
+
+// Observe fails.
+func (f *failingLearner) Observe(ctx context.Context, _ memories.Observation) error {
+	return f.observe(ctx)
+}
 
 // failingMemories is a store whose search for memories fails.
 type failingMemories struct {
