@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gexec"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -16,6 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -204,6 +207,47 @@ var _ = Describe("An Agent that learns", func() {
 			SpecTimeout(patience)),
 		Entry("panics", func(context.Context, <-chan struct{}) error { panic("a bug with a secret") }, SpecTimeout(patience)),
 	)
+})
+
+var _ = Describe("Learning from a Turn", func() {
+	It("outlives the executor that is killed while it asks, and Budgets agree with records", func(ctx SpecContext) {
+		const reply = `{"memories": [{"content": "The printer is broken.", "scope": "Session", "confidence": 80}]}`
+		program := buildManager(ctx)
+		s := newTestEnv(ctx, `rules:
+- {when: {systemContains: `+aboutSession+`}, times: 1, fault: {hang: BeforeHeaders}}
+- {when: {systemContains: `+aboutSession+`}, reply: {text: '`+reply+`'}}`)
+		databaseURL := postgrestest.Database(GinkgoTB())
+		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeSession))...)
+		s.create(ctx, newSession(), newBudget("month", func(b *v1alpha1.Budget) {
+			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
+		}))
+		first := s.share(ctx, program, "first", databaseURL, apiConfig)
+		s.create(ctx, newTurn("first", within))
+		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+		s.inFlight(ctx, 1)
+		Eventually(first.Kill()).Should(gexec.Exit(137))
+		s.share(ctx, program, "second", databaseURL, apiConfig)
+
+		kept, err := postgres.Open(ctx, databaseURL)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { Expect(kept.Close()).To(Succeed()) }()
+		Eventually(func(g Gomega) {
+			all, err := kept.ListMemories(ctx, store.MemoryQuery{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(all).To(ConsistOf(HaveField("Text", "The printer is broken.")))
+		}).WithContext(ctx).Should(Succeed())
+		records, err := kept.Records(ctx, store.RecordQuery{})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(records).To(HaveLen(1))
+		Expect(records[0].Expenses).To(ConsistOf(And(HaveField("For", "memory"), HaveField("Requests", BeEquivalentTo(2)),
+			HaveField("Usage.Estimated", true))), "the request that was cut off counts with its estimate")
+		used := records[0].Models[0].Usage.Add(records[0].Expenses[0].Usage)
+		accounts, err := kept.Accounts(ctx, time.Now())
+		Expect(err).NotTo(HaveOccurred())
+		Expect(accounts).To(ConsistOf(And(HaveField("Tokens", used.InputTokens+used.OutputTokens),
+			HaveField("ReservedTokens", BeZero()), HaveField("Turns", BeEquivalentTo(1)))))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
+	}, SpecTimeout(4*patience))
 })
 
 // failingLearner is a store that cannot keep observations.
