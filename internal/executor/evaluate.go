@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -36,6 +37,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 			if o = skipped(task.Unreadable); len(v.judges) > 0 {
 				o = v.failed(panicked)
 			}
+			o.used = v.used()
 		}
 	}()
 	e, k := v.executor, v.task
@@ -78,7 +80,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		})
 	}
 	limits := v.agent.Spec.Evaluation
-	account, end := v.begin(ctx, questions, limits.MaxPerHour, v1alpha1.DefaultEvaluationsPerHour, limits.MaxTokensPerDay)
+	account, end := v.begin(ctx, questions, ptr.Deref(limits.MaxPerHour, v1alpha1.DefaultEvaluationsPerHour), limits.MaxTokensPerDay)
 	if end != nil {
 		return *end
 	}

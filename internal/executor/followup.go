@@ -59,6 +59,16 @@ type followUp struct {
 	task     *task.Task
 	turn     v1alpha1.Turn
 	agent    *v1alpha1.Agent
+	// requests is the account of the attempt. It is nil until the work begins.
+	requests *requests
+}
+
+// used returns the number of tokens that the attempt has used.
+func (f *followUp) used() int64 {
+	if f.requests == nil {
+		return 0
+	}
+	return f.requests.used
 }
 
 // credentials returns the function that removes credentials from a text about the Turn.
@@ -149,12 +159,9 @@ type asked struct {
 // begin begins the work: it checks the limits of the Agent, for which each question counts with one request. It returns
 // the account of the requests, or the end of the attempt.
 func (f *followUp) begin(
-	ctx context.Context, questions []asked, perHour *int32, otherwise int64, perDay *int64,
+	ctx context.Context, questions []asked, perHour int32, perDay *int64,
 ) (*requests, *done) {
-	start := task.Start{Now: f.executor.Now(), MaxPerHour: otherwise}
-	if perHour != nil {
-		start.MaxPerHour = int64(*perHour)
-	}
+	start := task.Start{Now: f.executor.Now(), MaxPerHour: int64(perHour)}
 	if perDay != nil {
 		start.MaxTokensPerDay = *perDay
 	}
@@ -171,7 +178,8 @@ func (f *followUp) begin(
 	if err != nil {
 		return nil, new(retried(afterFailure, err))
 	}
-	return newRequests(ctx, f), nil
+	f.requests = newRequests(ctx, f)
+	return f.requests, nil
 }
 
 // logPanic logs the stack of a panic. It must be called by the function that recovers.

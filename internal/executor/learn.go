@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/fairgate"
@@ -72,6 +74,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 		if recover() != nil { // the value may contain a part of the conversation
 			l.logPanic()
 			o = skipped(task.Unreadable)
+			o.used = l.used()
 		}
 	}()
 	e, k := l.executor, l.task
@@ -121,7 +124,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 		all = append(all, asked{chain, questions[i].Request})
 	}
 	spec := l.agent.Spec.Memory.Learning
-	account, end := l.begin(ctx, all, spec.MaxPerHour, v1alpha1.DefaultLearningPerHour, spec.MaxTokensPerDay)
+	account, end := l.begin(ctx, all, ptr.Deref(spec.MaxPerHour, v1alpha1.DefaultLearningPerHour), spec.MaxTokensPerDay)
 	if end != nil {
 		return *end
 	}

@@ -76,6 +76,9 @@ func (a *requests) Begin(ctx context.Context, c *loop.Candidate, r *loop.Request
 		a.contended = a.contended || !slices.ContainsFunc(refusal.Refused, func(one budget.Refused) bool { return !one.Contended })
 		return ctx, &model.Error{Kind: model.OverBudget, Message: loop.DescribeRefusal(rules, c, r, refusal), Unsent: true}
 	}
+	if err != nil && ctx.Err() != nil { // the time of this question is over; that is no failure of the account
+		return ctx, &model.Error{Kind: model.Cancelled, Message: "there was no time left for the request", Err: err, Unsent: true}
+	}
 	if err != nil {
 		return ctx, a.fail(err)
 	}

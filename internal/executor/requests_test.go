@@ -103,7 +103,7 @@ func newJudging(t *testing.T, limits budget.Limits) *judging {
 // error.
 func (j *judging) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, error) {
 	t.Helper()
-	account, end := j.work.begin(t.Context(), []asked{{chain, question}}, nil, 60, nil)
+	account, end := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil)
 	if end != nil {
 		t.Fatalf("begin: %+v", end)
 	}
@@ -256,6 +256,33 @@ func TestRequestsWaitForThoseOfOthers(t *testing.T) {
 	_, end, _ := j.ask(t, c)
 	if end == nil || end.result != nil || end.again != afterRefusal || q.asked != 0 {
 		t.Errorf("the attempt ends with %+v after %d requests, want that it is tried again", end, q.asked)
+	}
+}
+
+// TestAQuestionWithoutTimeEndsNoAttempt checks that questions for which no time is left have failed, and that the
+// answers to earlier ones are kept: otherwise these would be asked, and paid for, again and again.
+func TestAQuestionWithoutTimeEndsNoAttempt(t *testing.T) {
+	j := newJudging(t, budget.Limits{})
+	c, q := priced("first", model.Usage{InputTokens: 7, OutputTokens: 1})
+	chain := []loop.Candidate{c}
+	account, _ := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil)
+	ended, cancel := context.WithCancel(t.Context())
+	put := func(ctx context.Context) error {
+		_, err := ask.Ask(ctx, chain, &ask.Question{
+			Request: question, Account: account, Read: func(*model.Reply) error { return nil },
+		})
+		return err
+	}
+	if err := put(ended); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := put(ended); err == nil || account.err != nil || q.asked != 1 {
+		t.Errorf("the error is %v, that of the account %v, after %d requests; want an error of the question alone",
+			err, account.err, q.asked)
+	}
+	if end := account.close(t.Context()); end != nil || account.used != 8 {
+		t.Errorf("the attempt ends with %+v after %d tokens, want that its answers are kept", end, account.used)
 	}
 }
 

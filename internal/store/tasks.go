@@ -32,13 +32,13 @@ type Tasks interface {
 	// allow the next request.
 	ChargeTask(ctx context.Context, h task.Held, c task.Charge) error
 
-	// PostponeTask gives a claim back, so that nobody claims the task before a time. The attempt that has begun, if
-	// any, does not count. used is the number of tokens that it has used.
+	// PostponeTask gives a claim back, so that nobody claims the task before a time. used is the number of tokens that
+	// the attempt that has begun, if any, has used. An attempt that has used nothing does not count.
 	PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error
 
 	// FinishTask stores the result of a task and adds it to the record of the Turn. The claim stays. used is the number
-	// of tokens that the attempt has used, or zero if it has not begun. A result without work that has used nothing
-	// does not count for the limits of the Agent.
+	// of tokens that the attempt has used, or zero if it has not begun. A task that was skipped, and has used nothing
+	// in any attempt, does not count for the limits of the Agent.
 	FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error
 
 	// PublishTask ends the work on a task that is finished, and drops its result. A task that has never begun is

@@ -175,7 +175,7 @@ func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent str
 		}
 	}
 	if a, ok := set.Agent(namespace, agent); ok && o.Profile != "" {
-		a.Spec.PromptProfileRef.Name = o.Profile
+		a.Spec.PromptProfileRef = v1alpha1.SharedReference{Name: o.Profile}
 	}
 	var skills []prepare.Skill
 	if o.SkillsFile != "" {

@@ -203,7 +203,7 @@ func rowOf(r *turnrecord.Record) []string {
 	}
 	sum := usage.NewSum(nil)
 	cost, own := "unknown", *r
-	own.Evaluations = nil // their cost is not that of the Turn
+	own.Evaluations, own.Expenses = nil, nil // their cost is not that of the Turn
 	if err := sum.Add(&own); err == nil {
 		cost = costOf(sum.Groups()[0])
 	}

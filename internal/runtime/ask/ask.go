@@ -140,6 +140,9 @@ func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 		return nil, failure
 	}
 	defer ticket.Leave()
+	if ctx.Err() != nil { // a gate that is open lets the request in all the same
+		return nil, &model.Error{Kind: model.Cancelled, Message: "there was no time left for the request", Err: ctx.Err(), Unsent: true}
+	}
 	account := a.question.Account
 	if c.Unusable {
 		account = nil // nothing is sent

@@ -32,6 +32,9 @@ type Learning struct {
 // Ask puts the questions one after another, until ctx ends. It returns what was learned, and what each question has
 // used. A question that fails leads to no memory.
 func (l *Learning) Ask(ctx context.Context) (*task.Learned, []Outcome) {
+	// All questions have the time of one, so that they do not hold a slot for long.
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
 	out := &task.Learned{MaxItems: l.MaxItems, Kept: map[memories.Scope]int{}}
 	var all []Outcome
 	for i := range l.Questions {

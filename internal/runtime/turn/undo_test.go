@@ -299,11 +299,13 @@ func TestUndoAfterAFailure(t *testing.T) {
 		},
 		"timeout": {
 			"it may have been closed", &tool.Error{Class: tool.Timeout, Message: "no result"}, nil,
-			"open (call c1): the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: see capstan logs undo-uid\n",
+			"open (call c1): not undone: the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: " +
+				"see capstan logs undo-uid\n",
 		},
 		"unclassified": {
 			"it may have been closed", errors.New("reset"), nil,
-			"open (call c1): the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: see capstan logs undo-uid\n",
+			"open (call c1): not undone: the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: " +
+				"see capstan logs undo-uid\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -315,6 +317,10 @@ func TestUndoAfterAFailure(t *testing.T) {
 			}
 			d.fail = nil
 			second := undo(t, j, undoing(d, "second-uid"))
+			// A call of an unknown outcome must not be reported as undone.
+			if complete := second.Stop != turn.StopUndoIncomplete; complete != (len(tc.closed) > 0) {
+				t.Errorf("%s: the second Turn stopped with %s: %s", tc.reason, second.Stop, second.Message)
+			}
 			if diff := cmp.Diff(tc.text, second.Text); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}

@@ -18,9 +18,9 @@ type UndoState string
 const (
 	// UndoPossible calls have a compensation with all its arguments.
 	UndoPossible UndoState = "Possible"
-	// UndoDone calls were undone by another Turn, or may have been.
+	// UndoDone calls were undone by another Turn.
 	UndoDone UndoState = "Done"
-	// UndoImpossible calls cannot be undone.
+	// UndoImpossible calls cannot be undone, or another Turn has tried to with an unknown outcome.
 	UndoImpossible UndoState = "Impossible"
 )
 
@@ -257,8 +257,10 @@ func (c *undoCandidate) undo(held *undoHeld) (one UndoCall, changed bool) {
 	}
 	one.Tool, one.Server, one.UID, one.Arguments = f.Undo.Tool, f.Undo.Server, f.Undo.UID, f.Undo.Arguments
 	switch {
-	case held != nil:
+	case held != nil && held.ended:
 		one.State, one.Reason = UndoDone, held.reason()
+	case held != nil: // it must not be tried again, and may have changed nothing
+		one.Reason = held.reason()
 	case f.Undo.Problem != "":
 		one.Reason = f.Undo.Reason()
 	default:

@@ -155,9 +155,12 @@ func (s *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memori
 
 // DeleteMemories deletes selected memories in one transaction. It takes at most 10 s.
 func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at time.Time, limit int) (deleted int, err error) {
+	var ended []string
 	err = s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		ended = nil
 		if sel.ID == "" {
-			if err := forgetSources(ctx, tx, sel, at); err != nil {
+			var err error
+			if ended, err = forgetSources(ctx, tx, sel, at); err != nil {
 				return err
 			}
 		}
@@ -169,32 +172,25 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 	if err != nil {
 		return 0, err
 	}
-	return deleted, nil
+	return deleted, s.settleEnded(ctx, ended)
 }
 
-// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns.
-func forgetSources(ctx context.Context, tx pgx.Tx, sel store.MemorySelector, at time.Time) error {
+// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns. It
+// returns the keys of these tasks. Their requests under way must be charged in transactions of their own: one that
+// locks the accounts of several tasks could wait for an append, and the append for it.
+func forgetSources(ctx context.Context, tx pgx.Tx, sel store.MemorySelector, at time.Time) (ended []string, err error) {
 	where, args := selected(sel.Source, "r.", at.UnixMicro())
 	rows, err := tx.Query(ctx, `UPDATE capstan_task AS k SET state = 2, ended_at = $1, turn = '', result = '' FROM capstan_record AS r
 		WHERE r.uid = left(k.uid, -length('/memory')) AND k.state < 2 AND k.kind = 'memory' AND `+where+` RETURNING k.uid`, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, key := range keys {
-		if err := charge(ctx, tx, task.HeldOf(key), &task.Charge{}); err != nil {
-			return err
-		}
-	}
-	if _, err := tx.Exec(ctx, dropUnbegun, keys); err != nil {
-		return err
+	if ended, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return nil, err
 	}
 	where, args = selected(sel.Source, "")
 	_, err = tx.Exec(ctx, `DELETE FROM capstan_observation WHERE `+where, args...)
-	return err
+	return ended, err
 }
 
 // PurgeMemories deletes expired memories. It takes at most a minute.

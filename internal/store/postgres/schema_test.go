@@ -114,7 +114,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 }
 
 // newest is the version of the schema that this program creates.
-const newest = 7
+const newest = 10
 
 // TestConcurrentMigrationByTwoVersions: in any order, the newer program works. The older one either has used its
 // own schema or refuses the newer one.

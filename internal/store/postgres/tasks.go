@@ -24,6 +24,15 @@ func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error
 	if err != nil {
 		return err
 	}
+	return s.settleEnded(ctx, keys)
+}
+
+// settleEnded charges the requests under way of tasks whose work has ended, each in a transaction of its own, and drops
+// the tasks that have not begun.
+func (s *Store) settleEnded(ctx context.Context, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
 	open, err := read(ctx, s, pgx.RowTo[string], `SELECT uid FROM capstan_task WHERE uid = ANY($1) AND open <> 'null'`, keys)
 	if err != nil {
 		return err
@@ -44,7 +53,11 @@ func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error
 	if err != nil {
 		return err
 	}
-	return s.closeHolds(ctx, task.Holders(uids...)) // those that an older version has reserved
+	var holders []string
+	for _, key := range keys {
+		holders = append(holders, task.HeldOf(key).Holder())
+	}
+	return s.closeHolds(ctx, holders) // those that an older version has reserved
 }
 
 // charge applies a charge to the requests of a task, whose row it locks.
@@ -234,8 +247,8 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 // PostponeTask gives a claim back. It takes at most 10 s.
 func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
 	return s.held(ctx, settle(h), `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
-		attempts = attempts - CASE WHEN reserved > 0 THEN 1 ELSE 0 END,
-		begun_at = CASE WHEN reserved > 0 AND $4::bigint = 0 THEN 0 ELSE begun_at END,
+		attempts = attempts - CASE WHEN reserved > 0 AND $4::bigint = 0 THEN 1 ELSE 0 END,
+		begun_at = CASE WHEN reserved > 0 AND tokens = reserved AND $4::bigint = 0 THEN 0 ELSE begun_at END,
 		tokens = tokens - reserved + $4::bigint, reserved = 0
 		WHERE uid = $1 AND claim = $2 AND state < 2`, h.Key(), h.Claim, until.UnixMicro(), used)
 }
@@ -263,7 +276,7 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 		}
 		return charge(ctx, tx, h, &task.Charge{})
 	}, `UPDATE capstan_task SET state = 1, result = $3,
-		begun_at = CASE WHEN $5 AND reserved > 0 AND $4::bigint = 0 THEN 0 ELSE begun_at END,
+		begun_at = CASE WHEN $5 AND reserved > 0 AND tokens = reserved AND $4::bigint = 0 THEN 0 ELSE begun_at END,
 		tokens = tokens - reserved + $4::bigint, reserved = 0
 		WHERE uid = $1 AND claim = $2 AND state = 0`, h.Key(), h.Claim, result, used, r.Skipped != "")
 }

@@ -237,9 +237,9 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 // PostponeTask gives a claim back.
 func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
 	return s.held(ctx, h, published, func(t *tx) error { return t.charge(h, &task.Charge{}) },
-		`UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0, 1, 0),
-		begun_at = iif(reserved > 0 AND ? = 0, 0, begun_at), tokens = tokens - reserved + ?, reserved = 0`,
-		until.UnixMicro(), used, used)
+		`UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0 AND ? = 0, 1, 0),
+		begun_at = iif(reserved > 0 AND tokens = reserved AND ? = 0, 0, begun_at), tokens = tokens - reserved + ?, reserved = 0`,
+		until.UnixMicro(), used, used, used)
 }
 
 // FinishTask stores a result.
@@ -264,7 +264,7 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 			}
 		}
 		return t.charge(h, &task.Charge{})
-	}, `UPDATE task SET state = 1, result = ?, begun_at = iif(? AND reserved > 0 AND ? = 0, 0, begun_at),
+	}, `UPDATE task SET state = 1, result = ?, begun_at = iif(? AND reserved > 0 AND tokens = reserved AND ? = 0, 0, begun_at),
 		tokens = tokens - reserved + ?, reserved = 0`, string(result), r.Skipped != "", used, used)
 }
 

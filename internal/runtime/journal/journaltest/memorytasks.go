@@ -176,9 +176,9 @@ func (m *Memory) PostponeTask(ctx context.Context, h task.Held, until time.Time,
 	return m.held(ctx, h, nil, func(t *heldTask) error {
 		t.Claim++
 		t.due = until
-		if t.reserved > 0 {
+		if t.reserved > 0 && used == 0 {
 			t.Attempts--
-			if used == 0 {
+			if t.tokens == t.reserved {
 				t.begun = time.Time{}
 			}
 		}
@@ -200,7 +200,7 @@ func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, use
 			record.Evaluations = r.Recorded()
 			m.records[t.UID] = record
 		}
-		if r.Skipped != "" && t.reserved > 0 && used == 0 {
+		if r.Skipped != "" && t.reserved > 0 && t.tokens == t.reserved && used == 0 {
 			t.begun = time.Time{}
 		}
 		return m.endAttempt(t, used)

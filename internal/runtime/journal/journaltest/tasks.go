@@ -42,6 +42,7 @@ func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *te
 	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { taskLimits(t, open(t)) })
 	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { taskBudget(t, open(t)) })
 	t.Run("the requests of all attempts are in the record", func(t *testing.T) { taskExpenses(t, open(t), reopen) })
+	t.Run("attempts that used tokens keep counting", func(t *testing.T) { taskKeepsCounting(t, open(t)) })
 	t.Run("a postponed task leaves no trace", func(t *testing.T) { taskPostponed(t, open(t)) })
 	t.Run("the task of a deleted Turn ends, and still counts", func(t *testing.T) { taskRetired(t, open(t)) })
 	t.Run("old tasks are purged", func(t *testing.T) { tasksPurged(t, open(t)) })
@@ -385,6 +386,11 @@ func taskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskSto
 	unpriced.Cost = nil
 	next(h, &unpriced)
 	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, later(60), 7), nil) // while the last request is under way
+	again := claim(t, s, "", later(60), "a-1")
+	if again.Attempts != 2 {
+		t.Errorf("%d attempts, want 2: both have used something", again.Attempts)
+	}
+	gives(t, "PostponeTask before an attempt", s.PostponeTask(t.Context(), again.Held(), later(60), 0), nil)
 	h = begin(60)
 	next(h, nil)
 	dear := expense(30, "0.3")
@@ -397,6 +403,24 @@ func taskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskSto
 	want := spent("x", 0, 87, "0.85")
 	want.Unpriced = 1
 	accounts(t, s, want)
+}
+
+// taskKeepsCounting checks that an attempt which used tokens counts for the limits, also if a later one is refused.
+func taskKeepsCounting(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	k := claim(t, s, "", later(0), "a-1").Held()
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(1), 7), nil)
+	k = claim(t, s, "b", later(1), "a-2").Held()
+	other := k
+	k = claim(t, s, "", later(1), "a-1").Held()
+	gives(t, "BeginTask again", s.BeginTask(t.Context(), k, starting(later(1))), nil)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k, task.Result{Skipped: task.BudgetExceeded}, 0), nil)
+	gives(t, "PublishTask", s.PublishTask(t.Context(), k, later(1)), nil)
+	err := s.BeginTask(t.Context(), other, task.Start{Now: later(2), MaxPerHour: 1})
+	if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != task.HourlyLimit {
+		t.Errorf("BeginTask: %v, want that the first attempt still counts", err)
+	}
 }
 
 func taskPostponed(t *testing.T, s TaskStore) {
