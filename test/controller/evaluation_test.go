@@ -302,6 +302,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.create(ctx, newAgent("brief", evaluating()))
 		m := s.run(atOnce(1))
 		s.create(ctx, newTurn("stuck"))
+		s.received(ctx, 2) // that of the Turn, and that of its judge
 		s.inFlight(ctx, 1) // the only slot is in use
 		s.create(ctx, newTurn("second"), newTurn("third", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "brief" }), newTurn("fourth"))
 		s.allReach(ctx, 4, v1alpha1.TurnReasonCompleted)
@@ -342,6 +343,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		m := s.run(atOnce(1))
 		s.create(ctx, newTurn("stuck"))
+		s.received(ctx, 2) // that of the Turn, and that of its judge
 		s.inFlight(ctx, 1) // the only slot is in use
 		s.create(ctx, newTurn("waiting"))
 		s.reaches(ctx, "waiting", v1alpha1.TurnReasonCompleted)
@@ -357,6 +359,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		m := s.run(atOnce(1))
 		s.create(ctx, newTurn("first"))
+		s.received(ctx, 2) // that of the Turn, and that of its judge
 		s.inFlight(ctx, 1)
 		change(ctx, s, "first", &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Spec.TTLSecondsAfterFinished = new(int32(0)) })
 		Eventually(m.journals).WithArguments(ctx).WithContext(ctx).Should(BeEmpty())
@@ -369,6 +372,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		m := s.run(atOnce(1))
 		s.create(ctx, newTurn("first"))
+		s.received(ctx, 2) // that of the Turn, and that of its judge
 		s.inFlight(ctx, 1)
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "first"))).To(Succeed())
 		s.inFlight(ctx, 0)

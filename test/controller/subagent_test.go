@@ -116,9 +116,9 @@ var _ = Describe("A sub-agent", func() {
 		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck", change...)))...)
+		s.received(ctx, 3) // the requests of its callers were in flight before
 		s.inFlight(ctx, 1)
 		first := s.child(ctx, "parent")
-		s.child(ctx, first.Name)
 		end(s)
 		t := s.reaches(ctx, "parent", state)
 		first = s.turn(ctx, first.Name)

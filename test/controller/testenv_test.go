@@ -182,6 +182,12 @@ func (s *testEnv) inFlight(ctx context.Context, count int64) {
 	Eventually(func() int64 { return s.fake.Stats().InFlight }).WithContext(ctx).Should(Equal(count), "requests in flight")
 }
 
+// received waits until the model has received this many requests.
+func (s *testEnv) received(ctx context.Context, count int64) {
+	GinkgoHelper()
+	Eventually(func() int64 { return s.fake.Stats().Requests }).WithContext(ctx).Should(Equal(count), "requests received")
+}
+
 // conditionsOfProvider and conditionsOfAgent are for isCurrent.
 func conditionsOfProvider(p *v1alpha1.ModelProvider) []metav1.Condition { return p.Status.Conditions }
 

@@ -93,6 +93,7 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		By("killing the first executor while it waits for the model")
 		first := s.share(ctx, program, "first", databaseURL, apiConfig, traced...)
 		s.create(ctx, newTurn("tidy", timeout(600)))
+		s.received(ctx, 2) // the request before the search was in flight, too
 		s.inFlight(ctx, 1)
 		Expect(arrived("execute_tool search")(ctx)).To(Succeed())
 		Expect(s.turn(ctx, "tidy").BoundTo()).To(Equal("first"))
