@@ -80,11 +80,11 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		})
 	}
 	limits := v.agent.Spec.Evaluation
-	account, end := v.begin(ctx, questions, ptr.Deref(limits.MaxPerHour, v1alpha1.DefaultEvaluationsPerHour), limits.MaxTokensPerDay)
-	if end != nil {
+	perHour := ptr.Deref(limits.MaxPerHour, v1alpha1.DefaultEvaluationsPerHour)
+	if end := v.begin(ctx, questions, perHour, limits.MaxTokensPerDay); end != nil {
 		return *end
 	}
-	return v.ask(ctx, s, chain, redaction.Redact, account)
+	return v.ask(ctx, s, chain, redaction.Redact)
 }
 
 // models returns the models that a judge asks: the one that its profile names, if the Agent allows it, or the chain.
@@ -96,9 +96,7 @@ func (v *evaluation) models(j *judge.Judge, chain []loop.Candidate) []loop.Candi
 }
 
 // ask asks the judges one after another. redact returns a text of a model without what the Agent redacts.
-func (v *evaluation) ask(
-	ctx context.Context, s *judge.Subject, chain []loop.Candidate, redact func(string) string, account *requests,
-) done {
+func (v *evaluation) ask(ctx context.Context, s *judge.Subject, chain []loop.Candidate, redact func(string) string) done {
 	e := v.executor
 	result := &task.Result{}
 	refused := true
@@ -107,21 +105,21 @@ func (v *evaluation) ask(
 	defer cancel()
 	for i := range v.judges {
 		j := &v.judges[i]
-		asker := &judge.Asker{Chain: v.models(j, chain), Redact: redact, Account: account}
+		asker := &judge.Asker{Chain: v.models(j, chain), Redact: redact, Account: v.requests}
 		said := v.askOne(bounded, asker, j, s)
-		if ctx.Err() != nil || account.err != nil {
+		if ctx.Err() != nil || v.requests.err != nil {
 			break
 		}
 		refused = refused && said.MayRetry
 		result.Evaluations = append(result.Evaluations, translate.Evaluation(&said, e.Now()))
 	}
-	if end := account.close(ctx); end != nil {
+	if end := v.requests.close(ctx); end != nil {
 		return *end
 	}
 	if refused && e.Now().Sub(v.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return done{result: result, used: account.used}
+	return done{result: result, used: v.used()}
 }
 
 // askOne asks one judge. A panic is a failure of this judge.

@@ -156,11 +156,9 @@ type asked struct {
 	request func(structured bool) model.Request
 }
 
-// begin begins the work: it checks the limits of the Agent, for which each question counts with one request. It returns
-// the account of the requests, or the end of the attempt.
-func (f *followUp) begin(
-	ctx context.Context, questions []asked, perHour int32, perDay *int64,
-) (*requests, *done) {
+// begin begins the work: it checks the limits of the Agent, for which each question counts with one request, and opens
+// the account of the requests. It returns the end of the attempt if the work may not begin, or nil.
+func (f *followUp) begin(ctx context.Context, questions []asked, perHour int32, perDay *int64) *done {
 	start := task.Start{Now: f.executor.Now(), MaxPerHour: int64(perHour)}
 	if perDay != nil {
 		start.MaxTokensPerDay = *perDay
@@ -173,13 +171,13 @@ func (f *followUp) begin(
 	}
 	err := f.Store.BeginTask(ctx, f.task.Held(), start)
 	if refusal, ok := errors.AsType[*task.Refusal](err); ok {
-		return nil, new(skipped(refusal.Skip))
+		return new(skipped(refusal.Skip))
 	}
 	if err != nil {
-		return nil, new(retried(afterFailure, err))
+		return new(retried(afterFailure, err))
 	}
 	f.requests = newRequests(ctx, f)
-	return f.requests, nil
+	return nil
 }
 
 // logPanic logs the stack of a panic. It must be called by the function that recovers.

@@ -124,14 +124,14 @@ func (l *learning) do(ctx context.Context) (o done) {
 		all = append(all, asked{chain, questions[i].Request})
 	}
 	spec := l.agent.Spec.Memory.Learning
-	account, end := l.begin(ctx, all, ptr.Deref(spec.MaxPerHour, v1alpha1.DefaultLearningPerHour), spec.MaxTokensPerDay)
-	if end != nil {
+	perHour := ptr.Deref(spec.MaxPerHour, v1alpha1.DefaultLearningPerHour)
+	if end := l.begin(ctx, all, perHour, spec.MaxTokensPerDay); end != nil {
 		return *end
 	}
 	return l.ask(ctx, &ask.Learning{
 		Chain: chain, Questions: questions, About: about, MaxPerTurn: limits.MaxPerTurn, MinConfidence: limits.MinConfidence,
-		MaxItems: limits.MaxMemories, Redact: redaction.Redact, Account: account,
-	}, account)
+		MaxItems: limits.MaxMemories, Redact: redaction.Redact, Account: l.requests,
+	})
 }
 
 // about returns the memory without a text that is learned from the Turn. ok is false if nothing may be learned from it
@@ -189,16 +189,16 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 }
 
 // ask puts the questions.
-func (l *learning) ask(ctx context.Context, questions *ask.Learning, account *requests) done {
+func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 	learned, outcomes := questions.Ask(ctx)
-	if end := account.close(ctx); end != nil {
+	if end := l.requests.close(ctx); end != nil {
 		return *end
 	}
 	refused := !slices.ContainsFunc(outcomes, func(o ask.Outcome) bool { return !o.MayRetry })
 	if refused && l.executor.Now().Sub(l.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return done{result: &task.Result{Learned: learned}, used: account.used}
+	return done{result: &task.Result{Learned: learned}, used: l.used()}
 }
 
 // publish counts the result, and ends the task. The memories are in the store already.

@@ -7,8 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
+	"github.com/capstan-dev/capstan/internal/runtime/ask"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -77,7 +76,7 @@ func (a *requests) Begin(ctx context.Context, c *loop.Candidate, r *loop.Request
 		return ctx, &model.Error{Kind: model.OverBudget, Message: loop.DescribeRefusal(rules, c, r, refusal), Unsent: true}
 	}
 	if err != nil && ctx.Err() != nil { // the time of this question is over; that is no failure of the account
-		return ctx, &model.Error{Kind: model.Cancelled, Message: "there was no time left for the request", Err: err, Unsent: true}
+		return ctx, ask.OutOfTime(err)
 	}
 	if err != nil {
 		return ctx, a.fail(err)
@@ -122,18 +121,7 @@ func (a *requests) End(
 	ended := a.expense(r, usage, cost)
 	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
 	defer stop()
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
-	_, err := backoff.Retry(write, func() (struct{}, error) {
-		err := f.Store.ChargeTask(write, f.task.Held(), task.Charge{Ended: &ended})
-		if errors.Is(err, task.ErrLost) {
-			err = backoff.Permanent(err)
-		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(wait))
-	if err != nil {
-		a.err = err
-	}
+	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), task.Charge{Ended: &ended}) })
 	a.observer.Observe(span)
 }
 

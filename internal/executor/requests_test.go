@@ -103,10 +103,10 @@ func newJudging(t *testing.T, limits budget.Limits) *judging {
 // error.
 func (j *judging) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, error) {
 	t.Helper()
-	account, end := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil)
-	if end != nil {
+	if end := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil); end != nil {
 		t.Fatalf("begin: %+v", end)
 	}
+	account := j.work.requests
 	_, err := ask.Ask(t.Context(), chain, &ask.Question{
 		Request: question, MaxOutputTokens: 2000, Account: account,
 		Read: func(*model.Reply) error { return errors.New("no usable verdict") },
@@ -265,7 +265,10 @@ func TestAQuestionWithoutTimeEndsNoAttempt(t *testing.T) {
 	j := newJudging(t, budget.Limits{})
 	c, q := priced("first", model.Usage{InputTokens: 7, OutputTokens: 1})
 	chain := []loop.Candidate{c}
-	account, _ := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil)
+	if end := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil); end != nil {
+		t.Fatalf("begin: %+v", end)
+	}
+	account := j.work.requests
 	ended, cancel := context.WithCancel(t.Context())
 	put := func(ctx context.Context) error {
 		_, err := ask.Ask(ctx, chain, &ask.Question{

@@ -311,10 +311,15 @@ func (p *Tasks) logLost(log logr.Logger, err error) {
 
 // finish stores the result of a task, and tries again while ctx lives, because the result was paid for.
 func (p *Tasks) finish(ctx context.Context, k *task.Task, r *task.Result, used int64) error {
+	return keepTrying(ctx, func() error { return p.Store.FinishTask(ctx, k.Held(), *r, used) })
+}
+
+// keepTrying repeats a write about a task while ctx lives, unless the claim of the task is lost.
+func keepTrying(ctx context.Context, write func() error) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := p.Store.FinishTask(ctx, k.Held(), *r, used)
+		err := write()
 		if errors.Is(err, task.ErrLost) {
 			err = backoff.Permanent(err)
 		}

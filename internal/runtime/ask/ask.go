@@ -141,7 +141,7 @@ func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 	}
 	defer ticket.Leave()
 	if ctx.Err() != nil { // a gate that is open lets the request in all the same
-		return nil, &model.Error{Kind: model.Cancelled, Message: "there was no time left for the request", Err: ctx.Err(), Unsent: true}
+		return nil, OutOfTime(ctx.Err())
 	}
 	account := a.question.Account
 	if c.Unusable {
@@ -178,6 +178,11 @@ func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 		account.End(ctx, c, entry, replied, failed)
 	}
 	return reply, failure
+}
+
+// OutOfTime returns the failure of a request that is not sent because its context has ended. err is the cause.
+func OutOfTime(err error) *model.Error {
+	return &model.Error{Kind: model.Cancelled, Message: "there was no time left for the request", Err: err, Unsent: true}
 }
 
 // count adds the usage of a request.

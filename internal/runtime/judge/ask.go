@@ -6,6 +6,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/ask"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 )
 
@@ -23,16 +24,13 @@ type Asker struct {
 // maxReplyTokens is the length of a verdict that is enough, in tokens. A model that reasons uses most of them for that.
 const maxReplyTokens = 8192
 
-// forEvaluation is the purpose of the requests of judges. It is the kind of their work.
-const forEvaluation loop.Purpose = "evaluation"
-
 // Ask makes the judge evaluate an answer. It always returns an evaluation: that of a judge that fails is Failed, with a
 // reason in Capstan's own words. A reply that makes no sense is requested once more.
 func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 	var score Score
 	var reason string
 	used, err := ask.Ask(ctx, a.Chain, &ask.Question{
-		MaxOutputTokens: maxReplyTokens, Purpose: forEvaluation, Account: a.Account,
+		MaxOutputTokens: maxReplyTokens, Purpose: loop.Purpose(task.Evaluate), Account: a.Account,
 		Request: func(structured bool) model.Request { return j.Request(s, structured) },
 		Read: func(reply *model.Reply) (err error) {
 			score, reason, err = Read(reply, a.Redact)

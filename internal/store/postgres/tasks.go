@@ -193,11 +193,6 @@ func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.
 	return kept
 }
 
-// settle charges the request of a task that is under way with its estimate, if there is one.
-func settle(h task.Held) func(ctx context.Context, tx pgx.Tx) error {
-	return func(ctx context.Context, tx pgx.Tx) error { return charge(ctx, tx, h, &task.Charge{}) }
-}
-
 // RenewTask makes a claim last. It takes at most 10 s.
 func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
 	return s.held(ctx, nil, `UPDATE capstan_task SET due_at = $3 WHERE uid = $1 AND claim = $2 AND state < 2`,
@@ -246,7 +241,9 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 
 // PostponeTask gives a claim back. It takes at most 10 s.
 func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
-	return s.held(ctx, settle(h), `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
+	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		return charge(ctx, tx, h, &task.Charge{})
+	}, `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
 		attempts = attempts - CASE WHEN reserved > 0 AND $4::bigint = 0 THEN 1 ELSE 0 END,
 		begun_at = CASE WHEN reserved > 0 AND tokens = reserved AND $4::bigint = 0 THEN 0 ELSE begun_at END,
 		tokens = tokens - reserved + $4::bigint, reserved = 0

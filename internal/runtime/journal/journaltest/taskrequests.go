@@ -1,0 +1,158 @@
+package journaltest
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// asking returns a charge that begins a request, which reserves 100 tokens and a cost of 1 in budget x. If its outcome
+// stays unknown, a tenth of it counts.
+func asking(l budget.Limits) task.Charge {
+	r := holding("x", 100, "1", l)
+	r.CountTurn = false
+	next := expense(10, "0.1")
+	return task.Charge{Next: &next, Reserve: []budget.Reservation{r}}
+}
+
+// expense returns an expense of an evaluation in USD.
+func expense(tokens int64, cost string) turnrecord.Expense {
+	return turnrecord.Expense{
+		For: string(task.Evaluate), Provider: "p", Model: "m", Requests: 1, Usage: model.Usage{InputTokens: tokens},
+		Cost: &turnrecord.Cost{Amount: cost, Currency: "USD"},
+	}
+}
+
+// expenses checks the expenses in the record of a Turn.
+func expenses(t *testing.T, s TaskStore, uid string, want ...turnrecord.Expense) {
+	t.Helper()
+	for _, r := range records(t, s, store.RecordQuery{}) {
+		if r.UID != uid {
+			continue
+		}
+		if diff := cmp.Diff(want, r.Expenses); diff != "" {
+			t.Errorf("the expenses of %s, -want +got:\n%s", uid, diff)
+		}
+		return
+	}
+	t.Errorf("Turn %s has no record", uid)
+}
+
+// taskCutOff checks an attempt whose process is gone, followed by a claim that is given back before its work begins.
+func taskCutOff(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	lost := claim(t, s, "", later(0), "a-1").Held()
+	gives(t, "BeginTask", s.BeginTask(t.Context(), lost, starting(later(0))), nil)
+	gives(t, "ChargeTask", s.ChargeTask(t.Context(), lost, asking(budget.Limits{})), nil)
+	other := claim(t, s, "", later(29), "a-2").Held()
+	k := claim(t, s, "", later(30), "a-1").Held()
+	accounts(t, s, spent("x", 0, 10, "0.1"))
+	expenses(t, s, "a-1", expense(10, "0.1"))
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(40), 0), nil)
+	if again := claim(t, s, "b", later(40), "a-1"); again.Attempts != 1 {
+		t.Errorf("the task has %d attempts, want the one that was cut off", again.Attempts)
+	}
+	accounts(t, s, spent("x", 0, 10, "0.1"))
+	beginning := func(perHour, perDay int64) error {
+		return s.BeginTask(t.Context(), other, task.Start{Now: later(20), MaxPerHour: perHour, MaxTokensPerDay: perDay, Tokens: 10})
+	}
+	for why, err := range map[task.Skip]error{task.HourlyLimit: beginning(1, 0), task.TokenLimit: beginning(2, 19)} {
+		if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != why {
+			t.Errorf("BeginTask of another task: %v, want %s", err, why)
+		}
+	}
+}
+
+func taskBudget(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	charge := asking(budget.Limits{Tokens: new(int64(115))})
+	k, other := claim(t, s, "", later(0), "a-1").Held(), claim(t, s, "", later(0), "a-2").Held()
+	for _, h := range []task.Held{k, other} {
+		gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(0))), nil)
+	}
+	gives(t, "ChargeTask", s.ChargeTask(t.Context(), k, charge), nil)
+	reserved := budget.Account{Key: day("x"), ReservedTokens: 100, ReservedCost: charge.Reserve[0].Cost}
+	accounts(t, s, reserved)
+	refused := func(h task.Held, c task.Charge, contended bool) {
+		t.Helper()
+		r, ok := errors.AsType[*budget.Refusal](s.ChargeTask(t.Context(), h, c))
+		if !ok || len(r.Refused) != 1 || r.Refused[0].Contended != contended {
+			t.Errorf("ChargeTask beyond the budget: %+v, want a refusal, contended: %v", r, contended)
+		}
+	}
+	refused(other, charge, true)
+	// The end of a request and the beginning of the next one are one change: both are made, or none.
+	charge.Ended = new(expense(40, "0.4"))
+	refused(k, charge, false)
+	accounts(t, s, reserved)
+	for range 2 { // the second time, nothing is under way
+		gives(t, "ChargeTask of the end", s.ChargeTask(t.Context(), k, task.Charge{Ended: charge.Ended}), nil)
+	}
+	accounts(t, s, spent("x", 0, 40, "0.4"))
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), 40), nil)
+	gives(t, "FinishTask again", s.FinishTask(t.Context(), k, result(), 40), task.ErrLost)
+	accounts(t, s, spent("x", 0, 40, "0.4"))
+	expenses(t, s, "a-1", expense(40, "0.4"))
+	expenses(t, s, "a-2")
+	// A task that is refused before it has used anything does not count.
+	gives(t, "FinishTask of the other", s.FinishTask(t.Context(), other, task.Result{Skipped: task.BudgetExceeded}, 0), nil)
+	gives(t, "PublishTask of the other", s.PublishTask(t.Context(), other, later(1)), nil)
+	endTurns(t, s, "a-3")
+	third := claim(t, s, "", later(0), "a-3").Held()
+	gives(t, "BeginTask of the second that counts", s.BeginTask(t.Context(), third, task.Start{Now: later(1), MaxPerHour: 2}), nil)
+}
+
+// taskExpenses checks that all requests of the tasks of a Turn are in its record, also those whose end is not known,
+// and that the record equals the ledger.
+func taskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+	endTurns(t, s, "a-1")
+	begin := func(minutes int) task.Held {
+		t.Helper()
+		h := claim(t, s, "", later(minutes), "a-1").Held()
+		gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(minutes))), nil)
+		return h
+	}
+	next := func(h task.Held, ended *turnrecord.Expense) {
+		t.Helper()
+		c := asking(budget.Limits{})
+		c.Ended = ended
+		gives(t, "ChargeTask", s.ChargeTask(t.Context(), h, c), nil)
+	}
+	h := begin(0)
+	next(h, nil)
+	next(h, new(expense(20, "0.25")))
+	s = reopen(t, s) // killed while the second request is under way
+	h = begin(30)
+	next(h, nil)
+	free := expense(0, "0")
+	free.Usage = model.Usage{}
+	next(h, &free) // refused by the endpoint
+	unpriced := expense(7, "")
+	unpriced.Cost = nil
+	next(h, &unpriced)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, later(60), 7), nil) // while the last request is under way
+	again := claim(t, s, "", later(60), "a-1")
+	if again.Attempts != 2 {
+		t.Errorf("%d attempts, want 2: both have used something", again.Attempts)
+	}
+	gives(t, "PostponeTask before an attempt", s.PostponeTask(t.Context(), again.Held(), later(60), 0), nil)
+	h = begin(60)
+	next(h, nil)
+	dear := expense(30, "0.3")
+	dear.Model = "large"
+	next(h, &dear)
+	gives(t, "FinishTask", s.FinishTask(t.Context(), h, result(), 40), nil) // while a request is under way
+	sum := expense(50, "0.55")
+	sum.Requests = 4
+	expenses(t, s, "a-1", sum, unpriced, dear)
+	want := spent("x", 0, 87, "0.85")
+	want.Unpriced = 1
+	accounts(t, s, want)
+}
