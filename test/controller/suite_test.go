@@ -64,9 +64,7 @@ var prepareProcess = sync.OnceFunc(func() {
 	klog.SetLogger(libraryLogs.logger())
 	before := gleak.Goroutines()
 	DeferCleanup(func() { // runs last
-		// A stopped watch of metadata leaks one goroutine per process: kubernetes issue 113254.
-		watch := gleak.IgnoringTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
-		Eventually(gleak.Goroutines).ShouldNot(gleak.HaveLeaked(before, watch), "all that the suite started must have ended")
+		Eventually(gleak.Goroutines).ShouldNot(harnesstest.HaveLeaked(before), "all that the suite started must have ended")
 	})
 })
 

@@ -49,9 +49,7 @@ var _ = BeforeSuite(func() {
 
 	before := gleak.Goroutines()
 	DeferCleanup(func() { // runs last, when the API server has closed all connections
-		// A stopped watch of metadata leaks one goroutine per process: kubernetes issue 113254.
-		watch := gleak.IgnoringTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
-		Eventually(gleak.Goroutines).ShouldNot(gleak.HaveLeaked(before, watch), "all that the suite started must have ended")
+		Eventually(gleak.Goroutines).ShouldNot(harnesstest.HaveLeaked(before), "all that the suite started must have ended")
 	})
 
 	install := harness.Install{CRDs: filepath.Join("..", "..", "config", "crd", "bases")}
