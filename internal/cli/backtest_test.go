@@ -276,7 +276,7 @@ func TestBacktestOfFeedback(t *testing.T) {
 	}
 	got := capstan(t, args...).mustEnd(t, exit.Failed)
 	mustSay(t, got.out, "JUDGES           FEEDBACK\n",
-		"turn-2:\n  - judge kind: score 0.75 is below 0.9 of the recorded answer, to which 1 person gave 0.8\n",
+		"turn-2:\n  - judge kind: score 0.75 is below 0.9 of the earlier answer, to which 1 person gave 0.8\n",
 		"turn-3:\n  - the answer has not changed, and 1 person gave 0.3\n", "3 of 5 Turns passed (60%)")
 	if strings.Contains(got.out, "turn-6") {
 		t.Errorf("the report has a Turn without feedback:\n%s", got.out)

@@ -12,8 +12,8 @@ import (
 )
 
 const evalHelp = `eval runs an Agent over a file of cases on this machine, with the same engine as capstan run, and checks each
-answer: texts and patterns that it must contain, CEL expressions, the tools that were called, and the scores
-of the judges of the PromptProfile. Use it to test a prompt before it is merged.
+answer: texts and patterns that it must contain, CEL expressions, the tools that were called, the scores of
+the judges of the PromptProfile, and earlier answers that people have scored. Use it to test a prompt before it is merged.
 
 Each case is a Turn of its own. The models and the tools are real: eval pays for the answers, and calls of
 tools have effects. Calls that require approval are denied, unless --approve is all.

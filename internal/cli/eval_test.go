@@ -22,6 +22,8 @@ const withJudges = `overrides: {behavior: Be brief.}
 const evalRules = `rules:
 - when: {systemContains: "is relevant"}
   reply: {text: '{"score": 80, "reason": "It responds."}'}
+- when: {systemContains: "Be kind.", contains: dear friend}
+  reply: {text: '{"score": 71, "reason": "It is very kind."}'}
 - when: {systemContains: "Be kind."}
   reply: {text: '{"score": 60, "reason": "It is kind."}'}
 - when: {contains: price}
@@ -127,6 +129,13 @@ func TestEvalProblems(t *testing.T) {
 		},
 		"tool":   {`tools: {called: [search]}`, `the tool "search" must be called; called were: none`},
 		"judge":  {`judges: {kind: "0.61"}`, `judge kind: score 0.6 is below 0.61: It is kind.`},
+		"bad feedback": {
+			`feedback: {answer: "It costs 40 EUR.\n", score: "0.49"}`, `the answer has not changed, and people gave 0.49`,
+		},
+		"good feedback": {
+			`feedback: {answer: "It costs forty EUR, dear friend.", score: "0.5"}`,
+			`judge kind: score 0.6 is below 0.71 of the earlier answer, to which people gave 0.5`,
+		},
 		"reason": {`reason: PolicyViolated`, `the Turn must end with reason PolicyViolated, and not Completed: `},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,6 +147,34 @@ func TestEvalProblems(t *testing.T) {
 			mustSay(t, got.out, "price:\n  - "+tc.want, "  answer: It costs 40 EUR.", "0 of 1 cases passed (0%)")
 			mustSay(t, got.err, "0 of 1 cases passed (0%), want 100% of the cases")
 		})
+	}
+}
+
+// TestEvalFeedback checks feedback to an earlier answer that is met: judges may differ a little, a bad answer has
+// changed, and no judge is asked about a bad one. The sources that an expression needs need not be in the answer.
+func TestEvalFeedback(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, strings.Replace(evalRules, "71", "70", 1))
+	path := evalSetup(t, url, `manifests: [manifests]
+cases:
+- name: good
+  message: What is the price?
+  citations: Hide
+  context: {facts: [{id: a, text: It costs 40 EUR., source: prices.md}]}
+  expect:
+    feedback: {answer: "It costs 40 EUR, dear friend.", score: "0.8"}
+    expressions: ['output.citations.local == ["prices.md"]']
+- name: bad
+  message: What is the price?
+  expect: {feedback: {answer: "Ask someone else, dear friend.", score: "0"}}
+`, evalFiles(t))
+	r := reportOf(t, capstan(t, "eval", "-f", path, "-q", "-o", "json").mustEnd(t, exit.OK).out)
+	if n := model.Stats().Requests; n != 8 {
+		t.Errorf("%d requests, want 2 answers, 4 verdicts about them, and 2 about the good earlier answer", n)
+	}
+	if good, bad := r.Cases[0], r.Cases[1]; good.JudgesSpent.Tokens < bad.JudgesSpent.Tokens*3/2 || len(good.Evaluations) != 2 {
+		t.Errorf("judges used %d and %d tokens, want those about the earlier answer in the first number", good.JudgesSpent.Tokens,
+			bad.JudgesSpent.Tokens)
 	}
 }
 
@@ -182,6 +219,12 @@ func TestEvalInput(t *testing.T) {
 		},
 		"empty text":  {one("  expect: {contains: ['']}\n"), nil, "cases[0]: expect.contains[0]: must not be empty"},
 		"wrong score": {one("  expect: {judges: {kind: 70%}}\n"), nil, "cases[0]: expect.judges.kind: "},
+		"no scored answer": {
+			one("  expect: {feedback: {score: '1'}}\n"), nil, "cases[0]: expect.feedback.answer: is required",
+		},
+		"wrong feedback": {
+			one("  expect: {feedback: {answer: a, score: '1.1'}}\n"), nil, `cases[0]: expect.feedback.score: "1.1" must be a decimal number`,
+		},
 		"unknown judge": {
 			one("  expect: {judges: {x: '1'}}\n"), nil, `case "a": expect.judges: PromptProfile "support" has no judge "x"`,
 		},

@@ -312,8 +312,10 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 		}
 	}
 	if again.Result.Text != "" {
-		if why := out.Feedback.expectChange(p.Result, again.Result); why != "" {
-			out.Problems = append(out.Problems, why)
+		if r := p.Result; r != nil {
+			if why := out.Feedback.expectChange(r.Text, again.Result.Text); why != "" {
+				out.Problems = append(out.Problems, why)
+			}
 		}
 		b.judge(ctx, batch, p, string(again.Turn.UID), out)
 	}

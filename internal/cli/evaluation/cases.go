@@ -67,6 +67,16 @@ type Expect struct {
 	Tools Tools `json:"tools,omitzero"`
 	// Judges replace the thresholds of judges of the profile, by name.
 	Judges map[string]string `json:"judges,omitempty"`
+	// Feedback is what people think of an earlier answer, or nil.
+	Feedback *Feedback `json:"feedback,omitempty"`
+}
+
+// Feedback is an earlier answer with the score that people gave it. If the score is at least 0.5, no judge must find the
+// new answer worse. Otherwise the new answer must differ.
+type Feedback struct {
+	Answer string `json:"answer"`
+	// Score is a decimal from 0 to 1.
+	Score string `json:"score"`
 }
 
 // Tools are tools that must or must not be called.
@@ -195,6 +205,20 @@ func (e *Expect) check() error {
 		if _, err := judge.ParseScore(threshold); err != nil {
 			return fmt.Errorf("expect.judges.%s: %w", name, err)
 		}
+	}
+	return e.Feedback.check()
+}
+
+// check returns an error if the feedback cannot be used.
+func (f *Feedback) check() error {
+	if f == nil {
+		return nil
+	}
+	if f.Answer == "" {
+		return errors.New("expect.feedback.answer: is required: the answer that people have scored")
+	}
+	if _, err := judge.ParseScore(f.Score); err != nil {
+		return fmt.Errorf("expect.feedback.score: %w", err)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manifest"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
@@ -190,6 +191,9 @@ func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent str
 		if err != nil {
 			return nil, err
 		}
+		if b.Turn.Spec.Citations == v1alpha1.CitationsHide {
+			b.Turn.Spec.Citations = "" // expressions see the sources of an answer that does not list them, too
+		}
 		e.bundles = append(e.bundles, b)
 	}
 	return e, checkJudges(cases, e.bundles[0].Profile)
@@ -341,21 +345,41 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 		out.Outcome = Errored // the answer is not wrong: there is none
 	}
 	if result.Text != "" {
-		for k, j := range batch.Judges() {
-			if ctx.Err() != nil {
-				break
-			}
-			evaluation := batch.Judge(ctx, string(t.UID), k)
-			if given, ok := c.Expect.Judges[j.Name]; ok && evaluation.Score != nil {
-				evaluation.Threshold, _ = judge.ParseScore(given) // check has read it
-				evaluation.Evaluate(*evaluation.Score, evaluation.Reason)
-			}
-			out.addEvaluation(&evaluation)
-		}
+		c.judge(ctx, batch, string(t.UID), result, out)
 	}
 	if len(out.Problems) > 0 && out.Outcome == Passed {
 		out.Outcome = Failed
 	}
 	out.Milliseconds = e.Env.Now().Sub(begin).Milliseconds()
 	return out
+}
+
+// judge asks the judges about the answer of a case. They are also asked about an earlier answer that people liked. It
+// adds to the result what they say, and which expectations are not met.
+func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, result *turn.Result, out *Result) {
+	people := c.Expect.Feedback.score()
+	if people != nil {
+		if why := people.expectChange(c.Expect.Feedback.Answer, result.Text); why != "" {
+			out.Problems = append(out.Problems, why)
+		}
+	}
+	for k, j := range batch.Judges() {
+		if ctx.Err() != nil {
+			return
+		}
+		now := batch.Judge(ctx, uid, k)
+		if given, ok := c.Expect.Judges[j.Name]; ok && now.Score != nil {
+			now.Threshold, _ = judge.ParseScore(given) // check has read it
+			now.Evaluate(*now.Score, now.Reason)
+		}
+		out.addEvaluation(&now)
+		if people == nil || !people.isGood || now.Score == nil {
+			continue
+		}
+		earlier := batch.JudgeAnswer(ctx, uid, c.Expect.Feedback.Answer, k)
+		out.addCost(&earlier)
+		if why := people.expectNoLess(&earlier, &now); why != "" {
+			out.Problems = append(out.Problems, why)
+		}
+	}
 }

@@ -2,25 +2,25 @@ package evaluation
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
-	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// PeopleScore is what people think of a recorded answer.
+// PeopleScore is what people think of an earlier answer.
 type PeopleScore struct {
 	// Score is the mean of their scores, a decimal from 0 to 1, rounded down to two digits after the point, so that a
-	// mean below 0.5 shows as one. People is their number.
+	// mean below 0.5 shows as one. People is their number, or 0 if it is not known.
 	Score  string `json:"score"`
 	People int    `json:"people"`
 	// isGood is true if the mean is at least 0.5.
 	isGood bool
 }
 
-// good is the least mean of a good answer, and tolerance how much less than the recorded answer a judge may give to
+// good is the least mean of a good answer, and tolerance how much less than the earlier answer a judge may give to
 // the new one. Judges do not give the same score twice.
 var good = decimal.RequireFromString("0.5")
 
@@ -40,6 +40,15 @@ func peopleScore(all []turnrecord.Feedback) (*PeopleScore, error) {
 	return &PeopleScore{Score: mean.Truncate(2).String(), People: len(all), isGood: mean.GreaterThanOrEqual(good)}, nil
 }
 
+// score returns the score of the feedback of a case, or nil without feedback.
+func (f *Feedback) score() *PeopleScore {
+	if f == nil {
+		return nil
+	}
+	score, err := decimal.NewFromString(f.Score)
+	return &PeopleScore{Score: f.Score, isGood: err == nil && score.GreaterThanOrEqual(good)} // check has read it
+}
+
 // String returns the score for people.
 func (s *PeopleScore) String() string {
 	if s == nil {
@@ -50,24 +59,28 @@ func (s *PeopleScore) String() string {
 
 // by says who gave the score.
 func (s *PeopleScore) by() string {
-	if s.People == 1 {
+	switch s.People {
+	case 0:
+		return "people gave " + s.Score
+	case 1:
 		return "1 person gave " + s.Score
 	}
 	return fmt.Sprintf("%d people gave %s", s.People, s.Score)
 }
 
-// expectChange returns why an answer is wrong that is the same as one that people did not like, or an empty text.
-func (s *PeopleScore) expectChange(recorded, now *turn.Result) string {
-	if s == nil || s.isGood || recorded == nil || recorded.Text != now.Text {
+// expectChange returns why an answer is wrong that is the same as one that people did not like, or an empty text. The
+// space around an answer makes no difference.
+func (s *PeopleScore) expectChange(scored, now string) string {
+	if s == nil || s.isGood || strings.TrimSpace(scored) != strings.TrimSpace(now) {
 		return ""
 	}
 	return fmt.Sprintf("the answer has not changed, and %s", s.by())
 }
 
 // expectNoLess returns why an answer is wrong that a judge finds worse than one that people liked, or an empty text.
-func (s *PeopleScore) expectNoLess(recorded, now *judge.Evaluation) string {
-	if s == nil || !s.isGood || recorded.Score == nil || now.Score == nil || *now.Score+tolerance >= *recorded.Score {
+func (s *PeopleScore) expectNoLess(scored, now *judge.Evaluation) string {
+	if s == nil || !s.isGood || scored.Score == nil || now.Score == nil || *now.Score+tolerance >= *scored.Score {
 		return ""
 	}
-	return fmt.Sprintf("judge %s: score %s is below %s of the recorded answer, to which %s", now.Judge, now.Score, recorded.Score, s.by())
+	return fmt.Sprintf("judge %s: score %s is below %s of the earlier answer, to which %s", now.Judge, now.Score, scored.Score, s.by())
 }

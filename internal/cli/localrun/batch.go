@@ -1,6 +1,7 @@
 package localrun
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -101,12 +102,18 @@ func (j *localRun) toEnd(w *localTurn) (*v1alpha1.Turn, *turn.Result, error) {
 
 // Judge makes a judge evaluate the answer of a Turn that Run has run, given by its UID. i is the index of the judge.
 func (b *Batch) Judge(ctx context.Context, uid string, i int) judge.Evaluation {
+	return b.JudgeAnswer(ctx, uid, "", i)
+}
+
+// JudgeAnswer is Judge with another answer in place of that of the Turn, unless it is empty.
+func (b *Batch) JudgeAnswer(ctx context.Context, uid, answer string, i int) judge.Evaluation {
 	s, err := turn.Subject(ctx, b.run.store, uid)
 	if err != nil {
 		e := b.judges[i].New()
 		e.Reason = err.Error()
 		return e
 	}
+	s.Answer = cmp.Or(answer, s.Answer)
 	return b.JudgeSubject(ctx, s, i)
 }
 
