@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/fairgate"
@@ -152,7 +149,14 @@ func (v *evaluation) failed(reason string) done {
 func (v *evaluation) publish(ctx context.Context) error {
 	k := v.task
 	if len(k.Result.Evaluations) > 0 {
-		if err := v.writeStatus(ctx, k.Result.Evaluations); err != nil {
+		all := k.Result.Evaluations
+		err := v.writeStatus(ctx, func(t *v1alpha1.Turn, refused bool) bool {
+			if refused {
+				all = withoutReasons(all)
+			}
+			return turnstatus.Evaluate(t, all, v.executor.Now())
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -165,41 +169,7 @@ func (v *evaluation) publish(ctx context.Context) error {
 	return nil
 }
 
-// writeStatus writes evaluations into the status of the Turn, if it still exists. If the API server refuses them, it
-// writes them without the words of the judges.
-func (v *evaluation) writeStatus(ctx context.Context, all []task.Evaluation) error {
-	e, k := v.executor, v.task
-	if err := e.Writes.Enter(ctx, k.Namespace); err != nil {
-		return fmt.Errorf("failed to wait until turn %q could be written: %w", k.Turn, err)
-	}
-	defer e.Writes.Leave(k.Namespace)
-	for range maxConflicts {
-		var t v1alpha1.Turn
-		err := e.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Turn}, &t)
-		if apierrors.IsNotFound(err) || err == nil && t.UID != types.UID(k.UID) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("failed to read turn %q: %w", k.Turn, err)
-		}
-		if !turnstatus.Evaluate(&t, all, e.Now()) {
-			return nil
-		}
-		err = e.Client.Status().Update(ctx, &t)
-		switch {
-		case err == nil, apierrors.IsNotFound(err):
-			return nil
-		case isRefused(err):
-			e.Log.Error(err, "The API server refused the evaluations of a turn, writing them without reasons",
-				"turn", client.ObjectKeyFromObject(&t))
-			all = withoutReasons(all)
-		case !apierrors.IsConflict(err):
-			return fmt.Errorf("failed to write the status of turn %q: %w", k.Turn, err)
-		}
-	}
-	return fmt.Errorf("failed to write the evaluations of turn %q: the API server refused them %d times", k.Turn, maxConflicts)
-}
-
+// withoutReasons returns evaluations without the words of the judges.
 func withoutReasons(all []task.Evaluation) []task.Evaluation {
 	out := slices.Clone(all)
 	for i := range out {

@@ -180,6 +180,43 @@ func (f *followUp) begin(ctx context.Context, questions []asked, perHour int32, 
 	return nil
 }
 
+// writeStatus writes what the work has found into the status of the Turn, if it still exists. change makes the change,
+// and reports whether there is any. refused is true if the API server has refused the change before, because of its
+// texts.
+func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn, refused bool) bool) error {
+	e, k := f.executor, f.task
+	if err := e.Writes.Enter(ctx, k.Namespace); err != nil {
+		return fmt.Errorf("failed to wait until turn %q could be written: %w", k.Turn, err)
+	}
+	defer e.Writes.Leave(k.Namespace)
+	refused := false
+	for range maxConflicts {
+		var t v1alpha1.Turn
+		err := e.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Turn}, &t)
+		if apierrors.IsNotFound(err) || err == nil && t.UID != types.UID(k.UID) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("failed to read turn %q: %w", k.Turn, err)
+		}
+		if !change(&t, refused) {
+			return nil
+		}
+		err = e.Client.Status().Update(ctx, &t)
+		switch {
+		case err == nil, apierrors.IsNotFound(err):
+			return nil
+		case isRefused(err):
+			e.Log.Error(err, "The API server refused the status of a turn after its end, writing it without texts",
+				"turn", client.ObjectKeyFromObject(&t), "task", k.Kind)
+			refused = true
+		case !apierrors.IsConflict(err):
+			return fmt.Errorf("failed to write the status of turn %q: %w", k.Turn, err)
+		}
+	}
+	return fmt.Errorf("failed to write the status of turn %q: the API server refused it %d times", k.Turn, maxConflicts)
+}
+
 // logPanic logs the stack of a panic. It must be called by the function that recovers.
 func (f *followUp) logPanic() {
 	f.Log.Info("Failed to do the work that follows a turn because of a panic", "namespace", f.task.Namespace, "turn", f.task.Turn,

@@ -18,7 +18,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // observeTimeout limits the time of the learner for one Turn.
@@ -66,20 +68,28 @@ func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1al
 }
 
 // learning is the extraction of memories from one Turn.
-type learning struct{ followUp }
+type learning struct {
+	followUp
+	// failures say what failed, and why.
+	failures []string
+}
 
 // do asks for memories, each scope with a question of its own. A panic ends the work.
 func (l *learning) do(ctx context.Context) (o done) {
 	defer func() {
 		if recover() != nil { // the value may contain a part of the conversation
 			l.logPanic()
-			o = skipped(task.Unreadable)
-			o.used = l.used()
+			l.failed("the extraction of memories failed because of a bug in Capstan: see the log of its executor")
+			o = l.learned(&task.Learned{})
 		}
 	}()
 	e, k := l.executor, l.task
-	if e.Now().Sub(k.Created) > maxAge || k.Attempts >= maxAttempts {
+	if e.Now().Sub(k.Created) > maxAge {
 		return skipped(task.Expired)
+	}
+	if k.Attempts >= maxAttempts {
+		l.failed(fmt.Sprintf("it was cut off %d times, because its executor was lost", k.Attempts))
+		return l.learned(&task.Learned{})
 	}
 	if o := l.read(ctx, translate.Learns); o != nil {
 		return *o
@@ -112,7 +122,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 	})
 	questions := memories.Questions(source, scopes, limits.MaxPerTurn)
 	if len(questions) == 0 {
-		return done{result: &task.Result{Learned: &task.Learned{}}}
+		return l.learned(&task.Learned{})
 	}
 	models, thinking := translate.LearningModels(l.agent)
 	chain, err := l.chain(ctx, models, thinking)
@@ -185,6 +195,7 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 	if err != nil {
 		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
 		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn)
+		l.failed("the learner failed: see the log of the executor")
 	}
 }
 
@@ -198,12 +209,36 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 	if refused && l.executor.Now().Sub(l.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return done{result: &task.Result{Learned: learned}, used: l.used()}
+	return l.learned(learned)
 }
 
-// publish counts the result, and ends the task. The memories are in the store already.
+// failed notes what failed and why, in Capstan's own words.
+func (l *learning) failed(why string) {
+	l.failures = append(l.failures, verdicts.Reason(l.credentials()(why)))
+}
+
+// learned returns the end of the work, with what was learned and what failed before.
+func (l *learning) learned(all *task.Learned) done {
+	all.Failures = append(l.failures, all.Failures...)
+	return done{result: &task.Result{Learned: all}, used: l.used()}
+}
+
+// publish writes what failed into the status of the Turn, ends the task, and counts the result. The memories are in the
+// store already.
 func (l *learning) publish(ctx context.Context) error {
 	k := l.task
+	if r := k.Result.Learned; r != nil && len(r.Failures) > 0 {
+		err := l.writeStatus(ctx, func(t *v1alpha1.Turn, refused bool) bool {
+			why := r.Failures
+			if refused {
+				why = []string{"see the log of the executor"}
+			}
+			return turnstatus.LearningFailed(t, why, l.executor.Now())
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if err := l.Store.PublishTask(ctx, k.Held(), l.executor.Now()); err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -292,7 +294,7 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 		}
 		k.Result = o.result
 	}
-	if err := w.publish(write); err != nil {
+	if err := publish(write, w); err != nil {
 		p.logLost(log, err)
 		return
 	}
@@ -300,6 +302,16 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 		countSkipped(k.Namespace, k.Kind, why)
 	}
 	log.V(1).Info("Did the work that follows a turn", "skipped", k.Result.Skipped, "judges", len(k.Result.Evaluations))
+}
+
+// publish reports the result of work. A panic is an error, as it must not end the Turns of this process.
+func publish(ctx context.Context, w work) (err error) {
+	defer func() {
+		if recover() != nil { // the value may contain a part of the answer
+			err = fmt.Errorf("it panicked because of a bug in Capstan:\n%s", debug.Stack())
+		}
+	}()
+	return w.publish(ctx)
 }
 
 // logLost logs an error after which the task is claimed again when the claim ends.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -86,6 +87,58 @@ func TestANamespaceLeavesSlotsOfTasks(t *testing.T) {
 				wait()
 				if len(tasks.working) != 0 {
 					t.Errorf("slots are left over: %v", tasks.working)
+				}
+			})
+		})
+	}
+}
+
+// panickingTasks is a store that panics when the first task is published.
+type panickingTasks struct {
+	*journaltest.Memory
+	published int
+}
+
+func (s *panickingTasks) PublishTask(ctx context.Context, h task.Held, now time.Time) error {
+	if s.published++; s.published == 1 {
+		panic("a bug with a secret")
+	}
+	return s.Memory.PublishTask(ctx, h, now)
+}
+
+// TestAPanicWhilePublishing checks that it does not end the process, and that the result is published later.
+func TestAPanicWhilePublishing(t *testing.T) {
+	for _, kind := range task.Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &panickingTasks{Memory: &journaltest.Memory{}}
+				now := time.Now()
+				err := s.Append(t.Context(), "u", journal.Entry{
+					Seq: 1, Epoch: 1, Time: now, Kind: journal.Finalized, Payload: []byte(`{}`),
+					Tasks: []task.Task{{UID: "u", Kind: kind, Namespace: "a", Turn: "u", Agent: "desk", Created: now}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				k, err := s.ClaimTask(t.Context(), task.Search{Now: now, Until: now.Add(time.Second)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := s.FinishTask(t.Context(), k.Held(), task.Result{Skipped: task.Expired}, 0); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var logs strings.Builder
+				log := funcr.New(func(_, line string) { logs.WriteString(line + "\n") }, funcr.Options{})
+				wait := NewTasks(s, s, 1, log).start(ctx, &Executor{Now: time.Now})
+				time.Sleep(2 * claimFor)
+				cancel()
+				wait()
+				if s.published != 2 {
+					t.Errorf("published %d times, want twice: once with the panic", s.published)
+				}
+				if got := logs.String(); strings.Count(got, "bug in Capstan") != 1 || strings.Contains(got, "secret") {
+					t.Errorf("the log must have the panic once, without its value:\n%s", got)
 				}
 			})
 		})

@@ -51,3 +51,29 @@ func TestEvaluate(t *testing.T) {
 		})
 	}
 }
+
+func TestLearningFailed(t *testing.T) {
+	now := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
+	why := []string{"memories of the scope User: the endpoint is overloaded", "the learner failed"}
+	for before, want := range map[string]string{
+		v1alpha1.TurnReasonFinalized: "learning from the Turn failed: " + why[0] + "; " + why[1],
+		// What failed first stays.
+		v1alpha1.TurnReasonPartiallyFinalized: "before",
+		v1alpha1.TurnReasonEvaluationFailed:   "before",
+	} {
+		turn := &v1alpha1.Turn{}
+		status := metav1.ConditionFalse
+		if before == v1alpha1.TurnReasonFinalized {
+			status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&turn.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionFinalized, Status: status, Reason: before, Message: "before",
+		})
+		if changed := turnstatus.LearningFailed(turn, why, now); changed != (want != "before") || turnstatus.LearningFailed(turn, why, now) {
+			t.Errorf("after %s, the status changes: %t", before, changed)
+		}
+		if c := meta.FindStatusCondition(turn.Status.Conditions, v1alpha1.ConditionFinalized); c.Message != want {
+			t.Errorf("after %s, the message is %q, want %q", before, c.Message, want)
+		}
+	}
+}

@@ -95,6 +95,10 @@ func finalizedReason(t *v1alpha1.Turn) string {
 	return string(c.Status) + " " + c.Reason
 }
 
+func finalizedMessage(t *v1alpha1.Turn) string {
+	return meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionFinalized).Message
+}
+
 // skips waits until the log has this number of evaluations that were skipped for a reason.
 func (m *runningManager) skips(ctx context.Context, why task.Skip, count int) {
 	GinkgoHelper()

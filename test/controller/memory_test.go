@@ -145,8 +145,19 @@ var _ = Describe("An Agent that learns", func() {
 		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
 		for _, name := range []string{"hangs", "refuses", "rubbish", "huge", "schema", "wider"} {
 			s.create(ctx, newTurn(name, requestedBy("ada")))
-			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
-			Expect(finalizedReason(t)).To(Equal("True Finalized"))
+			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+		}
+		for name, want := range map[string]string{
+			"refuses": "401", "rubbish": "not text/event-stream", "huge": "no usable reply", "schema": "it must be JSON with a list of memories",
+		} {
+			t := s.learningFails(ctx, name)
+			Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
+			Expect(t.Status.Result).NotTo(BeNil())
+			Expect(finalizedMessage(t)).To(And(HavePrefix("learning from the Turn failed: memories of the scope User: "),
+				ContainSubstring(want)), name)
+		}
+		for _, name := range []string{"hangs", "wider"} { // one is not over, and the reply of the other made sense
+			Expect(finalizedReason(s.turn(ctx, name))).To(Equal("True Finalized"), name)
 		}
 		s.create(ctx, newTurn("of-nobody"))
 		s.reaches(ctx, "of-nobody", v1alpha1.TurnReasonCompleted)
@@ -194,10 +205,11 @@ var _ = Describe("An Agent that learns", func() {
 		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
 		for _, name := range []string{"ada", "bob"} { // one after the other has the only slot
 			s.create(ctx, newTurn(name, requestedBy(name)))
-			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
-			Expect(finalizedReason(t)).To(Equal("True Finalized"))
+			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			t := s.learningFails(ctx, name)
+			Expect(finalizedMessage(t)).To(Equal("learning from the Turn failed: the learner failed: see the log of the executor"))
 		}
-		Eventually(m.learned(ctx)).WithContext(ctx).Should(Equal([]string{"User ada: Has an HP 4000.", "User bob: Has an HP 4000."}))
+		Expect(m.learned(ctx)(Default)).To(Equal([]string{"User ada: Has an HP 4000.", "User bob: Has an HP 4000."}))
 		Expect(m.logs.String()).To(ContainSubstring("Failed to observe a turn"))
 		Expect(m.logs.String()).NotTo(ContainSubstring("a bug with a secret"), "the value may be a part of the conversation")
 	},
@@ -208,6 +220,15 @@ var _ = Describe("An Agent that learns", func() {
 		Entry("panics", func(context.Context, <-chan struct{}) error { panic("a bug with a secret") }, SpecTimeout(patience)),
 	)
 })
+
+// learningFails waits until a Turn says that the learning from it has failed, and returns it.
+func (s *testEnv) learningFails(ctx context.Context, name string) *v1alpha1.Turn {
+	GinkgoHelper()
+	var t *v1alpha1.Turn
+	Eventually(func() string { t = s.turn(ctx, name); return finalizedReason(t) }).WithContext(ctx).
+		Should(Equal("False LearningFailed"), name)
+	return t
+}
 
 var _ = Describe("Learning from a Turn", func() {
 	It("outlives the executor that is killed while it asks, and Budgets agree with records", func(ctx SpecContext) {

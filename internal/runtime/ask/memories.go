@@ -2,11 +2,13 @@ package ask
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 )
 
 // maxReplyTokens is the maximum length of a reply with memories, in tokens. A model that reasons uses a part of them
@@ -29,8 +31,8 @@ type Learning struct {
 	Account Account
 }
 
-// Ask puts the questions one after another, until ctx ends. It returns what was learned, and what each question has
-// used. A question that fails leads to no memory.
+// Ask puts the questions one after another. It returns what was learned, and what each question has used. A question
+// that fails, or for which no time is left, leads to no memory.
 func (l *Learning) Ask(ctx context.Context) (*task.Learned, []Outcome) {
 	// All questions have the time of one, so that they do not hold a slot for long.
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
@@ -38,9 +40,6 @@ func (l *Learning) Ask(ctx context.Context) (*task.Learned, []Outcome) {
 	out := &task.Learned{MaxItems: l.MaxItems, Kept: map[memories.Scope]int{}}
 	var all []Outcome
 	for i := range l.Questions {
-		if ctx.Err() != nil {
-			break
-		}
 		q := &l.Questions[i]
 		var found memories.Found
 		used, err := Ask(ctx, l.Chain, &Question{
@@ -54,6 +53,11 @@ func (l *Learning) Ask(ctx context.Context) (*task.Learned, []Outcome) {
 		out.Usage = out.Usage.Add(used.Usage)
 		if err != nil {
 			out.Failed++
+			reason := fmt.Sprintf("memories of the scope %s: %s", q.Scope, err)
+			if l.Redact != nil {
+				reason = l.Redact(reason)
+			}
+			out.Failures = append(out.Failures, verdicts.Reason(reason))
 			continue
 		}
 		out.Refused, out.Unsure = out.Refused+found.Refused, out.Unsure+found.Unsure

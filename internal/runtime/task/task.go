@@ -130,6 +130,9 @@ type Learned struct {
 	Refused int                    `json:"refused,omitempty"`
 	Unsure  int                    `json:"unsure,omitempty"`
 	Failed  int                    `json:"failed,omitempty"`
+	// Failures say what failed and why, each in one line without a part of the conversation: the learner, and each
+	// question that was not answered.
+	Failures []string `json:"failures,omitempty"`
 	// Usage is what the requests have used.
 	Usage model.Usage `json:"usage"`
 }
