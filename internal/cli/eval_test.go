@@ -127,8 +127,8 @@ func TestEvalProblems(t *testing.T) {
 			"output.data.total > 100: the expression cannot be evaluated for this answer: a part of output.data is missing, " +
 				"or has another type",
 		},
-		"tool":   {`tools: {called: [search]}`, `the tool "search" must be called; called were: none`},
-		"judge":  {`judges: {kind: "0.61"}`, `judge kind: score 0.6 is below 0.61: It is kind.`},
+		"tool":  {`tools: {called: [search]}`, `the tool "search" must be called; called were: none`},
+		"judge": {`judges: {kind: "0.61"}`, `judge kind: score 0.6 is below 0.61: It is kind.`},
 		"bad feedback": {
 			`feedback: {answer: "It costs 40 EUR.\n", score: "0.49"}`, `the answer has not changed, and people gave 0.49`,
 		},

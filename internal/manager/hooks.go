@@ -32,6 +32,9 @@ type Hooks struct {
 	Servers func(toolbox.Servers) toolbox.Servers
 	// Status wraps the client by which runs and the Turn reconciler write the status of Turns.
 	Status func(client.Client) client.Client
+	// Finalizing is called before each step that finalizes a Turn, with the name of the step. If it returns an error or
+	// panics, the step has failed.
+	Finalizing func(step string) error
 	// Clock is the clock of this machine. If Clock is nil, time.Now is used.
 	Clock func() time.Time
 }

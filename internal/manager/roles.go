@@ -254,7 +254,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity, Sharing: p.sharing,
 		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
 		Engine: &turn.Engine{
-			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf,
+			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
 			Waiting: func(in turn.Input, err error, again time.Duration) {
 				log.Error(err, "Failed to write the journal of a turn, trying again",
 					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())

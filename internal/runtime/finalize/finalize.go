@@ -1,5 +1,5 @@
-// Package finalize makes the record of a Turn that has run: citations, usage, cost and decision record. A failed
-// step does not fail the Turn: the record names it, and the other steps continue.
+// Package finalize makes the record of a Turn that has run. A failed step does not fail the Turn: the record names it,
+// and the other steps continue.
 package finalize
 
 import (
@@ -40,13 +40,8 @@ type Spending struct {
 
 // Input is the input of NewRecord.
 type Input struct {
-	// Answered is true if there is an answer that can have citations.
+	// Answered is true if there is an answer.
 	Answered bool
-	// Local and Web are the sources of the answer, as package citation merges them.
-	Local []string
-	Web   []citation.Page
-	// ShowCitations adds the sources to the record.
-	ShowCitations bool
 	// Spendings are in any order.
 	Spendings []Spending
 	// DecisionKey is the decision key of the Agent.
@@ -100,47 +95,21 @@ type Record struct {
 	Failures []string `json:"failures,omitempty"`
 }
 
-// NewRecord makes the record. It never fails and never panics.
-func NewRecord(in Input) Record {
-	var r Record
-	for _, step := range []struct {
-		name string
-		do   func(Input, *Record) error
-	}{
-		{"citations", cite}, {"usage", total}, {"cost", price}, {"decision", decide},
-	} {
-		if err := guarded(step.do, in, &r); err != nil {
-			r.Failures = append(r.Failures, step.name+": "+err.Error())
-		}
-	}
-	return r
+// Complete adds the usage, the cost and the decision record. A step that fails leaves its part out.
+func (r *Record) Complete(steps *Steps, in *Input) {
+	steps.Do("usage", func() error { return total(in, r) })
+	steps.Do("cost", func() error { return price(in, r) })
+	steps.Do("decision", func() error { return decide(in, r) })
 }
 
-func guarded(do func(Input, *Record) error, in Input, r *Record) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return do(in, r)
-}
-
-func cite(in Input, r *Record) error {
-	if !in.Answered || !in.ShowCitations {
-		return nil
-	}
-	r.Citations, r.WebCitations = in.Local, in.Web
-	return nil
-}
-
-func total(in Input, r *Record) error {
+func total(in *Input, r *Record) error {
 	for _, s := range in.Spendings {
 		r.Usage = r.Usage.Add(s.Usage)
 	}
 	return nil
 }
 
-func price(in Input, r *Record) (err error) {
+func price(in *Input, r *Record) (err error) {
 	r.Cost, err = add(in.Spendings)
 	return err
 }
@@ -176,7 +145,7 @@ func add(spendings []Spending) (*Cost, error) {
 	return &Cost{Amount: sum.String(), Currency: currency}, nil
 }
 
-func decide(in Input, r *Record) error {
+func decide(in *Input, r *Record) error {
 	if !in.Answered {
 		return nil
 	}

@@ -3,12 +3,13 @@ package finalize
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
 
-	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
@@ -19,28 +20,11 @@ func cost(amount, currency string) *model.Cost {
 	return &model.Cost{Amount: decimal.RequireFromString(amount), Currency: currency}
 }
 
-func TestCitations(t *testing.T) {
-	local, web := []string{"a", "b"}, []citation.Page{{Title: "C", URL: "https://c.example/"}}
-	for name, tc := range map[string]struct {
-		reason         string
-		answered, show bool
-		local          []string
-		web            []citation.Page
-	}{
-		"shown":      {"an answer has its sources", true, true, local, web},
-		"hidden":     {"hidden citations are not listed", true, false, nil, nil},
-		"unanswered": {"without an answer there are no citations", false, true, nil, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := NewRecord(Input{Answered: tc.answered, ShowCitations: tc.show, Local: local, Web: web})
-			if diff := cmp.Diff(tc.local, r.Citations); diff != "" {
-				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
-			}
-			if diff := cmp.Diff(tc.web, r.WebCitations); diff != "" {
-				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
-			}
-		})
-	}
+func complete(in *Input) *Record {
+	r, steps := &Record{}, &Steps{}
+	r.Complete(steps, in)
+	r.Failures = steps.Failures
+	return r
 }
 
 func TestCost(t *testing.T) {
@@ -79,7 +63,7 @@ func TestCost(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := NewRecord(Input{Spendings: tc.spendings})
+			got := complete(&Input{Spendings: tc.spendings})
 			if diff := cmp.Diff(tc.want, got.Cost); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -91,16 +75,16 @@ func TestCost(t *testing.T) {
 }
 
 func TestOneFailedStepDoesNotAffectOthers(t *testing.T) {
-	got := NewRecord(Input{
-		Answered: true, ShowCitations: true, Local: []string{"a"}, DecisionKey: "support.chat.turn",
+	got := complete(&Input{
+		Answered: true, DecisionKey: "support.chat.turn",
 		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
 		Spendings: []Spending{
 			{model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 1}, cost("1", "USD")},
 			{model.Usage{InputTokens: 3, CacheReadTokens: 2}, cost("1", "EUR")},
 		},
 	})
-	want := Record{
-		Citations: []string{"a"}, Usage: model.Usage{InputTokens: 4, OutputTokens: 2, ReasoningTokens: 1, CacheReadTokens: 2},
+	want := &Record{
+		Usage:    model.Usage{InputTokens: 4, OutputTokens: 2, ReasoningTokens: 1, CacheReadTokens: 2},
 		Decision: &Decision{Key: "support.chat.turn", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
 		Failures: []string{"cost: the used models have prices in different currencies, USD and EUR"},
 	}
@@ -109,25 +93,50 @@ func TestOneFailedStepDoesNotAffectOthers(t *testing.T) {
 	}
 }
 
-func TestStepsAreGuarded(t *testing.T) {
-	failure := errors.New("failed")
-	for name, tc := range map[string]struct {
-		step func(Input, *Record) error
-		want string
+func TestSteps(t *testing.T) {
+	secret := errors.New("a part of the conversation")
+	ran := 0
+	s := &Steps{}
+	for _, step := range []struct {
+		name string
+		do   func() error
 	}{
-		"done":   {func(Input, *Record) error { return nil }, "<nil>"},
-		"failed": {func(Input, *Record) error { return failure }, "failed"},
-		"panics": {func(Input, *Record) error { panic("no such thing") }, "panic: no such thing"},
-		"nil access": {
-			func(_ Input, r *Record) error { r.Cost.Amount = "1"; return nil },
-			"panic: runtime error: invalid memory address or nil pointer dereference",
-		},
+		{"works", func() error { return nil }},
+		{"fails", func() error { return errors.New("no such thing") }},
+		{"panics", func() error { panic(secret) }},
+		{"has a nil pointer", func() error { var r *Record; r.Cost.Amount = "1"; return nil }},
+		{"panics below", func() error { return Guard(func() error { panic(secret) }) }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if got := fmt.Sprint(guarded(tc.step, Input{}, &Record{})); got != tc.want {
-				t.Errorf("guarded = %q, want %q", got, tc.want)
-			}
-		})
+		if ok := s.Do(step.name, func() error { ran++; return step.do() }); ok != (step.name == "works") {
+			t.Errorf("the step that %s succeeded: %t", step.name, ok)
+		}
+	}
+	got := strings.Join(s.Failures, "\n")
+	want := regexp.MustCompile(`^fails: no such thing
+panics: a bug in Capstan, in finalize\.TestSteps\.func3, line \d+
+has a nil pointer: a bug in Capstan, in finalize\.TestSteps\.func4, line \d+
+panics below: a bug in Capstan, in finalize\.TestSteps\.func5\.1, line \d+$`)
+	if ran != 5 || !want.MatchString(got) {
+		t.Errorf("%d steps ran, and those that failed are\n%s\nwant 5 and\n%s", ran, got, want)
+	}
+}
+
+func TestStepsThatAreMadeToFail(t *testing.T) {
+	ran := ""
+	s := &Steps{Before: func(step string) error {
+		switch step {
+		case "a":
+			return errors.New("out of order")
+		case "b":
+			panic("a bug")
+		}
+		return nil
+	}}
+	for _, name := range []string{"a", "b", "c"} {
+		s.Do(name, func() error { ran += name; return nil })
+	}
+	if ran != "c" || len(s.Failures) != 2 || s.Failures[0] != "a: out of order" || !strings.HasPrefix(s.Failures[1], "b: a bug in Capstan") {
+		t.Errorf("the steps %q ran, and those that failed are %q", ran, s.Failures)
 	}
 }
 
@@ -163,7 +172,7 @@ func TestStrategy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := NewRecord(Input{Answered: true, Called: tc.called}).Decision.Strategy; got != tc.want {
+			if got := complete(&Input{Answered: true, Called: tc.called}).Decision.Strategy; got != tc.want {
 				t.Errorf("the strategy is %s, want %s: %s", got, tc.want, tc.reason)
 			}
 		})
@@ -171,7 +180,7 @@ func TestStrategy(t *testing.T) {
 }
 
 func TestToolsUsed(t *testing.T) {
-	got := NewRecord(Input{Answered: true, Called: []Called{{Name: "b"}, {Name: "a"}, {Name: "b"}}}).Decision.ToolsUsed
+	got := complete(&Input{Answered: true, Called: []Called{{Name: "b"}, {Name: "a"}, {Name: "b"}}}).Decision.ToolsUsed
 	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
 		t.Errorf("sorted, each once: -want +got:\n%s", diff)
 	}
@@ -179,13 +188,13 @@ func TestToolsUsed(t *testing.T) {
 	for i := range 100 {
 		many = append(many, Called{Name: fmt.Sprintf("t%02d", i)})
 	}
-	if got := NewRecord(Input{Answered: true, Called: many}).Decision.ToolsUsed; len(got) != MaxToolsUsed || got[0] != "t00" {
+	if got := complete(&Input{Answered: true, Called: many}).Decision.ToolsUsed; len(got) != MaxToolsUsed || got[0] != "t00" {
 		t.Errorf("the decision lists %v, want the first %d", got, MaxToolsUsed)
 	}
 }
 
 func TestNoDecisionWithoutAnAnswer(t *testing.T) {
-	if got := NewRecord(Input{DecisionKey: "k"}).Decision; got != nil {
+	if got := complete(&Input{DecisionKey: "k"}).Decision; got != nil {
 		t.Errorf("decision %+v, want none: nothing was decided", got)
 	}
 }

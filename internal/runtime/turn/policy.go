@@ -32,7 +32,7 @@ func (r *run) citations() outputpolicy.Citations {
 // withhold fills in the violations of the newest answer, and removes the text of a result unless all enforced policies
 // are known to hold for it. A Turn that ends early, at its deadline for example, has a text that was not checked: its
 // expressions are evaluated here, but no model can be asked any more.
-func (r *run) withhold(result *Result) {
+func (r *run) withhold(result *Result, sources outputpolicy.Citations) {
 	policies, last := r.policies(), r.replayed.loop.LastStep()
 	if len(policies) == 0 || last == nil {
 		return
@@ -43,7 +43,7 @@ func (r *run) withhold(result *Result) {
 			return
 		}
 		check = &loop.AnswerCheck{Findings: loop.Violations(r.life, policies,
-			r.replayed.loop.PolicyOutput(result.Text, r.output != nil, r.citations()))}
+			r.replayed.loop.PolicyOutput(result.Text, r.output != nil, sources))}
 		for i := range policies {
 			if p := &policies[i]; p.Prompt != "" {
 				check.Findings = append(check.Findings, loop.Finding{

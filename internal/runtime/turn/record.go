@@ -14,12 +14,9 @@ import (
 // turnRecord returns the record of the Turn, which is written together with its end. The journal adds the UID and the
 // time of the end.
 func (r *run) turnRecord(result *Result) *turnrecord.Record {
-	out := &turnrecord.Record{
-		Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent, Requester: r.in.Requester,
-		Reason: string(result.Stop),
-		Details: turnrecord.Details{
-			Labels: r.in.About.Labels, Models: modelsOf(r.requests), ElapsedMilliseconds: r.elapsed().Milliseconds(),
-		},
+	out := r.bareRecord(result)
+	out.Details = turnrecord.Details{
+		Labels: r.in.About.Labels, Models: modelsOf(r.requests), ElapsedMilliseconds: r.elapsed().Milliseconds(),
 	}
 	if reason := r.engine.ReasonOf; reason != nil {
 		out.Reason = reason(result.Stop)
@@ -35,6 +32,13 @@ func (r *run) turnRecord(result *Result) *turnrecord.Record {
 		}
 	}
 	return out
+}
+
+// bareRecord returns the part of the record that says who asked for what, and how it ended.
+func (r *run) bareRecord(result *Result) *turnrecord.Record {
+	return &turnrecord.Record{
+		Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent, Requester: r.in.Requester, Reason: string(result.Stop),
+	}
 }
 
 // elapsed returns the time since the first entry of the journal. It is never negative.

@@ -259,14 +259,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	if f := r.replayed.input; f != nil {
 		result.MissingTurns = f.sessionInfo().missingTurns
 	}
-	sources := r.citations()
-	record := finalize.Input{
-		Local: sources.Local, Web: sources.Web,
-		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
-		Called: r.called(), Spendings: r.spendings(),
-	}
 	if p := r.replayed.prepared; p != nil {
-		record.Report = p.Report
 		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, r.messageCount()
 	}
 	if step := state.LastStep(); step != nil {
@@ -276,16 +269,46 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	if f := r.toolAnswer(stop); f != nil {
 		result.Text = f.Text
 	}
-	r.withhold(result)
-	r.reportUndo(result)
-	if r.in.AppendCitations && stop.answered() && r.output == nil {
-		result.appendSources(sources)
-	}
-	r.attached = result.attach(r.output != nil && stop.answered())
-	result.Record = finalize.NewRecord(record)
-	result.Redactions = r.allRedactions()
+	r.fill(result)
 	return result, nil
 }
+
+// fill adds the rest to a result that has its text. None of its steps can fail the Turn.
+func (r *run) fill(result *Result) {
+	steps, record, answered := r.engine.steps(), &result.Record, result.Stop.answered()
+	var sources outputpolicy.Citations
+	steps.Do("citations", func() error {
+		if sources = r.citations(); answered && r.in.ShowCitations {
+			record.Citations, record.WebCitations = sources.Local, sources.Web
+		}
+		return nil
+	})
+	if !steps.Do("policies", func() error { r.withhold(result, sources); return nil }) && len(r.policies()) > 0 {
+		result.Text, result.Withheld = "", result.Withheld || result.Text != "" // nobody knows whether a policy refuses it
+	}
+	steps.Do("undo", func() error { r.reportUndo(result); return nil })
+	steps.Do("sources", func() error {
+		if r.in.AppendCitations && answered && r.output == nil {
+			result.appendSources(sources)
+		}
+		return nil
+	})
+	if !steps.Do("artifacts", func() error { r.attached = result.attach(r.output != nil && answered); return nil }) {
+		r.attached, result.Answer, result.Data = nil, nil, nil
+	}
+	steps.Do("redactions", func() error { result.Redactions = r.allRedactions(); return nil })
+	in := &finalize.Input{Answered: answered, DecisionKey: r.in.DecisionKey}
+	steps.Do("tools", func() error { in.Called = r.called(); return nil })
+	steps.Do("requests", func() error { in.Spendings = r.spendings(); return nil })
+	if p := result.Preparation; p != nil {
+		in.Report = *p
+	}
+	record.Complete(steps, in)
+	record.Failures = steps.Failures
+}
+
+// steps returns the steps that finalize a Turn.
+func (e *Engine) steps() *finalize.Steps { return &finalize.Steps{Before: e.Finalizing} }
 
 // appendSources appends the list of sources to the text of an answer.
 func (r *Result) appendSources(sources outputpolicy.Citations) {

@@ -80,19 +80,27 @@ func (r *run) addToSession() (*Result, error) {
 		since.After = h.Through
 	}
 	var place session.Tail
-	var err error
-	if len(r.replayed.loop.Requests) == 0 {
-		place, err = session.Latest(r.life, r.engine.Journal, s.UID, r.memory.admit)
-	} else {
-		place, err = r.appendToHistory(since)
+	var failure error // one after which this run cannot go on
+	steps := r.engine.steps()
+	ok := steps.Do("session history", func() (err error) {
+		if len(r.replayed.loop.Requests) == 0 {
+			place, err = session.Latest(r.life, r.engine.Journal, s.UID, r.memory.admit)
+		} else {
+			place, err = r.appendToHistory(since)
+		}
+		if err != nil && !errors.Is(err, journal.ErrDamaged) && !errors.Is(err, journal.ErrNewer) {
+			failure = fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
+			return nil
+		}
+		return err
+	})
+	if failure != nil {
+		return nil, failure
 	}
-	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+	if !ok {
 		apart := *result
-		apart.Record.Failures = append(slices.Clip(apart.Record.Failures), "session history: "+err.Error())
+		apart.Record.Failures = append(slices.Clip(apart.Record.Failures), steps.Failures...)
 		return &apart, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
 	}
 	r.spans.addedToSession(place.Added)
 	result.Session = &SessionPosition{
@@ -130,8 +138,8 @@ func (r *run) compaction() (*session.Compaction, error) {
 	return &session.Compaction{Summary: newest.Summary, First: c.Kept(newest.KeptHistory)}, nil
 }
 
-// addition returns the Turn's addition to the history: its usage including that of its sub-agents and, if it was
-// answered, all its messages.
+// addition returns the Turn's addition to the history: its usage including that of its sub-agents and, if it has an
+// answer that is not withheld, all its messages.
 func (r *run) addition() session.Turn {
 	result := r.replayed.result
 	t := session.Turn{UID: r.in.UID, Name: r.in.Name, Namespace: r.in.Namespace, Usage: result.Record.Usage, Cost: result.Record.Cost}
@@ -146,7 +154,7 @@ func (r *run) addition() session.Turn {
 		return t
 	}
 	t.ContextTokens = last.Reply.Usage.InputTokens + last.Reply.Usage.OutputTokens
-	if p := r.replayed.prepared; p != nil && result.Stop.answered() {
+	if p := r.replayed.prepared; p != nil && result.Stop.answered() && !result.Withheld {
 		user := p.Messages[len(p.Messages)-1] // the user's message is the last one of a prompt
 		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content + attachment.Note(user.Attachments)}},
 			messagesAfterUser(&r.replayed.loop, result, r.reference() != nil)...)

@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -229,6 +230,9 @@ type Engine struct {
 	// Waiting is called each time the journal of a Turn could not be written; again is the delay before the next
 	// attempt. Waiting may be nil.
 	Waiting func(in Input, err error, again time.Duration)
+	// Finalizing is called before each step that finalizes a Turn, with the name of the step. If it returns an error or
+	// panics, the step has failed, and the Turn goes on without it. Finalizing may be nil.
+	Finalizing func(step string) error
 }
 
 // Run runs a Turn to its end and returns its result. It continues a Turn that an earlier run has left.
@@ -456,12 +460,17 @@ type run struct {
 
 // end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
 func (r *run) end(result *Result) error {
+	steps := r.engine.steps()
+	of := r.bareRecord(result)
+	steps.Do("record", func() error { of = r.turnRecord(result); return nil })
+	var tasks []task.Task
+	steps.Do("tasks", func() error { tasks = r.followUps(result); return nil })
+	result.Record.Failures = append(result.Record.Failures, steps.Failures...)
 	recorded, version := result.recorded()
 	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
 		journal.Record{
 			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
-			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: r.turnRecord(result),
-			Tasks: r.followUps(result),
+			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: of, Tasks: tasks,
 		})...)
 	if err == nil {
 		r.replayed.result.Text = result.Text

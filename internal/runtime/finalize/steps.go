@@ -1,0 +1,57 @@
+package finalize
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+)
+
+// Steps runs the steps that finalize a Turn. None of them can fail the Turn: a step that fails or panics is named in
+// Failures, and the next one goes on. The zero value is ready to use.
+type Steps struct {
+	// Before is called before each step with its name. It may be nil. The step fails if Before returns an error or
+	// panics.
+	Before func(step string) error
+	// Failures are the steps that failed, with their reasons.
+	Failures []string
+}
+
+// Do runs a step, and reports whether it succeeded. What a failed step has changed stays.
+func (s *Steps) Do(name string, step func() error) (ok bool) {
+	err := Guard(func() error {
+		if s.Before != nil {
+			if err := s.Before(name); err != nil {
+				return err
+			}
+		}
+		return step()
+	})
+	if err != nil {
+		s.Failures = append(s.Failures, name+": "+err.Error())
+	}
+	return err == nil
+}
+
+// Guard calls a function, and returns a panic as an error. The error says where it happened. It does not have the value
+// of the panic, which may contain a part of the conversation.
+func Guard(do func() error) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("a bug in Capstan, in %s", panicked())
+		}
+	}()
+	return do()
+}
+
+// panicked returns the function and the line that panicked. It must be called by the function that recovers.
+func panicked() string {
+	callers := make([]uintptr, 16)
+	// Skip runtime.Callers, this function, the one that recovers, and runtime.gopanic.
+	frames := runtime.CallersFrames(callers[:runtime.Callers(4, callers)])
+	for {
+		f, more := frames.Next()
+		if !strings.HasPrefix(f.Function, "runtime.") || !more {
+			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndex(f.Function, "/")+1:], f.Line)
+		}
+	}
+}
