@@ -2,12 +2,14 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"k8s.io/utils/ptr"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/ask"
@@ -56,7 +58,16 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		return retried(afterShortage, nil)
 	}
 	defer held.Release()
-	s, err := turn.Subject(ctx, v.Journal, k.UID)
+	s, err := turn.Subject(ctx, v.Journal, k.UID, func(bytes int64) (bool, error) {
+		err := held.Resize(held.Bytes() + perByte*bytes)
+		if errors.Is(err, bytebudget.ErrTooLarge) {
+			return false, nil // waiting would not help
+		}
+		return err == nil, err
+	})
+	if errors.Is(err, bytebudget.ErrShort) {
+		return retried(afterShortage, nil)
+	}
 	if err != nil {
 		return v.unread(err)
 	}

@@ -209,6 +209,24 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(t.Status.Evaluations[0].Reason).NotTo(Or(ContainSubstring(apiKey), ContainSubstring(hidden), ContainSubstring("right")))
 	}, SpecTimeout(patience))
 
+	It("are judged with the earlier messages of their Session", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules:
+- {when: {systemContains: You judge, contains: "[user] The printer is on floor 7."}, reply: {text: '{"score": 95, "reason": "It is said."}'}}
+- {when: {systemContains: You judge}, reply: {text: '{"score": 5, "reason": "Nobody has said so."}'}}
+- {when: {contains: Where}, reply: {text: "On floor 7."}}
+- {reply: {text: "Noted."}}`)
+		s.evaluates(ctx, newProfile(profile, judgedBy()))
+		s.run(atOnce(2))
+		s.create(ctx, newSession())
+		for _, message := range []string{"The printer is on floor 7.", "Where is the printer?"} {
+			t := newTurn(fmt.Sprintf("turn-%d", len(message)), within, func(t *v1alpha1.Turn) { t.Spec.Message = message })
+			s.create(ctx, t)
+			s.reaches(ctx, t.Name, v1alpha1.TurnReasonCompleted)
+			got, _ := s.verdicts(ctx, t.Name)
+			Expect(got).To(Equal([]string{"relevant Passed 0.95"}), message)
+		}
+	}, SpecTimeout(patience))
+
 	It("are judged only by models that the Agent allows", func(ctx SpecContext) {
 		s := newTestEnv(ctx, judges)
 		costly := relevance("relevant")

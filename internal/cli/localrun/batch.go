@@ -107,7 +107,7 @@ func (b *Batch) Judge(ctx context.Context, uid string, i int) judge.Evaluation {
 
 // JudgeAnswer is Judge with another answer in place of that of the Turn, unless it is empty.
 func (b *Batch) JudgeAnswer(ctx context.Context, uid, answer string, i int) judge.Evaluation {
-	s, err := turn.Subject(ctx, b.run.store, uid)
+	s, err := turn.Subject(ctx, b.run.store, uid, nil)
 	if err != nil {
 		e := b.judges[i].New()
 		e.Reason = err.Error()

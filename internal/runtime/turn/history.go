@@ -43,6 +43,18 @@ type preparedRecord struct {
 	History *leftOut `json:"history,omitempty"`
 }
 
+// readPrepared reads the payload of the entry for a prompt.
+func readPrepared(e journal.Entry) (*preparedRecord, error) {
+	var r preparedRecord
+	if err := json.Unmarshal(e.Payload, &r); err != nil {
+		return nil, err
+	}
+	if r.Prepared == nil || len(r.Messages) == 0 {
+		return nil, errors.New("the prompt has no messages")
+	}
+	return &r, nil
+}
+
 // recordOf returns the payload for a prompt, without the messages that the journal of the Session has.
 func recordOf(p *prepare.Prepared, h *history) preparedRecord {
 	if h == nil {

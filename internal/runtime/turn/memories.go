@@ -56,7 +56,8 @@ func (r *run) recall(ctx context.Context, message string) []turncontext.Memory {
 // whether a verified user has written its message. LearnFrom returns ErrNoAnswer if the Turn did not end with an
 // answer.
 func LearnFrom(ctx context.Context, j journal.Journal, uid string, isOfUser bool) (*memories.Source, error) {
-	s, err := Subject(ctx, j, uid)
+	// Memories are learned from this Turn alone: those of earlier ones were learned at their end.
+	s, err := Subject(ctx, j, uid, func(int64) (bool, error) { return false, nil })
 	if err != nil {
 		return nil, err
 	}

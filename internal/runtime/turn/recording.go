@@ -152,10 +152,9 @@ func (b *recordingBuilder) apply(ctx context.Context, e journal.Entry) error {
 		x.Distrust()
 		b.Tools, b.nonce = x.Tools, x.Nonce
 	case journal.Prepared:
-		if err := read(e, &b.prepared); err != nil {
-			return err
-		}
-		return readPrompt(b.Subject, e.Payload)
+		var err error
+		b.prepared, err = readPrepared(e)
+		return err
 	case journal.ToolFinished:
 		if err := b.loop.Apply(e); err != nil {
 			return err
@@ -227,7 +226,7 @@ func (b *recordingBuilder) finish() (*Recording, error) {
 		return nil, notReplayable("the Turn ended before it made a prompt (%s: %s)", b.Result.Stop, b.Result.Message)
 	case b.frozen == nil && b.Began.IsZero():
 		return nil, notReplayable("its journal is empty: the Turn has not run, or its journal is in another store")
-	case b.frozen == nil, b.prepared == nil || b.prepared.Prepared == nil:
+	case b.frozen == nil, b.prepared == nil:
 		return nil, notReplayable("the journal ends before the Turn made a prompt")
 	case b.prepared.History != nil && b.prepared.History.Messages > 0:
 		return nil, notReplayable("the history of its Session is gone, so the messages before this Turn are not known")
@@ -240,6 +239,7 @@ func (b *recordingBuilder) finish() (*Recording, error) {
 		in.Turn.Summary, in.Turn.History = b.prepared.Summary, historyIn(b.prepared.Prepared)
 	}
 	b.Input, b.Number, b.Settings, b.Prepared = *in, b.frozen.Number, b.frozen.Settings, b.prepared.Prepared
+	describe(b.Prepared, b.Subject)
 	if b.Name == "" { // an older version has recorded the Turn
 		b.Namespace, b.Name = in.Turn.Namespace, in.Turn.Name
 	}

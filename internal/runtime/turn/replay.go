@@ -2,7 +2,6 @@ package turn
 
 import (
 	"encoding/json"
-	"errors"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -63,12 +62,9 @@ func (p *replayed) apply(e journal.Entry) error {
 	case journal.PreparationInput:
 		return read(e, &p.input)
 	case journal.Prepared:
-		var r preparedRecord
-		if err := json.Unmarshal(e.Payload, &r); err != nil {
+		r, err := readPrepared(e)
+		if err != nil {
 			return err
-		}
-		if r.Prepared == nil || len(r.Messages) == 0 {
-			return errors.New("the prompt has no messages")
 		}
 		p.prepared, p.leftOut = r.Prepared, r.History
 		p.prepared.Assembly = turncontext.Assembly{} // only readers of the journal need it

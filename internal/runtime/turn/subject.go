@@ -11,16 +11,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
 )
 
 // ErrNoAnswer is returned for a Turn that has no answer to judge.
 var ErrNoAnswer = errors.New("the turn has no answer")
 
 // Subject reads from the journal of a Turn that has ended what its judges receive: the answer, and the texts that the
-// model had received. The history that only the journal of the Session has is left out, and counted. Subject returns
-// ErrNoAnswer if the Turn did not end with an answer.
-func Subject(ctx context.Context, j journal.Journal, uid string) (*judge.Subject, error) {
+// model had received, with the history of its Session. admit is called with the number of bytes of the history before
+// that is read, and may be nil. The history is left out, and its messages are counted, if admit returns false, or if it
+// is gone. Subject returns the error of admit, and ErrNoAnswer if the Turn did not end with an answer.
+func Subject(ctx context.Context, j journal.Journal, uid string, admit func(bytes int64) (bool, error)) (*judge.Subject, error) {
 	s, answered := &judge.Subject{}, false
+	var prompt *preparedRecord
 	for e, err := range j.Read(ctx, uid, 0) {
 		if err != nil {
 			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
@@ -35,7 +38,7 @@ func Subject(ctx context.Context, j journal.Journal, uid string) (*judge.Subject
 		}
 		switch e.Kind {
 		case journal.Prepared:
-			err = readPrompt(s, e.Payload)
+			prompt, err = readPrepared(e) // the newest prompt counts
 		case journal.ToolFinished:
 			err = readResult(s, e.Payload)
 		default:
@@ -45,26 +48,52 @@ func Subject(ctx context.Context, j journal.Journal, uid string) (*judge.Subject
 			return nil, fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, err)
 		}
 	}
-	if !answered {
+	if !answered || prompt == nil {
 		return nil, ErrNoAnswer
+	}
+	if err := prompt.addTo(ctx, j, s, admit); err != nil {
+		return nil, fmt.Errorf("failed to read the prompt of %q: %w", uid, err)
 	}
 	return s, nil
 }
 
-// readPrompt replaces the messages by those of a newer prompt.
-func readPrompt(s *judge.Subject, payload []byte) error {
-	var r preparedRecord
-	if err := json.Unmarshal(payload, &r); err != nil {
-		return err
+// errNotAdmitted means that a history is left out.
+var errNotAdmitted = errors.New("the history is left out")
+
+// addTo adds the messages of a prompt, with those of the history.
+func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.Subject, admit func(bytes int64) (bool, error)) error {
+	if h := r.History; h != nil && h.Messages > 0 {
+		c, err := h.read(ctx, j, func(bytes int64) error {
+			if admit == nil {
+				return nil
+			}
+			ok, err := admit(bytes)
+			if err == nil && !ok {
+				err = errNotAdmitted
+			}
+			return err
+		})
+		whole := r.Prepared
+		if err == nil {
+			whole, err = r.whole(c)
+		}
+		switch {
+		case err == nil:
+			r.Prepared = whole
+		case errors.Is(err, errNotAdmitted), errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged),
+			errors.Is(err, journal.ErrNewer):
+			s.LeftOut = h.Messages
+		default:
+			return err
+		}
 	}
-	if r.Prepared == nil {
-		return errors.New("the prompt has no messages")
-	}
-	s.Messages, s.Context, s.Request, s.LeftOut = nil, "", "", 0
-	if r.History != nil {
-		s.LeftOut = r.History.Messages
-	}
-	for _, m := range r.Messages {
+	describe(r.Prepared, s)
+	return nil
+}
+
+// describe adds the messages of a prompt.
+func describe(p *prepare.Prepared, s *judge.Subject) {
+	for _, m := range p.Messages {
 		if m.Name == prepare.MessageUser && m.Role == model.RoleUser {
 			s.Request = m.Content
 		}
@@ -75,7 +104,6 @@ func readPrompt(s *judge.Subject, payload []byte) error {
 			s.Messages = append(s.Messages, judge.Message{Role: m.Role, Text: m.Content})
 		}
 	}
-	return nil
 }
 
 // readResult adds the result of a call of the model. The results of context tools are in the prompt.

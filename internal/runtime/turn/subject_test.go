@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -18,7 +20,7 @@ func TestSubject(t *testing.T) {
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("It is under the desk."))}
 	j := &journaltest.Memory{}
 	mustRun(t, j, in)
-	s, err := turn.Subject(t.Context(), j, in.UID)
+	s, err := turn.Subject(t.Context(), j, in.UID, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,22 +47,63 @@ func TestSubjectOfALongAnswer(t *testing.T) {
 	c, _ := candidate("p0", 1, says(text))
 	j := &journaltest.Memory{}
 	mustRun(t, j, input(c))
-	s, err := turn.Subject(t.Context(), j, "uid")
+	s, err := turn.Subject(t.Context(), j, "uid", nil)
 	if err != nil || s.Answer != text {
 		t.Errorf("an answer of %d bytes (error %v), want %d", len(s.Answer), err, len(text))
 	}
 }
 
-// TestSubjectInASession checks that the messages that only the journal of the Session has are counted.
+// TestSubjectInASession checks that a judge sees the messages that only the journal of the Session has. They are counted
+// if they are too large, or gone.
 func TestSubjectInASession(t *testing.T) {
 	j := &journaltest.Memory{}
 	for _, uid := range []string{"a", "b"} {
 		c, _ := candidate("p0", 1, says("Answer "+uid))
 		mustRun(t, j, inTalk(uid, "Ask "+uid, c))
 	}
-	s, err := turn.Subject(t.Context(), j, "b")
-	if err != nil || s.Answer != "Answer b" || s.LeftOut != 2 {
-		t.Errorf("answer %q with %d messages left out (error %v), want the second answer and 2", s.Answer, s.LeftOut, err)
+	short := errors.New("the memory is short")
+	var admitted int64
+	admits := func(ok bool, err error) func(int64) (bool, error) {
+		return func(bytes int64) (bool, error) { admitted += bytes; return ok, err }
+	}
+	for _, tc := range []struct {
+		name    string
+		admit   func(int64) (bool, error)
+		leftOut int
+		err     error
+	}{
+		{"all", nil, 0, nil},
+		{"admitted", admits(true, nil), 0, nil},
+		{"too large", admits(false, nil), 2, nil},
+		{"short", admits(false, short), 0, short},
+		{"lost", nil, 2, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.name == "lost" {
+				j.Lose("talk-uid", 0)
+			}
+			s, err := turn.Subject(t.Context(), j, "b", tc.admit)
+			if !errors.Is(err, tc.err) {
+				t.Fatalf("error %v, want %v", err, tc.err)
+			}
+			if err != nil {
+				return
+			}
+			var all []string
+			for _, m := range s.Messages {
+				if m.Role != model.RoleSystem {
+					all = append(all, string(m.Role)+": "+m.Text)
+				}
+			}
+			want := []string{"user: Ask a", "assistant: Answer a", "user: Ask b"}
+			if diff := cmp.Diff(want[tc.leftOut:], all); diff != "" || s.LeftOut != tc.leftOut || s.Answer != "Answer b" || s.Request != "Ask b" {
+				t.Errorf("answer %q to %q with %d messages left out, want %d; messages -want +got:\n%s", s.Answer, s.Request, s.LeftOut,
+					tc.leftOut, diff)
+			}
+		})
+	}
+	if admitted == 0 {
+		t.Error("the size of the history was not told")
 	}
 }
 
@@ -70,7 +113,7 @@ func TestSubjectWithoutAnAnswer(t *testing.T) {
 	j := &journaltest.Memory{}
 	mustRun(t, j, input(c))
 	for _, uid := range []string{"uid", "unknown"} {
-		if s, err := turn.Subject(t.Context(), j, uid); !errors.Is(err, turn.ErrNoAnswer) {
+		if s, err := turn.Subject(t.Context(), j, uid, nil); !errors.Is(err, turn.ErrNoAnswer) {
 			t.Errorf("Subject of %q = %+v, %v; want ErrNoAnswer", uid, s, err)
 		}
 	}
