@@ -307,27 +307,22 @@ func TestRefusalsSlowAllRequestsDown(t *testing.T) {
 
 // TestStatedLimits checks how requests follow the limits that an endpoint states, whatever it states.
 func TestStatedLimits(t *testing.T) {
-	requests := func(remaining int64, reset time.Duration) model.StatedLimits {
-		return model.StatedLimits{Requests: model.StatedLimit{Remaining: remaining, Reset: reset}}
-	}
-	tokens := func(remaining int64, reset time.Duration) model.StatedLimits {
-		return model.StatedLimits{Tokens: model.StatedLimit{Remaining: remaining, Reset: reset}}
-	}
 	for name, tc := range map[string]struct {
 		reason string
 		stated model.StatedLimits
 		want   []float64
 	}{
 		"none":         {"nothing waits", model.StatedLimits{}, []float64{0, 0, 0}},
-		"two requests": {"the third one waits", requests(2, 5*time.Second), []float64{0, 0, 5}},
-		"no request":   {"all wait", requests(0, 5*time.Second), []float64{5, 5, 5}},
-		"a long wait":  {"then the pace grows", requests(0, 20*time.Second), []float64{20, 21, 21.585}},
-		"tokens":       {"each prompt has 100", tokens(250, 5*time.Second), []float64{0, 0, 5}},
-		"no time":      {"a limit without a reset is no limit", requests(0, 0), []float64{0, 0, 0}},
-		"for ever":     {"the wait is bounded", requests(0, math.MaxInt64), []float64{300, 301, 301.585}},
-		"in the past":  {"it is over", requests(0, math.MinInt64), []float64{0, 0, 0}},
-		"negative":     {"none is left", requests(math.MinInt64, time.Second), []float64{1, 1, 1}},
-		"very many":    {"nothing waits", requests(math.MaxInt64, time.Hour), []float64{0, 0, 0}},
+		"two requests": {"the third one waits", requestsLeft(2, 5*time.Second), []float64{0, 0, 5}},
+		"no request":   {"all wait", requestsLeft(0, 5*time.Second), []float64{5, 5, 5}},
+		"a long wait":  {"then the pace grows", requestsLeft(0, 20*time.Second), []float64{20, 21, 21.585}},
+		"tokens":       {"each prompt has 100", tokensLeft(250, 5*time.Second), []float64{0, 0, 5}},
+		"too few":      {"no prompt fits, although some tokens are left", tokensLeft(50, 20*time.Second), []float64{20, 21, 21.585}},
+		"no time":      {"a limit without a reset is no limit", requestsLeft(0, 0), []float64{0, 0, 0}},
+		"for ever":     {"the wait is bounded", requestsLeft(0, math.MaxInt64), []float64{300, 301, 301.585}},
+		"in the past":  {"it is over", requestsLeft(0, math.MinInt64), []float64{0, 0, 0}},
+		"negative":     {"none is left", requestsLeft(math.MinInt64, time.Second), []float64{1, 1, 1}},
+		"very many":    {"nothing waits", requestsLeft(math.MaxInt64, time.Hour), []float64{0, 0, 0}},
 		"contradictions": {"the stricter one counts", model.StatedLimits{
 			Requests: model.StatedLimit{Remaining: 9, Reset: time.Second}, Tokens: model.StatedLimit{Remaining: 0, Reset: 2 * time.Second},
 		}, []float64{2, 2, 2}},
@@ -346,12 +341,108 @@ func TestStatedLimits(t *testing.T) {
 					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
 				}
 				p.Done(pace.Outcome{})
-				p.ObserveLimits(requests(0, time.Hour)) // it is over
+				p.ObserveLimits(requestsLeft(0, time.Hour)) // it is over
 				time.Sleep(time.Minute)
 				h.enter(request("a", "x")).Done(pace.Outcome{})
 			})
 		})
 	}
+}
+
+// requestsLeft is a limit of requests that an endpoint states.
+func requestsLeft(remaining int64, reset time.Duration) model.StatedLimits {
+	return model.StatedLimits{Requests: model.StatedLimit{Remaining: remaining, Reset: reset}}
+}
+
+// tokensLeft is a limit of tokens that an endpoint states.
+func tokensLeft(remaining int64, reset time.Duration) model.StatedLimits {
+	return model.StatedLimits{Tokens: model.StatedLimit{Remaining: remaining, Reset: reset}}
+}
+
+// TestEndOfStatedLimits checks that many requests that have waited for the limits of an endpoint do not all come at
+// once, however short the wait was by the newest answer, and whatever ends it.
+func TestEndOfStatedLimits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// after are the seconds after the first answer when another answer states limits.
+		after  time.Duration
+		second model.StatedLimits
+		want   []int // the requests in each second from the end of the wait
+	}{
+		"one answer": {"the wait was long", time.Hour, model.StatedLimits{}, []int{1, 2, 4, 8, 16, 32}},
+		"an answer shortly before the reset": {
+			"the requests have waited since the first one", 18 * time.Second, requestsLeft(0, 2*time.Second), []int{1, 2, 4, 8, 16, 32},
+		},
+		"an answer that allows many": {
+			"they have waited for long, too", 20*time.Second - time.Millisecond, requestsLeft(1000, time.Minute), []int{1, 2, 4, 8, 16, 32},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				first, second := h.enter(request("a", "x")), h.enter(request("a", "x"))
+				first.ObserveLimits(requestsLeft(1, 20*time.Second))
+				time.AfterFunc(tc.after, func() { second.ObserveLimits(tc.second) })
+				for range 500 {
+					h.send("", request("a", "x"), time.Minute, pace.Outcome{})
+				}
+				got := make([]int, len(tc.want))
+				for _, at := range h.seconds() {
+					if second := int(at+.001) - 20; second < len(got) {
+						got[second]++
+					}
+				}
+				if !slices.Equal(got, tc.want) {
+					t.Errorf("%v requests in the seconds after the wait, want %v: %s", got, tc.want, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestShortStatedLimits checks that a short wait for the limits of an endpoint is followed by a higher pace than a long
+// one, which is bounded, too.
+func TestShortStatedLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{})
+		h.enter(request("a", "x")).ObserveLimits(requestsLeft(0, 6*time.Second))
+		for range 100 {
+			h.send("", request("a", "x"), time.Minute, pace.Outcome{})
+		}
+		got := make([]int, 3)
+		for _, at := range h.seconds() {
+			got[int(at+.001)-6]++
+		}
+		if want := []int{31, 32, 37}; !slices.Equal(got, want) {
+			t.Errorf("%v requests in the seconds after the wait, want %v", got, want)
+		}
+	})
+}
+
+// TestStatedLimitsOfWaitingRequests checks that a request that already waits falls back as soon as an answer states
+// that it would have to wait for long, although the limits are not used up.
+func TestStatedLimitsOfWaitingRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{MaxConcurrent: 1})
+		running := h.enter(request("a", "x"))
+		long, short := request("a", "long"), request("a", "short")
+		long.Tokens, short.Tokens = 100, 10
+		for _, r := range []*pace.Request{long, short} {
+			r.Fallback, r.MaxPause = true, 10*time.Second
+			h.send(r.Agent, r, 0, pace.Outcome{})
+		}
+		time.Sleep(time.Second)
+		running.ObserveLimits(tokensLeft(50, time.Minute))
+		time.Sleep(time.Second)
+		running.Done(pace.Outcome{})
+		want := `long: provider "main": no request was sent, because the endpoint accepts none for 1m0s short`
+		if got := h.order(); got != want {
+			t.Errorf("order %s, want %s", got, want)
+		}
+		if got, want := h.seconds(), []float64{1, 2}; !nearly(got, want) {
+			t.Errorf("let in after %v seconds, want %v", got, want)
+		}
+	})
 }
 
 // TestManyModels checks that Agents cannot fill the memory with names of models.

@@ -63,6 +63,9 @@ type lane struct {
 	stated [2]allowance
 	// newest is the number of the request whose answer stated them.
 	newest int64
+	// heldSince is since when they hold back the request that is first in turn, or zero, and heldUntil is the end of
+	// that time as it was last known.
+	heldSince, heldUntil time.Time
 }
 
 func newLane(g *Gate) *lane {
@@ -168,7 +171,9 @@ func (l *lane) admitted(p *Permit, now time.Time) {
 
 // wait returns the time until a request may be sent.
 func (l *lane) wait(now time.Time, tokens float64) time.Duration {
-	wait := max(l.limiter.wait(now, tokens), l.pause(now, tokens), l.rampWait(now))
+	stated := l.statedWait(now, tokens)
+	l.followHold(stated, now)
+	wait := max(l.limiter.wait(now, tokens), l.until.Sub(now), stated, l.rampWait(now))
 	switch l.circuit.State() {
 	case gobreaker.StateOpen:
 		wait = max(wait, l.openUntil.Sub(now), time.Millisecond)
@@ -183,12 +188,32 @@ func (l *lane) wait(now time.Time, tokens float64) time.Duration {
 
 // pause returns the time until the endpoint accepts requests again, by its own words.
 func (l *lane) pause(now time.Time, tokens float64) time.Duration {
-	for i := range l.stated {
-		if l.stated[i].isOver(now) {
-			l.startRamp(now)
+	return max(l.until.Sub(now), l.statedWait(now, tokens))
+}
+
+// statedWait returns the time until the limits that the endpoint states allow a request.
+func (l *lane) statedWait(now time.Time, tokens float64) time.Duration {
+	return max(0, l.stated[0].wait(now, 1), l.stated[1].wait(now, tokens))
+}
+
+// followHold follows how long the stated limits hold back the request that is first in turn. When they no longer do,
+// the pace grows, because many requests may wait. After a short hold, it begins as high as if it had grown before.
+func (l *lane) followHold(wait time.Duration, now time.Time) {
+	switch {
+	case wait > 0:
+		if l.heldUntil = now.Add(wait); l.heldSince.IsZero() {
+			l.heldSince = now
 		}
+	case !l.heldSince.IsZero():
+		end := l.heldUntil // if no request has waited until then, now may be much later
+		if now.Before(end) {
+			end = now
+		}
+		if from := end.Add(min(end.Sub(l.heldSince), rampFor) - rampFor); from.After(l.ramp) {
+			l.startRamp(from)
+		}
+		l.heldSince = time.Time{}
 	}
-	return max(0, l.until.Sub(now), l.stated[0].wait(now, 1), l.stated[1].wait(now, tokens))
 }
 
 // startRamp lets the pace grow from now on.
@@ -249,30 +274,17 @@ func (l *lane) accepted(number int64) {
 	}
 }
 
-// allowance is what an endpoint allows until a time. isLong is true if many requests may wait for that time.
+// allowance is what an endpoint allows until a time.
 type allowance struct {
-	left   int64
-	until  time.Time
-	isLong bool
+	left  int64
+	until time.Time
 }
 
 func (a *allowance) take(amount int64) { a.left -= amount }
 
-func (a *allowance) isUsedUp() bool { return !a.until.IsZero() && a.left <= 0 }
-
-// isOver reports whether a long wait for the allowance is over. It forgets an allowance whose time is over.
-func (a *allowance) isOver(now time.Time) bool {
-	if a.until.IsZero() || now.Before(a.until) {
-		return false
-	}
-	waited := a.isLong && a.isUsedUp()
-	*a = allowance{}
-	return waited
-}
-
 // wait returns the time until the amount is allowed.
 func (a *allowance) wait(now time.Time, amount float64) time.Duration {
-	if a.until.IsZero() || float64(a.left) >= amount {
+	if float64(a.left) >= amount {
 		return 0
 	}
 	return max(0, a.until.Sub(now))

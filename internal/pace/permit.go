@@ -155,7 +155,8 @@ func (p *Permit) ObserveLimits(stated model.StatedLimits) {
 	g, l := p.gate, p.lane
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.ended || p.number < l.newest {
+	statesNone := stated.Requests.Reset <= 0 && stated.Tokens.Reset <= 0
+	if statesNone || p.ended || p.number < l.newest {
 		return
 	}
 	l.newest = p.number
@@ -163,11 +164,9 @@ func (p *Permit) ObserveLimits(stated model.StatedLimits) {
 	stated.Requests.Remaining -= l.count - p.number // the endpoint may not have counted later requests
 	for i, s := range []model.StatedLimit{stated.Requests, stated.Tokens} {
 		if s.Reset > 0 {
-			l.stated[i] = allowance{left: s.Remaining, until: now.Add(min(s.Reset, maxPause)), isLong: s.Reset >= rampFor}
+			l.stated[i] = allowance{left: s.Remaining, until: now.Add(min(s.Reset, maxPause))}
 		}
 	}
-	if l.stated[0].isUsedUp() || l.stated[1].isUsedUp() {
-		g.evict(l, now)
-	}
+	g.evict(l, now)
 	g.letIn(now)
 }
