@@ -445,6 +445,70 @@ func TestStatedLimitsOfWaitingRequests(t *testing.T) {
 	})
 }
 
+// TestUnsentRequestsGiveStatedLimitsBack checks that requests that were let in and not sent do not use up the limits
+// that an endpoint states.
+func TestUnsentRequestsGiveStatedLimitsBack(t *testing.T) {
+	unsent := pace.Outcome{Unsent: true}
+	for name, tc := range map[string]struct {
+		reason string
+		stated model.StatedLimits
+		// before and after are requests that are let in before and after the limits are stated. Of both, the first one
+		// is sent, and the others end later without having been sent.
+		before, after int
+		// late is true if those before end after the limits were stated.
+		late bool
+		want []float64
+	}{
+		"requests":                   {"one of two was sent", requestsLeft(2, 9*time.Second), 0, 2, false, []float64{0, 9, 9}},
+		"tokens":                     {"one of two was sent", tokensLeft(250, 9*time.Second), 0, 2, false, []float64{0, 9, 9}},
+		"ended before the statement": {"one of three was sent", requestsLeft(2, 9*time.Second), 3, 0, false, []float64{0, 9, 9}},
+		"ended after the statement":  {"one of three was sent", requestsLeft(2, 9*time.Second), 3, 0, true, []float64{0, 9, 9}},
+		"tokens after the statement": {
+			"none of them was taken from what is left", tokensLeft(250, 9*time.Second), 3, 0, true, []float64{0, 0, 9},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				enter := func(n int) (sent, others []*pace.Permit) {
+					for range n {
+						r := request("a", "x")
+						r.Tokens = 100
+						others = append(others, h.enter(r))
+					}
+					n = min(1, n)
+					return others[:n], others[n:]
+				}
+				end := func(all []*pace.Permit, o pace.Outcome) {
+					for _, p := range all {
+						p.Done(o)
+					}
+				}
+				stating := h.enter(request("a", "x"))
+				sent, others := enter(tc.before)
+				if !tc.late {
+					end(others, unsent)
+				}
+				stating.ObserveLimits(tc.stated)
+				sentAfter, othersAfter := enter(tc.after)
+				for range 3 {
+					r := request("a", "x")
+					r.Tokens = 100
+					h.send("", r, 0, pace.Outcome{})
+				}
+				if tc.late {
+					end(others, unsent)
+				}
+				end(othersAfter, unsent)
+				if got := h.seconds(); !nearly(got, tc.want) {
+					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
+				}
+				end(slices.Concat([]*pace.Permit{stating}, sent, sentAfter), pace.Outcome{})
+			})
+		})
+	}
+}
+
 // TestManyModels checks that Agents cannot fill the memory with names of models.
 func TestManyModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -35,8 +35,9 @@ const (
 type lane struct {
 	limiter
 	gate *Gate
-	// count is the number of requests so far.
-	count int64
+	// count is the number of requests so far, and underWay are those that have not ended.
+	count    int64
+	underWay map[*Permit]struct{}
 	// circuit holds requests back while the endpoint fails. openUntil is the end of that time, and last is the failure
 	// that has opened the circuit.
 	circuit   *gobreaker.TwoStepCircuitBreaker[struct{}]
@@ -69,7 +70,7 @@ type lane struct {
 }
 
 func newLane(g *Gate) *lane {
-	l := &lane{gate: g}
+	l := &lane{gate: g, underWay: map[*Permit]struct{}{}}
 	l.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests: 1, Timeout: openFor,
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return max(c.ConsecutiveFailures, l.silent) >= failuresToOpen },
@@ -159,6 +160,7 @@ func (l *lane) isUnused(now time.Time) bool {
 func (l *lane) admitted(p *Permit, now time.Time) {
 	l.count++
 	p.number = l.count
+	l.underWay[p] = struct{}{}
 	if p.tries = l.circuit.State() == gobreaker.StateHalfOpen; p.tries {
 		l.trial, l.trialUntil = p, now.Add(trialFor)
 	}
@@ -184,6 +186,31 @@ func (l *lane) wait(now time.Time, tokens float64) time.Duration {
 	case gobreaker.StateClosed:
 	}
 	return wait
+}
+
+// ended counts the end of a request.
+func (l *lane) ended(p *Permit, unsent bool) {
+	delete(l.underWay, p)
+	if unsent {
+		l.stated[0].giveBack(p.number, 1)
+		l.stated[1].giveBack(p.number, p.tokens)
+	}
+}
+
+// stateLimits follows the limits that the answer to a request has stated. The endpoint may not have counted later
+// requests that are under way.
+func (l *lane) stateLimits(p *Permit, stated model.StatedLimits, now time.Time) {
+	if r := stated.Requests; r.Reset > 0 {
+		for other := range l.underWay {
+			if other.number > p.number {
+				r.Remaining--
+			}
+		}
+		l.stated[0] = allowance{left: r.Remaining, until: now.Add(min(r.Reset, maxPause)), since: p.number}
+	}
+	if t := stated.Tokens; t.Reset > 0 {
+		l.stated[1] = allowance{left: t.Remaining, until: now.Add(min(t.Reset, maxPause)), since: l.count}
+	}
 }
 
 // pause returns the time until the endpoint accepts requests again, by its own words.
@@ -274,13 +301,21 @@ func (l *lane) accepted(number int64) {
 	}
 }
 
-// allowance is what an endpoint allows until a time.
+// allowance is what an endpoint allows until a time. since is the number of the last request that is not taken from it.
 type allowance struct {
 	left  int64
 	until time.Time
+	since int64
 }
 
 func (a *allowance) take(amount int64) { a.left -= amount }
+
+// giveBack gives back what was taken for a request.
+func (a *allowance) giveBack(number, amount int64) {
+	if number > a.since {
+		a.left += amount
+	}
+}
 
 // wait returns the time until the amount is allowed.
 func (a *allowance) wait(now time.Time, amount float64) time.Duration {

@@ -88,6 +88,7 @@ func (p *Permit) finish(o Outcome) {
 	o.Unsent = o.Unsent || o.Failure != nil && o.Failure.Unsent
 	g.whole.settle(&o, p.tokens, now.Sub(p.admitted))
 	l.settle(&o, p.tokens, now.Sub(p.admitted))
+	l.ended(p, o.Unsent)
 	sign := o.sign()
 	if errors.Is(sign, errNoSign) && o.Silent {
 		sign = l.silentEnd(p, now)
@@ -161,12 +162,7 @@ func (p *Permit) ObserveLimits(stated model.StatedLimits) {
 	}
 	l.newest = p.number
 	now := clock()
-	stated.Requests.Remaining -= l.count - p.number // the endpoint may not have counted later requests
-	for i, s := range []model.StatedLimit{stated.Requests, stated.Tokens} {
-		if s.Reset > 0 {
-			l.stated[i] = allowance{left: s.Remaining, until: now.Add(min(s.Reset, maxPause))}
-		}
-	}
+	l.stateLimits(p, stated, now)
 	g.evict(l, now)
 	g.letIn(now)
 }
