@@ -560,6 +560,13 @@ func TestSilentEndpoint(t *testing.T) {
 		"four":      {"four are not enough", []func(*harness){wait(4, time.Minute)}, false},
 		"short":     {"they have not waited for long", []func(*harness){wait(9, 19*time.Second)}, false},
 		"an answer": {"the endpoint works", []func(*harness){wait(4, time.Minute), answer(time.Second), wait(4, time.Minute)}, false},
+		"a slow model that refuses requests": {
+			"refusals say nothing about how long an answer takes",
+			[]func(*harness){
+				answer(time.Minute), func(h *harness) { h.fail(20, failure(model.InvalidRequest, 0)) }, wait(9, 100*time.Second),
+			},
+			false,
+		},
 		"a slow model": {
 			"an answer is known to take as long", []func(*harness){answer(time.Minute), wait(9, 100*time.Second)}, false,
 		},

@@ -43,8 +43,9 @@ type lane struct {
 	circuit   *gobreaker.TwoStepCircuitBreaker[struct{}]
 	openUntil time.Time
 	last      *model.Error
-	// heardAt is when an answer last began, or zero. slowest is the longest time from a request to the beginning of its
-	// answer, with less weight for older ones. silent counts the requests since heardAt that have ended in silence.
+	// heardAt is when an answer or a refusal last began, or zero. slowest is the longest time from a request to the
+	// beginning of its answer, with less weight for older ones. silent counts the requests since heardAt that have
+	// ended in silence.
 	heardAt time.Time
 	slowest time.Duration
 	silent  uint32
@@ -106,14 +107,22 @@ func (l *lane) silentEnd(p *Permit, now time.Time) error {
 		"the endpoint has accepted %d requests in a row, and has not begun an answer to any of them in its time", l.silent)}
 }
 
-// heard records that the answer to a request has begun. If the circuit has opened because of silence, it closes.
+// began records that the answer to a request has begun.
+func (l *lane) began(p *Permit, now time.Time) {
+	if !p.begun {
+		took := now.Sub(p.admitted)
+		l.slowest = max(took, l.slowest-(l.slowest-took)/8)
+	}
+	l.heard(p, now)
+}
+
+// heard records that the answer to a request has begun, or that the endpoint has refused the request. A refusal says
+// nothing about the time that an answer takes. If the circuit has opened because of silence, it closes.
 func (l *lane) heard(p *Permit, now time.Time) {
 	if p.begun {
 		return
 	}
-	p.begun = true
-	took := now.Sub(p.admitted)
-	l.heardAt, l.slowest = now, max(took, l.slowest-(l.slowest-took)/8)
+	p.begun, l.heardAt = true, now
 	wasSilent := l.silent >= failuresToOpen
 	if l.silent = 0; wasSilent && l.circuit.State() == gobreaker.StateHalfOpen {
 		l.trialSucceeded(p)

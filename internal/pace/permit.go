@@ -18,7 +18,7 @@ type Permit struct {
 	admitted time.Time
 	// tries is true if the request tries an endpoint that has failed, until the first part of its answer has arrived.
 	tries bool
-	// begun is true once the endpoint has answered, or has begun to.
+	// begun is true once the endpoint has answered, has begun to, or has refused the request.
 	begun bool
 	// done tells the circuit about the result. It is nil once the circuit knows it, or needs it no more.
 	done func(error)
@@ -90,9 +90,12 @@ func (p *Permit) finish(o Outcome) {
 	l.settle(&o, p.tokens, now.Sub(p.admitted))
 	l.ended(p, o.Unsent)
 	sign := o.sign()
-	if errors.Is(sign, errNoSign) && o.Silent {
+	switch {
+	case errors.Is(sign, errNoSign) && o.Silent:
 		sign = l.silentEnd(p, now)
-	} else if sign == nil {
+	case sign == nil && o.Failure == nil:
+		l.began(p, now)
+	case sign == nil:
 		l.heard(p, now)
 	}
 	if failure, ok := errors.AsType[*model.Error](sign); ok {
@@ -141,7 +144,7 @@ func (p *Permit) ObserveBegin() {
 		return
 	}
 	now := clock()
-	p.lane.heard(p, now)
+	p.lane.began(p, now)
 	if p.tries {
 		p.lane.trialSucceeded(p)
 	}
