@@ -64,6 +64,76 @@ func TestCircuit(t *testing.T) {
 	}
 }
 
+// TestCircuitAmongNamespaces checks that requests of one namespace to which the endpoint answers with HTTP 5xx, for
+// example because they are malformed, do not open the circuit for other namespaces whose requests succeed.
+func TestCircuitAmongNamespaces(t *testing.T) {
+	type step func(*harness)
+	ends := func(namespace string, times int, o pace.Outcome) step {
+		return func(h *harness) {
+			for range times {
+				h.enter(request(namespace, "x")).Done(o)
+			}
+		}
+	}
+	ok := func(namespace string) step { return ends(namespace, 1, pace.Outcome{}) }
+	fails := func(namespace string, times int) step { return ends(namespace, times, failure(model.Overloaded, 0)) }
+	passes := func(d time.Duration) step { return func(*harness) { time.Sleep(d) } }
+	begins := func(namespace string, after time.Duration) step {
+		return func(h *harness) {
+			p := h.enter(request(namespace, "x"))
+			time.Sleep(after)
+			p.ObserveBegin()
+		}
+	}
+	// long is an answer that takes long from its beginning to its end.
+	long := func(h *harness) {
+		p := h.enter(request("b", "x"))
+		p.ObserveBegin()
+		time.Sleep(time.Minute)
+		p.Done(pace.Outcome{})
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		steps  []step
+		open   bool
+	}{
+		"another succeeded":         {"only requests of a fail", []step{ok("b"), passes(19 * time.Second), fails("a", 20)}, false},
+		"another began":             {"an answer that begins is enough", []step{begins("b", 0), fails("a", 20)}, false},
+		"another ended":             {"the endpoint has worked until now", []step{long, fails("a", 20)}, false},
+		"both succeeded":            {"the endpoint works for b", []step{ok("b"), ok("a"), ok("a"), fails("a", 20)}, false},
+		"only one namespace":        {"no other one shows that the endpoint works", []step{ok("a"), fails("a", 5)}, true},
+		"another succeeded earlier": {"the endpoint may have failed since", []step{ok("b"), passes(20 * time.Second), fails("a", 5)}, true},
+		"another succeeded earlier, from a slow model": {
+			"an answer takes long to begin", []step{begins("b", time.Minute), passes(time.Minute), fails("a", 5)}, false,
+		},
+		"another failed later":  {"the endpoint fails for both", []step{ok("b"), fails("a", 9), fails("b", 1)}, true},
+		"another failed first":  {"the endpoint fails for both", []step{ok("b"), fails("b", 1), fails("a", 4)}, true},
+		"another failed before": {"it has succeeded since", []step{fails("b", 4), ok("b"), fails("a", 5)}, false},
+		"another was refused": {
+			"the model need not have worked", []step{ends("b", 1, failure(model.InvalidRequest, 0)), fails("a", 5)}, true,
+		},
+		"failures of the network": {"no request causes them", []step{ok("b"), ends("a", 5, failure(model.Network, 0))}, true},
+		"one failure of the network": {
+			"the endpoint may have failed", []step{ok("b"), fails("a", 4), ends("a", 1, failure(model.Network, 0))}, true,
+		},
+		"failures for longer": {
+			"nothing shows any more that the endpoint works", []step{ok("b"), fails("a", 9), passes(20 * time.Second), fails("a", 1)}, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				for _, step := range tc.steps {
+					step(h)
+				}
+				if open := len(h.Use().Open) > 0; open != tc.open {
+					t.Errorf("open: %t, want %t: %s", open, tc.open, tc.reason)
+				}
+			})
+		})
+	}
+}
+
 // TestOpenCircuit checks that one request tries the endpoint, and that the others follow slowly once it works.
 func TestOpenCircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

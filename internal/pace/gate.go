@@ -303,7 +303,7 @@ func (g *Gate) admit(w *waiter, now time.Time) *Permit {
 	if err != nil {
 		return nil
 	}
-	p := &Permit{gate: g, lane: l, tokens: w.request.Tokens, admitted: now, done: done}
+	p := &Permit{gate: g, lane: l, namespace: w.request.Namespace, tokens: w.request.Tokens, admitted: now, done: done}
 	g.whole.take(float64(p.tokens))
 	l.take(float64(p.tokens))
 	l.admitted(p, now)

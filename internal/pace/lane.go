@@ -49,6 +49,10 @@ type lane struct {
 	heardAt time.Time
 	slowest time.Duration
 	silent  uint32
+	// culprit is the only namespace whose requests have failed since the last success, all of them with HTTP 5xx, or
+	// empty. answered are the newest answers to two namespaces, the newest one first.
+	culprit  string
+	answered [2]answered
 	// trial is the newest request that tries an endpoint that has failed, or nil, and trialUntil is the time until
 	// which no other one does.
 	trial      *Permit
@@ -74,7 +78,9 @@ func newLane(g *Gate) *lane {
 	l := &lane{gate: g, underWay: map[*Permit]struct{}{}}
 	l.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests: 1, Timeout: openFor,
-		ReadyToTrip:   func(c gobreaker.Counts) bool { return max(c.ConsecutiveFailures, l.silent) >= failuresToOpen },
+		ReadyToTrip: func(c gobreaker.Counts) bool {
+			return max(c.ConsecutiveFailures, l.silent) >= failuresToOpen && !l.worksForOthers(clock())
+		},
 		IsExcluded:    func(err error) bool { return errors.Is(err, errNoSign) },
 		OnStateChange: func(_ string, from, to gobreaker.State) { l.changed(from, to) },
 	})
@@ -97,7 +103,7 @@ func (l *lane) changed(from, to gobreaker.State) {
 // in a row that were sent after the newest answer had begun. Each must have waited for twice the time that such a
 // beginning has taken.
 func (l *lane) silentEnd(p *Permit, now time.Time) error {
-	if p.begun || p.admitted.Before(l.heardAt) || now.Sub(p.admitted) < max(silentFor, 2*l.slowest) {
+	if p.begun || p.admitted.Before(l.heardAt) || now.Sub(p.admitted) < l.patience() {
 		return errNoSign
 	}
 	if l.silent++; l.silent < failuresToOpen {
@@ -107,12 +113,50 @@ func (l *lane) silentEnd(p *Permit, now time.Time) error {
 		"the endpoint has accepted %d requests in a row, and has not begun an answer to any of them in its time", l.silent)}
 }
 
-// began records that the answer to a request has begun.
+// patience is the time in which an endpoint that works begins an answer.
+func (l *lane) patience() time.Duration { return max(silentFor, 2*l.slowest) }
+
+// failed records a failure of the endpoint, before the circuit knows it.
+func (l *lane) failed(p *Permit, failure *model.Error) {
+	l.last = failure
+	culprit := p.namespace
+	if failure.Kind != model.Overloaded { // the requests do not cause it
+		culprit = ""
+	}
+	switch {
+	case l.circuit.Counts().ConsecutiveFailures == 0:
+		l.culprit = culprit
+	case l.culprit != culprit:
+		l.culprit = ""
+	}
+}
+
+// answered is when an answer to a namespace has last begun or ended.
+type answered struct {
+	namespace string
+	at        time.Time
+}
+
+// worksForOthers reports whether the failures are those of one namespace, and the endpoint has answered another one a
+// short time ago. Then the requests may cause the failures, for example because they are malformed.
+func (l *lane) worksForOthers(now time.Time) bool {
+	other := l.answered[0]
+	if other.namespace == l.culprit {
+		other = l.answered[1]
+	}
+	return l.culprit != "" && now.Sub(other.at) < l.patience()
+}
+
+// began records that the answer to a request has begun, or has ended.
 func (l *lane) began(p *Permit, now time.Time) {
 	if !p.begun {
 		took := now.Sub(p.admitted)
 		l.slowest = max(took, l.slowest-(l.slowest-took)/8)
 	}
+	if l.answered[0].namespace != p.namespace {
+		l.answered[1] = l.answered[0]
+	}
+	l.answered[0] = answered{p.namespace, now}
 	l.heard(p, now)
 }
 

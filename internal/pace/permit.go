@@ -9,9 +9,10 @@ import (
 
 // Permit allows one request.
 type Permit struct {
-	gate   *Gate
-	lane   *lane
-	tokens int64
+	gate      *Gate
+	lane      *lane
+	namespace string
+	tokens    int64
 	// number is the number of the request among those to the model.
 	number int64
 	// admitted is when the request was let in.
@@ -99,7 +100,7 @@ func (p *Permit) finish(o Outcome) {
 		l.heard(p, now)
 	}
 	if failure, ok := errors.AsType[*model.Error](sign); ok {
-		l.last = failure
+		l.failed(p, failure)
 	}
 	if sign == nil && p.tries {
 		l.trialSucceeded(p)
