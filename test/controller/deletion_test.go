@@ -1,0 +1,114 @@
+package controller_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// deletionMarker is in everything that people, models and tools say. It is one word, so that an index of words has it
+// whole.
+const deletionMarker = "quokka4711"
+
+// tablesWith returns the tables of the store of a running manager that have a word, in any column of any row, sorted.
+func (m *runningManager) tablesWith(ctx context.Context, word string) func(Gomega) []string {
+	return func(g Gomega) []string {
+		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro&_pragma=busy_timeout(10000)")
+		g.Expect(err).NotTo(HaveOccurred())
+		defer db.Close()
+		found := []string{}
+		for _, table := range rows(ctx, g, db, "SELECT name FROM sqlite_master WHERE type = 'table'") {
+			if strings.Contains(rows(ctx, g, db, `SELECT * FROM "`+table[0]+`"`).text(), word) {
+				found = append(found, table[0])
+			}
+		}
+		slices.Sort(found)
+		return found
+	}
+}
+
+// dump has the columns of rows.
+type dump [][]string
+
+// text returns all columns in lower case, as an index of words has them.
+func (d dump) text() string {
+	var b strings.Builder
+	for _, row := range d {
+		b.WriteString(strings.Join(row, " ") + "\n")
+	}
+	return strings.ToLower(b.String())
+}
+
+// rows returns the rows of a query with each column as text, decompressed.
+func rows(ctx context.Context, g Gomega, db *sql.DB, query string) dump {
+	found, err := db.QueryContext(ctx, query)
+	g.Expect(err).NotTo(HaveOccurred(), query)
+	defer found.Close()
+	columns, err := found.Columns()
+	g.Expect(err).NotTo(HaveOccurred())
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer decoder.Close()
+	var all dump
+	for found.Next() {
+		values, into := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		g.Expect(found.Scan(into...)).To(Succeed(), query)
+		row := make([]string, len(values))
+		for i := range values {
+			if row[i] = string(values[i]); strings.HasPrefix(row[i], "\x28\xb5\x2f\xfd") { // compressed
+				content, err := decoder.DecodeAll(values[i], nil)
+				g.Expect(err).NotTo(HaveOccurred())
+				row[i] = string(content)
+			}
+		}
+		all = append(all, row)
+	}
+	g.Expect(found.Err()).NotTo(HaveOccurred(), query)
+	return all
+}
+
+var _ = Describe("What a Turn leaves in the store", func() {
+	It("is gone after its Turn and its Session, also what was learned, judged, and kept apart because it is long",
+		func(ctx SpecContext) {
+			s, host := newTestEnv(ctx, `rules:
+- {when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "It names the `+deletionMarker+`."}'}}
+- when: {systemContains: `+aboutUser+`}
+  reply: {text: '{"memories": [{"content": "Likes the `+deletionMarker+`.", "scope": "User", "confidence": 90}]}'}
+- when: {systemContains: `+aboutSession+`}
+  reply: {text: '{"memories": [{"content": "Talks about the `+deletionMarker+`.", "scope": "Session", "confidence": 90}]}'}
+- {when: {toolMessages: 0}, reply: {toolCalls: [{name: search}]}}
+- {reply: {text: "About the `+deletionMarker+`. ", repeat: 4000}}`), newFakeToolServer()
+			host.offer("search", readOnly, answering(strings.Repeat("The "+deletionMarker+" is an animal. ", 2000)))
+			m := s.run(trusting, atOnce(2))
+			s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), newProfile(profile, judgedBy()),
+				newAgent(agent, withTools("desk"), learns(v1alpha1.LearnedScopeUser, v1alpha1.LearnedScopeSession), evaluating()),
+				newSession(), newToolServer("desk", host.url, reading("search")))
+			says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search]"))
+			for _, name := range []string{"first", "second"} {
+				s.create(ctx, newTurn(name, requestedBy("ada"), asking("What is a "+deletionMarker+"?", within)))
+				s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+				s.verdicts(ctx, name)
+			}
+			Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
+			full := m.tablesWith(ctx, deletionMarker)(Default)
+			Expect(len(full)).To(BeNumerically(">=", 5), fmt.Sprintf("before, the tables with it are %q", full))
+
+			Expect(apiClient.Delete(ctx, s.turn(ctx, "first"))).To(Succeed())
+			Expect(apiClient.Delete(ctx, s.turn(ctx, "second"))).To(Succeed())
+			Eventually(m.learned(ctx)).WithContext(ctx).Should(BeEmpty())
+			Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(Equal([]string{"artifact"}), "the Session has the conversation")
+			Expect(apiClient.Delete(ctx, s.session(ctx))).To(Succeed())
+			Eventually(m.tablesWith(ctx, deletionMarker)).WithContext(ctx).Should(BeEmpty())
+		}, SpecTimeout(3*patience))
+})
