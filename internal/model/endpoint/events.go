@@ -55,13 +55,13 @@ func (e *events) next(kept int) ([]byte, error) {
 			data = e.parts
 		}
 		switch {
+		case string(data) == done: // even without a line break, as some gateways end their streams
+			e.done = true
+			return nil, io.EOF
 		case err != nil && (!errors.Is(err, io.EOF) || !json.Valid(data)):
 			return nil, err // what was cut off is not used, but some endpoints omit the last line break
 		case len(data) == 0:
 			continue
-		case string(data) == done:
-			e.done = true
-			return nil, io.EOF
 		case isPing(data):
 			if bad := e.checkBounds(line, true, false, kept); bad != nil {
 				return nil, bad
