@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,7 @@ import (
 func (x *exchange) classify(ctx context.Context, err error, came model.Reply) *model.Error {
 	e := x.kindOf(ctx, err)
 	e.Message = fmt.Sprintf("provider %q: %s", x.provider.cfg.Name, e.Message)
-	e.RetryAfter = x.retryAfter
+	e.RetryAfter = cmp.Or(x.retryAfter, e.RetryAfter, x.limitReset)
 	e.Usage, e.Received = came.Usage, came.Received
 	return e
 }
@@ -94,7 +95,7 @@ func (p *Provider) errorOf(sent []byte, status int) *model.Error {
 		status = said.httpStatus()
 	}
 	e := p.statusError(status, said.codes, said.words)
-	e.MayBeBilled = slices.Contains(timeouts, status)
+	e.MayBeBilled, e.RetryAfter = slices.Contains(timeouts, status), said.wait
 	return e
 }
 

@@ -2,10 +2,12 @@ package endpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
@@ -28,6 +30,8 @@ type report struct {
 	codes string
 	// words are the text for people.
 	words string
+	// wait is the time after which the endpoint asks for the next request, or 0.
+	wait time.Duration
 }
 
 // reportOf reads an error in any form that servers send: a text, an object that has the text in one of several members
@@ -56,6 +60,8 @@ func nestedReport(data []byte, depth int) report {
 			// Flagged is the part of a request that OpenRouter's moderation has refused, with the status 403.
 			Flagged json.RawMessage `json:"flagged_input"`
 		}] `json:"metadata"`
+		// Details has the wait in errors of Google, which have no header Retry-After.
+		Details lenient.Maybe[lenient.List[lenient.Maybe[retryInfo]]] `json:"details"`
 	}
 	whole := report{words: string(data)}
 	if depth == 0 || json.Unmarshal(data, &object) != nil {
@@ -70,6 +76,10 @@ func nestedReport(data []byte, depth int) report {
 	if raw := object.Metadata.Value.Raw; IsPresent(raw) {
 		cause := nestedReport(raw, depth-1)
 		whole.words, whole.codes = whole.words+": "+cause.words, whole.codes+" "+cause.codes
+		whole.wait = cmp.Or(whole.wait, cause.wait)
+	}
+	for _, detail := range object.Details.Value {
+		whole.wait = cmp.Or(whole.wait, detail.Value.wait())
 	}
 	if IsPresent(object.Metadata.Value.Flagged) {
 		whole.add("content_filter")
@@ -78,6 +88,21 @@ func nestedReport(data []byte, depth int) report {
 		whole.add(strings.Trim(string(code), `"`))
 	}
 	return whole
+}
+
+// retryInfo is google.rpc.RetryInfo.
+type retryInfo struct {
+	// Delay is a number of seconds with a unit, such as 34.5s.
+	Delay lenient.Maybe[string] `json:"retryDelay"`
+}
+
+// wait returns the wait with the bounds of that of a header, or 0 if there is none.
+func (r *retryInfo) wait() time.Duration {
+	seconds, err := strconv.ParseFloat(strings.TrimSuffix(r.Delay.Value, "s"), 64)
+	if err != nil {
+		return 0
+	}
+	return boundedWait(seconds)
 }
 
 // add adds a code.

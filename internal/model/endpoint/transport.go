@@ -42,10 +42,11 @@ type exchange struct {
 	// resp is the response. err says why there is no response, or why the request was not sent.
 	resp *http.Response
 	err  error
-	// status, contentType and retryAfter are those of the response.
-	status      int
-	contentType string
-	retryAfter  time.Duration
+	// status, contentType and retryAfter are those of the response. limitReset is the wait until the limits that a
+	// refused request has used up are reset, or 0.
+	status                 int
+	contentType            string
+	retryAfter, limitReset time.Duration
 	// observer follows the answer. It may be nil.
 	observer model.Observer
 	// facts receives facts about the answer. It may be nil.
@@ -123,8 +124,8 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 		x.observer.ObserveLimits(stated)
 	}
 	x.retryAfter = retryAfter(resp.Header)
-	if resp.StatusCode == http.StatusTooManyRequests && x.retryAfter == 0 {
-		x.retryAfter = limitReset(stated)
+	if resp.StatusCode == http.StatusTooManyRequests {
+		x.limitReset = limitReset(stated)
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {

@@ -3,6 +3,7 @@ package openai_test
 import (
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +155,13 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 	}
 }
 
+// retryInfo returns an error with a wait, as Gemini sends it: github.com/googleapis/python-genai/issues/1875.
+func retryInfo(wait string) string {
+	return `{"error":{"code":429,"message":"Later.","status":"RESOURCE_EXHAUSTED","details":[` +
+		`{"@type":"type.googleapis.com/google.rpc.Help","links":[]},` +
+		`{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"` + wait + `"}]}}`
+}
+
 func TestErrorsOfOtherServers(t *testing.T) {
 	const limited = `provider "demo": the endpoint's rate limit is reached (HTTP 429)`
 	for name, tc := range map[string]struct {
@@ -189,6 +197,34 @@ func TestErrorsOfOtherServers(t *testing.T) {
 		"wait of a 503": {
 			"other errors may ask for a wait too", respond(503, "", "Retry-After: 3"),
 			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 503)`, 3*time.Second),
+		},
+		"wait in the body": {
+			"it is bounded as that of the header is", respond(503, retryInfo("99999999999999s")),
+			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 503)`, 24*time.Hour, "Later."),
+		},
+		"wait with a fraction in the body": {
+			"a reset is less certain", respond(429, retryInfo("53.016342224s"), "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 60"),
+			expectedError(model.RateLimited, limited, 53016342224, "Later."),
+		},
+		"wait in the header and the body": {
+			"the header comes first, which every server knows", respond(429, retryInfo("53s"), "Retry-After: 7"),
+			expectedError(model.RateLimited, limited, 7*time.Second, "Later."),
+		},
+		"wait in the stream": {
+			"the error of a stream has no header", respond(200, events(retryInfo("53s")), stream),
+			expectedError(model.RateLimited, limited, 53*time.Second, "Later."),
+		},
+		"wait behind a gateway": {
+			"the error of the provider counts", respond(429, `{"error":{"message":"Provider returned error","code":429,"metadata":{"raw":`+
+				strconv.Quote(retryInfo("53s"))+`}}}`),
+			expectedError(model.RateLimited, limited, 53*time.Second, "Provider returned error: Later."),
+		},
+		"no wait in the body": {
+			"another form counts as absent", respond(429, `{"error":{"message":"Later.","details":[7,{"retryDelay":{"seconds":"x"}}]}}`),
+			expectedError(model.RateLimited, limited, 0, "Later."),
+		},
+		"negative wait in the body": {
+			"the wait is not negative", respond(429, retryInfo("-5s")), expectedError(model.RateLimited, limited, 0, "Later."),
 		},
 		"plain text": {
 			"an error that is not JSON is shown on one line", respond(502, "<h1>Bad\r\n\x1b[31mGateway</h1>"),
