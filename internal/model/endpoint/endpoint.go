@@ -279,7 +279,7 @@ func isText(event []byte) bool {
 
 // read adds an event to the part of the reply that has arrived, or returns the error in it.
 func (x *exchange) read(event []byte, in *Answer) error {
-	failure, err := x.decoder.Decode(event, in)
+	failure, err := x.decoder.Decode(onlyElement(event), in)
 	if err != nil {
 		unreadable := Malformed("the response does not follow %s%s", x.provider.protocol.Name(), x.contentTypeHint())
 		unreadable.RemoteMessage = x.provider.clean(string(event))
@@ -289,6 +289,17 @@ func (x *exchange) read(event []byte, in *Answer) error {
 		return x.provider.errorOf(failure, 0)
 	}
 	return nil
+}
+
+// onlyElement returns the element of a list that has one, and any other event as it is. Gemini puts errors into a list:
+// github.com/google-gemini/gemini-cli/issues/6454.
+func onlyElement(event []byte) []byte {
+	inner, isList := bytes.CutPrefix(event, []byte("["))
+	inner, ends := bytes.CutSuffix(inner, []byte("]"))
+	if isList && ends && json.Valid(inner) {
+		return inner
+	}
+	return event
 }
 
 // endOf returns the error that ends a stream. The text outside the events may be an error of the endpoint, or its whole
