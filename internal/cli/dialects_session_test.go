@@ -13,14 +13,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// declaredSchemas are the dialects for which the model is declared to accept the schema of an answer. The servers of
-// the first line accept it in a request with tools, and still call tools. Of the others, Capstan knows that they do
-// not.
-var declaredSchemas = []string{
-	"OpenAI", "AzureOpenAI", "LiteLLM", "OpenRouter", "Mistral", "XAI",
-	"VLLM", "Ollama", "LlamaCpp", "Gemini", "Groq", "DeepSeek",
-}
-
 // parameters are those of the model in a dialect, and the field of a request that has its seed. Without a seed, the
 // field is empty.
 func parameters(dialect string) (yaml, seed string) {
@@ -43,10 +35,7 @@ func conversation(t *testing.T, tools, dialect string) files {
 	f = f.with(t, "turn.yaml", "  message: Close 1042.\n  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]",
 		"  sessionRef: {name: chat}\n  message: Close 1042.")
 	f["second.yaml"] = secondYAML + "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"
-	if slices.Contains(declaredSchemas, dialect) {
-		f = f.with(t, "provider.yaml", "name: small", "name: small\n    capabilities: [StructuredOutput]")
-	}
-	return f
+	return f.with(t, "provider.yaml", "name: small", "name: small\n    capabilities: [StructuredOutput]")
 }
 
 // TestSessionOnEachDialect runs two Turns of a Session, with tools, parameters and a structured answer, on a strict

@@ -350,9 +350,13 @@ var strictServers = map[string]strictServer{
 		},
 		400, nestedError, "fc_1", "tool_calls",
 	},
-	// github.com/OpenRouterTeam/openrouter-examples/issues/71 and strandsagents.com/docs, model provider Cohere
+	// github.com/OpenRouterTeam/openrouter-examples/issues/71, strandsagents.com/docs, model provider Cohere, and, for
+	// the schema of an answer, github.com/cohere-ai/cohere-developer-experience/pull/100
 	"Cohere": {
-		[]rule{systemFirst, noNames, needs("max_tokens"), without("stream_options")},
+		[]rule{
+			systemFirst, noNames, needs("max_tokens"), without("stream_options", "service_tier", "parallel_tool_calls"),
+			noSchemaBesideTools("response_format is not supported with tools"),
+		},
 		422, `{"message":%q}`, "close_ticket_abc", "TOOL_CALL",
 	},
 	// docs.aws.amazon.com, ToolUseBlock
@@ -420,8 +424,10 @@ func (r *received) add(w wire, rules []rule) string {
 }
 
 // schemasSuppressCalls are the dialects whose servers restrict all that the model writes to the schema of an answer:
-// github.com/vllm-project/vllm/issues/39929 and github.com/ollama/ollama-python/issues/546.
-var schemasSuppressCalls = []string{"VLLM", "Ollama", "LlamaCpp"}
+// github.com/vllm-project/vllm/issues/39929, github.com/ollama/ollama-python/issues/546 and
+// github.com/sgl-project/sglang/pull/25777. LM Studio runs llama.cpp, and a server of the dialect Generic may be any of
+// them.
+var schemasSuppressCalls = []string{"VLLM", "Ollama", "LlamaCpp", "SGLang", "LMStudio", "Generic"}
 
 // serve starts the server of a dialect. It calls a tool until it has its result, and then answers. If stubborn is true,
 // it also calls a tool beside its first answer.

@@ -63,7 +63,11 @@ func TestDialectOfASpec(t *testing.T) {
 			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectOpenRouter, Requests: &v1alpha1.RequestOptions{
 				ReturnedData: v1alpha1.ReturnedDataNothing,
 			}},
-			openai.DialectOf(openai.Generic, ""),
+			func() openai.Dialect {
+				d := openai.DialectOf("OpenRouter", "")
+				d.Returned = openai.ReturnNothing
+				return d
+			}(),
 		},
 		"all options of OpenAI replaced": {
 			"each field replaces its setting",

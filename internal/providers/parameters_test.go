@@ -115,7 +115,11 @@ func TestTakesSchemas(t *testing.T) {
 		spec          v1alpha1.ModelProviderSpec
 		alone, beside bool
 	}{
-		"generic":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true, true},
+		"OpenAI":   {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.openai.com/v1"}, true, true},
+		"LiteLLM":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectLiteLLM}, true, true},
+		"generic":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true, false},
+		"SGLang":   {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectSGLang}, true, false},
+		"Cohere":   {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.cohere.ai/v1"}, true, false},
 		"vLLM":     {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectVLLM}, true, false},
 		"Groq":     {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.groq.com/openai/v1"}, true, false},
 		"DeepSeek": {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.deepseek.com"}, false, false},

@@ -352,7 +352,8 @@ func TestParameters(t *testing.T) {
 // TestSchemasForAnEndpointThatRefusesThem checks that the prompt gets the schema of the answer instead.
 func TestSchemasForAnEndpointThatRefusesThem(t *testing.T) {
 	for url, want := range map[string][2]bool{
-		"https://api.deepseek.com": {false, false}, "https://llm.example/v1": {true, false}, "https://api.groq.com/openai/v1": {true, true},
+		"https://api.deepseek.com": {false, false}, "https://api.openai.com/v1": {true, false},
+		"https://api.groq.com/openai/v1": {true, true}, "https://llm.example/v1": {true, true},
 	} {
 		got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
 			Reference: v1alpha1.ModelReference{Model: "m"},

@@ -25,6 +25,7 @@ var _ = Describe("A Turn and a real MCP server", func() {
 		s.equip(ctx, host.url, "search", reading("search"))
 		if capable {
 			change(ctx, s, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
+				p.Spec.Dialect = v1alpha1.DialectOpenAI // whose models call tools beside a schema
 				p.Spec.Models[0].Capabilities = []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}
 			})
 			isCurrent(ctx, s, &v1alpha1.ModelProvider{}, provider, conditionsOfProvider)

@@ -43,6 +43,8 @@ type Dialect struct {
 	// NoSchemas is true if the endpoint refuses the schema of an answer. SchemasExcludeTools is true if it accepts the
 	// schema, but refuses tools beside it, or does not call them.
 	NoSchemas, SchemasExcludeTools bool
+	// SchemasOfObjects sends the schema of an answer beside the type json_object, instead of within json_schema.
+	SchemasOfObjects bool
 	// Accepts are the images and files that the endpoint accepts, for models that can read them.
 	Accepts model.Accepts
 	// SomeRefuseStop is true if models of OpenAI are known to refuse stop sequences here.
@@ -97,7 +99,7 @@ const (
 // Generic is the name of the dialect for servers that are not known. It is what most servers accept.
 const Generic = "Generic"
 
-// generic is the dialect Generic. Chat templates of many models allow a single system message at the front: see
+// generic is the dialect Generic, apart from schemas. Chat templates of many models allow a single system message at the front: see
 // github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are refused by
 // Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
 var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
@@ -129,7 +131,8 @@ func schemasAlone(d Dialect) Dialect {
 
 // dialects are the presets by name. Each comment says where a difference from generic is known from.
 var dialects = map[string]Dialect{
-	Generic: generic,
+	// It may be any of the servers that do not call tools in a request with a schema.
+	Generic: schemasAlone(generic),
 
 	// The protocol's own. Models with reasoning refuse max_tokens: github.com/teilomillet/gollm/issues/33.
 	"OpenAI": {
@@ -140,21 +143,26 @@ var dialects = map[string]Dialect{
 	"AzureOpenAI": {Accepts: anyImages},
 
 	// A schema restricts all that the model writes, also its calls: github.com/vllm-project/vllm/issues/39929,
-	// github.com/ollama/ollama-python/issues/546 and github.com/modelship-ai/modelship/pull/71.
+	// github.com/ollama/ollama-python/issues/546, github.com/modelship-ai/modelship/pull/71 and
+	// github.com/sgl-project/sglang/pull/25777. LM Studio runs llama.cpp.
 	// Ollama knows no GIF, and refuses URLs of other servers: github.com/ollama/ollama/issues/7247. llama.cpp reads
 	// images with stb_image, which knows no WebP: github.com/nothings/stb.
-	"VLLM": schemasAlone(selfHosted), "Ollama": schemasAlone(accepting(selfHosted, withoutGIF)),
-	"LlamaCpp": schemasAlone(accepting(selfHosted, withoutWebP)),
-
 	// LM Studio reads JPEG, PNG and WebP: lmstudio.ai/docs, image input.
-	"SGLang": selfHosted, "LMStudio": accepting(selfHosted, withoutGIF),
+	"VLLM": schemasAlone(selfHosted), "SGLang": schemasAlone(selfHosted),
+	"Ollama":   schemasAlone(accepting(selfHosted, withoutGIF)),
+	"LlamaCpp": schemasAlone(accepting(selfHosted, withoutWebP)),
+	"LMStudio": schemasAlone(accepting(selfHosted, withoutGIF)),
 
 	// It translates PDFs for the services behind it: docs.litellm.ai, document understanding.
 	"LiteLLM": accepting(generic, anyImagesAndPDFs),
 
 	// It has no tiers: docs.cohere.com, compatibility API. Error for stream_options: strandsagents.com/docs, model
-	// provider Cohere.
-	"Cohere": {UseMaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, Accepts: anyImages},
+	// provider Cohere. A schema excludes tools: github.com/cohere-ai/cohere-developer-experience/pull/100. Error 400 for
+	// a schema within json_schema: github.com/koharu-rs/koharu/issues/1128.
+	"Cohere": {
+		UseMaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, SchemasExcludeTools: true,
+		SchemasOfObjects: true, Accepts: anyImages,
+	},
 
 	// PDFs: openrouter.ai/docs/features/multimodal/pdfs. A model continues its reasoning only if it gets its own
 	// reasoning blocks back: openrouter.ai/docs/use-cases/reasoning-tokens.
@@ -247,7 +255,7 @@ func DialectOf(name, baseURL string) Dialect {
 	if d, ok := dialects[name]; ok {
 		return d
 	}
-	return generic
+	return dialects[Generic]
 }
 
 // hostDialect returns the name of the dialect of a URL's host, or an empty name.

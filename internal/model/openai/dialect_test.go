@@ -48,6 +48,12 @@ func TestSwitchesOfADialect(t *testing.T) {
 			`{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"},"strict":true}}`,
 			`{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"},"strict":false}}`,
 		},
+		"schema of an object": {
+			openai.Dialect{SchemasOfObjects: true, StrictSchemas: true},
+			"response_format",
+			`{"type":"json_object","schema":{"type":"object"}}`,
+			`{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"},"strict":false}}`,
+		},
 		"names": {
 			openai.Dialect{NoNames: true},
 			"messages",

@@ -28,9 +28,17 @@ type chatRequest struct {
 	api.ChatCompletionRequest
 	Messages    []chatMessage `json:"messages"`
 	Temperature *float64      `json:"temperature,omitempty"`
+	// ResponseFormat has a schema in the form of the dialect.
+	ResponseFormat *responseFormat `json:"response_format,omitempty"`
 	// RandomSeed and Thinking are parameters of some dialects.
 	RandomSeed *int64          `json:"random_seed,omitempty"`
 	Thinking   *thinkingSwitch `json:"thinking,omitempty"`
+}
+
+type responseFormat struct {
+	Type       api.ChatCompletionResponseFormatType        `json:"type"`
+	JSONSchema *api.ChatCompletionResponseFormatJSONSchema `json:"json_schema,omitempty"`
+	Schema     json.RawMessage                             `json:"schema,omitempty"`
 }
 
 type chatMessage struct {
@@ -81,7 +89,7 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 		if !json.Valid(req.Output) {
 			return nil, endpoint.Unsendable("the schema of the answer is not JSON")
 		}
-		out.ResponseFormat = formatOf(req.Output, d.StrictSchemas)
+		out.ResponseFormat = formatOf(req.Output, d)
 	}
 	body, err := json.Marshal(out)
 	if err != nil {
@@ -92,10 +100,13 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 
 // formatOf returns a response format with a schema. If it is strict, the API accepts only a part of JSON Schema, and
 // refuses requests with other schemas.
-func formatOf(schema json.RawMessage, strict bool) *api.ChatCompletionResponseFormat {
-	return &api.ChatCompletionResponseFormat{
+func formatOf(schema json.RawMessage, d *Dialect) *responseFormat {
+	if d.SchemasOfObjects {
+		return &responseFormat{Type: api.ChatCompletionResponseFormatTypeJSONObject, Schema: schema}
+	}
+	return &responseFormat{
 		Type:       api.ChatCompletionResponseFormatTypeJSONSchema,
-		JSONSchema: &api.ChatCompletionResponseFormatJSONSchema{Name: outputName, Schema: schema, Strict: strict},
+		JSONSchema: &api.ChatCompletionResponseFormatJSONSchema{Name: outputName, Schema: schema, Strict: d.StrictSchemas},
 	}
 }
 
