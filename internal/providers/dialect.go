@@ -38,7 +38,7 @@ var (
 // CheckParameters returns the first parameter that a model of a provider cannot fulfill, or nil.
 func CheckParameters(spec *v1alpha1.ModelProviderSpec, name string, p *model.Parameters) *model.Unsupported {
 	if spec.Type == v1alpha1.ProviderTypeAnthropic {
-		return anthropic.Check(p, anthropicOptions(spec))
+		return anthropic.Check(name, p, anthropicOptions(spec))
 	}
 	d := dialectOf(spec)
 	return openai.Check(name, p, &d)

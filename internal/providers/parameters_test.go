@@ -15,6 +15,13 @@ func TestCheckParameters(t *testing.T) {
 	seeded := model.Parameters{Seed: new(int64(7))}
 	stopped := model.Parameters{Stop: []string{"END"}}
 	tier := func(name string) model.Parameters { return model.Parameters{ServiceTier: name} }
+	heated := func(temperature float64, effort string) model.Parameters {
+		return model.Parameters{Temperature: &temperature, Effort: effort}
+	}
+	named := func(spec v1alpha1.ModelProviderSpec, name string) v1alpha1.ModelProviderSpec {
+		spec.Models = []v1alpha1.Model{{Name: name}}
+		return spec
+	}
 	extra := func(name, value string) model.Parameters {
 		return model.Parameters{Extra: []model.ExtraField{{Name: name, Value: value}}}
 	}
@@ -92,6 +99,19 @@ func TestCheckParameters(t *testing.T) {
 		"an extra field that is not JSON": {
 			of(v1alpha1.DialectGeneric), extra("top_p", "half"), "extraFields", `the value of "top_p" is not JSON: correct it`,
 		},
+		"a temperature":               {of(v1alpha1.DialectOpenAI), heated(2, "high"), "", ""},
+		"a temperature for Anthropic": {named(anthropic(), "claude-sonnet-4-5"), heated(1, ""), "", ""},
+		"a high temperature for Anthropic": {
+			anthropic(), heated(1.1, ""), "temperature", "the Messages protocol accepts 0 to 1: lower it to at most 1",
+		},
+		"a temperature with thinking for Anthropic": {
+			anthropic(), heated(0.5, "low"), "temperature",
+			`the Messages protocol accepts only 1 with thinking: remove it, or set spec.thinking to "Off"`,
+		},
+		"the default temperature with thinking for Anthropic": {anthropic(), heated(1, "low"), "", ""},
+		"a temperature for a newer model of Anthropic": {
+			named(anthropic(), "claude-opus-4-8"), heated(0, ""), "temperature", `model "claude-opus-4-8" refuses it: remove it`,
+		},
 		"thinking": {of(v1alpha1.DialectMoonshot), model.Parameters{Effort: "low"}, "", ""},
 		"a second thinking": {
 			of(v1alpha1.DialectMoonshot, "thinking"), model.Parameters{Effort: "low"}, "thinking", fmt.Sprintf(setTwice, "thinking"),
@@ -100,7 +120,11 @@ func TestCheckParameters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var parameter, problem string
-			if got := providers.CheckParameters(&tc.spec, "o4-mini", &tc.parameters); got != nil {
+			name := "o4-mini"
+			if len(tc.spec.Models) > 0 {
+				name = tc.spec.Models[0].Name
+			}
+			if got := providers.CheckParameters(&tc.spec, name, &tc.parameters); got != nil {
 				parameter, problem = got.Parameter, got.Problem
 			}
 			if parameter != tc.parameter || problem != tc.problem {

@@ -9,8 +9,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Check returns the first parameter that the protocol cannot fulfill, or nil.
-func Check(p *model.Parameters, o *Options) *model.Unsupported {
+// Check returns the first parameter that a model cannot fulfill, or nil.
+func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
+	if wrong := checkTemperature(name, p); wrong != nil {
+		return wrong
+	}
 	if p.Seed != nil {
 		return &model.Unsupported{Parameter: "seed", Problem: "the Messages protocol has no seed: remove it"}
 	}
@@ -34,4 +37,23 @@ func Check(p *model.Parameters, o *Options) *model.Unsupported {
 		}
 	}
 	return endpoint.CheckExtra(p.Extra, o.Extra, "stop_sequences", "service_tier", "system", "thinking", "output_config", "cache_control")
+}
+
+// checkTemperature returns why a temperature cannot be sent, or nil.
+func checkTemperature(name string, p *model.Parameters) *model.Unsupported {
+	const parameter = "temperature"
+	switch t := p.Temperature; {
+	case t == nil:
+		return nil
+	case refusesTemperature(name):
+		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf("model %q refuses it: remove it", name)}
+	case *t > 1:
+		return &model.Unsupported{Parameter: parameter, Problem: "the Messages protocol accepts 0 to 1: lower it to at most 1"}
+	case *t < 1 && p.Effort != "": // platform.claude.com, extended thinking
+		return &model.Unsupported{
+			Parameter: parameter,
+			Problem:   `the Messages protocol accepts only 1 with thinking: remove it, or set spec.thinking to "Off"`,
+		}
+	}
+	return nil
 }

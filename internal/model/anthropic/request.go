@@ -74,7 +74,7 @@ type outputFormat struct {
 // bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, error) {
 	o := &p.options
-	if wrong := Check(&req.Parameters, o); wrong != nil {
+	if wrong := Check(req.Model, &req.Parameters, o); wrong != nil {
 		return nil, endpoint.Unsendable("%s", wrong)
 	}
 	out := messagesRequest{Model: req.Model, Stream: true, Stop: req.Parameters.Stop, ServiceTier: req.Parameters.ServiceTier}
@@ -211,8 +211,8 @@ func (o *Options) DefaultOutput(name, effort string) int {
 	return defaultOutput + budgets[effort]
 }
 
-// addParameters adds the limit of the reply and the setting for reasoning. With reasoning, the protocol refuses a
-// temperature, and calls that the model must make.
+// addParameters adds the limit of the reply, the temperature and the setting for reasoning. With reasoning, the
+// protocol refuses calls that the model must make.
 func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 	most := o.MaxOutput[req.Model]
 	isKnown := most > 0
@@ -241,11 +241,7 @@ func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 			r.Thinking = &thinking{Type: "enabled", Budget: budget}
 		}
 	}
-	r.MaxTokens = most
-	if t := req.Parameters.Temperature; t != nil && r.Thinking == nil && !refusesTemperature(req.Model) {
-		limited := min(*t, 1)
-		r.Temperature = &limited
-	}
+	r.MaxTokens, r.Temperature = most, req.Parameters.Temperature
 	if r.Thinking != nil && r.ToolChoice != nil && (r.ToolChoice.Type == "any" || r.ToolChoice.Type == "tool") {
 		r.ToolChoice.Type, r.ToolChoice.Name = "auto", ""
 	}
