@@ -20,6 +20,8 @@ const maxLabel = 1 << 10
 
 // calls joins the tool calls of a stream from their pieces.
 type calls struct {
+	// tools are those of the request.
+	tools []model.Tool
 	// list holds the calls in the order in which they began.
 	list []*call
 	// tooMany is true once a call was left out.
@@ -68,16 +70,11 @@ func (c *calls) add(piece CallPiece) {
 
 // find returns the call that a piece belongs to, or nil if the piece begins a new call.
 func (c *calls) find(piece CallPiece) *call {
+	if piece.Index.Given {
+		return c.findAtIndex(piece)
+	}
 	for _, of := range slices.Backward(c.list) {
 		switch {
-		case piece.Index.Given:
-			if of.index != piece.Index.Value {
-				continue
-			}
-			if of.endsBefore(piece) {
-				return nil
-			}
-			return of
 		case piece.ID == of.id && piece.ID != "":
 			return of
 		case piece.ID == "" && piece.Name == "":
@@ -85,6 +82,24 @@ func (c *calls) find(piece CallPiece) *call {
 		}
 	}
 	return nil
+}
+
+// findAtIndex is find for a piece with an index, which several calls may have.
+func (c *calls) findAtIndex(piece CallPiece) *call {
+	var last *call
+	for _, of := range slices.Backward(c.list) {
+		switch {
+		case of.index != piece.Index.Value:
+			continue
+		case piece.ID != "" && piece.ID == of.id:
+			return of
+		}
+		last = cmp.Or(last, of)
+	}
+	if last != nil && c.endsBefore(last, piece) {
+		return nil
+	}
+	return last
 }
 
 // nextIndex returns the index for a call without an index from the endpoint: one more than the highest index.
@@ -96,16 +111,26 @@ func (c *calls) nextIndex() lenient.Number {
 	return next
 }
 
-// endsBefore reports whether a piece with the same index begins another call. Some servers send several calls, each
-// with index 0. The calls have their own IDs, or no IDs and whole arguments.
-func (c *call) endsBefore(piece CallPiece) bool {
+// endsBefore reports whether a piece with the same index, and not with the same ID, begins another call. Some servers
+// send several calls, each with index 0. The calls have their own IDs, or no IDs and whole arguments, or call different
+// tools. Before the arguments, an ID and a name may also come in pieces, which are no names of tools.
+func (c *calls) endsBefore(last *call, piece CallPiece) bool {
+	hasIDs := piece.ID != "" && last.id != ""
 	switch {
-	case piece.Name == "" || c.name == "" || c.arguments.Len() == 0:
+	case piece.Name == "" || last.name == "":
 		return false
-	case piece.ID != "" && c.id != "":
-		return piece.ID != c.id
+	case last.arguments.Len() == 0:
+		isOther := piece.Name != last.name
+		return hasIDs && !isOther || isOther && c.isTool(last.name) && c.isTool(piece.Name)
+	case hasIDs:
+		return true
 	}
-	return c.parts == 1 && piece.Arguments != "" && json.Valid([]byte(c.arguments.String()))
+	return last.parts == 1 && piece.Arguments != "" && json.Valid([]byte(last.arguments.String()))
+}
+
+// isTool reports whether a tool of the request has a name.
+func (c *calls) isTool(name string) bool {
+	return slices.ContainsFunc(c.tools, func(t model.Tool) bool { return t.Name == name })
 }
 
 // extend adds a piece to the call. ID and name may come once, in pieces, or again with every piece; they are final

@@ -149,7 +149,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		x.err = err
 		return
 	}
-	x.requestID, x.decoder, x.observer, x.facts = req.ID, protocol.NewDecoder(req), req.Observer, req.Facts
+	x.requestID, x.tools, x.decoder, x.observer, x.facts = req.ID, req.Tools, protocol.NewDecoder(req), req.Observer, req.Facts
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)
@@ -224,7 +224,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		return model.Reply{}, err
 	}
 	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
-	in := Answer{facts: x.facts}
+	in := Answer{facts: x.facts, calls: calls{tools: x.tools}}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
 	var text error // of an event that is no JSON, and the last one so far

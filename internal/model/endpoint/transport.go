@@ -34,6 +34,8 @@ type exchange struct {
 	decoder Decoder
 	// requestID is the ID of the request for the endpoint's logs, or empty.
 	requestID string
+	// tools are those of the request.
+	tools []model.Tool
 	// first bounds the time to the first part of the answer. 0 means no bound.
 	first time.Duration
 	// out is the HTTP request, and watch ends it after a time-out. Both are nil if the request could not be made.

@@ -15,7 +15,7 @@ import (
 // withTools returns a request that offers a tool.
 func withTools(message string) model.Request {
 	req := request(message)
-	req.Tools = []model.Tool{{Name: "count", Description: "Counts.", Parameters: json.RawMessage(`{"type":"object"}`)}}
+	req.Tools = []model.Tool{{Name: "count", Description: "Counts.", Parameters: json.RawMessage(`{"type":"object"}`)}, {Name: "list"}}
 	return req
 }
 
@@ -116,6 +116,27 @@ func TestToolCalls(t *testing.T) {
 			"whole calls that all have index 0",
 			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(0, "b", "list", `{}`)},
 			"", "", two,
+		},
+		// github.com/su-kaka/gcli2api/pull/406 and github.com/ai-dynamo/dynamo/pull/4723, for calls without arguments.
+		"same index without arguments": {
+			"the IDs identify calls of one tool",
+			[]string{callPart(0, "a", "count", ""), callPart(0, "b", "count", ""), callPart(0, "c", "count", "")},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count"}, {ID: "b", Name: "count"}, {ID: "c", Name: "count"}},
+		},
+		"same index with later arguments": {
+			"the IDs identify calls of two tools",
+			[]string{
+				callPart(0, "a", "count", ""), callPart(0, "b", "list", ""), callEvent(`"index":0,"id":"a","function":{"arguments":"{\"n\""}`),
+				callPart(0, "b", "", `{}`), callPart(0, "a", "", `:1}`),
+			},
+			"", "", two,
+		},
+		"same index, no arguments, no IDs": {
+			"the names of tools identify calls",
+			[]string{callPart(0, "", "count", ""), callPart(0, "", "list", "")},
+			"", "",
+			[]model.ToolCall{{ID: "call_0", Name: "count"}, {ID: "call_1", Name: "list"}},
 		},
 		"no index": {
 			"without indices, the IDs identify the calls",
