@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -38,7 +37,7 @@ type SecretReader = secrets.Reader
 // SecretError means that a provider cannot use a Secret or a header; see secrets.Error.
 type SecretError = secrets.Error
 
-// Cache caches providers by object. It is safe for concurrent use.
+// Cache caches providers by object and generation. It is safe for concurrent use.
 type Cache struct {
 	secrets      SecretReader
 	now          func() time.Time
@@ -51,22 +50,10 @@ type Cache struct {
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
 	gates   map[types.NamespacedName]*gate
+	// sweeps is the number of sweeps so far.
+	sweeps int
 	// executors is the number of executors that share the limits of the gates.
 	executors int
-}
-
-// entry is one provider. All callers that need the provider wait for one reading of its Secrets, each until its own
-// context ends.
-type entry struct {
-	lock     chan struct{} // a lock with room for one token: a token in it means locked
-	provider *endpoint.Provider
-	config   config
-	earlier  []string // earlier values of the credentials
-	uid      types.UID
-	version  int64
-	read     time.Time
-	// idle is the number of sweeps since the entry was last used. Cache.mu guards it.
-	idle int
 }
 
 // config is what a provider is made from.
@@ -109,7 +96,7 @@ func (c *Cache) updateKnown(key types.NamespacedName, e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries[key] == e {
-		c.knownSecrets.Put(key.Namespace, owner(key), append(e.config.Secrets(), e.earlier...))
+		c.knownSecrets.Put(key.Namespace, owner(key), e.known())
 	}
 }
 
@@ -136,44 +123,41 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		c.entries[key] = e
 	}
 	e.idle = 0
+	sweep := c.sweeps
 	c.mu.Unlock()
 
 	if err := e.acquire(ctx); err != nil {
 		return nil, err
 	}
 	defer e.unlock()
-	if e.provider != nil && e.uid == p.UID && e.version == p.Generation && c.now().Sub(e.read) < ttl {
-		return e.provider, nil
+	e.prune(sweep)
+	v := e.find(p, sweep)
+	isFresh := v != nil && c.now().Sub(v.read) < ttl
+	if isFresh && v.changes == e.changes {
+		return v.provider, nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
-	defer cancel()
-	made, err := c.config(bounded, p)
-	if err != nil && ttl > 0 && secrets.IsAway(err) && e.provider != nil && e.uid == p.UID && e.version == p.Generation {
-		e.read = c.now() // the old credentials serve for another secretTTL; then the API server is tried again
-		return e.provider, nil
+	var made config
+	var err error
+	read := c.now()
+	if isFresh {
+		made, read = v.config, v.read
+	} else {
+		bounded, cancel := context.WithTimeout(ctx, secretTimeout)
+		defer cancel()
+		made, err = c.config(bounded, p)
+	}
+	if err != nil && ttl > 0 && secrets.IsAway(err) && v != nil {
+		v.read = c.now() // the old credentials serve for another secretTTL; then the API server is tried again
+		return v.provider, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if e.provider == nil || !reflect.DeepEqual(made, e.config) {
-		whole := made // with TLS and Earlier, which DeepEqual must not compare
-		if whole.TLS, err = made.certificates.TLS(); err != nil {
-			return nil, fmt.Errorf("failed to read the certificates of provider %q: %w", p.Name, err)
-		}
-		if e.provider != nil {
-			e.provider.Close()
-		}
-		if e.uid != p.UID {
-			e.earlier = nil
-		} else {
-			e.earlier = redact.RetainPrevious(e.earlier, e.config.Secrets(), made.Secrets())
-		}
-		whole.Earlier = e.earlier
-		e.provider, e.config = whole.provider(), made
-		c.updateKnown(key, e)
+	if v, err = e.put(p, made, read, sweep); err != nil {
+		return nil, err
 	}
-	e.uid, e.version, e.read = p.UID, p.Generation, c.now()
-	return e.provider, nil
+	c.updateKnown(key, e)
+	return v.provider, nil
 }
 
 // Forget drops the provider of an object that was deleted.
@@ -201,6 +185,7 @@ func (c *Cache) forgetProvider(key types.NamespacedName) {
 // missed: a Turn that outlives its object may use the provider once more after Forget.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
+	c.sweeps++
 	var idle []types.NamespacedName
 	for key, e := range c.entries {
 		if e.idle++; e.idle > maxIdleSweeps {
@@ -235,14 +220,11 @@ func (e *entry) acquire(ctx context.Context) error {
 
 func (e *entry) unlock() { <-e.lock }
 
-// close drops the provider with its idle connections and its credentials. Requests under way continue.
+// close drops the providers. Requests under way continue.
 func (e *entry) close() {
 	e.lock <- struct{}{}
 	defer e.unlock()
-	if e.provider != nil {
-		e.provider.Close()
-	}
-	e.provider, e.config, e.earlier = nil, config{}, nil
+	e.clear()
 }
 
 // Close drops all idle connections.

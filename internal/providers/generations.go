@@ -1,0 +1,136 @@
+package providers
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/redact"
+)
+
+// maxGenerations is the number of generations of an object whose providers are kept. A Turn continues with the
+// generation that it began with, while new Turns use a newer one.
+const maxGenerations = 4
+
+// entry has the providers of one object. All callers that need one wait for one reading of its Secrets, each until its
+// own context ends.
+type entry struct {
+	lock chan struct{} // a lock with room for one token: a token in it means locked
+	uid  types.UID
+	// versions are those of the generations in use, the last used first.
+	versions []*version
+	// earlier are credentials that no version has anymore.
+	earlier []string
+	// changes is the number of times that a version came with new credentials.
+	changes int
+	// idle is the number of sweeps since the entry was last used. Cache.mu guards it.
+	idle int
+}
+
+// version is the provider of one generation. Generations with the same configuration share a provider.
+type version struct {
+	generation int64
+	provider   *endpoint.Provider
+	config     config
+	// changes is that of the entry when the provider was made: it removes all credentials up to then from texts.
+	changes int
+	// read is the time at which the Secrets were read, and used the number of the sweep before the last use.
+	read time.Time
+	used int
+}
+
+// find returns the version of an object, or nil. sweep is the number of the last sweep.
+func (e *entry) find(p *v1alpha1.ModelProvider, sweep int) *version {
+	i := slices.IndexFunc(e.versions, func(v *version) bool { return v.generation == p.Generation })
+	if i < 0 || e.uid != p.UID {
+		return nil
+	}
+	v := e.versions[i]
+	v.used = sweep
+	e.versions = slices.Insert(slices.Delete(e.versions, i, i+1), 0, v)
+	return v
+}
+
+// put makes the version of an object with this configuration. It takes the provider of another version if that has the
+// same configuration. It drops the version that it replaces, and those beyond maxGenerations.
+func (e *entry) put(p *v1alpha1.ModelProvider, made config, read time.Time, sweep int) (*version, error) {
+	v := &version{generation: p.Generation, config: made, read: read, used: sweep}
+	if e.uid == p.UID {
+		v.provider = e.shared(made)
+	}
+	if v.provider == nil {
+		whole := made // with TLS and Earlier, which shared must not compare
+		var err error
+		if whole.TLS, err = made.certificates.TLS(); err != nil {
+			return nil, fmt.Errorf("failed to read the certificates of provider %q: %w", p.Name, err)
+		}
+		if e.uid != p.UID {
+			e.clear()
+			e.uid = p.UID
+		}
+		known := e.known()
+		if slices.ContainsFunc(made.Secrets(), func(s string) bool { return !slices.Contains(known, s) }) {
+			e.changes++
+		}
+		whole.Earlier = redact.RetainPrevious(nil, known, made.Secrets())
+		v.provider = whole.provider()
+	}
+	v.changes = e.changes
+	others := slices.DeleteFunc(slices.Clone(e.versions), func(other *version) bool { return other.generation == p.Generation })
+	e.keep(append([]*version{v}, others[:min(len(others), maxGenerations-1)]...))
+	return v, nil
+}
+
+// prune drops the versions that were not used for maxIdleSweeps. sweep is the number of the last sweep.
+func (e *entry) prune(sweep int) {
+	e.keep(slices.DeleteFunc(slices.Clone(e.versions), func(v *version) bool { return sweep-v.used > maxIdleSweeps }))
+}
+
+// shared returns a provider with this configuration that removes all known credentials from texts, or nil.
+func (e *entry) shared(made config) *endpoint.Provider {
+	for _, v := range e.versions {
+		if v.changes == e.changes && reflect.DeepEqual(made, v.config) {
+			return v.provider
+		}
+	}
+	return nil
+}
+
+// keep drops all other versions. It closes their providers, and keeps their credentials as earlier ones.
+func (e *entry) keep(kept []*version) {
+	before := e.versions
+	e.versions = kept
+	for _, v := range before {
+		if slices.Contains(kept, v) {
+			continue
+		}
+		e.earlier = redact.RetainPrevious(e.earlier, v.config.Secrets(), e.current())
+		if !slices.ContainsFunc(kept, func(other *version) bool { return other.provider == v.provider }) {
+			v.provider.Close()
+		}
+	}
+}
+
+// current returns the credentials of all versions.
+func (e *entry) current() (all []string) {
+	for _, v := range e.versions {
+		all = append(all, v.config.Secrets()...)
+	}
+	return all
+}
+
+// known returns the credentials of all versions, and the earlier ones, the newest last.
+func (e *entry) known() []string { return append(slices.Clone(e.earlier), e.current()...) }
+
+// clear drops the providers with their idle connections and their credentials. Requests under way continue.
+func (e *entry) clear() {
+	for _, v := range e.versions {
+		v.provider.Close()
+	}
+	e.uid, e.versions, e.earlier, e.changes = "", nil, nil, 0
+}
