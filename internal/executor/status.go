@@ -141,22 +141,25 @@ func (r *run) warnContext(w loop.Warning) {
 		"the conversation is close to the context window of its model: about %d of %d tokens", w.Tokens, w.ContextWindow)
 }
 
-// announce emits the Events of a Turn that has ended: at most two, and without any word of the conversation. warned is
-// true if this run has emitted the Event about the context window already; an earlier run may have been killed before.
-// Besides the end, announce emits only the most important of these findings:
+// announce emits the Events of a Turn that has ended: at most three, and without any word of the conversation. warned
+// is true if this run has emitted the Event about the context window already; an earlier run may have been killed
+// before. Besides the end, announce emits whether the Turn ran without tools that it should have had, and whether
+// another model answered in place of the first one. If neither is so, it emits the more important of these findings:
 //
-//  1. The Turn ran without tools that it should have had.
-//  2. Another model answered in place of the first one.
-//  3. The conversation has come near its context window.
-//  4. The Turn was interrupted and continued from its journal.
+//  1. The conversation has come near its context window.
+//  2. The Turn was interrupted and continued from its journal.
 func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result, warned bool) {
-	switch {
-	case len(result.ToolServersMissing) > 0:
+	isToolless, isFallback := len(result.ToolServersMissing) > 0, result.Fallback != nil
+	if isToolless {
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventToolsMissing, "Expose",
 			"%s", translate.Note("the turn ran "+turnstatus.WithoutTools(result.ToolServersMissing)))
-	case result.Fallback != nil:
+	}
+	if isFallback {
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
 			"%s", translate.Note(result.Fallback.String()))
+	}
+	switch {
+	case isToolless, isFallback:
 	case result.Warned && !warned:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventContextWarning, "Warn",
 			"the conversation is close to the context window of its model (compactions %d)", result.Counts.Compactions)

@@ -230,6 +230,7 @@ func TestAnnounce(t *testing.T) {
 		"without tools": {result(turn.StopCompleted, toolless, fallback, warned), []string{
 			"Warning ToolsMissing the turn ran without the tools of ToolServer tickets, wiki, which had never " +
 				"been reached when the turn began",
+			"Warning FallbackUsed b/y answered in place of a/x (RateLimited)",
 			"Normal Succeeded Completed" + numbers,
 		}},
 		"a fallback and a resume": {
