@@ -8,8 +8,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// maxDetail bounds the endpoint's text in a message, in code points.
-const maxDetail = 300
+// maxDetail bounds the text of the endpoint in an error, in code points. Services name the remedy at the end of several
+// hundred, and gateways put the text of their provider behind their own.
+const maxDetail = 900
 
 // clean makes a text of the endpoint safe for a message: one line, printable, bounded, and without secrets, which
 // some endpoints repeat.

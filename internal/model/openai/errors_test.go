@@ -162,6 +162,13 @@ func retryInfo(wait string) string {
 		`{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"` + wait + `"}]}}`
 }
 
+// quotaWords are the words of Gemini for a limit that is reached: github.com/googleapis/python-genai/issues/1875.
+const quotaWords = "You exceeded your current quota, please check your plan and billing details. For more information on this error, " +
+	"head to: https://ai.google.dev/gemini-api/docs/rate-limits. To monitor your current usage, head to: " +
+	"https://ai.dev/usage?tab=rate-limit.\n* Quota exceeded for metric: " +
+	"generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: 10, model: gemini-2.5-flash\n" +
+	"Please retry in 53.016342224s."
+
 func TestErrorsOfOtherServers(t *testing.T) {
 	const limited = `provider "demo": the endpoint's rate limit is reached (HTTP 429)`
 	for name, tc := range map[string]struct {
@@ -232,7 +239,11 @@ func TestErrorsOfOtherServers(t *testing.T) {
 		},
 		"long text": {
 			"a long error is cut off", respond(500, strings.Repeat("ü", 5000)),
-			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 500)`, 0, strings.Repeat("ü", 300), "..."),
+			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 500)`, 0, strings.Repeat("ü", 900), "..."),
+		},
+		"remedy at the end": {
+			"it is not cut off", respond(429, `{"error":{"message":`+strconv.Quote(quotaWords)+`}}`),
+			expectedError(model.RateLimited, limited, 0, strings.ReplaceAll(quotaWords, "\n", " ")),
 		},
 		"time-out": {"408", respond(408, ""), expectedError(model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0)},
 		"error in the stream": {"after comments and named events", respond(200,
