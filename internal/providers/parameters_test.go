@@ -12,6 +12,7 @@ import (
 func TestCheckParameters(t *testing.T) {
 	const noTiers, noSeed = "the service of this dialect has no tiers: remove it", "the service of this dialect has no seed: remove it"
 	const setTwice = `the ModelProvider sets %q in requests.extraFields: remove one of them`
+	const noLevels = `its form is a switch without levels: use High or "Off", or set requests.thinking to Effort if the model has levels`
 	seeded := model.Parameters{Seed: new(int64(7))}
 	stopped := model.Parameters{Stop: []string{"END"}}
 	tier := func(name string) model.Parameters { return model.Parameters{ServiceTier: name} }
@@ -33,6 +34,11 @@ func TestCheckParameters(t *testing.T) {
 		for _, name := range fields {
 			spec.Requests.ExtraFields = append(spec.Requests.ExtraFields, v1alpha1.ExtraField{Name: name, Value: "1"})
 		}
+		return spec
+	}
+	thinkingAs := func(d v1alpha1.Dialect, form v1alpha1.ThinkingForm) v1alpha1.ModelProviderSpec {
+		spec := of(d)
+		spec.Requests.Thinking = form
 		return spec
 	}
 	anthropic := func(fields ...string) v1alpha1.ModelProviderSpec {
@@ -112,9 +118,25 @@ func TestCheckParameters(t *testing.T) {
 		"a temperature for a newer model of Anthropic": {
 			named(anthropic(), "claude-opus-4-8"), heated(0, ""), "temperature", `model "claude-opus-4-8" refuses it: remove it`,
 		},
-		"thinking": {of(v1alpha1.DialectMoonshot), model.Parameters{Effort: "low"}, "", ""},
+		"thinking":                         {of(v1alpha1.DialectMoonshot), model.Parameters{Effort: "high"}, "", ""},
+		"a level of thinking":              {of(v1alpha1.DialectOpenAI), model.Parameters{Effort: "low"}, "", ""},
+		"a level of thinking for Moonshot": {of(v1alpha1.DialectMoonshot), model.Parameters{Effort: "medium"}, "thinking", noLevels},
+		"a level of thinking for a model of Moonshot with levels": {
+			thinkingAs(v1alpha1.DialectMoonshot, v1alpha1.ThinkingFormEffort), model.Parameters{Effort: "low"}, "", "",
+		},
+		"a level of thinking for a chat template": {
+			thinkingAs(v1alpha1.DialectVLLM, v1alpha1.ThinkingFormChatTemplate), model.Parameters{Effort: "low"}, "thinking", noLevels,
+		},
+		"thinking for a chat template": {
+			thinkingAs(v1alpha1.DialectVLLM, v1alpha1.ThinkingFormChatTemplate), model.Parameters{Effort: "high"}, "", "",
+		},
+		"a level of thinking for Cohere": {
+			of(v1alpha1.DialectCohere), model.Parameters{Effort: "medium"}, "thinking",
+			`the service of this dialect has no level "medium": use High or "Off"`,
+		},
+		"thinking for Cohere": {of(v1alpha1.DialectCohere), model.Parameters{Effort: "high"}, "", ""},
 		"a second thinking": {
-			of(v1alpha1.DialectMoonshot, "thinking"), model.Parameters{Effort: "low"}, "thinking", fmt.Sprintf(setTwice, "thinking"),
+			of(v1alpha1.DialectMoonshot, "thinking"), model.Parameters{Effort: "high"}, "thinking", fmt.Sprintf(setTwice, "thinking"),
 		},
 		"thinking as its field": {of(v1alpha1.DialectOpenAI, "thinking"), model.Parameters{Effort: "low"}, "", ""},
 	} {

@@ -40,6 +40,8 @@ type Dialect struct {
 	Tiers []string
 	// Thinking is the form of the setting for reasoning.
 	Thinking ThinkingForm
+	// OneEffort is true if the endpoint refuses other efforts than high.
+	OneEffort bool
 	// NoSchemas is true if the endpoint refuses the schema of an answer. SchemasExcludeTools is true if it accepts the
 	// schema, but refuses tools beside it, or does not call them.
 	NoSchemas, SchemasExcludeTools bool
@@ -71,9 +73,10 @@ type ThinkingForm int
 const (
 	// ThinkingEffort sends reasoning_effort.
 	ThinkingEffort ThinkingForm = iota
-	// ThinkingSwitch sends thinking with the type enabled.
+	// ThinkingSwitch sends thinking with the type enabled. It has no levels.
 	ThinkingSwitch
-	// ThinkingTemplate sends enable_thinking to the chat template of the model.
+	// ThinkingTemplate sends enable_thinking to the chat template of the model. It has no levels: servers pass
+	// reasoning_effort on to templates that have some, and others refuse levels that they do not know.
 	ThinkingTemplate
 )
 
@@ -156,12 +159,12 @@ var dialects = map[string]Dialect{
 	// It translates PDFs for the services behind it: docs.litellm.ai, document understanding.
 	"LiteLLM": accepting(generic, anyImagesAndPDFs),
 
-	// It has no tiers: docs.cohere.com, compatibility API. Error for stream_options: strandsagents.com/docs, model
+	// It has no tiers, and one effort: docs.cohere.com, compatibility API. Error for stream_options: strandsagents.com/docs, model
 	// provider Cohere. A schema excludes tools: github.com/cohere-ai/cohere-developer-experience/pull/100. Error 400 for
 	// a schema within json_schema: github.com/koharu-rs/koharu/issues/1128.
 	"Cohere": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, SchemasExcludeTools: true,
-		SchemasOfObjects: true, Accepts: anyImages,
+		SchemasOfObjects: true, OneEffort: true, Accepts: anyImages,
 	},
 
 	// PDFs: openrouter.ai/docs/features/multimodal/pdfs. A model continues its reasoning only if it gets its own

@@ -70,7 +70,31 @@ func Check(name string, p *model.Parameters, d *Dialect) *model.Unsupported {
 		}
 		sent = append(sent, field)
 	}
+	if wrong := checkEffort(p.Effort, d); wrong != nil {
+		return wrong
+	}
 	return endpoint.CheckExtra(p.Extra, d.Extra, sent...)
+}
+
+// effortHigh is the effort that switches reasoning on where it has no levels.
+const effortHigh = "high"
+
+// checkEffort returns why an effort cannot be asked for, or nil.
+func checkEffort(effort string, d *Dialect) *model.Unsupported {
+	const parameter = "thinking"
+	switch {
+	case effort == "" || effort == effortHigh:
+		return nil
+	case d.Thinking != ThinkingEffort:
+		return &model.Unsupported{
+			Parameter: parameter,
+			Problem:   `its form is a switch without levels: use High or "Off", or set requests.thinking to Effort if the model has levels`,
+		}
+	case d.OneEffort:
+		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf(
+			`the service of this dialect has no level %q: use High or "Off"`, effort)}
+	}
+	return nil
 }
 
 // checkTier returns why a service tier cannot be asked for, or nil.

@@ -61,7 +61,7 @@ func TestParametersInEachDialect(t *testing.T) {
 	}
 	t.Run("chat template", func(t *testing.T) {
 		req := request("hello")
-		req.Parameters = model.Parameters{Effort: "low"}
+		req.Parameters = model.Parameters{Effort: "high"}
 		d := openai.DialectOf("VLLM", "")
 		d.Thinking = openai.ThinkingTemplate
 		if diff := cmp.Diff(`{"chat_template_kwargs":{"enable_thinking":true}}`, sentParameters(t, req, d)); diff != "" {
