@@ -2,6 +2,7 @@ package netpolicy
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"net"
 	"net/http"
@@ -46,6 +47,29 @@ func (p *Policy) proxy(environment func(*http.Request) (*url.URL, error)) func(*
 		}
 		return proxy, nil
 	}
+}
+
+// ProxyHost returns the host of the proxy of the environment for a request, or an empty text.
+func ProxyHost(req *http.Request) string {
+	proxy, err := http.ProxyFromEnvironment(req)
+	if err != nil || proxy == nil {
+		return ""
+	}
+	return proxy.Host
+}
+
+// ProxySecrets returns the passwords of the proxies of the environment, alone and as requests carry them.
+func ProxySecrets() (secrets []string) {
+	for _, scheme := range []string{"http", "https"} {
+		proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: scheme, Host: "host.invalid"}})
+		if err != nil || proxy == nil {
+			continue
+		}
+		if password, ok := proxy.User.Password(); ok && password != "" {
+			secrets = append(secrets, password, base64.StdEncoding.EncodeToString([]byte(proxy.User.Username()+":"+password)))
+		}
+	}
+	return secrets
 }
 
 // checkHost checks a target of a proxy.

@@ -40,6 +40,9 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	if e, ok := errors.AsType[*model.Error](err); ok {
 		return e
 	}
+	if refused, ok := errors.AsType[*proxyError](err); ok {
+		return refused.failure()
+	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		e := as(model.InvalidRequest, "%s", refused)
 		e.Unsent, e.Err = true, refused
@@ -47,6 +50,10 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	}
 	if encoded, ok := errors.AsType[*netpolicy.EncodedError](err); ok {
 		return as(model.InvalidRequest, "%s", encoded)
+	}
+	remote := "endpoint"
+	if isProxyDial(err) {
+		remote = "proxy " + netpolicy.ProxyHost(x.out)
 	}
 	long, isLong := errors.AsType[tooLong](err)
 	netErr, isNet := errors.AsType[net.Error](err)
@@ -68,9 +75,9 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	case isSyntax, isType:
 		return as(model.Malformed, "the response does not follow %s%s", p.protocol.Name(), x.contentTypeHint())
 	case isNet && netErr.Timeout() && !sent:
-		return p.withCause(model.Timeout, fmt.Sprintf("no connection within %s", p.cfg.ConnectTimeout), err)
+		return p.withCause(model.Timeout, fmt.Sprintf("no connection to the %s within %s", remote, p.cfg.ConnectTimeout), err)
 	}
-	e := p.withCause(model.Network, "the connection to the endpoint failed", err)
+	e := p.withCause(model.Network, fmt.Sprintf("the connection to the %s failed", remote), err)
 	e.MayBeBilled = worked > unbilled
 	return e
 }

@@ -2,8 +2,10 @@ package endpoint
 
 import (
 	"context"
+	"slices"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -22,9 +24,10 @@ func (p *Provider) cleanReply(ctx context.Context, reply *model.Reply) {
 	reply.Redact(fairgate.Fairly(ctx, p.redactor.Redact))
 }
 
-// redactorOf returns a redactor for the key, the token, the secret headers and the earlier secrets.
+// redactorOf returns a redactor for the key, the token, the secret headers, the earlier secrets, and the passwords of
+// proxies.
 func redactorOf(cfg *Config) *redact.Redactor {
-	return redact.New(append(cfg.Secrets(), cfg.Earlier...)...)
+	return redact.New(slices.Concat(cfg.Secrets(), cfg.Earlier, netpolicy.ProxySecrets())...)
 }
 
 // Secrets returns the key, the token and the values of secret headers.

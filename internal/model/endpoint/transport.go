@@ -129,6 +129,11 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	if resp.StatusCode == http.StatusTooManyRequests {
 		x.limitReset = limitReset(stated)
 	}
+	if resp.StatusCode == http.StatusProxyAuthRequired { // only a proxy sends it, in front of an endpoint without TLS
+		x.watch.end()
+		_ = resp.Body.Close() // it is not read
+		return nil, &proxyError{proxy: netpolicy.ProxyHost(x.out), target: x.out.URL.Host, status: resp.StatusCode}
+	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {
 		x.watch.event() // the body of an error does not take long
