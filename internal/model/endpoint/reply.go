@@ -197,17 +197,24 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 		return x.toolCallReply(in)
 	}
 	reply := in.reply(model.FinishStop)
-	switch {
-	case strings.TrimSpace(reply.Text) != "": // some servers announce calls and make none
+	if strings.TrimSpace(reply.Text) != "" { // some servers announce calls and make none
 		return reply, nil
-	case how == endedNormally:
-		return spent, Malformed("the answer was empty")
-	case how == endedWithCalls:
-		return spent, Malformed("the model announced a tool call but made none")
 	}
-	unknown := Malformed("the answer ended for an unknown reason")
-	unknown.RemoteMessage = x.provider.clean(in.finish)
-	return spent, unknown
+	hasReasoned := strings.TrimSpace(reply.Reasoning) != "" || in.usage.ReasoningTokens > 0
+	var empty *model.Error
+	switch {
+	case how == endedWithCalls:
+		empty = Malformed("the model announced a tool call but made none")
+	case how == endedUnknown:
+		empty = Malformed("the answer ended for an unknown reason")
+		empty.RemoteMessage = x.provider.clean(in.finish)
+	case hasReasoned:
+		empty = Malformed("the model reasoned, but the answer was empty")
+	default:
+		empty = Malformed("the answer was empty")
+	}
+	empty.MayBeBilled = hasReasoned // which is most of the work, so that a repetition is as expensive
+	return spent, empty
 }
 
 // unfinished decides what to return if the answer is not complete.

@@ -53,11 +53,31 @@ func TestReasoningOnTheWire(t *testing.T) {
 	}
 }
 
-// TestReasoningWithoutAnswer checks that a reply with only reasoning is empty.
+// TestReasoningWithoutAnswer checks that a reply with only reasoning is empty, and that the loop knows that it was paid
+// for: a repetition costs as much again.
 func TestReasoningWithoutAnswer(t *testing.T) {
-	p := provider(t, serve(t, respond(200, events(delta(`"reasoning_content":"yes"`), finishEvent("stop"), "[DONE]"), stream)))
-	if e := failure(t, p); e.Kind != model.Malformed || !strings.HasSuffix(e.Message, "the answer was empty") {
-		t.Errorf("Generate: %s %q, want an empty answer", e.Kind, e.Message)
+	const hidden = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40,"completion_tokens_details":{"reasoning_tokens":40}}}`
+	const only = "the model reasoned, but the answer was empty"
+	for name, tc := range map[string]struct {
+		body   string
+		billed bool
+		want   string
+	}{
+		"sent":    {events(delta(`"reasoning_content":"yes"`), finishEvent("stop"), "[DONE]"), true, only},
+		"in tags": {events(delta(`"content":"<think>Hm.</think> "`), finishEvent("stop"), "[DONE]"), true, only},
+		"hidden":  {events(finishEvent("stop"), hidden, "[DONE]"), true, only},
+		"before calls": {
+			events(delta(`"reasoning_content":"yes"`), finishEvent("tool_calls"), "[DONE]"), true,
+			"the model announced a tool call but made none",
+		},
+		"no reasoning": {events(delta(`"content":""`), finishEvent("stop"), "[DONE]"), false, "the answer was empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := failure(t, provider(t, serve(t, respond(200, tc.body, stream))))
+			if want := `provider "demo": ` + tc.want; e.Kind != model.Malformed || e.Message != want || e.MayBeBilled != tc.billed {
+				t.Errorf("Generate: %s %q, billed %t; want %q, %t", e.Kind, e.Message, e.MayBeBilled, want, tc.billed)
+			}
+		})
 	}
 }
 

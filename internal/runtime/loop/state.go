@@ -59,7 +59,8 @@ type FailedRequest struct {
 	DurationMS    int64       `json:"durationMilliseconds"`
 	// Unsent is true if nothing reached the endpoint, for example because a credential is missing.
 	Unsent bool `json:"unsent,omitempty"`
-	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent.
+	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent, or if the model
+	// only reasoned.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
 	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
 	// model may be asked again, and in journals of older versions.
