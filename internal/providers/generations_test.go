@@ -99,7 +99,8 @@ func TestGenerationsRedactTheKeysOfEachOther(t *testing.T) {
 	if text := known.Redact("demo", one+" "+two); strings.Contains(text, "sk-the") {
 		t.Errorf("the known credentials leave %q", text)
 	}
-	if mustGet(t, c, older) != mustGet(t, c, older) || mustGet(t, c, newer) != mustGet(t, c, newer) {
+	first, second := mustGet(t, c, older), mustGet(t, c, newer)
+	if mustGet(t, c, older) != first || mustGet(t, c, newer) != second {
 		t.Error("a generation has another provider each time")
 	}
 }

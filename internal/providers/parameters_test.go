@@ -131,7 +131,9 @@ func TestCheckParameters(t *testing.T) {
 			thinkingAs(v1alpha1.DialectVLLM, v1alpha1.ThinkingFormChatTemplate), model.Parameters{Effort: "high"}, "", "",
 		},
 		"a level of thinking for Cohere": {
-			of(v1alpha1.DialectCohere), model.Parameters{Effort: "medium"}, "thinking",
+			of(v1alpha1.DialectCohere),
+			model.Parameters{Effort: "medium"},
+			"thinking",
 			`the service of this dialect has no level "medium": use High or "Off"`,
 		},
 		"thinking for Cohere": {of(v1alpha1.DialectCohere), model.Parameters{Effort: "high"}, "", ""},

@@ -127,7 +127,8 @@ func TestToolCalls(t *testing.T) {
 		"same index with later arguments": {
 			"the IDs identify calls of two tools",
 			[]string{
-				callPart(0, "a", "count", ""), callPart(0, "b", "list", ""), callEvent(`"index":0,"id":"a","function":{"arguments":"{\"n\""}`),
+				callPart(0, "a", "count", ""), callPart(0, "b", "list", ""),
+				callEvent(`"index":0,"id":"a","function":{"arguments":"{\"n\""}`),
 				callPart(0, "b", "", `{}`), callPart(0, "a", "", `:1}`),
 			},
 			"", "", two,
