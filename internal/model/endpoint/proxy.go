@@ -43,7 +43,8 @@ func (e *proxyError) failure() *model.Error {
 	return &model.Error{Kind: kind, Unsent: true, Message: e.Error()}
 }
 
-// checkConnected is for http.Transport.OnProxyConnectResponse. It returns a *proxyError if the proxy refuses to connect.
+// checkConnected is for http.Transport.OnProxyConnectResponse. It returns a *proxyError if the proxy refuses to
+// connect.
 func checkConnected(_ context.Context, proxy *url.URL, asked *http.Request, answer *http.Response) error {
 	if answer.StatusCode == http.StatusOK {
 		return nil

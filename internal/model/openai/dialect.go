@@ -102,9 +102,9 @@ const (
 // Generic is the name of the dialect for servers that are not known. It is what most servers accept.
 const Generic = "Generic"
 
-// generic is the dialect Generic, apart from schemas. Chat templates of many models allow a single system message at the front: see
-// github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are refused by
-// Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
+// generic is the dialect Generic, apart from schemas. Chat templates of many models allow a single system message at
+// the front: see github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are
+// refused by Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
 var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
 
 // selfHosted is the dialect of self-hosted servers: generic, without service tiers.
@@ -159,9 +159,10 @@ var dialects = map[string]Dialect{
 	// It translates PDFs for the services behind it: docs.litellm.ai, document understanding.
 	"LiteLLM": accepting(generic, anyImagesAndPDFs),
 
-	// It has no tiers, and one effort: docs.cohere.com, compatibility API. Error for stream_options: strandsagents.com/docs, model
-	// provider Cohere. A schema excludes tools: github.com/cohere-ai/cohere-developer-experience/pull/100. Error 400 for
-	// a schema within json_schema: github.com/koharu-rs/koharu/issues/1128.
+	// It has no tiers, and one effort: docs.cohere.com, compatibility API. Error for stream_options:
+	// strandsagents.com/docs, model provider Cohere. A schema excludes tools:
+	// github.com/cohere-ai/cohere-developer-experience/pull/100. Error 400 for a schema within json_schema:
+	// github.com/koharu-rs/koharu/issues/1128.
 	"Cohere": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, SchemasExcludeTools: true,
 		SchemasOfObjects: true, OneEffort: true, Accepts: anyImages,
