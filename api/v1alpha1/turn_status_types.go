@@ -214,7 +214,7 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Descendants int32 `json:"descendants,omitempty"`
 
-	// decision records how the answer was reached. It does not describe approvals.
+	// decision records how the Turn reached its end. It does not describe approvals.
 	// +optional
 	Decision *Decision `json:"decision,omitempty"`
 
@@ -690,7 +690,7 @@ const (
 	StrategyToolAssisted Strategy = "ToolAssisted"
 )
 
-// Decision records how an answer was reached.
+// Decision records how a Turn reached its end.
 type Decision struct {
 	// key is the kind of the decision, from the Agent's decisionKey.
 	// +required
@@ -699,9 +699,9 @@ type Decision struct {
 
 	// strategy classifies the answer by the tools that were called. DirectAnswer: no tool. WebAugmented: a tool with
 	// the role WebSearch. RetrievalAugmented: a tool with the role LocalSearch or ContextPack, and none with the role
-	// WebSearch. ToolAssisted: only tools with other roles.
-	// +required
-	Strategy Strategy `json:"strategy"`
+	// WebSearch. ToolAssisted: only tools with other roles. It is absent without an answer.
+	// +optional
+	Strategy Strategy `json:"strategy,omitempty"`
 
 	// toolsUsed are the names of the tools that were called, sorted, at most 64.
 	// +optional
@@ -710,12 +710,13 @@ type Decision struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	ToolsUsed []string `json:"toolsUsed,omitempty"`
 
-	// promptRenderHash is the hash of the stable part of the prompt, as in preparation.
+	// promptRenderHash is the hash of the stable part of the prompt, as in preparation. It is empty if no prompt was
+	// made.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash"`
 
-	// contextHash is the hash of the context, as in preparation.
+	// contextHash is the hash of the context, as in preparation. It is empty if no prompt was made.
 	// +required
 	// +kubebuilder:validation:MaxLength=16
 	ContextHash string `json:"contextHash"`

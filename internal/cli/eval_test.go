@@ -391,6 +391,32 @@ func TestEvalInterrupted(t *testing.T) {
 	}
 }
 
+// TestEvalInterruptedJudges checks that a case whose judges were not all asked has not passed.
+func TestEvalInterruptedJudges(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, strings.Replace(evalRules, `reply: {text: '{"score": 60, "reason": "It is kind."}'}`, "fault: {hang: AfterHeaders}", 1))
+	path := evalSetup(t, url, passing, evalFiles(t))
+	got := runInterrupted(t, model, "eval", "-f", path, "--parallel", "1", "-o", "json")
+	got.mustEnd(t, exit.Interrupted)
+	if r := reportOf(t, got.out); r.OK || r.Missing+r.Failed != 2 || r.Passed != 0 { // it may be cut off at the answer
+		t.Errorf("report %+v, want no case that has passed", r)
+	}
+}
+
+// TestEvalLargeData checks that expressions see structured answers that are too large for a status.
+func TestEvalLargeData(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules: [{reply: {text: '{"total": 7, "note": "`+strings.Repeat("x", 40_000)+`"}'}}]`)
+	path := evalSetup(t, url, `manifests: [manifests]
+cases:
+- name: large
+  message: How many?
+  output: {schema: {type: object, required: [total], properties: {total: {type: integer}, note: {type: string}}}}
+  expect: {expressions: [output.data.total == 7]}
+`, complete())
+	capstan(t, "eval", "-f", path, "-q").mustEnd(t, exit.OK)
+}
+
 // TestEvalCompletion checks that the names of the cases are offered.
 func TestEvalCompletion(t *testing.T) {
 	t.Parallel()

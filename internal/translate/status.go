@@ -156,7 +156,7 @@ func PolicyViolations(r *turn.Result) []v1alpha1.PolicyViolation {
 	return out
 }
 
-// DecisionOf returns the record of how a run reached its answer, or nil if there is none.
+// DecisionOf returns the record of how a run reached its end, or nil if there is none.
 func DecisionOf(r *turn.Result) *v1alpha1.Decision {
 	d := r.Record.Decision
 	if d == nil {
@@ -309,7 +309,7 @@ func truncateChars(text string, limit int) string {
 // text of the Turn.
 func Summary(t *v1alpha1.Turn) string {
 	s := t.StateReason()
-	if d := t.Status.Decision; d != nil {
+	if d := t.Status.Decision; d != nil && d.Strategy != "" {
 		s += fmt.Sprintf(", strategy %s", d.Strategy)
 	}
 	if u := t.Status.Usage; u != nil {

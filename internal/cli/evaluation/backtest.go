@@ -237,7 +237,8 @@ func (b *backtest) why(ctx context.Context, name journals.TurnName) error {
 	return err
 }
 
-// one prepares a Turn again, and replays it if there is a batch.
+// one prepares a Turn again, and replays it if there is a batch. It returns nil if ctx ends before all judges have been
+// asked.
 func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
 	begin := b.Env.Now()
 	out := &Result{Name: name.Name, Outcome: Passed, Feedback: b.scores[name]}
@@ -270,8 +271,8 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 		out.Prompt, out.Changed = PromptChanged, difference.Messages()
 		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
 	}
-	if batch != nil {
-		b.replay(ctx, batch, p, out)
+	if batch != nil && !b.replay(ctx, batch, p, out) {
+		return nil
 	}
 	out.Milliseconds = b.Env.Now().Sub(begin).Milliseconds()
 	return out
@@ -290,8 +291,9 @@ func (r *Result) failed(err error) *Result {
 }
 
 // replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer,
-// unless the judge gives the recorded answer no better score.
-func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, out *Result) {
+// unless the judge gives the recorded answer no better score. replay returns false if ctx ends before all judges have been
+// asked.
+func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, out *Result) bool {
 	old := &RecordedTurn{}
 	if r := p.Result; r != nil {
 		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(r.Text), out.used
@@ -300,7 +302,7 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 	again, err := p.Replay(batch) //nolint:contextcheck // because the batch holds its life
 	if err != nil {
 		out.Outcome, out.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
-		return
+		return true
 	}
 	out.Reason, out.Answer, out.Calls = again.Turn.StateReason(), shortAnswer(again.Result.Text), &again.Calls
 	out.Spent.add(tokens(again.Result.Record.Usage), again.Result.Record.Cost)
@@ -317,19 +319,19 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 				out.Problems = append(out.Problems, why)
 			}
 		}
-		b.judge(ctx, batch, p, string(again.Turn.UID), out)
+		if !b.judge(ctx, batch, p, string(again.Turn.UID), out) {
+			return false
+		}
 	}
 	if len(out.Problems) > 0 && out.Outcome == Passed {
 		out.Outcome = Failed
 	}
+	return true
 }
 
-// judge makes the judges evaluate the recorded answer and the new one.
-func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, uid string, out *Result) {
+// judge makes the judges evaluate the recorded answer and the new one. It returns false if ctx ends before all were asked.
+func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, uid string, out *Result) bool {
 	for k := range batch.Judges() {
-		if ctx.Err() != nil {
-			return
-		}
 		var before judge.Evaluation
 		if p.Answered() {
 			before = batch.JudgeSubject(ctx, p.Subject, k)
@@ -337,6 +339,9 @@ func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.P
 			out.addCost(&before)
 		}
 		now := batch.Judge(ctx, uid, k)
+		if ctx.Err() != nil && now.Score == nil {
+			return false
+		}
 		worse := before.Score == nil || now.Score == nil || *now.Score < *before.Score
 		problems := out.Problems
 		if out.addEvaluation(&now); !worse {
@@ -346,6 +351,7 @@ func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.P
 			out.Problems = append(out.Problems, why)
 		}
 	}
+	return true
 }
 
 // shortAnswer returns an answer for a report.

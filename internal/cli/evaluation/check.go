@@ -96,8 +96,8 @@ func visible(r *turn.Result) *outputpolicy.Output {
 			CacheReadTokens: u.CacheReadTokens, CacheCreationTokens: u.CacheCreationTokens,
 		},
 	}
-	if len(r.Data) > 0 {
-		_ = json.Unmarshal(r.Data, &o.Data) // it is valid JSON
+	if data := r.Structured(); len(data) > 0 {
+		_ = json.Unmarshal(data, &o.Data) // it is valid JSON
 	}
 	if c := r.Record.Cost; c != nil {
 		if amount, err := decimal.NewFromString(c.Amount); err == nil {

@@ -291,7 +291,8 @@ type workers struct {
 	unit string
 }
 
-// run evaluates n cases and returns their results. After the end of ctx, no case begins, and its result is nil.
+// run evaluates n cases and returns their results. The result of a case that has not begun or not ended before the end of
+// ctx is nil.
 func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Result {
 	results := make([]*Result, n)
 	var work sync.WaitGroup
@@ -301,6 +302,9 @@ func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Re
 		work.Go(func() {
 			for i := range next {
 				result := one(i)
+				if result == nil {
+					continue
+				}
 				mu.Lock()
 				results[i] = result
 				done++
@@ -328,7 +332,7 @@ func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Re
 	return results
 }
 
-// one runs one case.
+// one runs one case. It returns nil if ctx ends before all judges have been asked.
 func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Result {
 	c := &e.cases[i]
 	begin := e.Env.Now()
@@ -344,8 +348,8 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 	if t.StateReason() == v1alpha1.TurnReasonModelFailed && c.Expect.Reason == "" {
 		out.Outcome = Errored // the answer is not wrong: there is none
 	}
-	if result.Text != "" {
-		c.judge(ctx, batch, string(t.UID), result, out)
+	if result.Text != "" && !c.judge(ctx, batch, string(t.UID), result, out) {
+		return nil
 	}
 	if len(out.Problems) > 0 && out.Outcome == Passed {
 		out.Outcome = Failed
@@ -355,8 +359,8 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 }
 
 // judge asks the judges about the answer of a case. They are also asked about an earlier answer that people liked. It
-// adds to the result what they say, and which expectations are not met.
-func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, result *turn.Result, out *Result) {
+// adds to the result what they say, and which expectations are not met. It returns false if ctx ends before all were asked.
+func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, result *turn.Result, out *Result) bool {
 	people := c.Expect.Feedback.score()
 	if people != nil {
 		if why := people.expectChange(c.Expect.Feedback.Answer, result.Text); why != "" {
@@ -364,10 +368,10 @@ func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, res
 		}
 	}
 	for k, j := range batch.Judges() {
-		if ctx.Err() != nil {
-			return
-		}
 		now := batch.Judge(ctx, uid, k)
+		if ctx.Err() != nil && now.Score == nil {
+			return false
+		}
 		if given, ok := c.Expect.Judges[j.Name]; ok && now.Score != nil {
 			now.Threshold, _ = judge.ParseScore(given) // check has read it
 			now.Evaluate(*now.Score, now.Reason)
@@ -377,9 +381,13 @@ func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, res
 			continue
 		}
 		earlier := batch.JudgeAnswer(ctx, uid, c.Expect.Feedback.Answer, k)
+		if ctx.Err() != nil && earlier.Score == nil {
+			return false
+		}
 		out.addCost(&earlier)
 		if why := people.expectNoLess(&earlier, &now); why != "" {
 			out.Problems = append(out.Problems, why)
 		}
 	}
+	return true
 }

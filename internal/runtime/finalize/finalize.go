@@ -68,10 +68,12 @@ type Cost struct {
 	Currency string `json:"currency"`
 }
 
-// Decision is the decision record: how the answer was reached.
+// Decision is the decision record: how the Turn reached its end.
 type Decision struct {
-	Key              string `json:"key"`
-	Strategy         string `json:"strategy"`
+	Key string `json:"key"`
+	// Strategy is empty without an answer.
+	Strategy string `json:"strategy"`
+	// PromptRenderHash and ContextHash are empty if no prompt was made.
 	PromptRenderHash string `json:"promptRenderHash"`
 	ContextHash      string `json:"contextHash"`
 	// ToolsUsed are the names of the called tools, sorted and at most MaxToolsUsed.
@@ -89,7 +91,7 @@ type Record struct {
 	Usage model.Usage `json:"usage"`
 	// Cost is the cost of Usage. It is nil if a used model has no price.
 	Cost *Cost `json:"cost,omitempty"`
-	// Decision is nil if there is no answer.
+	// Decision is nil if its step failed, and in journals of older versions also if there is no answer.
 	Decision *Decision `json:"decision,omitempty"`
 	// Failures are the failed steps with their reasons.
 	Failures []string `json:"failures,omitempty"`
@@ -146,12 +148,9 @@ func add(spendings []Spending) (*Cost, error) {
 }
 
 func decide(in *Input, r *Record) error {
-	if !in.Answered {
-		return nil
-	}
-	r.Decision = &Decision{
-		Key: in.DecisionKey, Strategy: strategy(in.Called),
-		PromptRenderHash: in.Report.RenderHash, ContextHash: in.Report.ContextHash,
+	r.Decision = &Decision{Key: in.DecisionKey, PromptRenderHash: in.Report.RenderHash, ContextHash: in.Report.ContextHash}
+	if in.Answered {
+		r.Decision.Strategy = strategy(in.Called)
 	}
 	for _, c := range in.Called {
 		r.Decision.ToolsUsed = append(r.Decision.ToolsUsed, c.Name)

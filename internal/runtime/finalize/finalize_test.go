@@ -193,8 +193,12 @@ func TestToolsUsed(t *testing.T) {
 	}
 }
 
-func TestNoDecisionWithoutAnAnswer(t *testing.T) {
-	if got := complete(&Input{DecisionKey: "k"}).Decision; got != nil {
-		t.Errorf("decision %+v, want none: nothing was decided", got)
+func TestDecisionWithoutAnAnswer(t *testing.T) {
+	got := complete(&Input{
+		DecisionKey: "k", Called: []Called{{Name: "close"}}, Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
+	}).Decision
+	want := &Decision{Key: "k", ToolsUsed: []string{"close"}, PromptRenderHash: "r", ContextHash: "c"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("no strategy led to an answer, and a tool was called: -want +got:\n%s", diff)
 	}
 }

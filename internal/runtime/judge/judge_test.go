@@ -229,3 +229,20 @@ func TestScore(t *testing.T) {
 		}
 	}
 }
+
+// TestLongSystemPrompts checks that a long system prompt leaves room for the others, and that the question says what is
+// left out.
+func TestLongSystemPrompts(t *testing.T) {
+	s := subject("x")
+	s.Messages = []judge.Message{
+		{Role: model.RoleSystem, Text: strings.Repeat("long ", 10_000)},
+		{Role: model.RoleUser, Text: "When is it open?"},
+		{Role: model.RoleSystem, Text: "Today is Friday."},
+		{Role: model.RoleSystem, Text: strings.Repeat("more ", 10_000)},
+	}
+	text := relevance().Request(s, false).Messages[1].Content
+	if !strings.Contains(text, "[system] Today is Friday.\n") || strings.Count(text, "more characters are left out)") != 2 ||
+		strings.Count(text, "long ") < 1000 || strings.Count(text, "more ") < 1000 || len(text) > 18_000 {
+		t.Errorf("the question has %d bytes: %.300s ...", len(text), text)
+	}
+}

@@ -70,15 +70,9 @@ func (s *Subject) parts() []string {
 // line of a message can begin with the tag of a speaker. The system prompts come first. Of a long conversation, the
 // newest messages remain.
 func (s *Subject) conversation() string {
-	var system, talk []string
-	used, room, leftOut := 0, maxSystem, s.LeftOut
-	for _, m := range s.Messages {
-		if m.Role != model.RoleSystem || room <= 0 {
-			continue
-		}
-		text := "[system] " + indented(capped(m.Text, room))
-		system, room = append(system, text), room-utf8.RuneCountInString(text)
-	}
+	system := s.systemPrompts()
+	var talk []string
+	used, leftOut := 0, s.LeftOut
 	for _, m := range slices.Backward(s.Messages) {
 		if m.Role == model.RoleSystem {
 			continue
@@ -97,6 +91,26 @@ func (s *Subject) conversation() string {
 		system = append(system, text)
 	}
 	return strings.Join(system, "\n")
+}
+
+// systemPrompts returns the system prompts. If they are too long together, the longest ones are cut, so that each keeps
+// an equal part at least.
+func (s *Subject) systemPrompts() []string {
+	var prompts []string
+	rest := 0
+	for _, m := range s.Messages {
+		if m.Role == model.RoleSystem {
+			prompts = append(prompts, m.Text)
+			rest += utf8.RuneCountInString(m.Text)
+		}
+	}
+	room := maxSystem
+	for i, text := range prompts {
+		rest -= utf8.RuneCountInString(text)
+		prompts[i] = "[system] " + indented(capped(text, max(room-rest, room/(len(prompts)-i))))
+		room = max(0, room-utf8.RuneCountInString(prompts[i]))
+	}
+	return prompts
 }
 
 // speaker returns the tag of a role. Any other role counts as the user, who has the least weight.

@@ -94,7 +94,7 @@ func TestAToolThatEndsTheTurnWithoutAStructuredAnswer(t *testing.T) {
 			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || s.asked() != len(tc.answers) {
 				t.Errorf("result %+v with data %s after %d requests, want %s with %q", result, result.Data, s.asked(), tc.stop, tc.text)
 			}
-			if (result.Record.Decision == nil) != (tc.stop == turn.StopOutputInvalid) {
+			if d := result.Record.Decision; d == nil || (d.Strategy == "") != (tc.stop == turn.StopOutputInvalid) {
 				t.Errorf("decision %+v: what does not fit is no answer", result.Record.Decision)
 			}
 		})
@@ -189,7 +189,7 @@ func TestStructuredAnswers(t *testing.T) {
 				t.Errorf("result %+v with data %s, want %s, %q and %s after %d steps: %s",
 					result, result.Data, tc.stop, tc.text, tc.data, tc.steps, tc.reason)
 			}
-			if (result.Record.Decision == nil) != (tc.stop == turn.StopOutputInvalid) {
+			if d := result.Record.Decision; d == nil || (d.Strategy == "") != (tc.stop == turn.StopOutputInvalid) {
 				t.Errorf("decision %+v: what does not fit is no answer", result.Record.Decision)
 			}
 			messages := history(t, j).Turns[0].Messages

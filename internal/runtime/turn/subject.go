@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -91,19 +92,28 @@ func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.
 	return nil
 }
 
-// describe adds the messages of a prompt.
+// describe adds the messages of a prompt. The results of earlier calls go before those of the Turn. Attachments are
+// named, and not shown.
 func describe(p *prepare.Prepared, s *judge.Subject) {
+	var earlier []judge.ToolResult
+	names := map[string]string{}
 	for _, m := range p.Messages {
+		for _, c := range m.ToolCalls {
+			names[c.ID] = c.Name
+		}
 		if m.Name == prepare.MessageUser && m.Role == model.RoleUser {
 			s.Request = m.Content
 		}
 		switch {
 		case m.Name == prepare.MessageContextPack:
 			s.Context = m.Content
-		case m.Role != model.RoleTool && m.Content != "":
-			s.Messages = append(s.Messages, judge.Message{Role: m.Role, Text: m.Content})
+		case m.Role == model.RoleTool:
+			earlier = append(earlier, judge.ToolResult{Name: names[m.ToolCallID], Text: m.Content})
+		case m.Content != "":
+			s.Messages = append(s.Messages, judge.Message{Role: m.Role, Text: m.Content + attachment.Note(m.Attachments)})
 		}
 	}
+	s.Tools = append(earlier, s.Tools...)
 }
 
 // readResult adds the result of a call of the model. The results of context tools are in the prompt.

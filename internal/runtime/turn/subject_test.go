@@ -118,3 +118,29 @@ func TestSubjectWithoutAnAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestSubjectWithEarlierResults checks that a judge sees the results of earlier Turns of the Session, and which
+// attachments it does not see.
+func TestSubjectWithEarlierResults(t *testing.T) {
+	j := &journaltest.Memory{}
+	first, _ := candidate("p0", 1, asks("find", `{"n":1}`), says("Found."))
+	in := inTalk("a", "Where is it?", first)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("It is under the desk."))}
+	mustRun(t, j, in)
+	second, _ := candidate("p0", 1, asks("find", `{"n":2}`), says("Still there."))
+	in = inTalk("b", "And now?", second)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("It has not moved."))}
+	mustRun(t, j, in)
+	s, err := turn.Subject(t.Context(), j, "b", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, one := range s.Tools {
+		all = append(all, one.Name+": "+one.Text)
+	}
+	if len(all) != 2 || !strings.HasPrefix(all[0], "find: ") || !strings.Contains(all[0], "under the desk") ||
+		!strings.Contains(all[1], "has not moved") {
+		t.Errorf("the judge sees the results %q", all)
+	}
+}

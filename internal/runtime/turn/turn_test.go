@@ -33,7 +33,8 @@ type outcome struct {
 func outcomeOf(r *turn.Result) outcome {
 	return outcome{
 		Stop: r.Stop, Message: r.Message, Text: r.Text, Counts: r.Counts, Usage: r.Record.Usage, Cost: r.Record.Cost,
-		Provider: r.Provider, Fallback: r.Fallback, Citations: r.Record.Citations, Decided: r.Record.Decision != nil,
+		Provider: r.Provider, Fallback: r.Fallback, Citations: r.Record.Citations,
+		Decided: r.Record.Decision != nil && r.Record.Decision.Strategy != "",
 	}
 }
 

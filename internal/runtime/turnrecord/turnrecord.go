@@ -72,7 +72,8 @@ type Record struct {
 
 // Details is the part of a record that a store keeps as JSON.
 type Details struct {
-	// Key and Strategy are those of the decision. They are empty for a Turn without an answer.
+	// Key and Strategy are those of the decision. Strategy is empty for a Turn without an answer, and so is Key in a record
+	// of an older version.
 	Key      string `json:"key,omitempty"`
 	Strategy string `json:"strategy,omitempty"`
 	// Tools are the names of the called tools, sorted, at most MaxTools.
