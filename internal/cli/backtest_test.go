@@ -292,3 +292,26 @@ func TestBacktestOfFeedback(t *testing.T) {
 	mustSay(t, capstan(t, "feedback", "turn-1", "--data-dir", filepath.Join(data, "none"), "--score", "1").mustEnd(t, exit.Failed).err,
 		"none")
 }
+
+// TestBacktestOfARedactionRule checks that the report of a new rule does not have what the rule removes: neither in the
+// difference, nor in the recorded answer, nor in the words of a judge.
+func TestBacktestOfARedactionRule(t *testing.T) {
+	t.Parallel()
+	const address = "zoe@example.com"
+	_, url := fake(t, `rules:
+- when: {systemContains: "You judge"}
+  reply: {text: '{"score": 90, "reason": "It names `+address+`."}'}
+- reply: {text: "Write to `+address+`."}
+`)
+	dir, data := recorded(t, url, "Is "+address+" mine?")
+	rule := strings.Replace(agentYAML, "  limits:", "  redaction: {patterns: [{name: email, pattern: '[a-z]+@[a-z.]+'}]}\n  limits:", 1)
+	args := []string{
+		"backtest", "-f", profile(t, judged+"---\n"+rule), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o",
+	}
+	for _, format := range []string{"text", "markdown", "json", "junit"} {
+		got := capstan(t, append(args, format)...)
+		if strings.Contains(got.out+got.err, address) || format != "junit" && !strings.Contains(got.out, "[redacted:email]") {
+			t.Errorf("%s with exit code %d must have what replaces the address, and not the address:\n%s%s", format, got.code, got.out, got.err)
+		}
+	}
+}

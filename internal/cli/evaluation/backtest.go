@@ -267,7 +267,10 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 		return out.failed(err)
 	}
 	if out.Prompt = PromptSame; difference.Differs() {
-		hunks := difference.Hunks()
+		hunks, err := p.Remove(ctx, difference.Hunks()) // a report is public, and a new rule says what must not be
+		if err != nil {
+			return out.failed(err)
+		}
 		out.Prompt, out.Changed = PromptChanged, difference.Messages()
 		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
 	}
@@ -296,7 +299,12 @@ func (r *Result) failed(err error) *Result {
 func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, out *Result) bool {
 	old := &RecordedTurn{}
 	if r := p.Result; r != nil {
-		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(r.Text), out.used
+		text, err := p.Remove(ctx, r.Text)
+		if err != nil {
+			out.Outcome, out.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
+			return true
+		}
+		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(text), out.used
 	}
 	out.Recorded = old
 	again, err := p.Replay(batch) //nolint:contextcheck // because the batch holds its life

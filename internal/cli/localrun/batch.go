@@ -45,6 +45,10 @@ func (b *Batch) findJudges(ctx context.Context, p *bundle.Bundle) (err error) {
 	if b.judges, err = translate.Judges(p.Profile); err != nil {
 		return exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
+	redaction, err := translate.Redaction(ctx, p.Agent, b.run.credentials.RedactFunc(p.Turn.Namespace))
+	if err != nil {
+		return exit.WithCode(exit.Failed, p.Located(err.Error()))
+	}
 	for i := range b.judges {
 		links := b.run.chains[p.AgentName()]
 		thinking := p.Agent.Spec.Thinking
@@ -55,7 +59,7 @@ func (b *Batch) findJudges(ctx context.Context, p *bundle.Bundle) (err error) {
 			}
 			links, thinking = []translate.Link{link}, ""
 		}
-		a := &judge.Asker{Redact: b.run.credentials.RedactFunc(p.Turn.Namespace)}
+		a := &judge.Asker{Redact: redaction.Redact}
 		for _, l := range links {
 			c, err := translate.Candidate(l, thinking)
 			if err != nil {

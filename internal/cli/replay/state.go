@@ -269,6 +269,19 @@ func (p *Prepared) Profile() (name, version string) {
 	return p.bundle.Profile.Name, p.bundle.Profile.Spec.Version
 }
 
+// Remove returns a text of the recorded Turn without what the redaction rules of the new Agent remove. The recorded text
+// may have it, because the rules are new.
+func (p *Prepared) Remove(ctx context.Context, text string) (string, error) {
+	if p.bundle.Agent == nil {
+		return text, nil
+	}
+	rules, err := translate.Redaction(ctx, p.bundle.Agent, nil)
+	if err != nil {
+		return "", exit.WithCode(exit.Failed, p.bundle.Located(err.Error()))
+	}
+	return rules.Remove(text), nil
+}
+
 // Batch opens the models of the Agent and of its judges, to replay Turns of the same Agent. The caller must close it.
 func (p *Prepared) Batch(ctx context.Context) (*localrun.Batch, error) {
 	if p.bundle.Agent == nil {
