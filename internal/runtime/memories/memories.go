@@ -12,6 +12,7 @@ package memories
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +49,7 @@ const (
 	// MaxNewest is the number of the newest memories of an owner that are ranked for each Turn, whatever their words
 	// are.
 	MaxNewest = 16
-	// maxWords is the maximum number of words of a memory or a query, and maxWord the maximum length of a word, in
+	// maxWords is the maximum number of words of a query, and maxWord the maximum length of a word, in
 	// bytes.
 	maxWords, maxWord = 128, 64
 	// maxQuery is the maximum length of the text for which memories are ranked, in characters.
@@ -151,17 +152,25 @@ func Words(text string) []string {
 		}
 	}
 	words := strings.Fields(b.String())
-	words = words[:min(len(words), maxWords)]
 	for i, w := range words {
 		words[i] = strings.ToValidUTF8(w[:min(len(w), maxWord)], "")
 	}
 	return words
 }
 
-// Query returns the words of a text for which memories are to be found, each once.
+// Query returns the words of a text for which memories are to be found, sorted and each once. Of a long text, they are
+// those of its beginning and its end, because people paste long texts after their question or before it.
 func Query(text string) []string {
-	text, _ = untrusted.Cap(text, maxQuery)
+	if all := []rune(text); len(all) > maxQuery {
+		text = string(all[:maxQuery/2]) + " " + string(all[len(all)-maxQuery/2:])
+	}
 	words := Words(text)
-	slices.Sort(words)
-	return slices.Compact(words)
+	query := map[string]bool{}
+	for i := 0; i < len(words) && len(query) < maxWords/2; i++ {
+		query[words[i]] = true
+	}
+	for i := len(words) - 1; i >= 0 && len(query) < maxWords; i-- {
+		query[words[i]] = true
+	}
+	return slices.Sorted(maps.Keys(query))
 }

@@ -1,6 +1,8 @@
 package memories_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,8 +42,39 @@ func TestWords(t *testing.T) {
 			t.Errorf("Words(%q): -want +got:\n%s", text, diff)
 		}
 	}
-	if n := len(memories.Words(strings.Repeat("a b ", 1000))); n != 128 {
-		t.Errorf("%d words of a long text, want at most 128", n)
+}
+
+// TestQuery checks that a question is found before and after a long text with many words, or with few.
+func TestQuery(t *testing.T) {
+	var log strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&log, "line%d ", i)
+	}
+	same := strings.Repeat("and so on ", 100)
+	for name, text := range map[string]string{
+		"after many words":  log.String() + "Where is the printer?",
+		"before many words": "Where is the printer? " + log.String(),
+		"after few words":   same + "Where is the printer?",
+		"between few words": same + "Where is the printer? " + same,
+	} {
+		got := memories.Query(text)
+		if !slices.Contains(got, "printer") || len(got) > 128 || !slices.IsSorted(got) || len(slices.Compact(got)) != len(got) {
+			t.Errorf("%s: the query is %q", name, got)
+		}
+	}
+	if got := memories.Query("b a B, a"); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("the query is %q, want each word once", got)
+	}
+}
+
+// TestIdentifyLongTexts checks that two memories differ whose first words are the same.
+func TestIdentifyLongTexts(t *testing.T) {
+	begin := strings.Repeat("東京の天気は晴れ", 20)
+	a, b := memory(begin+"今日", 0), memory(begin+"明日", 0)
+	a.Identify()
+	b.Identify()
+	if a.ID == b.ID {
+		t.Error("two texts have one ID")
 	}
 }
 
