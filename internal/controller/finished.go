@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -58,6 +59,8 @@ type FinishedTurns struct {
 	Journals Journals
 	// Records receives the finished Turns that the watch shows. It may be nil.
 	Records Records
+	// Memories keeps what was learned from Turns whose time to live is over. It may be nil.
+	Memories MemoryKeeper
 	// Now returns the current time.
 	Now func() time.Time
 	Log logr.Logger
@@ -154,7 +157,7 @@ func (f *FinishedTurns) handle(ctx context.Context, key types.NamespacedName) (t
 	var err error
 	switch d.action {
 	case remove:
-		err = removeTurn(ctx, f.Client, &t)
+		err = removeTurn(ctx, f.Client, f.Memories, &t)
 	case observe:
 		turnstatus.Observe(&t)
 		err = f.Client.Status().Update(ctx, &t)
@@ -246,8 +249,25 @@ func (f finishedStore) Transformer() cache.TransformFunc {
 	}
 }
 
-// removeTurn deletes a Turn, unless it has changed since it was read.
-func removeTurn(ctx context.Context, c client.Client, t *v1alpha1.Turn) error {
+// MemoryKeeper keeps what was learned from Turns.
+type MemoryKeeper interface {
+	// ReleaseMemories makes the memories of Turns outlive them.
+	ReleaseMemories(ctx context.Context, turnUIDs ...string) error
+}
+
+// releaseTimeout limits the time until the memories of a Turn are released.
+const releaseTimeout = 10 * time.Second
+
+// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories stay, unlike
+// those of a Turn that people delete. They are released first, so that nobody takes this deletion for one by people.
+func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn) error {
+	if m != nil {
+		bounded, cancel := context.WithTimeout(ctx, releaseTimeout)
+		defer cancel()
+		if err := m.ReleaseMemories(bounded, string(t.UID)); err != nil {
+			return fmt.Errorf("failed to release the memories of turn %q: %w", client.ObjectKeyFromObject(t), err)
+		}
+	}
 	err := c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
 		client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if apierrors.IsNotFound(err) {

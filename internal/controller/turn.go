@@ -45,6 +45,8 @@ type TurnReconciler struct {
 	// Reader reads the metadata of ConfigMaps that Turns name: from the cache, or from the API server if ConfigMaps
 	// may not be watched.
 	Reader client.Reader
+	// Memories keeps what was learned from Turns whose time to live is over. It may be nil.
+	Memories MemoryKeeper
 	// Live reads Sessions from the API server.
 	Live client.Reader
 	// Ceiling holds the highest limits of all Turns, whatever a Turn and its Agent say. If Ceiling is nil, there is no
@@ -238,7 +240,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	case end:
 		err = r.endTurn(ctx, t, d)
 	case remove:
-		err = removeTurn(ctx, r.Client, t)
+		err = removeTurn(ctx, r.Client, r.Memories, t)
 	case nothing, follow, hold, stay, schedule, endFromJournal:
 	}
 	if changed {

@@ -152,9 +152,6 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 		Namespace: k.Namespace, Agent: k.Agent, Requester: l.turn.Requester(), Turn: k.Turn, TurnUID: k.UID, Learned: k.Created,
 		Expires: k.Created.AddDate(0, 0, translate.Learning(l.agent).ExpiryDays),
 	}
-	if at, ok := l.turn.ExpiryTime(); ok {
-		about.TurnExpires = at.UTC().Truncate(time.Microsecond)
-	}
 	if ref := l.turn.Spec.SessionRef; ref != nil {
 		uid, err := l.executor.Engine.Reference(ctx, k.UID)
 		if err != nil {

@@ -130,7 +130,7 @@ func (p *parts) addController(ctx context.Context) error {
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
-		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing, RefuseURLs: !o.AttachmentURLs,
+		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing, RefuseURLs: !o.AttachmentURLs, Memories: p.store,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
@@ -226,7 +226,7 @@ func (p *parts) addKeepers() error {
 	}
 	return mgr.Add(&controller.FinishedTurns{
 		Client: p.client, Reader: mgr.GetAPIReader(), Watcher: watcher, Namespaces: p.options.WatchNamespaces,
-		Journals: journals, Records: records, Now: p.now, Log: p.log.WithName("finished-turns"),
+		Journals: journals, Records: records, Memories: p.store, Now: p.now, Log: p.log.WithName("finished-turns"),
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gexec"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -130,6 +131,23 @@ var _ = Describe("An Agent that learns", func() {
 			Expect(apiClient.Delete(ctx, s.turn(ctx, name))).To(Succeed())
 		}
 		Eventually(m.learned(ctx)).WithContext(ctx).Should(BeEmpty(), "nothing is left of deleted Turns")
+	}, SpecTimeout(2*patience))
+
+	It("keeps memories of Turns whose time to live is over, and none of Turns that people delete", func(ctx SpecContext) {
+		s := newTestEnv(ctx, learningModel)
+		m := s.run(trusting, atOnce(2))
+		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
+		for _, name := range []string{"ada", "bob"} {
+			s.create(ctx, newTurn(name, requestedBy(name), ttl(3600)))
+			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+		}
+		ada, bob := "User ada: Has an HP 4000.", "User bob: Has an HP 4000."
+		Eventually(m.learned(ctx)).WithContext(ctx).Should(Equal([]string{ada, bob}))
+		change(ctx, s, "ada", &v1alpha1.Turn{}, ttl(0))
+		Eventually(func() error { return apiClient.Get(ctx, s.key("ada"), &v1alpha1.Turn{}) }).WithContext(ctx).
+			Should(MatchError(apierrors.IsNotFound, "IsNotFound"))
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "bob"))).To(Succeed())
+		Eventually(m.learned(ctx)).WithContext(ctx).Should(Equal([]string{ada}))
 	}, SpecTimeout(2*patience))
 
 	It("answers without delay whatever the extraction does, and learns after a restart", func(ctx SpecContext) {

@@ -73,7 +73,7 @@ type Memory struct {
 	// Session is the name of the Turn's Session, and SessionUID its UID. Both are empty if it has none.
 	Session    string `json:"session,omitempty"`
 	SessionUID string `json:"sessionUID,omitempty"`
-	// Turn is the name of the Turn, and TurnUID its UID.
+	// Turn is the name of the Turn, and TurnUID its UID. TurnUID is empty once the memory outlives the Turn.
 	Turn    string `json:"turn"`
 	TurnUID string `json:"turnUID"`
 	// Model is the model that has extracted the memory, as PROVIDER/MODEL.
@@ -82,9 +82,6 @@ type Memory struct {
 	// are in UTC and to the microsecond.
 	Learned time.Time `json:"learned"`
 	Expires time.Time `json:"expires"`
-	// TurnExpires is the time at which the Turn is deleted because its own time to live is over. A deletion before it
-	// deletes the memory, too. It is zero if the Turn has no time to live: then each deletion of it does.
-	TurnExpires time.Time `json:"-"`
 }
 
 // Owner is the set of Turns that may use a memory.

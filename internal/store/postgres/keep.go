@@ -32,7 +32,7 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			batch := &pgx.Batch{}
 			batch.Queue(`UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, some, at)
-			forget(batch, some, at)
+			forget(batch, some)
 			return s.pool.SendBatch(ctx, batch).Close()
 		})
 		if err != nil {

@@ -15,14 +15,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// upsertMemory stores a memory, or replaces the same one that was learned from an older Turn.
+// upsertMemory stores a memory, or replaces the same one that was learned from an older Turn. The column turn_expires_at
+// is for older versions, which run beside this one for a while.
 const upsertMemory = `INSERT INTO capstan_memory AS m (id, owner, namespace, agent, scope, requester, session, session_uid, turn,
 		turn_uid, text, words, confidence, model, learned_at, expires_at, turn_expires_at)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, array_to_tsvector($12::text[]), $13, $14, $15, $16, $17)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, array_to_tsvector($12::text[]), $13, $14, $15, $16, 0)
 	ON CONFLICT (id) DO UPDATE SET requester = excluded.requester, session = excluded.session, session_uid = excluded.session_uid,
 		turn = excluded.turn, turn_uid = excluded.turn_uid, text = excluded.text, words = excluded.words,
 		confidence = excluded.confidence, model = excluded.model, learned_at = excluded.learned_at,
-		expires_at = excluded.expires_at, turn_expires_at = excluded.turn_expires_at
+		expires_at = excluded.expires_at
 	WHERE excluded.learned_at >= m.learned_at`
 
 // memoryLock is the first key of the locks of keep. The second one is a hash of the owner.
@@ -56,13 +57,9 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	}
 	for i := range kept {
 		m := &kept[i]
-		var until int64
-		if !m.TurnExpires.IsZero() {
-			until = m.TurnExpires.UnixMicro()
-		}
 		if _, err := tx.Exec(ctx, upsertMemory, m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), m.Requester, m.Session,
 			m.SessionUID, m.Turn, m.TurnUID, m.Text, notNull(memories.Words(m.Text)), m.Confidence, m.Model, m.Learned.UnixMicro(),
-			m.Expires.UnixMicro(), until); err != nil {
+			m.Expires.UnixMicro()); err != nil {
 			return err
 		}
 	}
@@ -79,26 +76,22 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 
 // forget deletes what was learned from deleted Turns and Sessions, at the end of a transaction. Their tasks have ended
 // before it, and their journals are retired in it, so that nothing is added afterwards.
-func forget(batch *pgx.Batch, uids []string, at time.Time) {
-	batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND (turn_expires_at = 0 OR turn_expires_at > $2)`,
-		uids, at.UnixMicro())
+func forget(batch *pgx.Batch, uids []string) {
+	batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND turn_uid <> ''`, uids)
 	batch.Queue(`DELETE FROM capstan_memory WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
 	batch.Queue(`DELETE FROM capstan_observation WHERE turn_uid = ANY($1)`, uids)
 	batch.Queue(`DELETE FROM capstan_observation WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
 }
 
 const memoryColumns = `id, namespace, agent, scope, requester, session, session_uid, turn, turn_uid, text, confidence, model,
-	learned_at, expires_at, turn_expires_at`
+	learned_at, expires_at`
 
 func scanMemory(row pgx.CollectableRow) (m memories.Memory, err error) {
 	var scope string
-	var learned, expires, turnExpires int64
+	var learned, expires int64
 	err = row.Scan(&m.ID, &m.Namespace, &m.Agent, &scope, &m.Requester, &m.Session, &m.SessionUID, &m.Turn, &m.TurnUID, &m.Text,
-		&m.Confidence, &m.Model, &learned, &expires, &turnExpires)
+		&m.Confidence, &m.Model, &learned, &expires)
 	m.Scope, m.Learned, m.Expires = memories.Scope(scope), time.UnixMicro(learned).UTC(), time.UnixMicro(expires).UTC()
-	if turnExpires != 0 {
-		m.TurnExpires = time.UnixMicro(turnExpires).UTC()
-	}
 	return m, err
 }
 
@@ -191,6 +184,14 @@ func forgetSources(ctx context.Context, tx pgx.Tx, sel store.MemorySelector, at 
 	where, args = selected(sel.Source, "")
 	_, err = tx.Exec(ctx, `DELETE FROM capstan_observation WHERE `+where, args...)
 	return ended, err
+}
+
+// ReleaseMemories makes the memories of Turns outlive them. It takes at most 10 s.
+func (s *Store) ReleaseMemories(ctx context.Context, turnUIDs ...string) error {
+	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid = ANY($1)`, turnUIDs)
+		return err
+	})
 }
 
 // PurgeMemories deletes expired memories. It takes at most a minute.

@@ -14,7 +14,7 @@ import (
 )
 
 // keep stores memories, and deletes the oldest ones beyond what their owners may keep. It leaves out the memories of a
-// Session that was deleted.
+// Session that was deleted. The column turn_expires_at is for older versions, which run beside this one for a while.
 func (t *tx) keep(l *task.Learned) error {
 	live := map[string]bool{"": true}
 	var kept []memories.Memory
@@ -31,21 +31,16 @@ func (t *tx) keep(l *task.Learned) error {
 		if !live[m.SessionUID] {
 			continue
 		}
-		var until int64
-		if !m.TurnExpires.IsZero() {
-			until = m.TurnExpires.UnixMicro()
-		}
 		if _, err := t.exec(`INSERT INTO memory (id, owner, namespace, agent, scope, requester, session, session_uid, turn, turn_uid,
 				text, words, confidence, model, learned_at, expires_at, turn_expires_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
 			ON CONFLICT (id) DO UPDATE SET requester = excluded.requester, session = excluded.session, session_uid = excluded.session_uid,
 				turn = excluded.turn, turn_uid = excluded.turn_uid, text = excluded.text, words = excluded.words,
 				confidence = excluded.confidence, model = excluded.model, learned_at = excluded.learned_at,
-				expires_at = excluded.expires_at, turn_expires_at = excluded.turn_expires_at
+				expires_at = excluded.expires_at
 			WHERE excluded.learned_at >= memory.learned_at`,
 			m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), m.Requester, m.Session, m.SessionUID, m.Turn, m.TurnUID,
-			m.Text, strings.Join(memories.Words(m.Text), " "), m.Confidence, m.Model, m.Learned.UnixMicro(), m.Expires.UnixMicro(),
-			until); err != nil {
+			m.Text, strings.Join(memories.Words(m.Text), " "), m.Confidence, m.Model, m.Learned.UnixMicro(), m.Expires.UnixMicro()); err != nil {
 			return fmt.Errorf("failed to store a memory: %w", err)
 		}
 		kept = append(kept, m)
@@ -67,18 +62,15 @@ func (s *Store) Keep(ctx context.Context, l *task.Learned) error {
 }
 
 // forget deletes what was learned from deleted Turns and Sessions.
-func (t *tx) forget(uids []string, at time.Time) error {
+func (t *tx) forget(uids []string) error {
 	for _, uid := range uids {
-		for _, statement := range []struct {
-			query string
-			args  []any
-		}{
-			{`DELETE FROM memory WHERE turn_uid = ? AND (turn_expires_at = 0 OR turn_expires_at > ?)`, []any{uid, at.UnixMicro()}},
-			{`DELETE FROM memory WHERE session_uid = ? AND session_uid <> ''`, []any{uid}},
-			{`DELETE FROM observation WHERE turn_uid = ?`, []any{uid}},
-			{`DELETE FROM observation WHERE session_uid = ? AND session_uid <> ''`, []any{uid}},
+		for _, query := range []string{
+			`DELETE FROM memory WHERE turn_uid = ? AND turn_uid <> ''`,
+			`DELETE FROM memory WHERE session_uid = ? AND session_uid <> ''`,
+			`DELETE FROM observation WHERE turn_uid = ?`,
+			`DELETE FROM observation WHERE session_uid = ? AND session_uid <> ''`,
 		} {
-			if _, err := t.exec(statement.query, statement.args...); err != nil {
+			if _, err := t.exec(query, uid); err != nil {
 				return fmt.Errorf("failed to delete what was learned from %q: %w", uid, err)
 			}
 		}
@@ -87,7 +79,7 @@ func (t *tx) forget(uids []string, at time.Time) error {
 }
 
 const memoryColumns = `m.id, m.namespace, m.agent, m.scope, m.requester, m.session, m.session_uid, m.turn, m.turn_uid, m.text,
-	m.confidence, m.model, m.learned_at, m.expires_at, m.turn_expires_at`
+	m.confidence, m.model, m.learned_at, m.expires_at`
 
 // memories executes a query for memories.
 func (s *Store) memories(ctx context.Context, query string, args ...any) (all []memories.Memory, err error) {
@@ -108,13 +100,10 @@ func (s *Store) memories(ctx context.Context, query string, args ...any) (all []
 
 func scanMemory(rows *sql.Rows) (m memories.Memory, err error) {
 	var scope string
-	var learned, expires, turnExpires int64
+	var learned, expires int64
 	err = rows.Scan(&m.ID, &m.Namespace, &m.Agent, &scope, &m.Requester, &m.Session, &m.SessionUID, &m.Turn, &m.TurnUID, &m.Text,
-		&m.Confidence, &m.Model, &learned, &expires, &turnExpires)
+		&m.Confidence, &m.Model, &learned, &expires)
 	m.Scope, m.Learned, m.Expires = memories.Scope(scope), time.UnixMicro(learned).UTC(), time.UnixMicro(expires).UTC()
-	if turnExpires != 0 {
-		m.TurnExpires = time.UnixMicro(turnExpires).UTC()
-	}
 	return m, err
 }
 
@@ -231,6 +220,27 @@ func collect(rows *sql.Rows) (all []string, err error) {
 		all = append(all, text)
 	}
 	return all, rows.Err()
+}
+
+// ReleaseMemories makes the memories of Turns outlive them. Most Turns have none, so it writes only if there are some.
+func (s *Store) ReleaseMemories(ctx context.Context, turnUIDs ...string) error {
+	for _, uid := range turnUIDs {
+		found, err := s.strings(ctx, `SELECT id FROM memory WHERE turn_uid = ? LIMIT 1`, uid)
+		if err != nil {
+			return s.failed(err)
+		}
+		if len(found) == 0 || uid == "" {
+			continue
+		}
+		err = s.change(ctx, func(t *tx) error {
+			_, err := t.exec(`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?`, uid)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // PurgeMemories deletes expired memories in one transaction.

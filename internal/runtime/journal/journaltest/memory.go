@@ -167,7 +167,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
 			h.retired = at
 		}
-		m.forget(uid, at)
+		m.forget(uid)
 		if err := errors.Join(m.apply(uid, &budget.Change{}), m.endTasks(uid, at)); err != nil {
 			return err
 		}

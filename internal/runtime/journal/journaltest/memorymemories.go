@@ -58,10 +58,11 @@ func (m *Memory) memoriesWhere(is func(*memories.Memory) bool) []memories.Memory
 }
 
 // forget deletes what was learned from a deleted Turn or Session.
-func (m *Memory) forget(uid string, at time.Time) {
-	maps.DeleteFunc(m.memories, func(_ string, one memories.Memory) bool {
-		return one.SessionUID == uid || one.TurnUID == uid && (one.TurnExpires.IsZero() || one.TurnExpires.After(at))
-	})
+func (m *Memory) forget(uid string) {
+	if uid == "" { // memories may have no Session, or no Turn any more
+		return
+	}
+	maps.DeleteFunc(m.memories, func(_ string, one memories.Memory) bool { return one.SessionUID == uid || one.TurnUID == uid })
 	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
 }
 
@@ -131,6 +132,22 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 		delete(m.memories, all[i].ID)
 	}
 	return len(all), nil
+}
+
+// ReleaseMemories makes the memories of Turns outlive them.
+func (m *Memory) ReleaseMemories(ctx context.Context, turnUIDs ...string) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, one := range m.memories {
+		if slices.Contains(turnUIDs, one.TurnUID) {
+			one.TurnUID = ""
+			m.memories[id] = one
+		}
+	}
+	return nil
 }
 
 // PurgeMemories deletes expired memories.

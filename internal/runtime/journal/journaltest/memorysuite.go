@@ -142,7 +142,7 @@ func memoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Mem
 		t.Errorf("the kind is %q, want %q", k.Kind, task.Learn)
 	}
 	want := []memories.Memory{
-		learnedFrom("a-1", "Has an HP 4000 \u2028'\"; 東京", 0, func(m *memories.Memory) { m.TurnExpires = later(7) }),
+		learnedFrom("a-1", "Has an HP 4000 \u2028'\"; 東京", 0),
 		learnedFrom("a-1", "Asks about printers.", 0, ofSession("uid-talk")),
 	}
 	stale := task.Held{UID: k.UID, Kind: k.Kind, Claim: k.Claim - 1}
@@ -254,13 +254,13 @@ func memoriesRetired(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-1", learnedFrom("a-1", "of a Turn", 1), learnedFrom("a-1", "of its Session", 1, ofSession("uid-talk")))
 	inTalk := func(m *memories.Memory) { m.Session, m.SessionUID = "talk", "uid-talk" }
 	learn(t, s, "a-2", learnedFrom("a-2", "of a user in a Session", 2, inTalk))
-	expiring := func(minutes int) func(*memories.Memory) {
-		return func(m *memories.Memory) { m.TurnExpires = later(minutes) }
-	}
-	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose time is over", 3, expiring(40)))
-	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn that is deleted early", 4, expiring(60)))
+	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose time is over", 3))
+	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn that is deleted early", 4))
+	gives(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), "a-3", "unknown", ""), nil)
 	mark(t, s, later(50), "a-1", "a-3", "a-4")
 	holds(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
+	mark(t, s, later(50), "")
+	holds(t, s, "after an object without UID", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
 	mark(t, s, later(50), "uid-talk")
 	holds(t, s, "after the Session was deleted", store.MemorySelector{}, "of a Turn whose time is over")
 
@@ -466,7 +466,7 @@ func endedMemories(t *testing.T, s MemoryStore) {
 	_, purged := s.PurgeMemories(ctx, later(10_000), 10)
 	_, observed := s.Observations(ctx, "a", "desk", 10)
 	for name, err := range map[string]error{
-		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted, "PurgeMemories": purged, "Observations": observed,
+		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted, "ReleaseMemories": s.ReleaseMemories(ctx, "a-1"), "PurgeMemories": purged, "Observations": observed,
 		"Observe": s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
 	} {
 		if !errors.Is(err, context.Canceled) {
