@@ -138,7 +138,7 @@ const (
 	// ConditionJudgesResolved says whether the answers of an Agent with spec.evaluation can be evaluated as its
 	// PromptProfile asks. It is absent without spec.evaluation, and not part of Ready.
 	ConditionJudgesResolved = "JudgesResolved"
-	// ConditionLearningResolved says whether the models of an Agent with spec.memory.learning exist that extract
+	// ConditionLearningResolved says whether the models of an Agent with spec.memory.learning can be used that extract
 	// memories. It is not part of Ready.
 	ConditionLearningResolved = "LearningResolved"
 	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges, so no answer is
@@ -175,7 +175,7 @@ const (
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
 	// was not checked yet, or is new and could not be reached.
 	ReasonProviderNotReady = "ProviderNotReady"
-	// ReasonUnsupportedParameter means that a model of the chain cannot fulfill a parameter of the Agent.
+	// ReasonUnsupportedParameter means that a model cannot fulfill a parameter of the Agent.
 	ReasonUnsupportedParameter = "UnsupportedParameter"
 )
 

@@ -57,3 +57,14 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 	capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.Failed)
 	capstan(t, "memory", "show", id, "--data-dir", data).mustEnd(t, exit.Failed)
 }
+
+func TestLearningWithAnUnsupportedParameter(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, learningModel)
+	f := conversing(t).with(t, "agent.yaml", "spec:\n", "spec:\n  memory: {learning: {scopes: [Session], models: "+
+		"[{providerRef: {name: demo}, model: small, parameters: {seed: 7}}]}}\n")
+	f = f.with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  dialect: DeepSeek")
+	got := capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", t.TempDir()).mustEnd(t, exit.OK)
+	mustSay(t, got.err, "nothing was learned from the Turn: Agent spec.memory.learning.models[0].parameters.seed: "+
+		`ModelProvider "demo": the service of this dialect has no seed: remove it`)
+}

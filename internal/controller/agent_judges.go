@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -18,7 +19,7 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	if a.Spec.Evaluation == nil {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
 	}
-	if wrong, err := r.findProviders(ctx, a, judgeProviderRefs(a)); wrong != nil || err != nil {
+	if wrong, err := r.checkModels(ctx, a, "spec.evaluation.models", a.Spec.Evaluation.Models); wrong != nil || err != nil {
 		return wrong, err
 	}
 	name := a.Spec.PromptProfileRef
@@ -49,21 +50,25 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the judges of the PromptProfile evaluate answers"}, nil
 }
 
-// resolveLearning finds out whether the models exist that extract memories for an Agent. It returns nil if the Agent
+// resolveLearning finds out whether the models can be used that extract memories for an Agent. It returns nil if the Agent
 // learns nothing. A finding that does not hold prevents no Turn.
 func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	if !translate.Learns(a) {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
 	}
-	if wrong, err := r.findProviders(ctx, a, learningProviderRefs(a)); wrong != nil || err != nil {
+	if wrong, err := r.checkModels(ctx, a, "spec.memory.learning.models", a.Spec.Memory.Learning.Models); wrong != nil || err != nil {
 		return wrong, err
 	}
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "memories are learned from turns"}, nil
 }
 
-// findProviders returns a finding if a ModelProvider that an Agent refers to does not exist, or may not be used.
-func (r *AgentReconciler) findProviders(ctx context.Context, a *v1alpha1.Agent, refs []v1alpha1.SharedReference) (*finding, error) {
-	for _, ref := range refs {
+// checkModels returns a finding if models of an Agent besides its chain cannot be used: their ModelProvider does not
+// exist, it may not be used, or a model cannot fulfill a parameter. field is the Agent's field with the models.
+func (r *AgentReconciler) checkModels(
+	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
+) (*finding, error) {
+	for _, m := range models {
+		ref := m.ProviderRef
 		_, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
 		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
 			return &finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: refused.Error()}, nil
@@ -75,5 +80,9 @@ func (r *AgentReconciler) findProviders(ctx context.Context, a *v1alpha1.Agent, 
 			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
 		}
 	}
-	return nil, nil //nolint:nilnil // because all exist
+	wrong, err := r.unsupported(ctx, a, field, models, "") // the Agent's thinking is for its own models
+	if err != nil || len(wrong) == 0 {
+		return nil, err
+	}
+	return &finding{reason: v1alpha1.ReasonUnsupportedParameter, message: strings.Join(wrong, "; ")}, nil
 }

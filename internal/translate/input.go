@@ -232,19 +232,19 @@ func Parameters(p *v1alpha1.ModelParameters) (model.Parameters, error) {
 }
 
 // CheckParameters returns the first parameter of an Agent's model that its provider cannot fulfill, as an
-// *invalid.Error that names the field. index is the position of the model in the Agent's chain.
-func CheckParameters(a *v1alpha1.Agent, index int, p *v1alpha1.ModelProvider) error {
-	ref := a.Spec.Models[index]
+// *invalid.Error that names the field. field is the Agent's field with the model, such as spec.models[0], and thinking
+// that of the requests to it.
+func CheckParameters(field string, ref v1alpha1.ModelReference, thinking v1alpha1.ThinkingLevel, p *v1alpha1.ModelProvider) error {
 	parameters, err := Parameters(ref.Parameters)
 	if err != nil {
 		return err
 	}
-	parameters.Effort = effort(p.Model(ref.Model), a.Spec.Thinking)
+	parameters.Effort = effort(p.Model(ref.Model), thinking)
 	wrong := providers.CheckParameters(&p.Spec, ref.Model, &parameters)
 	if wrong == nil {
 		return nil
 	}
-	field := fmt.Sprintf("Agent spec.models[%d].parameters.%s", index, wrong.Parameter)
+	field = fmt.Sprintf("Agent %s.parameters.%s", field, wrong.Parameter)
 	if wrong.Parameter == "thinking" {
 		field = "Agent spec.thinking"
 	}

@@ -332,13 +332,16 @@ func TestParameters(t *testing.T) {
 		Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectGeneric,
 		Models: []v1alpha1.Model{{Name: "m", Capabilities: []v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning}}},
 	}}
-	if err := translate.CheckParameters(a, 1, p); err != nil {
+	check := func() error {
+		return translate.CheckParameters("spec.models[1]", a.Spec.Models[1], a.Spec.Thinking, p)
+	}
+	if err := check(); err != nil {
 		t.Errorf("error %v, want none", err)
 	}
 	p.Spec.Dialect = v1alpha1.DialectMoonshot
 	expect := func(want string) {
 		t.Helper()
-		err := translate.CheckParameters(a, 1, p)
+		err := check()
 		if _, ok := errors.AsType[*invalid.Error](err); !ok || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)
 		}

@@ -37,7 +37,7 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(p
 			return nil, exit.WithCode(exit.Failed,
 				p.problem(kindAgent, p.Agent.Name, fmt.Sprintf("spec.models[%d].providerRef.name", i), err.Error()))
 		}
-		if err := translate.CheckParameters(p.Agent, i, object); err != nil {
+		if err := translate.CheckParameters(fmt.Sprintf("spec.models[%d]", i), m, p.Agent.Spec.Thinking, object); err != nil {
 			return nil, exit.WithCode(exit.Failed, err)
 		}
 		link := translate.Link{Reference: m, Object: object}
@@ -79,10 +79,13 @@ func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, wait
 	var all []translate.Link
 	for i, m := range p.Agent.Spec.Memory.Learning.Models {
 		l := translate.Link{Reference: m}
+		field := fmt.Sprintf("spec.memory.learning.models[%d]", i)
 		var err error
 		if l.Object, err = p.provider(m.ProviderRef); err != nil {
-			field := fmt.Sprintf("spec.memory.learning.models[%d].providerRef.name", i)
-			return nil, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field, err.Error()))
+			return nil, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field+".providerRef.name", err.Error()))
+		}
+		if err := translate.CheckParameters(field, m, "", l.Object); err != nil {
+			return nil, exit.WithCode(exit.Failed, err)
 		}
 		if err := p.connect(ctx, cache, &l, waits); err != nil {
 			return nil, err
