@@ -191,6 +191,17 @@ func noSchemaBesideTools(problem string) rule {
 	}
 }
 
+// effortsOf refuses other efforts than these.
+func effortsOf(efforts ...string) rule {
+	return func(w wire) string {
+		var effort string
+		if text := w.fields["reasoning_effort"]; text == nil || json.Unmarshal(text, &effort) == nil && slices.Contains(efforts, effort) {
+			return ""
+		}
+		return fmt.Sprintf("reasoning_effort must be one of %s", strings.Join(efforts, ", "))
+	}
+}
+
 // validFormat checks the schema of an answer: platform.openai.com, response_format of chat completions.
 func validFormat(w wire) string {
 	var format struct {
@@ -299,10 +310,11 @@ var strictServers = map[string]strictServer{
 		`{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":%q,"provider_name":"Mistral"}}}`, "tool_0_close",
 		"tool_calls",
 	},
+	// The efforts: github.com/withceleste/celeste-python/pull/311 and github.com/anomalyco/models.dev/pull/1986.
 	"Mistral": {
 		[]rule{
 			mistralOrder, noPrefill, noNames, ids(`^[a-zA-Z0-9]{9}$`), needs("max_tokens"),
-			without("max_completion_tokens", "stream_options", "reasoning_effort", "seed", "service_tier"),
+			without("max_completion_tokens", "stream_options", "seed", "service_tier"), effortsOf("none", "high"),
 			returns("", "Extra inputs are not permitted: reasoning_content"),
 		},
 		422, `{"object":"error","message":{"detail":[{"type":"extra_forbidden","msg":%q}]},"type":"invalid_request_error"}`, "",
@@ -535,6 +547,41 @@ func TestUnsupportedParameter(t *testing.T) {
 	mustSay(t, got.err, `Agent spec.models[0].parameters.seed: ModelProvider "demo": the service of this dialect has no seed: remove it`)
 	if n := len(received.requests()); n != 0 {
 		t.Errorf("%d requests were sent, want none", n)
+	}
+}
+
+// TestThinkingOnMistral checks that the effort is sent that its models accept, and that another one is refused before it
+// is sent.
+func TestThinkingOnMistral(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[string]struct {
+		code         int
+		effort, says string
+	}{
+		"High": {exit.OK, `"high"`, ""},
+		"Low": {
+			exit.Failed, "",
+			`Agent spec.thinking: ModelProvider "demo": models of this service have no level "low": use High or "Off", or set ` +
+				"requests.thinking to Effort if the model has levels",
+		},
+	} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			url, received := strictServers["Mistral"].serve(t, "Mistral", false)
+			f := manifests(t, serveTools(t, "").url, "Mistral", "{timeoutSeconds: 30}")
+			f = f.with(t, "agent.yaml", "spec:\n", "spec:\n  thinking: "+level+"\n")
+			f = f.with(t, "provider.yaml", "  - name: small\n", "  - name: small\n    capabilities: [Reasoning]\n")
+			got := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, want.code)
+			mustSay(t, got.err, want.says)
+			if problems := received.refused(); len(problems) > 0 {
+				t.Errorf("the server refused a request: %s", strings.Join(problems, "; "))
+			}
+			for _, w := range received.requests() {
+				if effort := string(w.fields["reasoning_effort"]); effort != want.effort {
+					t.Errorf("the effort %s was sent, want %s", effort, want.effort)
+				}
+			}
+		})
 	}
 }
 

@@ -112,7 +112,7 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	replace(&d.StrictSchemas, r.StrictSchemas, v1alpha1.SwitchOn)
 	replace(&d.DeveloperRole, r.DeveloperRole, v1alpha1.SwitchOn)
 	if form, ok := effortForms[r.Thinking]; ok {
-		d.Thinking = form
+		d.Thinking, d.OneEffort = form, false // the user knows the models
 	}
 	d.APIVersion = r.APIVersion
 	d.ParallelCalls = parallelCalls(r)

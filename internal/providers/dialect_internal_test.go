@@ -47,7 +47,7 @@ func TestDialectOfASpec(t *testing.T) {
 				OutputLimit: v1alpha1.OutputLimitMaxCompletionTokens, SystemMessages: v1alpha1.SystemMessagesInPlace,
 				MessageNames: v1alpha1.SwitchOn, StreamOptions: v1alpha1.SwitchOn, ToolCallIDs: v1alpha1.ToolCallIDsAny,
 				StrictSchemas: v1alpha1.SwitchOff, ParallelToolCalls: v1alpha1.SwitchOff, DeveloperRole: v1alpha1.SwitchOff,
-				ReturnedData: v1alpha1.ReturnedDataReasoningContent,
+				ReturnedData: v1alpha1.ReturnedDataReasoningContent, Thinking: v1alpha1.ThinkingFormEffort,
 			}},
 			openai.Dialect{ParallelCalls: &no, Returned: openai.ReturnReasoningContent, Seed: mistral.Seed, Tiers: mistral.Tiers},
 		},

@@ -13,6 +13,8 @@ func TestCheckParameters(t *testing.T) {
 	const noTiers, noSeed = "the service of this dialect has no tiers: remove it", "the service of this dialect has no seed: remove it"
 	const setTwice = `the ModelProvider sets %q in requests.extraFields: remove one of them`
 	const noLevels = `its form is a switch without levels: use High or "Off", or set requests.thinking to Effort if the model has levels`
+	const noLevel = `models of this service have no level %q: use High or "Off", ` +
+		"or set requests.thinking to Effort if the model has levels"
 	seeded := model.Parameters{Seed: new(int64(7))}
 	stopped := model.Parameters{Stop: []string{"END"}}
 	tier := func(name string) model.Parameters { return model.Parameters{ServiceTier: name} }
@@ -134,9 +136,16 @@ func TestCheckParameters(t *testing.T) {
 			of(v1alpha1.DialectCohere),
 			model.Parameters{Effort: "medium"},
 			"thinking",
-			`the service of this dialect has no level "medium": use High or "Off"`,
+			fmt.Sprintf(noLevel, "medium"),
 		},
-		"thinking for Cohere": {of(v1alpha1.DialectCohere), model.Parameters{Effort: "high"}, "", ""},
+		"a level of thinking for Mistral": {
+			of(v1alpha1.DialectMistral), model.Parameters{Effort: "low"}, "thinking", fmt.Sprintf(noLevel, "low"),
+		},
+		"a level of thinking for a model of Mistral with levels": {
+			thinkingAs(v1alpha1.DialectMistral, v1alpha1.ThinkingFormEffort), model.Parameters{Effort: "low"}, "", "",
+		},
+		"thinking for Mistral": {of(v1alpha1.DialectMistral), model.Parameters{Effort: "high"}, "", ""},
+		"thinking for Cohere":  {of(v1alpha1.DialectCohere), model.Parameters{Effort: "high"}, "", ""},
 		"a second thinking": {
 			of(v1alpha1.DialectMoonshot, "thinking"), model.Parameters{Effort: "high"}, "thinking", fmt.Sprintf(setTwice, "thinking"),
 		},

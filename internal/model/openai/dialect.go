@@ -40,7 +40,7 @@ type Dialect struct {
 	Tiers []string
 	// Thinking is the form of the setting for reasoning.
 	Thinking ThinkingForm
-	// OneEffort is true if the endpoint refuses other efforts than high.
+	// OneEffort is true if models of the endpoint refuse other efforts than high.
 	OneEffort bool
 	// NoSchemas is true if the endpoint refuses the schema of an answer. SchemasExcludeTools is true if it accepts the
 	// schema, but refuses tools beside it, or does not call them.
@@ -187,10 +187,11 @@ var dialects = map[string]Dialect{
 	// github.com/BerriAI/litellm/issues/9583. Error 400 for call IDs that are not nine letters or digits, and for
 	// system messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
 	// The seed has another name: github.com/simonw/llm-mistral/issues/2, and error 422 for the usual one:
-	// github.com/langchain-ai/langchain-azure/issues/82.
+	// github.com/langchain-ai/langchain-azure/issues/82. Most models with reasoning refuse other efforts than none and
+	// high: github.com/withceleste/celeste-python/pull/311, github.com/anomalyco/models.dev/pull/1986.
 	"Mistral": {
 		UseMaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine,
-		Seed: SeedRandom, Tiers: noTiers, Accepts: anyImages,
+		Seed: SeedRandom, Tiers: noTiers, OneEffort: true, Accepts: anyImages,
 	},
 
 	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its

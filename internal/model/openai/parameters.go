@@ -92,7 +92,8 @@ func checkEffort(effort string, d *Dialect) *model.Unsupported {
 		}
 	case d.OneEffort:
 		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf(
-			`the service of this dialect has no level %q: use High or "Off"`, effort)}
+			`models of this service have no level %q: use High or "Off", or set requests.thinking to Effort if the model has levels`,
+			effort)}
 	}
 	return nil
 }
