@@ -239,7 +239,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 			return x.finished(ctx, &in, x.endOf(ctx, &in, err, stream))
 		}
 		if isText(event) {
-			text = x.provider.errorOf(event, 0)
+			text = x.errorOf(event, 0)
 			continue
 		}
 		text = nil
@@ -287,7 +287,7 @@ func (x *exchange) read(event []byte, in *Answer) error {
 		return unreadable
 	}
 	if failure != nil {
-		return x.provider.errorOf(failure, 0)
+		return x.errorOf(failure, 0)
 	}
 	return nil
 }

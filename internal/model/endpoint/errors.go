@@ -94,15 +94,20 @@ func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *mode
 	return &model.Error{Kind: kind, Message: what, RemoteMessage: p.clean(rootCause(err))}
 }
 
+// errorOf classifies an error in a response: see Provider.errorOf.
+func (x *exchange) errorOf(sent []byte, status int) *model.Error {
+	return x.provider.errorOf(sent, status, x.resp.Header.Get("Date"))
+}
+
 // errorOf classifies an error of the endpoint. status is 0 for an error within a stream: then the codes of the error
-// count instead.
-func (p *Provider) errorOf(sent []byte, status int) *model.Error {
+// count instead. date is the header Date of the response.
+func (p *Provider) errorOf(sent []byte, status int, date string) *model.Error {
 	said := reportOf(sent)
 	if status == 0 {
 		status = said.httpStatus()
 	}
 	e := p.statusError(status, said.codes, said.words)
-	e.MayBeBilled, e.RetryAfter = slices.Contains(timeouts, status), said.wait
+	e.MayBeBilled, e.RetryAfter = slices.Contains(timeouts, status), said.waitFor(status, date)
 	return e
 }
 

@@ -14,7 +14,7 @@ func TestOverflowInLongErrors(t *testing.T) {
 	body := `{"error":{"message":"litellm.BadRequestError: ` + strings.Repeat("fallback failed; ", 100) +
 		`prompt is too long: 209303 tokens > 200000 maximum","code":"400"}}`
 	for _, status := range []int{400, 422, 429, 500, 503, 0} {
-		e := p.errorOf([]byte(body), status)
+		e := p.errorOf([]byte(body), status, "")
 		if e.Kind != model.ContextLength || strings.Contains(e.RemoteMessage, "209303") {
 			t.Errorf("status %d: %s with %q, want ContextLength, although the message is cut off", status, e.Kind, e.RemoteMessage)
 		}

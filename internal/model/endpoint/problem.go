@@ -32,6 +32,8 @@ type report struct {
 	words string
 	// wait is the time after which the endpoint asks for the next request, or 0.
 	wait time.Duration
+	// headers are those of the provider that a gateway states within the error. It may be nil.
+	headers http.Header
 }
 
 // reportOf reads an error in any form that servers send: a text, an object that has the text in one of several members
@@ -59,6 +61,8 @@ func nestedReport(data []byte, depth int) report {
 			Raw json.RawMessage `json:"raw"`
 			// Flagged is the part of a request that OpenRouter's moderation has refused, with the status 403.
 			Flagged json.RawMessage `json:"flagged_input"`
+			// Headers are those of a limit of OpenRouter, which are not among the headers of the response.
+			Headers json.RawMessage `json:"headers"`
 		}] `json:"metadata"`
 		// Details has the wait in errors of Google, which have no header Retry-After.
 		Details lenient.Maybe[lenient.List[lenient.Maybe[retryInfo]]] `json:"details"`
@@ -76,7 +80,10 @@ func nestedReport(data []byte, depth int) report {
 	if raw := object.Metadata.Value.Raw; IsPresent(raw) {
 		cause := nestedReport(raw, depth-1)
 		whole.words, whole.codes = whole.words+": "+cause.words, whole.codes+" "+cause.codes
-		whole.wait = cmp.Or(whole.wait, cause.wait)
+		whole.wait, whole.headers = cmp.Or(whole.wait, cause.wait), cause.headers
+	}
+	if headers := headersOf(object.Metadata.Value.Headers); headers != nil {
+		whole.headers = headers
 	}
 	for _, detail := range object.Details.Value {
 		whole.wait = cmp.Or(whole.wait, detail.Value.wait())
@@ -103,6 +110,35 @@ func (r *retryInfo) wait() time.Duration {
 		return 0
 	}
 	return boundedWait(seconds)
+}
+
+// maxHeaders bounds the headers that are read from an error.
+const maxHeaders = 64
+
+// headersOf returns the headers in a JSON object, or nil if there are none.
+func headersOf(data []byte) http.Header {
+	members := lenient.Members(data, maxHeaders)
+	if len(members) == 0 {
+		return nil
+	}
+	h := http.Header{}
+	for name, value := range members {
+		h.Set(name, strings.Trim(string(value), `"`))
+	}
+	return h
+}
+
+// waitFor returns the wait that the error asks for, or 0. status is that of the error, and date that of the response.
+func (r *report) waitFor(status int, date string) time.Duration {
+	if r.wait != 0 || r.headers == nil {
+		return r.wait
+	}
+	r.headers.Set("Date", date)
+	wait := retryAfter(r.headers)
+	if wait == 0 && status == http.StatusTooManyRequests {
+		wait = limitReset(statedLimits(r.headers))
+	}
+	return wait
 }
 
 // add adds a code.

@@ -162,7 +162,7 @@ func (x *exchange) refusal(body io.Reader, readable bool) error {
 	if readable {
 		data, _ = io.ReadAll(body) // what has arrived of a body that stalls or breaks
 	}
-	return x.provider.errorOf(data, x.status)
+	return x.errorOf(data, x.status)
 }
 
 // bodyLimit returns the number of bytes of the response that are read. An answer is read as a stream, whatever

@@ -169,8 +169,16 @@ const quotaWords = "You exceeded your current quota, please check your plan and 
 	"generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: 10, model: gemini-2.5-flash\n" +
 	"Please retry in 53.016342224s."
 
+// limitedUntil returns an error with the headers of a limit, as OpenRouter sends it:
+// github.com/Gitlawb/openclaude/issues/936.
+func limitedUntil(reset string) string {
+	return `{"error":{"message":"Later.","code":429,"metadata":{"headers":{"X-RateLimit-Limit":"50","X-RateLimit-Remaining":"0",` +
+		`"X-RateLimit-Reset":` + reset + `}}},"user_id":"user_1"}`
+}
+
 func TestErrorsOfOtherServers(t *testing.T) {
 	const limited = `provider "demo": the endpoint's rate limit is reached (HTTP 429)`
+	const date = "Date: Thu, 11 Jun 2026 15:04:05 GMT"
 	for name, tc := range map[string]struct {
 		reason string
 		handle http.HandlerFunc
@@ -225,6 +233,39 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			"the error of the provider counts", respond(429, `{"error":{"message":"Provider returned error","code":429,"metadata":{"raw":`+
 				strconv.Quote(retryInfo("53s"))+`}}}`),
 			expectedError(model.RateLimited, limited, 53*time.Second, "Provider returned error: Later."),
+		},
+		"reset in the body": {
+			"it is a time by the endpoint's clock", respond(429, limitedUntil(`"1781190305000"`), date),
+			expectedError(model.RateLimited, limited, time.Minute, "Later."),
+		},
+		"reset in the body as a number": {
+			"gateways write numbers", respond(429, limitedUntil("1781190305000"), date),
+			expectedError(model.RateLimited, limited, time.Minute, "Later."),
+		},
+		"reset in the body of a stream": {
+			"the stream has a date", respond(200, events(limitedUntil(`"1781190305000"`)), stream, date),
+			expectedError(model.RateLimited, limited, time.Minute, "Later."),
+		},
+		"reset in the body of a year": {
+			"it is bounded as that of the header is", respond(429, limitedUntil(`"1812726305000"`), date),
+			expectedError(model.RateLimited, limited, 24*time.Hour, "Later."),
+		},
+		"reset in the body, which is over": {
+			"the wait is not negative", respond(429, limitedUntil(`"1781190000000"`), date),
+			expectedError(model.RateLimited, limited, 0, "Later."),
+		},
+		"reset in the body in another form": {
+			"another form counts as absent", respond(429, limitedUntil(`{"at":[7]}`), date),
+			expectedError(model.RateLimited, limited, 0, "Later."),
+		},
+		"headers in the body in another form": {
+			"another form counts as absent", respond(429, `{"error":{"message":"Later.","code":429,"metadata":{"headers":"7"}}}`, date),
+			expectedError(model.RateLimited, limited, 0, "Later."),
+		},
+		"wait in the headers of the body": {
+			"gateways pass on the headers of their provider",
+			respond(429, `{"error":{"message":"Later.","code":429,"metadata":{"headers":{"retry-after":"7"}}}}`, date),
+			expectedError(model.RateLimited, limited, 7*time.Second, "Later."),
 		},
 		"no wait in the body": {
 			"another form counts as absent", respond(429, `{"error":{"message":"Later.","details":[7,{"retryDelay":{"seconds":"x"}}]}}`),
