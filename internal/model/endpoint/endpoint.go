@@ -194,8 +194,8 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	return false, x.classify(ctx, err, model.Reply{})
 }
 
-// models reads a list of models. Only its form matters: an object with the list, or the list itself. A list that is too
-// long to read is a list, too.
+// models reads a list of models. Only its form matters: an object with the list, or the list itself. An object with an
+// error is none. A list that is too long to read is a list, too.
 func (x *exchange) models(ctx context.Context) error {
 	body, err := x.accept(ctx)
 	if err != nil {
@@ -209,13 +209,32 @@ func (x *exchange) models(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var list struct {
+	data = bytes.TrimSpace(data)
+	var answer struct {
 		Models lenient.List[json.RawMessage] `json:"data"` // a list of a million numbers would need 30 MB
+		Error  json.RawMessage               `json:"error"`
 	}
-	if err = json.Unmarshal(data, &list); err != nil && json.Unmarshal(data, &list.Models) == nil {
+	err = json.Unmarshal(onlyElement(data), &answer)
+	switch {
+	case err == nil && len(answer.Models) == 0 && IsPresent(answer.Error):
+		return x.unlisted(onlyElement(data))
+	case err != nil && json.Unmarshal(data, &answer.Models) == nil:
 		return nil
 	}
 	return err
+}
+
+// unlisted returns the error that an endpoint has sent instead of a list of models, in a response that refuses nothing.
+// LM Studio answers so at paths that it does not know: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618.
+func (x *exchange) unlisted(sent []byte) error {
+	said := reportOf(sent)
+	if status := said.httpStatus(); status != 0 {
+		return x.errorOf(sent, status)
+	}
+	return &model.Error{
+		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(said.words),
+		Message: "the endpoint answers the request for baseURL/models with an error: check the path of baseURL",
+	}
 }
 
 // receive reads the response to its end. It returns the part of the reply that arrived.

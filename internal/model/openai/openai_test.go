@@ -362,6 +362,29 @@ func TestProbe(t *testing.T) {
 			Message: prefix + "the response does not follow the chat-completions protocol " +
 				"(the endpoint sent text/html, not application/json: check baseURL)",
 		}},
+		"error as a text": {
+			"LM Studio answers so at a path that it does not know: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618",
+			respond(200, `{"error":"Unexpected endpoint or method. (GET /models)"}`, jsonType),
+			errorParts{
+				Kind: model.InvalidRequest, Said: "Unexpected endpoint or method. (GET /models)",
+				Message: prefix + "the endpoint answers the request for baseURL/models with an error: check the path of baseURL",
+			},
+		},
+		"error as an object": {
+			"gateways send errors with the status 200", respond(200, `{"error":{"message":"Key expired.","code":401}}`, jsonType),
+			errorParts{
+				Kind: model.Auth, Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`,
+				Said: "Key expired.",
+			},
+		},
+		"error in a list": {
+			"Gemini puts errors into a list", respond(200, `[{"error":{"code":400,"message":"No.","status":"INVALID_ARGUMENT"}}]`, jsonType),
+			errorParts{Kind: model.InvalidRequest, Message: prefix + "the endpoint refused the request (HTTP 400)", Said: "No."},
+		},
+		"a list with an empty error": {
+			"some servers always send the member", respond(200, `{"error":null,"data":[{"id":"a"}]}`, jsonType), errorParts{},
+		},
+		"a list of one name": {"only the form matters", respond(200, `["a"]`, jsonType), errorParts{}},
 		"other JSON": {"JSON of another form", respond(200, `{"data":7}`, "Content-Type: application/json"), errorParts{
 			Kind: model.Malformed, Message: prefix + "the response does not follow the chat-completions protocol",
 		}},
