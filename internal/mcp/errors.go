@@ -18,8 +18,8 @@ import (
 
 const (
 	// maxDetail is the maximum length of a quotation from a server, and maxMessage that of a tool's error text, in
-	// code points.
-	maxDetail  = 300
+	// code points. Servers and gateways name the remedy at the end of several hundred.
+	maxDetail  = 900
 	maxMessage = 2000
 
 	// setURL tells the user how to handle a redirect.
@@ -40,7 +40,7 @@ const (
 	NoMemory Kind = "NoMemory"
 )
 
-// Error says why a server cannot be used, on one line of a few hundred characters, without credentials.
+// Error says why a server cannot be used, on one line of bounded length, without credentials.
 type Error struct {
 	Kind Kind
 	// Message is text by Capstan. A status contains only this part.

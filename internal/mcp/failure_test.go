@@ -78,6 +78,14 @@ func TestFailedCalls(t *testing.T) {
 			"a careless server answers so when it has made the call", answer(404, "text/plain", "gone"),
 			tool.OutcomeUnknown, "the server has ended the session, and may have made the call: gone",
 		},
+		"403, with the remedy at the end": {
+			"it is not cut off", answer(403, "text/plain", strings.Repeat("policy ", 100)+"Ask for the role writer."),
+			tool.Denied, "policy Ask for the role writer.",
+		},
+		"403, long": {
+			"the server's text is bounded", answer(403, "text/plain", strings.Repeat("ü", 5000)),
+			tool.Denied, ": " + strings.Repeat("ü", 900) + "...",
+		},
 		"429": {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
 		"500": {
 			"the server may have made the call", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown,
