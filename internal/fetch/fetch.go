@@ -45,7 +45,7 @@ func For(p *netpolicy.Policy) func(namespace string) func(ctx context.Context, u
 // error says why there is no content, in Capstan's own words.
 func (f *Fetcher) Fetch(ctx context.Context, url, mediaType string, most int) ([]byte, error) {
 	transport := netpolicy.Transport(f.Policy, connectTimeout, f.TLS)
-	transport.Proxy = f.Policy.Proxy()
+	f.Policy.UseProxy(transport)
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, CheckRedirect: netpolicy.CheckRedirect}
 	wait := backoff.NewExponentialBackOff()
@@ -74,7 +74,7 @@ func get(ctx context.Context, client *http.Client, url, mediaType string, most i
 	req.Header.Set("User-Agent", "capstan")
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, explain(err)
+		return nil, explain(req, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // because it was only read
 	if err := check(resp, mediaType, most); err != nil {
@@ -83,7 +83,7 @@ func get(ctx context.Context, client *http.Client, url, mediaType string, most i
 	content, err := io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
 	switch {
 	case err != nil:
-		return nil, explain(err)
+		return nil, explain(req, err)
 	case len(content) > most:
 		return nil, tooLarge(most)
 	}
@@ -119,9 +119,14 @@ func tooLarge(most int) error {
 }
 
 // explain returns the error of a failed request in Capstan's own words: that of the library may quote the server.
-func explain(err error) error {
+func explain(req *http.Request, err error) error {
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		return refused
+	}
+	if failed, ok := errors.AsType[*netpolicy.ProxyError](err); ok && failed.IsTemporary() {
+		return &temporaryError{failed}
+	} else if ok {
+		return failed
 	}
 	if errors.Is(err, netpolicy.ErrRedirect) {
 		return errors.New("the server redirects to another server, or too often: use the URL of the content itself")
@@ -130,5 +135,9 @@ func explain(err error) error {
 	if cause == "" {
 		cause = "the connection failed"
 	}
-	return &temporaryError{fmt.Errorf("the server cannot be reached: %s", cause)}
+	remote := "server"
+	if proxy := netpolicy.FailedProxy(req, err); proxy != "" {
+		remote = "proxy " + proxy
+	}
+	return &temporaryError{fmt.Errorf("the %s cannot be reached: %s", remote, cause)}
 }

@@ -46,6 +46,8 @@ func Cause(err error) string {
 	_, isTrust := errors.AsType[*tls.CertificateVerificationError](err)
 	_, isRecord := errors.AsType[tls.RecordHeaderError](err)
 	switch {
+	case errors.Is(err, errProxy):
+		return errProxy.Error()
 	case isAuthority:
 		return "x509: certificate signed by unknown authority"
 	case isHost:

@@ -21,6 +21,9 @@ func TestInvalidProxyIsNotQuoted(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "HTTPS_PROXY") {
 		t.Errorf("the error is %v, want one that names the variable and repeats nothing", err)
 	}
+	if cause := Cause(err); cause != err.Error() {
+		t.Errorf("the cause is %q, want the error, which is in this program's own words", cause)
+	}
 }
 
 func TestTargetsOfAProxy(t *testing.T) {

@@ -117,8 +117,7 @@ type Provider struct {
 func New(cfg Config, protocol Protocol) *Provider {
 	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.TLS)
 	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
-	transport.Proxy = cfg.Policy.Proxy() // many clusters reach providers only through a proxy
-	transport.OnProxyConnectResponse = checkConnected
+	cfg.Policy.UseProxy(transport) // many clusters reach providers only through a proxy
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
 	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg)}
 }

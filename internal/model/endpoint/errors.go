@@ -40,8 +40,8 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	if e, ok := errors.AsType[*model.Error](err); ok {
 		return e
 	}
-	if refused, ok := errors.AsType[*proxyError](err); ok {
-		return refused.failure()
+	if refused, ok := errors.AsType[*netpolicy.ProxyError](err); ok {
+		return proxyFailure(refused)
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		e := as(model.InvalidRequest, "%s", refused)
@@ -52,8 +52,8 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 		return as(model.InvalidRequest, "%s", encoded)
 	}
 	remote := "endpoint"
-	if isProxyDial(err) {
-		remote = "proxy " + netpolicy.ProxyHost(x.out)
+	if proxy := netpolicy.FailedProxy(x.out, err); proxy != "" {
+		remote = "proxy " + proxy
 	}
 	long, isLong := errors.AsType[tooLong](err)
 	netErr, isNet := errors.AsType[net.Error](err)
@@ -80,6 +80,18 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	e := p.withCause(model.Network, fmt.Sprintf("the connection to the %s failed", remote), err)
 	e.MayBeBilled = worked > unbilled
 	return e
+}
+
+// proxyFailure returns the failure of a request that a proxy did not pass on.
+func proxyFailure(e *netpolicy.ProxyError) *model.Error {
+	kind := model.InvalidRequest
+	switch {
+	case e.Status == http.StatusProxyAuthRequired:
+		kind = model.Auth
+	case e.IsTemporary():
+		kind = model.Network
+	}
+	return &model.Error{Kind: kind, Unsent: true, Message: e.Error()}
 }
 
 // unbilled is the time for which an endpoint may have a request before its connection breaks, and will not bill it.

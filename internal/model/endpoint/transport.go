@@ -132,7 +132,7 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	if resp.StatusCode == http.StatusProxyAuthRequired { // only a proxy sends it, in front of an endpoint without TLS
 		x.watch.end()
 		_ = resp.Body.Close() // it is not read
-		return nil, &proxyError{proxy: netpolicy.ProxyHost(x.out), target: x.out.URL.Host, status: resp.StatusCode}
+		return nil, &netpolicy.ProxyError{Proxy: netpolicy.ProxyHost(x.out), Target: x.out.URL.Host, Status: resp.StatusCode}
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {
