@@ -129,10 +129,10 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	if resp.StatusCode == http.StatusTooManyRequests {
 		x.limitReset = limitReset(stated)
 	}
-	if resp.StatusCode == http.StatusProxyAuthRequired { // only a proxy sends it, in front of an endpoint without TLS
-		x.watch.end()
+	if proxy := netpolicy.ProxyHost(x.out); proxy != "" && resp.StatusCode == http.StatusProxyAuthRequired {
+		x.watch.end()         // the proxy has sent it, in front of an endpoint without TLS
 		_ = resp.Body.Close() // it is not read
-		return nil, &netpolicy.ProxyError{Proxy: netpolicy.ProxyHost(x.out), Target: x.out.URL.Host, Status: resp.StatusCode}
+		return nil, &netpolicy.ProxyError{Proxy: proxy, Target: x.out.URL.Host, Status: resp.StatusCode}
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {

@@ -286,6 +286,10 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			"it is not cut off", respond(429, `{"error":{"message":`+strconv.Quote(quotaWords)+`}}`),
 			expectedError(model.RateLimited, limited, 0, strings.ReplaceAll(quotaWords, "\n", " ")),
 		},
+		"407 without a proxy": {
+			"the endpoint has sent it", respond(407, `{"error":{"message":"Who are you?"}}`),
+			expectedError(model.InvalidRequest, `provider "demo": the endpoint refused the request (HTTP 407)`, 0, "Who are you?"),
+		},
 		"time-out": {"408", respond(408, ""), expectedError(model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0)},
 		"error in the stream": {"after comments and named events", respond(200,
 			": thinking\n\nevent: error\n"+events(`{"error":{"message":"Overloaded.","type":"server_error"}}`), stream), expectedError(
