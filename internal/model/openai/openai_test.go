@@ -378,7 +378,8 @@ func TestProbe(t *testing.T) {
 			},
 		},
 		"error in a list": {
-			"Gemini puts errors into a list", respond(200, `[{"error":{"code":400,"message":"No.","status":"INVALID_ARGUMENT"}}]`, jsonType),
+			"Gemini puts errors into a list",
+			respond(200, `[{"error":{"code":400,"message":"No.","status":"INVALID_ARGUMENT"}}]`, jsonType),
 			errorParts{Kind: model.InvalidRequest, Message: prefix + "the endpoint refused the request (HTTP 400)", Said: "No."},
 		},
 		"a list with an empty error": {
