@@ -550,8 +550,8 @@ func TestUnsupportedParameter(t *testing.T) {
 	}
 }
 
-// TestThinkingOnMistral checks that the effort is sent that its models accept, and that another one is refused before it
-// is sent.
+// TestThinkingOnMistral checks that the effort is sent that its models accept, and that another one is refused before
+// it is sent.
 func TestThinkingOnMistral(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]struct {

@@ -50,8 +50,8 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the judges of the PromptProfile evaluate answers"}, nil
 }
 
-// resolveLearning finds out whether the models can be used that extract memories for an Agent. It returns nil if the Agent
-// learns nothing. A finding that does not hold prevents no Turn.
+// resolveLearning finds out whether the models can be used that extract memories for an Agent. It returns nil if the
+// Agent learns nothing. A finding that does not hold prevents no Turn.
 func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	if !translate.Learns(a) {
 		return nil, nil //nolint:nilnil // because there is nothing to find out

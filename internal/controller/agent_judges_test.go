@@ -7,8 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestParametersOfModelsAfterTheTurn checks that a parameter is refused that a model of the judges or of learning cannot
-// fulfill.
+// TestParametersOfModelsAfterTheTurn checks that a parameter is refused that a model of the judges or of learning
+// cannot fulfill.
 func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 	seeded := &v1alpha1.ModelParameters{Seed: new(int64(1))}
 	const seedless = `ModelProvider "a": the Messages protocol has no seed: remove it`
