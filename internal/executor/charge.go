@@ -30,7 +30,9 @@ type Charger struct {
 	Client client.Client
 	// Now returns the time of day.
 	Now func() time.Time
-	Log logr.Logger
+	// RecordLabels are the keys of the labels of Turns that records keep.
+	RecordLabels []string
+	Log          logr.Logger
 }
 
 // chargeTries is how often a charge is tried if others write the same journal or the same Session.
@@ -91,6 +93,25 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 		return notEnded(err)
 	}
 	return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
+}
+
+// EndFromObject ends the journal of a Turn whose object has ended without an executor, with its record: the journal may
+// have usage that the status lacks. It returns false if the status must be the source of the record, because the journal
+// has no entries, fewer than the status says, or its end, or because it cannot be read. It fails while Turns of the
+// Turn's sub-agents have not ended.
+func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
+	in, end, ended := translate.ObjectEnd(t, c.RecordLabels)
+	if !ended {
+		return false, nil
+	}
+	recorded, err = c.Engine.EndFromObject(ctx, in, end, family{c.Reader, c.Engine}.usage)
+	_, panicked := errors.AsType[*turn.PanicError](err)
+	if panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+		c.Log.Error(err, "Failed to end the journal of a turn, whose record has only the facts of its status", "turn",
+			client.ObjectKeyFromObject(t), "requester", t.Requester())
+		return false, nil
+	}
+	return recorded, notEnded(err)
 }
 
 // notEnded explains the error of a Turn that cannot end, because Turns of its sub-agents have not ended.

@@ -197,7 +197,7 @@ func (p *parts) addKeepers() error {
 	}
 	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
 	charger := &executor.Charger{
-		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now,
+		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now, RecordLabels: p.options.RecordLabels,
 		Log: p.log.WithName("journalgc"),
 	}
 	journals := &journalgc.Collector{
@@ -217,7 +217,7 @@ func (p *parts) addKeepers() error {
 	}
 	records := &recordkeeper.Keeper{
 		Store: p.store, Ledger: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces,
-		Labels:    p.options.RecordLabels,
+		End: charger.EndFromObject, Labels: p.options.RecordLabels,
 		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
 		Log: p.log.WithName("records"),
 	}

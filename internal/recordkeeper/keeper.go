@@ -1,6 +1,7 @@
 // Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together
-// with the end in its journal. This package adds the records of Turns that ended without an entry in a journal: no
-// executor has run them, their journal is lost, or an older version has ended them. It also deletes old records.
+// with the end in its journal. If there was no executor, so that only the object of the Turn has its end, this package
+// ends the journal in the same way. It adds the records of Turns without such a journal from their status: no executor
+// has run them, their journal is lost, or an older version has ended them. It also deletes old records.
 //
 // It works in the background of the leader, so no controller waits for the store:
 //
@@ -18,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +43,9 @@ type Keeper struct {
 	Store store.Records
 	// Ledger has the reservations of Turns in Budgets. If Ledger is nil, there are none.
 	Ledger budget.Ledger
+	// End ends the journal of a Turn that has ended, together with its record. It returns false if the status must be
+	// the source of the record. If End is nil, it always is.
+	End func(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error)
 	// Reader reads from the API server.
 	Reader client.Reader
 	// Namespaces are the namespaces of this installation; empty means all.
@@ -197,7 +202,7 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record adds the records of those Turns that have none. A Turn that is gone, or whose record would be purged at once,
+// record sees to the records of those Turns that have none. A Turn that is gone, or whose record would be purged at once,
 // is left out.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
@@ -213,44 +218,68 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 	if err != nil {
 		return fmt.Errorf("failed to find out which turns have records: %w", err)
 	}
-	if err := k.closeReservations(ctx, missing); err != nil || k.Retention == 0 {
-		return err
+	// In this order, a Turn has its record only after its reservations are closed, whatever is killed in between.
+	records, ended := k.settle(ctx, turns, missing)
+	if err := k.closeReservations(ctx, missing); err != nil {
+		return errors.Join(ended, err)
+	}
+	return errors.Join(ended, k.add(ctx, records))
+}
+
+// settle ends the journals of those Turns whose own end did not reach them, and returns the records of the others.
+func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
+	records []turnrecord.Record, err error,
+) {
+	if k.Retention == 0 {
+		return nil, nil
 	}
 	oldest := k.Now().Add(-k.Retention)
-	var records []turnrecord.Record
-	add := func() error {
-		if len(records) == 0 {
-			return nil
-		}
-		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		n, err := k.Store.AddRecords(bounded, records...)
-		if err != nil {
-			return fmt.Errorf("failed to add the records of turns: %w", err)
-		}
-		k.Log.V(1).Info("Added records of turns that ended without a journal", "records", n)
-		records = records[:0]
-		return nil
-	}
+	var errs []error
 	for _, uid := range missing {
 		var t v1alpha1.Turn
 		if err := k.Reader.Get(ctx, turns[types.UID(uid)], &t); err != nil {
-			if apierrors.IsNotFound(err) {
-				continue
+			if !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("failed to read a finished turn: %w", err))
 			}
-			return fmt.Errorf("failed to read a finished turn: %w", err)
+			continue
 		}
 		r, ok := translate.Record(&t, k.Labels)
 		if !ok || r.UID != uid || r.Completed.Before(oldest) {
 			continue // another Turn of this name, or an old one
 		}
-		if records = append(records, r); len(records) == page {
-			if err := add(); err != nil {
-				return err
-			}
+		recorded, err := k.end(ctx, &t)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("failed to end the journal of turn %q: %w", client.ObjectKeyFromObject(&t), err))
+		case !recorded:
+			records = append(records, r)
 		}
 	}
-	return add()
+	return records, errors.Join(errs...)
+}
+
+// end calls End for a Turn.
+func (k *Keeper) end(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
+	if k.End == nil {
+		return false, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.End(bounded, t)
+}
+
+// add adds records.
+func (k *Keeper) add(ctx context.Context, records []turnrecord.Record) error {
+	for some := range slices.Chunk(records, page) {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		n, err := k.Store.AddRecords(bounded, some...)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("failed to add the records of turns: %w", err)
+		}
+		k.Log.V(1).Info("Added records of turns that ended without a journal", "records", n)
+	}
+	return nil
 }
 
 // purge deletes the records whose retention time is over.

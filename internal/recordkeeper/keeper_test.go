@@ -108,6 +108,35 @@ func TestRoundAddsMissingRecordsOnce(t *testing.T) {
 	}
 }
 
+// TestJournalIsPreferredToStatus checks that the status is the source of a record only if the journal is not, and that a
+// failure of one journal does not keep other Turns from their records.
+func TestJournalIsPreferredToStatus(t *testing.T) {
+	s := &journaltest.Memory{}
+	k := keeper(t, s, ended("journal", 1), ended("damaged", 2), ended("failing", 3))
+	failure := errors.New("the turns of its sub-agents have not ended yet")
+	k.End = func(ctx context.Context, turn *v1alpha1.Turn) (bool, error) {
+		switch turn.Name {
+		case "journal":
+			_, err := s.AddRecords(ctx, turnrecord.Record{UID: string(turn.UID), Namespace: turn.Namespace, Turn: turn.Name, Completed: now})
+			return true, err
+		case "failing":
+			return false, failure
+		}
+		return false, nil
+	}
+	if err := k.Round(t.Context()); !errors.Is(err, failure) {
+		t.Errorf("Round: %v, want the failure", err)
+	}
+	got := recorded(t, s)
+	if len(got) != 2 || got["journal"].Incomplete || !got["damaged"].Incomplete {
+		t.Errorf("records %+v, want one of the journal and one of the status", got)
+	}
+	failure = nil
+	if err := k.Round(t.Context()); err != nil || len(recorded(t, s)) != 3 {
+		t.Errorf("Round: %v with records %v, want the last one", err, recorded(t, s))
+	}
+}
+
 func TestRoundDeletesRecords(t *testing.T) {
 	s := &journaltest.Memory{}
 	for i := range batch + 10 {

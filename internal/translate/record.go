@@ -9,6 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
@@ -26,6 +27,28 @@ func selectedLabels(all map[string]string, keys []string) map[string]string {
 		return nil
 	}
 	return out
+}
+
+// ObjectEnd returns the end of a Turn as its object has it, with what the journal must know about the Turn to write it.
+// It returns false if the Turn has not ended, or was never bound.
+func ObjectEnd(t *v1alpha1.Turn, labels []string) (*turn.Input, turn.ObjectEnd, bool) {
+	c, b := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded), t.Status.Executor
+	if !t.IsFinished() || c == nil || t.Status.CompletionTime == nil || b == nil {
+		return nil, turn.ObjectEnd{}, false
+	}
+	end := turn.ObjectEnd{
+		Stop: turn.Stop(t.Status.StopReason), Message: c.Message, Reason: c.Reason, At: t.Status.CompletionTime.Time,
+	}
+	if b.JournalEntries != nil {
+		end.Entries = *b.JournalEntries
+	}
+	in := &turn.Input{
+		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Requester: t.Requester(), About: About(t, labels),
+	}
+	if ref := t.Spec.SessionRef; ref != nil {
+		in.Session = &turn.Session{Name: ref.Name}
+	}
+	return in, end, true
 }
 
 // Record returns the record of a Turn that has ended, from its status. It is for a Turn whose journal has no end: no

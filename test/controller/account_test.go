@@ -6,10 +6,17 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gexec"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
 var _ = Describe("A Turn of a Session that is deleted before its end", func() {
@@ -50,6 +57,46 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 		Entry("while it runs", SpecTimeout(2*patience), false),
 		Entry("while it is suspended", SpecTimeout(2*patience), true),
 	)
+})
+
+var _ = Describe("A Turn that ends without an executor", func() {
+	It("has the usage of its journal in its record, which agrees with Budgets", func(ctx SpecContext) {
+		program := buildManager(ctx)
+		s := newTestEnv(ctx, `rules: [{fault: {hang: BeforeHeaders}}]`)
+		databaseURL := postgrestest.Database(GinkgoTB())
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
+			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
+		}))
+		s.run(at(databaseURL, "controller", 1, manager.RoleController))
+		lost := s.share(ctx, program, "lost", databaseURL, apiConfig, manager.EnvPrefix+"ROLES="+manager.RoleExecutor)
+		s.create(ctx, newTurn("one", timeout(10)))
+		s.inFlight(ctx, 1)
+		Eventually(lost.Kill()).Should(gexec.Exit(137))
+		one := s.reaches(ctx, "one", v1alpha1.TurnReasonDeadlineExceeded)
+		Expect(one.Status.Usage).To(BeNil(), "the executor was killed before it wrote the usage of the request")
+
+		kept, err := postgres.Open(ctx, databaseURL)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { Expect(kept.Close()).To(Succeed()) }()
+		var records []turnrecord.Record
+		Eventually(func(g Gomega) {
+			records, err = kept.Records(ctx, store.RecordQuery{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(records).To(HaveLen(1))
+		}).WithContext(ctx).Should(Succeed())
+		Expect(records[0].Reason).To(Equal(v1alpha1.TurnReasonDeadlineExceeded))
+		Expect(records[0].Completed).To(BeTemporally("==", one.Status.CompletionTime.Time))
+		Expect(records[0].Models).To(ConsistOf(And(HaveField("Model", modelName), HaveField("Usage.Estimated", true))))
+		used := records[0].Models[0].Usage
+		accounts, err := kept.Accounts(ctx, time.Now())
+		Expect(err).NotTo(HaveOccurred())
+		Expect(accounts).To(ConsistOf(And(HaveField("Tokens", used.InputTokens+used.OutputTokens),
+			HaveField("ReservedTokens", BeZero()), HaveField("Turns", BeEquivalentTo(1)))))
+		entries, err := journal.Collect(ctx, kept, string(one.UID))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(entries[len(entries)-1].Kind).To(Equal(journal.Finalized), "its journal says that it has ended")
+	}, SpecTimeout(4*patience))
 })
 
 var _ = Describe("A Session with a lost history", func() {

@@ -153,7 +153,8 @@ type Record struct {
 	Artifacts []Artifact
 	// Ledger is the effect on the ledger of budgets, or nil if there is none.
 	Ledger *budget.Change
-	// TurnRecord is stored with the entry. Its UID and Completed are those of the entry. It is nil for most entries.
+	// TurnRecord is stored with the entry. Its UID is that of the journal, and its Completed, unless it is set, the time of
+	// the entry. It is nil for most entries.
 	TurnRecord *turnrecord.Record
 	// Tasks are stored with the entry. Their UID and Created are those of the entry. Most entries have none.
 	Tasks []task.Task
@@ -293,7 +294,11 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 		}
 		if r.TurnRecord != nil {
 			record := *r.TurnRecord
-			record.UID, record.Completed = l.uid, e.Time.Truncate(time.Microsecond)
+			record.UID = l.uid
+			if record.Completed.IsZero() {
+				record.Completed = e.Time
+			}
+			record.Completed = record.Completed.UTC().Truncate(time.Microsecond)
 			e.TurnRecord = &record
 		}
 		for _, follows := range r.Tasks {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/shopspring/decimal"
 
@@ -74,43 +75,84 @@ func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAge
 	return out, nil
 }
 
+// ObjectEnd is the end of a Turn that only its object has, because no executor was there to write it into the journal.
+type ObjectEnd struct {
+	// Stop and Message are those of the end, and Reason is the reason by which the record names it.
+	Stop            Stop
+	Message, Reason string
+	// At is the time of the end.
+	At time.Time
+	// Entries is the number of entries that the journal must have. A journal with fewer has lost some.
+	Entries int64
+}
+
+// EndFromObject ends the journal of a Turn as its object has ended, with its record, in one append. A run that does not
+// know of the end yet can then spend nothing more. in names the Turn and its requester. EndFromObject returns false, and
+// changes nothing, if the object knows more than the journal, or the journal has an end. It returns journal.ErrDamaged or
+// journal.ErrNewer for a journal that this build cannot read, and a *loop.Parked error while Turns of the Turn's
+// sub-agents have not ended.
+func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, children SubAgentUsageFunc) (recorded bool, err error) {
+	var none *Result
+	defer recoverPanic(&none, &err) // a fault in one Turn must not stop the leader
+	first, last, err := e.bounds(ctx, in.UID)
+	if err != nil || last.Seq == 0 || last.Seq < end.Entries || first.Kind == journal.SessionTurn || last.Kind == journal.Finalized {
+		return false, err
+	}
+	r, err := e.openEnded(ctx, in, last.Epoch, children)
+	if err != nil || r.replayed.result != nil {
+		return false, err
+	}
+	r.objectEnd = &end
+	result, err := r.finalize(end.Stop, end.Message)
+	if err != nil {
+		return false, err
+	}
+	return true, r.end(result)
+}
+
 // openGone opens the journal of a Turn whose object is gone. It returns nil if the journal has no entries or
 // belongs to a Session.
 func (e *Engine) openGone(ctx context.Context, uid string, children SubAgentUsageFunc) (*run, error) {
-	begin, epoch, err := e.bounds(ctx, uid)
-	if err != nil || epoch == 0 || begin.Kind == journal.SessionTurn {
+	first, last, err := e.bounds(ctx, uid)
+	if err != nil || last.Seq == 0 || first.Kind == journal.SessionTurn {
 		return nil, err
 	}
-	// The next epoch stops a run that does not know of the deletion yet: its next append is refused.
-	r := e.newRun(ctx, &Input{UID: uid, Epoch: epoch + 1})
+	in := &Input{UID: uid}
+	if err := e.setName(ctx, in, first); err != nil {
+		return nil, err
+	}
+	return e.openEnded(ctx, in, last.Epoch, children)
+}
+
+// openEnded opens a journal whose last entry has this epoch, for a run that only ends it.
+func (e *Engine) openEnded(ctx context.Context, in *Input, epoch int64, children SubAgentUsageFunc) (r *run, err error) {
+	// The next epoch stops a run that does not know of the end yet: its next append is refused.
+	in.Epoch = epoch + 1
+	r = e.newRun(ctx, in)
 	r.gone = true
-	if err := r.setName(ctx, begin); err != nil {
-		return nil, err
-	}
 	r.in.Child = func(ctx context.Context, call loop.Intent, child string) (tool.Result, error) {
-		return children(ctx, DeletedTurn{UID: uid, Namespace: r.in.Namespace, Name: r.in.Name}, call, child)
+		return children(ctx, DeletedTurn{UID: in.UID, Namespace: in.Namespace, Name: in.Name}, call, child)
 	}
 	o := r.options()
 	o.First = nil // because this does not count as a run
-	if r.log, err = journal.Open(ctx, uid, r.in.Epoch, o); err != nil {
+	if r.log, err = journal.Open(ctx, in.UID, in.Epoch, o); err != nil {
 		return nil, err
 	}
 	r.resumes = max(0, r.replayed.resumes()-1)
 	return r, nil
 }
 
-// bounds returns the first entry of a journal and the epoch of the last one, or 0 if the journal has no entries.
-func (e *Engine) bounds(ctx context.Context, uid string) (first journal.Entry, epoch int64, err error) {
-	last, err := e.Journal.Last(ctx, uid)
-	if err != nil || last == 0 {
-		return first, 0, err
+// bounds returns the first and the last entry of a journal. Both have no sequence number if the journal has no entries.
+func (e *Engine) bounds(ctx context.Context, uid string) (first, last journal.Entry, err error) {
+	n, err := e.Journal.Last(ctx, uid)
+	if err != nil || n == 0 {
+		return first, last, err
 	}
-	first, err = e.entry(ctx, uid, 1)
-	if err != nil {
-		return first, 0, err
+	if first, err = e.entry(ctx, uid, 1); err != nil {
+		return first, last, err
 	}
-	newest, err := e.entry(ctx, uid, last)
-	return first, newest.Epoch, err
+	last, err = e.entry(ctx, uid, n)
+	return first, last, err
 }
 
 // entry returns the entry with the given sequence number.
@@ -128,19 +170,19 @@ func (e *Engine) entry(ctx context.Context, uid string, seq int64) (journal.Entr
 }
 
 // setName sets the namespace and the name of the Turn from the first entry of its journal.
-func (r *run) setName(ctx context.Context, first journal.Entry) error {
+func (e *Engine) setName(ctx context.Context, in *Input, first journal.Entry) error {
 	if first.Kind != journal.RunStarted {
 		return nil
 	}
-	if err := journal.LoadPayload(ctx, r.engine.Journal, r.in.UID, &first); err != nil {
+	if err := journal.LoadPayload(ctx, e.Journal, in.UID, &first); err != nil {
 		return err
 	}
 	var s started
 	if err := json.Unmarshal(first.Payload, &s); err != nil {
 		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w",
-			first.Seq, first.Kind, r.in.UID, journal.ErrDamaged, err)
+			first.Seq, first.Kind, in.UID, journal.ErrDamaged, err)
 	}
-	r.in.Namespace, r.in.Name, r.in.Requester, r.in.About = s.Namespace, s.Name, s.Requester, s.About
+	in.Namespace, in.Name, in.Requester, in.About = s.Namespace, s.Name, s.Requester, s.About
 	return nil
 }
 

@@ -11,14 +11,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// turnRecord returns the record of the Turn, which is written together with its end. The journal adds the UID and the
-// time of the end.
+// turnRecord returns the record of the Turn, which is written together with its end. The journal adds the UID and,
+// unless the object has it, the time of the end.
 func (r *run) turnRecord(result *Result) *turnrecord.Record {
 	out := r.bareRecord(result)
 	out.Details = turnrecord.Details{
 		Labels: r.in.About.Labels, Models: modelsOf(r.requests), ElapsedMilliseconds: r.elapsed().Milliseconds(),
 	}
-	if reason := r.engine.ReasonOf; reason != nil {
+	if reason := r.engine.ReasonOf; reason != nil && r.objectEnd == nil {
 		out.Reason = reason(result.Stop)
 	}
 	out.Session, out.TurnNumber = r.sessionPlace()
@@ -36,9 +36,13 @@ func (r *run) turnRecord(result *Result) *turnrecord.Record {
 
 // bareRecord returns the part of the record that says who asked for what, and how it ended.
 func (r *run) bareRecord(result *Result) *turnrecord.Record {
-	return &turnrecord.Record{
+	out := &turnrecord.Record{
 		Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent, Requester: r.in.Requester, Reason: string(result.Stop),
 	}
+	if e := r.objectEnd; e != nil {
+		out.Reason, out.Completed = e.Reason, e.At
+	}
+	return out
 }
 
 // elapsed returns the time since the first entry of the journal. It is never negative.
@@ -46,7 +50,11 @@ func (r *run) elapsed() time.Duration {
 	if r.firstEntry.IsZero() {
 		return 0
 	}
-	return max(0, r.engine.Now().Sub(r.firstEntry))
+	end := r.engine.Now()
+	if r.objectEnd != nil {
+		end = r.objectEnd.At
+	}
+	return max(0, end.Sub(r.firstEntry))
 }
 
 // sessionPlace returns the name of the Session and the number of the Turn in it. The number is 0 if no prompt was made,

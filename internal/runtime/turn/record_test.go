@@ -4,7 +4,9 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -77,5 +79,59 @@ func TestRecordOfADeletedTurn(t *testing.T) {
 	if got := recordOf(t, j); got.Reason != "Cancelled" || got.Agent != "desk" || got.Requester != "ada" || got.Session != "talk" ||
 		got.Turn != "turn-a" || got.Namespace != "helpdesk" || len(got.Models) != 1 {
 		t.Errorf("record %+v", got)
+	}
+}
+
+// TestRecordOfATurnThatEndedWithoutAnExecutor checks that the journal of a Turn whose object has ended gets that end,
+// together with a record of all usage in the journal. A journal that has lost entries, or has an end, does not change.
+func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		known int64
+		ended bool
+		want  bool
+	}{
+		"whole": {want: true}, "entries are lost": {known: 1000}, "ended": {ended: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			in, _ := deletedIn(func() {})
+			ctx, cancel := context.WithCancel(t.Context())
+			if !tc.ended {
+				in.BeforeEffect = func(context.Context) error { cancel(); return context.Canceled }
+			}
+			_, err := engine(j).Run(ctx, &in)
+			if cancel(); (err == nil) != tc.ended {
+				t.Fatalf("Run: %v", err)
+			}
+			before := len(entries(t, j, "a"))
+			object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Requester: "ada", About: about, Session: &turn.Session{Name: "talk"}}
+			end := turn.ObjectEnd{
+				Stop: turn.StopDeadline, Message: "no executor was there", Reason: "DeadlineExceeded",
+				At: engine(j).Now().Add(time.Hour), Entries: tc.known,
+			}
+			for i := range 2 {
+				recorded, err := engine(j).EndFromObject(t.Context(), new(object), end, noChildren)
+				if err != nil || recorded != (tc.want && i == 0) {
+					t.Fatalf("EndFromObject: %v, %v", recorded, err)
+				}
+			}
+			all := entries(t, j, "a")
+			if !tc.want {
+				if len(all) != before {
+					t.Errorf("%d entries more, want none", len(all)-before)
+				}
+				return
+			}
+			if last := all[len(all)-1]; last.Kind != journal.Finalized || !strings.Contains(string(last.Payload), end.Message) {
+				t.Errorf("the last entry is %q, want the end", last.Kind)
+			}
+			got := recordOf(t, j)
+			if got.Reason != "DeadlineExceeded" || got.Agent != "desk" || got.Requester != "ada" || got.Session != "talk" ||
+				got.Turn != "turn-a" || got.Labels["team"] != "red" || !got.Completed.Equal(end.At.Truncate(time.Microsecond)) ||
+				got.ElapsedMilliseconds < time.Hour.Milliseconds() ||
+				len(got.Models) != 1 || got.Models[0].Usage.InputTokens != 1000 || got.Models[0].Cost == nil {
+				t.Errorf("record %+v, want the usage and the cost of the reply", got)
+			}
+		})
 	}
 }

@@ -449,9 +449,11 @@ type run struct {
 	// began is true once this run has written an entry. wrote is true once it has written an entry other than an
 	// intent.
 	began, wrote bool
-	// gone is true if the Turn's object is gone and this run only ends its journal. Such a run does not count as a
-	// run and is never parked.
+	// gone is true if the Turn's object is gone or has ended, and this run only ends its journal. Such a run does not
+	// count as a run and is never parked.
 	gone bool
+	// objectEnd is the end that the Turn's object has. It is nil if this run decides about the end.
+	objectEnd *ObjectEnd
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time
 	// finalizing is when this run began to make the result, or zero while it has not.
