@@ -66,6 +66,21 @@ func TestSumOfExpenses(t *testing.T) {
 	}
 }
 
+// TestSumOfAModelWithoutAPrice checks that the known cost of a model counts beside requests without a price.
+func TestSumOfAModelWithoutAPrice(t *testing.T) {
+	sum := NewSum([]Dimension{Model})
+	r := record("a", asked("m", 10, eur("0.1")), asked("m", 5, nil))
+	if err := sum.Add(&r); err != nil {
+		t.Fatal(err)
+	}
+	want := []Group{{
+		Values: []string{"p/m"}, Turns: 1, Usage: model.Usage{InputTokens: 15}, Costs: []turnrecord.Cost{*eur("0.1")}, TurnsOfUnknownCost: 1,
+	}}
+	if diff := cmp.Diff(want, sum.Groups(), cmpopts.IgnoreUnexported(Group{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func eur(amount string) *turnrecord.Cost { return &turnrecord.Cost{Amount: amount, Currency: "EUR"} }
 
 func TestSum(t *testing.T) {

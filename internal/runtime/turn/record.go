@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shopspring/decimal"
-
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -75,41 +73,46 @@ func (r *run) sessionPlace() (name string, number int64) {
 	return name, max(number, r.number)
 }
 
-// modelsOf returns the usage and the cost of each model, in the order in which they were first asked. The cost of a
-// model is nil if that of one of its requests is not known, or if its prices have changed their currency.
+// modelsOf returns the usage and the cost of each model, in the order in which they were first asked. A model has another
+// element for its requests whose cost is not known, and one for each currency, so that no cost hides another.
 func modelsOf(requests func(yield func(loop.Spending) bool)) []turnrecord.Model {
 	type sum struct {
-		turnrecord.Model
-		amount   decimal.Decimal
-		currency string
-		unknown  bool
+		provider, model string
+		usage           model.Usage
+		cost            *model.Cost
 	}
 	var all []sum
 	for one := range requests {
-		i := slices.IndexFunc(all, func(s sum) bool { return s.Provider == one.Provider && s.Model.Model == one.Model })
+		i := slices.IndexFunc(all, func(s sum) bool {
+			if s.provider != one.Provider || s.model != one.Model {
+				return false
+			}
+			if s.usage == (model.Usage{}) || one.Usage == (model.Usage{}) {
+				return true // what used nothing needs no price
+			}
+			return (s.cost == nil) == (one.Cost == nil) && (s.cost == nil || s.cost.Currency == one.Cost.Currency)
+		})
 		if i < 0 {
 			i = len(all)
-			all = append(all, sum{Model: turnrecord.Model{Provider: one.Provider, Model: one.Model}})
+			all = append(all, sum{provider: one.Provider, model: one.Model})
 		}
 		s := &all[i]
-		s.Usage = s.Usage.Add(one.Usage)
-		switch {
-		case one.Usage == (model.Usage{}): // a request that used nothing needs no price
-		case one.Cost == nil, s.currency != "" && s.currency != one.Cost.Currency:
-			s.unknown = true
-		default:
-			s.amount, s.currency = s.amount.Add(one.Cost.Amount), one.Cost.Currency
+		s.usage = s.usage.Add(one.Usage)
+		if one.Cost == nil || one.Usage == (model.Usage{}) {
+			continue
 		}
+		if s.cost == nil {
+			s.cost = &model.Cost{Currency: one.Cost.Currency}
+		}
+		s.cost.Amount = s.cost.Amount.Add(one.Cost.Amount)
 	}
-	models := make([]turnrecord.Model, 0, len(all))
+	var models []turnrecord.Model
 	for _, s := range all {
-		if !s.unknown && s.currency != "" {
-			s.Cost = &turnrecord.Cost{Amount: s.amount.String(), Currency: s.currency}
+		m := turnrecord.Model{Provider: s.provider, Model: s.model, Usage: s.usage}
+		if s.cost != nil {
+			m.Cost = &turnrecord.Cost{Amount: s.cost.Amount.String(), Currency: s.cost.Currency}
 		}
-		models = append(models, s.Model)
-	}
-	if len(models) == 0 {
-		return nil
+		models = append(models, m)
 	}
 	return models
 }

@@ -19,7 +19,7 @@ const (
 	MaxDetails = 8 << 10
 	// MaxTools is the maximum number of tools in a record.
 	MaxTools = 64
-	// MaxModels is the maximum number of models in a record.
+	// MaxModels is the maximum number of elements for models in a record: two for each of a chain.
 	MaxModels = 16
 	// MaxLabels is the maximum number of labels in a record.
 	MaxLabels = 16
@@ -85,7 +85,8 @@ type Details struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Prompt identifies the prompt. It is nil if no prompt was made.
 	Prompt *Prompt `json:"prompt,omitempty"`
-	// Models are the models that were asked, in the order in which they were first asked, at most MaxModels.
+	// Models are the models that were asked, in the order in which they were first asked, at most MaxModels. A model has
+	// several elements if the cost of some of its requests is not known, or in another currency.
 	Models []Model `json:"models,omitempty"`
 	// ElapsedMilliseconds is the time from the first entry of the journal to the end.
 	ElapsedMilliseconds int64 `json:"elapsedMilliseconds,omitempty"`
