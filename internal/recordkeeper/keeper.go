@@ -202,8 +202,8 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record sees to the records of those Turns that have none. A Turn that is gone, or whose record would be purged at once,
-// is left out.
+// record sees to the records of those Turns that have none. A Turn that is gone, or whose record would be purged at
+// once, is left out.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
 		return nil

@@ -73,8 +73,8 @@ func (r *run) sessionPlace() (name string, number int64) {
 	return name, max(number, r.number)
 }
 
-// modelsOf returns the usage and the cost of each model, in the order in which they were first asked. A model has another
-// element for its requests whose cost is not known, and one for each currency, so that no cost hides another.
+// modelsOf returns the usage and the cost of each model, in the order in which they were first asked. A model has
+// another element for its requests whose cost is not known, and one for each currency, so that no cost hides another.
 func modelsOf(requests func(yield func(loop.Spending) bool)) []turnrecord.Model {
 	type sum struct {
 		provider, model string

@@ -104,7 +104,9 @@ func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 				t.Fatalf("Run: %v", err)
 			}
 			before := len(entries(t, j, "a"))
-			object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Requester: "ada", About: about, Session: &turn.Session{Name: "talk"}}
+			object := turn.Input{
+				UID: "a", Namespace: "helpdesk", Name: "turn-a", Requester: "ada", About: about, Session: &turn.Session{Name: "talk"},
+			}
 			end := turn.ObjectEnd{
 				Stop: turn.StopDeadline, Message: "no executor was there", Reason: "DeadlineExceeded",
 				At: engine(j).Now().Add(time.Hour), Entries: tc.known,
