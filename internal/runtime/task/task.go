@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +51,28 @@ type Task struct {
 	Attempts int
 	// Result is the result. It is nil until the work is done.
 	Result *Result
+	// Partial is what earlier attempts have found, by questions that must not be asked again. It is nil if there is
+	// nothing, and once the work is done.
+	Partial *Result
+}
+
+// SetResult sets the result, or the partial result of work that is not done, from the JSON of Result.Marshal. Empty
+// data stand for none.
+func (t *Task) SetResult(data []byte, done bool) error {
+	t.Result, t.Partial = nil, nil
+	if len(data) == 0 {
+		return nil
+	}
+	r := &Result{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return fmt.Errorf("failed to read the result of a task: %w", err)
+	}
+	if done {
+		t.Result = r
+	} else {
+		t.Partial = r
+	}
+	return nil
 }
 
 // Key identifies the task in a store.
@@ -110,7 +134,7 @@ const MaxResult = 16 << 10
 
 // Result is the result of a task.
 type Result struct {
-	// Skipped is why the work is not done. It is empty if it was done.
+	// Skipped is why the work, or the rest of it after earlier attempts, is not done. It is empty if it was done.
 	Skipped Skip `json:"skipped,omitempty"`
 	// Evaluations are the evaluations, at most one of each judge.
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
@@ -124,6 +148,8 @@ type Learned struct {
 	// most MaxItems memories each.
 	Memories []memories.Memory `json:"-"`
 	MaxItems int               `json:"-"`
+	// Scopes are the scopes of the questions that have ended.
+	Scopes []memories.Scope `json:"scopes,omitempty"`
 	// Kept is the number of memories by scope. Refused and Unsure are the numbers of entries in replies of the model
 	// that were left out. Failed is the number of questions that were not answered.
 	Kept    map[memories.Scope]int `json:"kept,omitempty"`
@@ -135,6 +161,23 @@ type Learned struct {
 	Failures []string `json:"failures,omitempty"`
 	// Usage is what the requests have used.
 	Usage model.Usage `json:"usage"`
+}
+
+// With returns what two questions, or groups of questions, have led to.
+func (l *Learned) With(o *Learned) *Learned {
+	kept := maps.Clone(l.Kept)
+	if kept == nil {
+		kept = map[memories.Scope]int{}
+	}
+	for scope, n := range o.Kept {
+		kept[scope] += n
+	}
+	return &Learned{
+		Memories: slices.Concat(l.Memories, o.Memories), MaxItems: max(l.MaxItems, o.MaxItems),
+		Scopes: slices.Concat(l.Scopes, o.Scopes), Kept: kept,
+		Refused: l.Refused + o.Refused, Unsure: l.Unsure + o.Unsure, Failed: l.Failed + o.Failed,
+		Failures: slices.Concat(l.Failures, o.Failures), Usage: l.Usage.Add(o.Usage),
+	}
 }
 
 // Evaluation is an evaluation with the words of the judge.
@@ -220,6 +263,9 @@ type Charge struct {
 	// reservations in budgets. Either all are made, or none.
 	Next    *turnrecord.Expense
 	Reserve []budget.Reservation
+	// Found is what all questions have found that have ended, in this attempt and in earlier ones. It replaces the
+	// partial result of the task, and its memories are kept. If it is nil, the partial result stays.
+	Found *Result
 }
 
 // Account is what a store keeps of the requests of a task.

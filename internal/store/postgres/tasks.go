@@ -129,9 +129,8 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}
-			if err == nil && state == 1 {
-				k.Result = &task.Result{}
-				err = json.Unmarshal(result, k.Result)
+			if err == nil {
+				err = k.SetResult(result, state == 1)
 			}
 			if err != nil {
 				return fmt.Errorf("failed to claim a task: %w", err)
@@ -233,10 +232,25 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 	})
 }
 
-// ChargeTask ends a request, and begins the next one. It takes at most 10 s.
+// ChargeTask ends a request, begins the next one, and stores what was found. It takes its locks in the order of
+// FinishTask. It takes at most 10 s.
 func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
-	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error { return charge(ctx, tx, h, &c) },
-		`UPDATE capstan_task SET claim = claim WHERE uid = $1 AND claim = $2 AND state = 0`, h.Key(), h.Claim)
+	var found []byte // nil leaves the partial result unchanged
+	if c.Found != nil {
+		var err error
+		if found, err = c.Found.Marshal(); err != nil {
+			return err
+		}
+	}
+	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if c.Found != nil && c.Found.Learned != nil {
+			if err := keep(ctx, tx, c.Found.Learned); err != nil {
+				return err
+			}
+		}
+		return charge(ctx, tx, h, &c)
+	}, `UPDATE capstan_task SET result = coalesce($3::bytea, result) WHERE uid = $1 AND claim = $2 AND state = 0`,
+		h.Key(), h.Claim, found)
 }
 
 // PostponeTask gives a claim back. It takes at most 10 s.

@@ -138,9 +138,8 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
-		if err == nil && state == 1 {
-			k.Result = &task.Result{}
-			err = json.Unmarshal([]byte(result), k.Result)
+		if err == nil {
+			err = k.SetResult([]byte(result), state == done)
 		}
 		if err != nil {
 			return fmt.Errorf("failed to claim a task: %w", err)
@@ -219,8 +218,15 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 	return refused
 }
 
-// ChargeTask ends a request, and begins the next one.
+// ChargeTask ends a request, begins the next one, and stores what was found.
 func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
+	var found []byte
+	if c.Found != nil {
+		var err error
+		if found, err = c.Found.Marshal(); err != nil {
+			return err
+		}
+	}
 	var refused error
 	err := s.held(ctx, h, done, func(t *tx) error {
 		refused = nil
@@ -229,6 +235,15 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 			refused = refusal // nothing was written
 			return nil
 		}
+		if err != nil || c.Found == nil {
+			return err
+		}
+		if c.Found.Learned != nil {
+			if err := t.keep(c.Found.Learned); err != nil {
+				return err
+			}
+		}
+		_, err = t.exec(`UPDATE task SET result = ? WHERE uid = ?`, string(found), h.Key())
 		return err
 	}, `UPDATE task SET claim = claim`)
 	return errors.Join(err, refused)

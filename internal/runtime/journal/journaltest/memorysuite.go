@@ -28,6 +28,7 @@ type MemoryStore interface {
 // reopen returns the same one after a restart.
 func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
 	t.Run("memories are stored with the end of their task, once", func(t *testing.T) { memoriesStored(t, open(t), reopen) })
+	t.Run("memories that are found are stored at once", func(t *testing.T) { memoriesOfAttempt(t, open(t), reopen) })
 	t.Run("an owner finds its own memories alone", func(t *testing.T) { memoriesFound(t, open(t)) })
 	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { memoryAgain(t, open(t)) })
 	t.Run("an owner keeps a limited number and size", func(t *testing.T) { memoryCaps(t, open(t)) })
@@ -159,6 +160,43 @@ func memoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Mem
 		t.Errorf("the result of another executor: -want +got:\n%s", diff)
 	}
 	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
+}
+
+// memoriesOfAttempt checks that memories are kept with the partial result that has found them, and not once more by the
+// end of the task.
+func memoriesOfAttempt(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+	endLearning(t, s, "a-1", "ada@example.com")
+	h := claim(t, s, "", later(0), "a-1").Held()
+	gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(0))), nil)
+	found := learnedResult(learnedFrom("a-1", "first", 0), learnedFrom("a-1", "second", 0))
+	found.Learned.Scopes = []memories.Scope{memories.User}
+	for range 2 { // a repetition changes nothing
+		gives(t, "ChargeTask", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), nil)
+	}
+	s = reopen(t, s) // killed before the next question
+	all := list(t, s, store.MemorySelector{})
+	if len(all) != 2 {
+		t.Fatalf("after a restart there are %+v, want two memories", all)
+	}
+	k := claim(t, s, "", later(30), "a-1")
+	want := &task.Learned{Scopes: []memories.Scope{memories.User}, Kept: map[memories.Scope]int{memories.User: 2}}
+	if k.Partial == nil || !cmp.Equal(want, k.Partial.Learned) {
+		t.Fatalf("the partial result of another executor is %+v, want that of the first attempt without the memories", k.Partial)
+	}
+	if n, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "a", ID: all[0].ID}, later(31), 1); n != 1 || err != nil {
+		t.Errorf("DeleteMemories: %d, %v; want 1", n, err)
+	}
+	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), *k.Partial, 0), nil)
+	holds(t, s, "after one was deleted before the end", store.MemorySelector{}, all[1].Text)
+	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
+
+	endLearning(t, s, "a-2", "ada@example.com")
+	h = claim(t, s, "", later(0), "a-2").Held()
+	found = learnedResult(learnedFrom("a-2", "of a deleted Turn", 0))
+	gives(t, "ChargeTask of another Turn", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), nil)
+	mark(t, s, later(1), "a-2")
+	gives(t, "ChargeTask after the deletion", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), task.ErrLost)
+	holds(t, s, "after the Turn was deleted", store.MemorySelector{}, all[1].Text)
 }
 
 func memoriesFound(t *testing.T, s MemoryStore) {

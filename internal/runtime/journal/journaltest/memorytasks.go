@@ -47,7 +47,7 @@ func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) error {
 	}
 	err := m.charge(t, &task.Charge{})
 	if !t.isPublished {
-		t.isPublished, t.ended, t.Turn, t.Result = true, at, "", nil
+		t.isPublished, t.ended, t.Turn, t.Result, t.Partial = true, at, "", nil, nil
 		m.dropUnbegun(t)
 	}
 	return err
@@ -160,9 +160,26 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 	})
 }
 
-// ChargeTask ends a request, and begins the next one.
+// setResult stores the result of a task, or the partial one of work that is not done, and keeps its memories.
+func (m *Memory) setResult(t *heldTask, r *task.Result, done bool) error {
+	data, err := r.Marshal()
+	if err != nil {
+		return err
+	}
+	if r.Learned != nil {
+		m.keep(r.Learned)
+	}
+	return t.SetResult(data, done)
+}
+
+// ChargeTask ends a request, begins the next one, and stores what was found.
 func (m *Memory) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
-	return m.held(ctx, h, isWaiting, func(t *heldTask) error { return m.charge(t, &c) })
+	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
+		if err := m.charge(t, &c); err != nil || c.Found == nil {
+			return err
+		}
+		return m.setResult(t, c.Found, false)
+	})
 }
 
 // endAttempt ends the attempt of a task, which has used tokens. Its request under way is charged with its estimate.
@@ -189,13 +206,9 @@ func (m *Memory) PostponeTask(ctx context.Context, h task.Held, until time.Time,
 // FinishTask stores a result.
 func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
 	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
-		if r.Learned != nil {
-			m.keep(r.Learned)
-			kept := *r.Learned
-			kept.Memories, kept.MaxItems = nil, 0
-			r.Learned = &kept
+		if err := m.setResult(t, &r, true); err != nil {
+			return err
 		}
-		t.Result = &r
 		if record, ok := m.records[t.UID]; ok && len(r.Evaluations) > 0 {
 			record.Evaluations = r.Recorded()
 			m.records[t.UID] = record

@@ -2,6 +2,7 @@ package journaltest
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -155,4 +156,77 @@ func taskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskSto
 	want := spent("x", 0, 87, "0.85")
 	want.Unpriced = 1
 	accounts(t, s, want)
+}
+
+// found claims a task, and expects a partial result.
+func found(t *testing.T, s TaskStore, minutes int, uid string, want *task.Result) task.Held {
+	t.Helper()
+	k := claim(t, s, "", later(minutes), uid)
+	if diff := cmp.Diff(want, k.Partial); diff != "" || k.Result != nil {
+		t.Errorf("the result of %s is %+v; the partial result, -want +got:\n%s", uid, k.Result, diff)
+	}
+	return k.Held()
+}
+
+// taskFound checks that the partial result is stored with the end of a request, and remains until the work is done.
+func taskFound(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+	endTurns(t, s, "a-1")
+	first, both := result(), result()
+	second := first.Evaluations[0]
+	second.Judge = "polite"
+	both.Evaluations = append(both.Evaluations, second)
+
+	h := found(t, s, 0, "a-1", nil)
+	gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(0))), nil)
+	gives(t, "ChargeTask", s.ChargeTask(t.Context(), h, asking(budget.Limits{})), nil)
+	for range 2 { // a repetition changes nothing
+		ended := task.Charge{Ended: new(expense(40, "0.4")), Found: &first}
+		gives(t, "ChargeTask with a result", s.ChargeTask(t.Context(), h, ended), nil)
+	}
+	gives(t, "ChargeTask without one", s.ChargeTask(t.Context(), h, asking(budget.Limits{})), nil)
+	beyond := asking(budget.Limits{Tokens: new(int64(1))})
+	beyond.Ended, beyond.Found = new(expense(1, "0.1")), &both
+	if _, ok := errors.AsType[*budget.Refusal](s.ChargeTask(t.Context(), h, beyond)); !ok {
+		t.Error("ChargeTask beyond the budget is not refused")
+	}
+	s = reopen(t, s) // killed while the second request is under way
+	old := h
+	h = found(t, s, 30, "a-1", &first)
+	gives(t, "ChargeTask of the old claim", s.ChargeTask(t.Context(), old, task.Charge{Found: &both}), task.ErrLost)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, later(60), 0), nil)
+	h = found(t, s, 60, "a-1", &first)
+	gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(60))), nil)
+
+	long := result()
+	long.Evaluations[0].Reason = strings.Repeat("x", task.MaxResult)
+	short := result()
+	short.Evaluations[0].Reason = ""
+	gives(t, "ChargeTask with a long result", s.ChargeTask(t.Context(), h, task.Charge{Found: &long}), nil)
+	h = found(t, s, 90, "a-1", &short)
+	gives(t, "ChargeTask with both", s.ChargeTask(t.Context(), h, task.Charge{Found: &both}), nil)
+	for _, r := range records(t, s, store.RecordQuery{}) {
+		if len(r.Evaluations) > 0 {
+			t.Errorf("the record has %+v before the work is done", r.Evaluations)
+		}
+	}
+	expenses(t, s, "a-1", func() turnrecord.Expense {
+		sum := expense(50, "0.5") // the estimate of the request that was cut off counts
+		sum.Requests = 2
+		return sum
+	}())
+
+	gives(t, "FinishTask", s.FinishTask(t.Context(), h, both, 40), nil)
+	k := claim(t, s, "", later(120), "a-1")
+	if diff := cmp.Diff(&both, k.Result); diff != "" || k.Partial != nil {
+		t.Errorf("the partial result is %+v; the result, -want +got:\n%s", k.Partial, diff)
+	}
+	gives(t, "ChargeTask after FinishTask", s.ChargeTask(t.Context(), k.Held(), task.Charge{Found: &first}), task.ErrLost)
+
+	endTurns(t, s, "a-2")
+	h = found(t, s, 0, "a-2", nil)
+	gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(0))), nil)
+	gives(t, "ChargeTask of another Turn", s.ChargeTask(t.Context(), h, task.Charge{Found: &first}), nil)
+	gives(t, "Retire", s.Retire(t.Context(), later(1), "a-2"), nil)
+	gives(t, "ChargeTask after the deletion", s.ChargeTask(t.Context(), h, task.Charge{Found: &both}), task.ErrLost)
+	claim(t, s, "", later(149), "")
 }

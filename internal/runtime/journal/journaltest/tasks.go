@@ -42,6 +42,7 @@ func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *te
 	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { taskLimits(t, open(t)) })
 	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { taskBudget(t, open(t)) })
 	t.Run("the requests of all attempts are in the record", func(t *testing.T) { taskExpenses(t, open(t), reopen) })
+	t.Run("an attempt that is cut off leaves what it has found", func(t *testing.T) { taskFound(t, open(t), reopen) })
 	t.Run("attempts that used tokens keep counting", func(t *testing.T) { taskKeepsCounting(t, open(t)) })
 	t.Run("a postponed task leaves no trace", func(t *testing.T) { taskPostponed(t, open(t)) })
 	t.Run("the task of a deleted Turn ends, and still counts", func(t *testing.T) { taskRetired(t, open(t)) })
