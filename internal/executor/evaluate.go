@@ -26,6 +26,8 @@ import (
 type evaluation struct {
 	followUp
 	judges []judge.Judge
+	// found are the evaluations of judges that must not be asked again, from this attempt and from earlier ones.
+	found []task.Evaluation
 }
 
 // do asks the judges of the Turn. A panic is a failure of the evaluation.
@@ -33,7 +35,8 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	defer func() {
 		if recover() != nil { // the value may contain a part of the answer
 			v.logPanic()
-			if o = skipped(task.Unreadable); len(v.judges) > 0 {
+			v.requests.settle(ctx, nil)
+			if o = v.skipped(task.Unreadable); len(v.judges) > 0 {
 				o = v.failed(panicked)
 			}
 			o.used = v.used()
@@ -41,7 +44,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	}()
 	e, k := v.executor, v.task
 	if e.Now().Sub(k.Created) > maxAge {
-		return skipped(task.Expired)
+		return v.skipped(task.Expired)
 	}
 	if o := v.read(ctx, func(a *v1alpha1.Agent) bool { return a.Spec.Evaluation != nil }); o != nil {
 		return *o
@@ -49,6 +52,11 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	var err error
 	if v.judges, err = turn.Judges(ctx, v.Journal, k.UID); err != nil {
 		return v.unread(err)
+	}
+	v.resume()
+	judges := v.unasked()
+	if len(judges) == 0 { // the last attempt was cut off before it ended the work
+		return done{result: v.result()}
 	}
 	if k.Attempts >= maxAttempts {
 		return v.failed(fmt.Sprintf("the evaluation was cut off %d times, because its executor was lost", k.Attempts))
@@ -81,8 +89,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		return v.failed(err.Error())
 	}
 	var questions []asked
-	for i := range v.judges {
-		j := &v.judges[i]
+	for _, j := range judges {
 		questions = append(questions, asked{
 			v.models(j, chain), func(structured bool) model.Request { return j.Request(s, structured) },
 		})
@@ -92,7 +99,37 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	if end := v.begin(ctx, questions, perHour, limits.MaxTokensPerDay); end != nil {
 		return *end
 	}
-	return v.ask(ctx, s, chain, redaction.Redact)
+	return v.ask(ctx, judges, s, chain, redaction.Redact)
+}
+
+// resume takes over what earlier attempts have found.
+func (v *evaluation) resume() {
+	if p := v.task.Partial; p != nil {
+		v.found = slices.DeleteFunc(slices.Clone(p.Evaluations), func(e task.Evaluation) bool { return v.place(e.Judge) < 0 })
+	}
+}
+
+// place returns the place of a judge, or -1 if there is no such judge.
+func (v *evaluation) place(name string) int {
+	return slices.IndexFunc(v.judges, func(j judge.Judge) bool { return j.Name == name })
+}
+
+// unasked returns the judges that have no evaluation.
+func (v *evaluation) unasked() (all []*judge.Judge) {
+	for i := range v.judges {
+		j := &v.judges[i]
+		if !slices.ContainsFunc(v.found, func(e task.Evaluation) bool { return e.Judge == j.Name }) {
+			all = append(all, j)
+		}
+	}
+	return all
+}
+
+// result returns a result with what was found, and with further evaluations, in the order of the judges.
+func (v *evaluation) result(further ...task.Evaluation) *task.Result {
+	all := slices.Concat(v.found, further)
+	slices.SortStableFunc(all, func(a, b task.Evaluation) int { return v.place(a.Judge) - v.place(b.Judge) })
+	return &task.Result{Evaluations: all}
 }
 
 // models returns the models that a judge asks: the one that its profile names, if the Agent allows it, or the chain.
@@ -103,23 +140,31 @@ func (v *evaluation) models(j *judge.Judge, chain []loop.Candidate) []loop.Candi
 	return chain
 }
 
-// ask asks the judges one after another. redact returns a text of a model without what the Agent redacts.
-func (v *evaluation) ask(ctx context.Context, s *judge.Subject, chain []loop.Candidate, redact func(string) string) done {
+// ask asks judges one after another. redact returns a text of a model without what the Agent redacts.
+func (v *evaluation) ask(
+	ctx context.Context, judges []*judge.Judge, s *judge.Subject, chain []loop.Candidate, redact func(string) string,
+) done {
 	e := v.executor
-	result := &task.Result{}
+	var unpaid []task.Evaluation
 	refused := true
 	// All judges together have the time of one question, so that those of one namespace do not hold a slot for long.
 	bounded, cancel := context.WithTimeout(ctx, ask.Timeout)
 	defer cancel()
-	for i := range v.judges {
-		j := &v.judges[i]
+	for _, j := range judges {
+		sent := v.requests.sent
 		asker := &judge.Asker{Chain: v.models(j, chain), Redact: redact, Account: v.requests}
 		said := v.askOne(bounded, asker, j, s)
-		if ctx.Err() != nil || v.requests.err != nil {
+		if v.requests.err != nil || said.Score == nil && ctx.Err() != nil { // a verdict is kept, also while the process stops
 			break
 		}
 		refused = refused && said.MayRetry
-		result.Evaluations = append(result.Evaluations, translate.Evaluation(&said, e.Now()))
+		one := translate.Evaluation(&said, e.Now())
+		if said.MayRetry || v.requests.sent == sent { // another attempt may ask again
+			unpaid = append(unpaid, one)
+			continue
+		}
+		v.found = append(v.found, one)
+		v.requests.settle(ctx, v.result())
 	}
 	if end := v.requests.close(ctx); end != nil {
 		return *end
@@ -127,7 +172,7 @@ func (v *evaluation) ask(ctx context.Context, s *judge.Subject, chain []loop.Can
 	if refused && e.Now().Sub(v.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return done{result: result, used: v.used()}
+	return done{result: v.result(unpaid...), used: v.used()}
 }
 
 // askOne asks one judge. A panic is a failure of this judge.
@@ -145,15 +190,15 @@ func (v *evaluation) askOne(ctx context.Context, asker *judge.Asker, j *judge.Ju
 // panicked is the reason of an evaluation that panicked.
 const panicked = "the evaluation failed because of a bug in Capstan: see the log of its executor"
 
-// failed returns the end of an evaluation whose judges have all failed for one reason.
+// failed returns the end of an evaluation whose judges have failed for one reason, except those that were asked before.
 func (v *evaluation) failed(reason string) done {
-	result := &task.Result{}
-	for i := range v.judges {
-		said := v.judges[i].New()
+	var all []task.Evaluation
+	for _, j := range v.unasked() {
+		said := j.New()
 		said.Reason = v.credentials()(reason)
-		result.Evaluations = append(result.Evaluations, translate.Evaluation(&said, v.executor.Now()))
+		all = append(all, translate.Evaluation(&said, v.executor.Now()))
 	}
-	return done{result: result}
+	return done{result: v.result(all...)}
 }
 
 // publish writes the result into the status of the Turn, and then ends the task.

@@ -48,8 +48,6 @@ type done struct {
 	err error
 }
 
-func skipped(why task.Skip) done { return done{result: &task.Result{Skipped: why}} }
-
 func retried(again time.Duration, err error) done { return done{again: again, err: err} }
 
 // followUp is the work on one task, without the part that depends on its kind.
@@ -61,6 +59,16 @@ type followUp struct {
 	agent    *v1alpha1.Agent
 	// requests is the account of the attempt. It is nil until the work begins.
 	requests *requests
+}
+
+// skipped returns the end of work that is not done. What earlier attempts have found was paid for, and counts.
+func (f *followUp) skipped(why task.Skip) done {
+	r := task.Result{}
+	if p := f.task.Partial; p != nil {
+		r = *p
+	}
+	r.Skipped = why
+	return done{result: &r}
 }
 
 // used returns the number of tokens that the attempt has used.
@@ -82,7 +90,7 @@ func (f *followUp) read(ctx context.Context, asks func(*v1alpha1.Agent) bool) *d
 	e, k := f.executor, f.task
 	err := e.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Turn}, &f.turn)
 	if apierrors.IsNotFound(err) || err == nil && f.turn.UID != types.UID(k.UID) {
-		return new(skipped(task.TurnDeleted))
+		return new(f.skipped(task.TurnDeleted))
 	}
 	if err != nil {
 		return new(retried(afterFailure, fmt.Errorf("failed to get the turn: %w", err)))
@@ -96,7 +104,7 @@ func (f *followUp) read(ctx context.Context, asks func(*v1alpha1.Agent) bool) *d
 	}
 	_, refused := errors.AsType[*sharing.RefusedError](err)
 	if refused || apierrors.IsNotFound(err) || err == nil && !asks(f.agent) {
-		return new(skipped(task.NotEnabled))
+		return new(f.skipped(task.NotEnabled))
 	}
 	if err != nil {
 		return new(retried(afterFailure, fmt.Errorf("failed to get the agent: %w", err)))
@@ -108,7 +116,7 @@ func (f *followUp) read(ctx context.Context, asks func(*v1alpha1.Agent) bool) *d
 func (f *followUp) unread(err error) done {
 	if errors.Is(err, turn.ErrNoJudges) || errors.Is(err, turn.ErrNoAnswer) || errors.Is(err, journal.ErrDamaged) ||
 		errors.Is(err, journal.ErrNoArtifact) {
-		return skipped(task.Unreadable)
+		return f.skipped(task.Unreadable)
 	}
 	return retried(afterFailure, err)
 }
@@ -171,7 +179,7 @@ func (f *followUp) begin(ctx context.Context, questions []asked, perHour int32, 
 	}
 	err := f.Store.BeginTask(ctx, f.task.Held(), start)
 	if refusal, ok := errors.AsType[*task.Refusal](err); ok {
-		return new(skipped(refusal.Skip))
+		return new(f.skipped(refusal.Skip))
 	}
 	if err != nil {
 		return new(retried(afterFailure, err))

@@ -70,7 +70,10 @@ func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1al
 // learning is the extraction of memories from one Turn.
 type learning struct {
 	followUp
-	// failures say what failed, and why.
+	// found is what the questions have led to that must not be asked again, in this attempt and in earlier ones. Their
+	// memories are in the store.
+	found task.Learned
+	// failures say what failed beside the questions, and why.
 	failures []string
 }
 
@@ -79,17 +82,17 @@ func (l *learning) do(ctx context.Context) (o done) {
 	defer func() {
 		if recover() != nil { // the value may contain a part of the conversation
 			l.logPanic()
+			l.requests.settle(ctx, nil)
 			l.failed("the extraction of memories failed because of a bug in Capstan: see the log of its executor")
 			o = l.learned(&task.Learned{})
 		}
 	}()
 	e, k := l.executor, l.task
-	if e.Now().Sub(k.Created) > maxAge {
-		return skipped(task.Expired)
+	if p := k.Partial; p != nil && p.Learned != nil {
+		l.found = *p.Learned
 	}
-	if k.Attempts >= maxAttempts {
-		l.failed(fmt.Sprintf("it was cut off %d times, because its executor was lost", k.Attempts))
-		return l.learned(&task.Learned{})
+	if e.Now().Sub(k.Created) > maxAge {
+		return l.skipped(task.Expired)
 	}
 	if o := l.read(ctx, translate.Learns); o != nil {
 		return *o
@@ -114,20 +117,24 @@ func (l *learning) do(ctx context.Context) (o done) {
 	}
 	redaction, err := translate.Redaction(ctx, l.agent, fairgate.Fairly(ctx, l.credentials()))
 	if err != nil { // the Agent was changed after the Turn had ended
-		return skipped(task.NotEnabled)
+		return l.skipped(task.NotEnabled)
 	}
 	limits := translate.Learning(l.agent)
 	scopes := slices.DeleteFunc(slices.Clone(limits.Scopes), func(s memories.Scope) bool {
-		return s == memories.Session && about.SessionUID == ""
+		return s == memories.Session && about.SessionUID == "" || slices.Contains(l.found.Scopes, s)
 	})
 	questions := memories.Questions(source, scopes, limits.MaxPerTurn)
 	if len(questions) == 0 {
 		return l.learned(&task.Learned{})
 	}
+	if k.Attempts >= maxAttempts {
+		l.failed(fmt.Sprintf("it was cut off %d times, because its executor was lost", k.Attempts))
+		return l.learned(&task.Learned{})
+	}
 	models, thinking := translate.LearningModels(l.agent)
 	chain, err := l.chain(ctx, models, thinking)
 	if err != nil {
-		return skipped(task.NotEnabled)
+		return l.skipped(task.NotEnabled)
 	}
 	var all []asked
 	for i := range questions {
@@ -158,7 +165,7 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 			return about, retried(afterFailure, err), false
 		}
 		if uid == "" {
-			return about, skipped(task.SessionDeleted), false
+			return about, l.skipped(task.SessionDeleted), false
 		}
 		about.Session, about.SessionUID = ref.Name, uid
 	}
@@ -198,15 +205,29 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 
 // ask puts the questions.
 func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
-	learned, outcomes := questions.Ask(ctx)
+	unpaid, refused, sent := &task.Learned{}, true, 0
+	questions.Each(ctx, func(one *task.Learned, o ask.Outcome) bool {
+		if l.requests.err != nil || one.Failed > 0 && ctx.Err() != nil { // what was learned is kept, also while the process stops
+			return false
+		}
+		refused = refused && o.MayRetry
+		before := sent
+		if sent = l.requests.sent; o.MayRetry || sent == before { // another attempt may ask again
+			unpaid = unpaid.With(one)
+			return true
+		}
+		l.found = *l.found.With(one)
+		l.requests.settle(ctx, &task.Result{Learned: &l.found})
+		l.found.Memories = nil // a later write must not bring back one that is deleted meanwhile
+		return true
+	})
 	if end := l.requests.close(ctx); end != nil {
 		return *end
 	}
-	refused := !slices.ContainsFunc(outcomes, func(o ask.Outcome) bool { return !o.MayRetry })
 	if refused && l.executor.Now().Sub(l.task.Created) < retryAge {
 		return retried(afterRefusal, nil)
 	}
-	return l.learned(learned)
+	return l.learned(unpaid)
 }
 
 // failed notes what failed and why, in Capstan's own words.
@@ -214,8 +235,9 @@ func (l *learning) failed(why string) {
 	l.failures = append(l.failures, verdicts.Reason(l.credentials()(why)))
 }
 
-// learned returns the end of the work, with what was learned and what failed before.
-func (l *learning) learned(all *task.Learned) done {
+// learned returns the end of the work, with what was found, what further questions have led to, and what failed before.
+func (l *learning) learned(further *task.Learned) done {
+	all := l.found.With(further)
 	all.Failures = append(l.failures, all.Failures...)
 	return done{result: &task.Result{Learned: all}, used: l.used()}
 }

@@ -33,6 +33,8 @@ type requests struct {
 	// sent is the number of requests that have begun, and used the number of tokens of those that have ended.
 	sent int
 	used int64
+	// ended is what the last request has used, as long as that is not charged: see settle.
+	ended *turnrecord.Expense
 	// refused is true if Budgets have refused a request. contended is true if one of these fits once other requests
 	// have ended.
 	refused, contended bool
@@ -52,7 +54,8 @@ func newRequests(ctx context.Context, f *followUp) *requests {
 // Begin reserves a request in the Budgets that apply to the Turn now.
 func (a *requests) Begin(ctx context.Context, c *loop.Candidate, r *loop.Request) (context.Context, *model.Error) {
 	f := a.work
-	if a.err != nil { // the end of an earlier request is not written
+	a.settle(ctx, nil) // the reply to an earlier request made no sense
+	if a.err != nil {  // the end of an earlier request is not written
 		return ctx, a.fail(a.err)
 	}
 	var rules []budget.Rule
@@ -101,7 +104,8 @@ func (a *requests) expense(r *loop.Request, u model.Usage, cost *model.Cost) tur
 	return e
 }
 
-// End charges a request that has ended, also if ctx has ended. It tries again for some time: what was paid must count.
+// End takes the usage of a request that has ended, and charges it if the request has failed. A reply is charged by
+// settle, together with what is read from it.
 func (a *requests) End(
 	ctx context.Context, c *loop.Candidate, r *loop.Request, reply *loop.Step, failure *loop.FailedRequest,
 ) {
@@ -118,17 +122,35 @@ func (a *requests) End(
 		usage, cost, span.Failure = failure.Usage, failure.Cost, string(failure.Kind)
 	}
 	a.used += usage.InputTokens + usage.OutputTokens
-	ended := a.expense(r, usage, cost)
-	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
-	defer stop()
-	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), task.Charge{Ended: &ended}) })
+	a.ended = new(a.expense(r, usage, cost))
+	if reply == nil {
+		a.settle(ctx, nil) // before any wait for the next attempt, which would hold the reservation
+	}
 	a.observer.Observe(span)
 }
 
+// settle charges the last request, unless that is done, and stores what all questions have found so far, unless that is
+// nil. Both are one transaction, directly after the reply was read. If the process is killed before it, the request
+// counts with its estimate, and the question is asked again: its reply was never recorded. If the process is killed
+// after it, the question is not asked again. settle also writes if ctx has ended, and tries again for some time: what
+// was paid must count. Its error is a.err. Without an account, there is nothing to settle.
+func (a *requests) settle(ctx context.Context, found *task.Result) {
+	if a == nil || a.err != nil || a.ended == nil && found == nil {
+		return
+	}
+	f := a.work
+	charge := task.Charge{Ended: a.ended, Found: found}
+	a.ended = nil
+	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
+	defer stop()
+	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), charge) })
+}
+
 // close reports the attempt in the trace. It returns the end of the attempt if the account cannot be kept, or if
-// nothing was sent because Budgets do not allow it, or nil.
+// nothing was sent, in this attempt or an earlier one, because Budgets do not allow it, or nil.
 func (a *requests) close(ctx context.Context) *done {
 	f := a.work
+	a.settle(ctx, nil)
 	span := &turn.Span{Kind: turn.SpanFollowUp, Key: a.key, Start: a.started, End: f.executor.Now(), Work: f.task.Kind}
 	var end *done
 	switch {
@@ -138,8 +160,8 @@ func (a *requests) close(ctx context.Context) *done {
 		span.Failure, end = turn.FailureInterrupted, new(retried(afterFailure, a.err))
 	case a.sent == 0 && a.contended:
 		span.Failure, end = string(model.OverBudget), new(retried(afterRefusal, nil)) // requests of Turns have reserved the rest
-	case a.sent == 0 && a.refused:
-		span.Failure, end = string(model.OverBudget), new(skipped(task.BudgetExceeded))
+	case a.sent == 0 && a.refused && f.task.Partial == nil:
+		span.Failure, end = string(model.OverBudget), new(f.skipped(task.BudgetExceeded))
 	}
 	if end != nil {
 		end.used = a.used

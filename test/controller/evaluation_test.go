@@ -360,6 +360,34 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "no judge was asked")
 	}, SpecTimeout(patience))
 
+	It("get each verdict once, also if the manager stops between two judges", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules:
+- {when: {systemContains: It is polite.}, fault: {hang: BeforeHeaders}}
+- {when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "As it should be."}'}}`)
+		polite := v1alpha1.Judge{Name: "polite", Type: v1alpha1.JudgeCustom, Prompt: "It is polite.", Threshold: "1"}
+		s.evaluates(ctx, newProfile(profile, judgedBy(relevance("relevant"), relevance("fitting"), polite)))
+		m := s.run(atOnce(1))
+		s.create(ctx, newTurn("first"))
+		s.received(ctx, 4) // that of the Turn, and those of its judges
+		s.inFlight(ctx, 1) // the last judge does not answer
+		m.stop()
+		Expect(s.fake.SetConfig(config(judges))).To(Succeed())
+
+		m = start(m.options)
+		got, t := s.verdicts(ctx, "first")
+		Expect(got).To(Equal([]string{"relevant Passed 0.95", "fitting Passed 0.95", "polite Failed 0.95"}))
+		stats := s.fake.Stats()
+		Expect(stats.Requests).To(BeEquivalentTo(5), "only the judge without a verdict is asked again")
+		Expect(stats.ByOutcome).To(Equal(map[server.Outcome]int64{server.OutcomeAnswered: 4, server.OutcomeCancelled: 1}))
+		used := t.Status.Usage.TotalTokens
+		for _, e := range t.Status.Evaluations {
+			Expect(e.Usage).NotTo(BeNil(), e.Name)
+			used += e.Usage.TotalTokens
+		}
+		Expect(used).To(Equal(stats.PromptTokens+stats.CompletionTokens), "the usage of all replies, each once")
+		Eventually(func() []turnrecord.Evaluation { return m.record(ctx, t).Evaluations }).WithContext(ctx).Should(HaveLen(3))
+	}, SpecTimeout(2*patience))
+
 	It("are not judged once the Agent no longer evaluates", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))

@@ -85,7 +85,7 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 		}
 		l.Chain = append(l.Chain, c)
 	}
-	learned, _ := l.Ask(ctx)
+	learned := l.Ask(ctx)
 	if learned.Failed > 0 && len(learned.Memories) == 0 {
 		return 0, fmt.Errorf("the model gave no usable reply")
 	}

@@ -31,43 +31,58 @@ type Learning struct {
 	Account Account
 }
 
-// Ask puts the questions one after another. It returns what was learned, and what each question has used. A question
-// that fails, or for which no time is left, leads to no memory.
-func (l *Learning) Ask(ctx context.Context) (*task.Learned, []Outcome) {
+// Ask puts the questions one after another, and returns what was learned.
+func (l *Learning) Ask(ctx context.Context) *task.Learned {
+	out := &task.Learned{}
+	l.Each(ctx, func(one *task.Learned, _ Outcome) bool {
+		out = out.With(one)
+		return true
+	})
+	return out
+}
+
+// Each puts the questions one after another. After each, it yields what was learned by it, and what it has used; if
+// yield returns false, no further question is put. A question that fails, or for which no time is left, leads to no
+// memory.
+func (l *Learning) Each(ctx context.Context, yield func(*task.Learned, Outcome) bool) {
 	// All questions have the time of one, so that they do not hold a slot for long.
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	out := &task.Learned{MaxItems: l.MaxItems, Kept: map[memories.Scope]int{}}
-	var all []Outcome
 	for i := range l.Questions {
-		q := &l.Questions[i]
-		var found memories.Found
-		used, err := Ask(ctx, l.Chain, &Question{
-			Request: q.Request, MaxOutputTokens: maxReplyTokens, Purpose: loop.Purpose(task.Learn), Account: l.Account,
-			Read: func(reply *model.Reply) (err error) {
-				found, err = q.Read(reply, l.MaxPerTurn, l.MinConfidence, l.Redact)
-				return err
-			},
-		})
-		all = append(all, used)
-		out.Usage = out.Usage.Add(used.Usage)
-		if err != nil {
-			out.Failed++
-			reason := fmt.Sprintf("memories of the scope %s: %s", q.Scope, err)
-			if l.Redact != nil {
-				reason = l.Redact(reason)
-			}
-			out.Failures = append(out.Failures, verdicts.Reason(reason))
-			continue
-		}
-		out.Refused, out.Unsure = out.Refused+found.Refused, out.Unsure+found.Unsure
-		for _, item := range found.Items {
-			m := l.About
-			m.Scope, m.Text, m.Confidence, m.Model = q.Scope, item.Text, item.Confidence, used.Provider+"/"+used.Model
-			m.Identify()
-			out.Memories = append(out.Memories, m)
-			out.Kept[q.Scope]++
+		if !yield(l.ask(ctx, &l.Questions[i])) {
+			return
 		}
 	}
-	return out, all
+}
+
+// ask puts one question.
+func (l *Learning) ask(ctx context.Context, q *memories.Question) (*task.Learned, Outcome) {
+	var found memories.Found
+	used, err := Ask(ctx, l.Chain, &Question{
+		Request: q.Request, MaxOutputTokens: maxReplyTokens, Purpose: loop.Purpose(task.Learn), Account: l.Account,
+		Read: func(reply *model.Reply) (err error) {
+			found, err = q.Read(reply, l.MaxPerTurn, l.MinConfidence, l.Redact)
+			return err
+		},
+	})
+	out := &task.Learned{MaxItems: l.MaxItems, Scopes: []memories.Scope{q.Scope}, Usage: used.Usage}
+	if err != nil {
+		reason := fmt.Sprintf("memories of the scope %s: %s", q.Scope, err)
+		if l.Redact != nil {
+			reason = l.Redact(reason)
+		}
+		out.Failed, out.Failures = 1, []string{verdicts.Reason(reason)}
+		return out, used
+	}
+	out.Refused, out.Unsure = found.Refused, found.Unsure
+	for _, item := range found.Items {
+		m := l.About
+		m.Scope, m.Text, m.Confidence, m.Model = q.Scope, item.Text, item.Confidence, used.Provider+"/"+used.Model
+		m.Identify()
+		out.Memories = append(out.Memories, m)
+	}
+	if n := len(out.Memories); n > 0 {
+		out.Kept = map[memories.Scope]int{q.Scope: n}
+	}
+	return out, used
 }

@@ -1,0 +1,331 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// interviewed is a model that answers Turns, and then questions about them. Each reply to a question uses 10 tokens.
+type interviewed struct {
+	// replies are the replies to the questions that contain a text.
+	replies map[string]string
+	// asked are the questions, by these texts.
+	asked []string
+	// before is called before a question is answered, with their number. Its error is the reply. It may be nil.
+	before func(ctx context.Context, n int) error
+	// after is called when the answer to a question is complete. It may be nil.
+	after func(n int)
+}
+
+func (m *interviewed) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+	for about, text := range m.replies {
+		if !strings.Contains(r.Messages[0].Content, about) {
+			continue
+		}
+		m.asked = append(m.asked, about)
+		if m.before != nil {
+			if err := m.before(ctx, len(m.asked)); err != nil {
+				return nil, err
+			}
+		}
+		if m.after != nil {
+			m.after(len(m.asked))
+		}
+		return &model.Reply{Text: text, Usage: model.Usage{InputTokens: 7, OutputTokens: 3}, FinishReason: model.FinishStop}, nil
+	}
+	return &model.Reply{Text: "On floor 7.", FinishReason: model.FinishStop}, nil
+}
+
+// interview is the work that follows a Turn, whose attempts are cut off.
+type interview struct {
+	*Executor
+	store *refusingStore
+	model *interviewed
+	kind  task.Kind
+}
+
+// newInterview runs a Turn of the Agent of surroundings, which is followed by a task of one kind.
+func newInterview(t *testing.T, kind task.Kind, m *interviewed, change func(a *v1alpha1.Agent, p *v1alpha1.PromptProfile, t *v1alpha1.Turn),
+) *interview {
+	t.Helper()
+	objects := surroundings()
+	one := turnWith(inTalk, func(t *v1alpha1.Turn) { t.Spec.RequestedBy = &v1alpha1.Requester{Username: "ada"} })
+	change(objects[0].(*v1alpha1.Agent), objects[1].(*v1alpha1.PromptProfile), one)
+	e, journals := newExecutor(t, interceptor.Funcs{}, append(objects, talk(), one)...)
+	w := &interview{Executor: e, store: &refusingStore{Memory: &journals.Memory}, model: m, kind: kind}
+	e.Requesters = approvals.TrustRequesters
+	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return m }
+	e.Tasks = NewTasks(w.store, journals, 1, logr.Discard())
+	if got := runs(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+		t.Fatalf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
+	}
+	return w
+}
+
+// claim claims the task, also if another claim of it lasts.
+func (w *interview) claim(t *testing.T) *task.Task {
+	t.Helper()
+	at := now.AddDate(10, 0, 0)
+	k, err := w.store.ClaimTask(t.Context(), task.Search{Now: at, Until: at})
+	if err != nil || k == nil || k.Kind != w.kind {
+		t.Fatalf("ClaimTask: %+v, %v; want a task of the kind %q", k, err, w.kind)
+	}
+	return k
+}
+
+// attempt works on the task, and is not cut off.
+func (w *interview) attempt(t *testing.T) {
+	t.Helper()
+	w.model.before, w.model.after = nil, nil
+	w.Tasks.handle(t.Context(), w.Executor, w.claim(t))
+}
+
+// cuts are the ways in which an attempt ends while a question is asked, which is the n-th one.
+var cuts = map[string]func(t *testing.T, w *interview, n int){
+	"the executor stops": func(t *testing.T, w *interview, n int) {
+		ctx, stop := context.WithCancel(t.Context())
+		w.model.before = func(ctx context.Context, asked int) error {
+			if asked < n {
+				return nil
+			}
+			stop()
+			<-ctx.Done()
+			return &model.Error{Kind: model.Cancelled, Message: "the request was aborted", Err: ctx.Err()}
+		}
+		w.Tasks.handle(ctx, w.Executor, w.claim(t))
+	},
+	"the executor is killed": func(t *testing.T, w *interview, n int) {
+		w.model.before = func(_ context.Context, asked int) error {
+			if asked == n {
+				w.claim(t) // so nothing of this attempt is written from now on
+			}
+			return nil
+		}
+		w.Tasks.handle(t.Context(), w.Executor, w.claim(t))
+	},
+	"the store refuses the next request": func(t *testing.T, w *interview, n int) {
+		begun := 0
+		w.store.refuse = func(c task.Charge) error {
+			if c.Next != nil {
+				begun++
+			}
+			if begun == n {
+				return errors.New("the store is away")
+			}
+			return nil
+		}
+		w.Tasks.handle(t.Context(), w.Executor, w.claim(t))
+		w.store.refuse = nil
+	},
+}
+
+// expenses returns the tokens of questions in the record of the Turn, and the number of their requests.
+func (w *interview) expenses(t *testing.T) (tokens, requests int64) {
+	t.Helper()
+	all, err := w.store.Records(t.Context(), store.RecordQuery{})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("Records: %d, %v", len(all), err)
+	}
+	for _, e := range all[0].Expenses {
+		tokens, requests = tokens+e.Usage.InputTokens+e.Usage.OutputTokens, requests+e.Requests
+	}
+	return tokens, requests
+}
+
+// judgedByThree is an interview with three judges.
+func judgedByThree(t *testing.T) *interview {
+	t.Helper()
+	m := &interviewed{replies: map[string]string{}}
+	for i, about := range []string{"polite", "brief", "right"} {
+		m.replies["The answer is "+about] = fmt.Sprintf(`{"score": 9%d, "reason": "It is %s."}`, i, about)
+	}
+	return newInterview(t, task.Evaluate, m, func(a *v1alpha1.Agent, p *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+		a.Spec.Evaluation = &v1alpha1.AgentEvaluation{}
+		for _, about := range []string{"polite", "brief", "right"} {
+			p.Spec.Judges = append(p.Spec.Judges, v1alpha1.Judge{
+				Name: about, Type: v1alpha1.JudgeCustom, Prompt: "The answer is " + about + ".", Threshold: "0.5",
+			})
+		}
+	})
+}
+
+// verdicts returns the evaluations in the status of the Turn.
+func (w *interview) verdicts(t *testing.T) (all []string) {
+	t.Helper()
+	for _, e := range stored(t, w.Executor).Status.Evaluations {
+		line := e.Name + " " + string(e.Result)
+		if e.Score != nil {
+			line += " " + *e.Score
+		}
+		if e.Usage != nil {
+			line += fmt.Sprintf(", %d tokens", e.Usage.TotalTokens)
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+// TestJudgesThatHaveRepliedAreNotAskedAgain checks that an attempt continues where the one before it was cut off.
+func TestJudgesThatHaveRepliedAreNotAskedAgain(t *testing.T) {
+	for name, cutOff := range cuts {
+		t.Run(name, func(t *testing.T) {
+			w := judgedByThree(t)
+			cutOff(t, w, 3)
+			if got := w.verdicts(t); len(got) > 0 {
+				t.Fatalf("the first attempt has published %q, want nothing before all judges have replied", got)
+			}
+			before := len(w.model.asked)
+			w.attempt(t)
+			if got := w.model.asked[before:]; !cmp.Equal(got, []string{"The answer is right"}) {
+				t.Errorf("the second attempt asks %q, want only the third judge", got)
+			}
+			want := []string{"polite Passed 0.9, 10 tokens", "brief Passed 0.91, 10 tokens", "right Passed 0.92, 10 tokens"}
+			if diff := cmp.Diff(want, w.verdicts(t)); diff != "" {
+				t.Errorf("status.evaluations, -want +got:\n%s", diff)
+			}
+			records, err := w.store.Records(t.Context(), store.RecordQuery{})
+			if err != nil || len(records) != 1 || len(records[0].Evaluations) != 3 {
+				t.Errorf("the record has the evaluations %+v, %v; want those of three judges", records, err)
+			}
+		})
+	}
+}
+
+// TestAReplyIsKeptWhenTheExecutorStops checks that a reply that is complete when the executor stops is not lost, even
+// if it is the last one.
+func TestAReplyIsKeptWhenTheExecutorStops(t *testing.T) {
+	w := judgedByThree(t)
+	ctx, stop := context.WithCancel(t.Context())
+	w.model.after = func(n int) {
+		if n == 3 {
+			stop()
+		}
+	}
+	w.Tasks.handle(ctx, w.Executor, w.claim(t))
+	w.attempt(t)
+	if len(w.model.asked) != 3 || len(w.verdicts(t)) != 3 {
+		t.Errorf("the judges were asked %q, and gave %q; want three questions and three verdicts", w.model.asked, w.verdicts(t))
+	}
+	if tokens, requests := w.expenses(t); tokens != 30 || requests != 3 {
+		t.Errorf("the record has %d tokens of %d requests, want 30 of 3", tokens, requests)
+	}
+}
+
+// TestVerdictsArePublishedWithoutFurtherQuestions checks that what was paid for counts when the remaining judges cannot
+// be asked.
+func TestVerdictsArePublishedWithoutFurtherQuestions(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(t *testing.T, w *interview)
+		want []string
+	}{
+		"it was cut off too often": {
+			func(t *testing.T, w *interview) {
+				for range 2 {
+					cuts["the executor is killed"](t, w, len(w.model.asked)+1)
+				}
+			},
+			[]string{"polite Passed 0.9, 10 tokens", "brief Error", "right Error"},
+		},
+		"the limit of tokens is reached": {
+			func(t *testing.T, w *interview) {
+				changeAgent(t, w, func(a *v1alpha1.Agent) { a.Spec.Evaluation.MaxTokensPerDay = new(int64(1)) })
+			},
+			[]string{"polite Passed 0.9, 10 tokens"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := judgedByThree(t)
+			cuts["the executor is killed"](t, w, 2)
+			c.then(t, w)
+			before := len(w.model.asked)
+			w.attempt(t)
+			if diff := cmp.Diff(c.want, w.verdicts(t)); diff != "" || len(w.model.asked) != before {
+				t.Errorf("the judges were asked %q; status.evaluations, -want +got:\n%s", w.model.asked[before:], diff)
+			}
+		})
+	}
+}
+
+func changeAgent(t *testing.T, w *interview, change func(*v1alpha1.Agent)) {
+	t.Helper()
+	var a v1alpha1.Agent
+	err := w.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "support"}, &a)
+	if err == nil {
+		change(&a)
+		err = w.Client.Update(t.Context(), &a)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestScopesThatWereAskedForAreNotAskedForAgain checks that an attempt to learn continues where the one before it was
+// cut off, and that each memory is kept once.
+func TestScopesThatWereAskedForAreNotAskedForAgain(t *testing.T) {
+	const ofSession, ofUser = "You read one turn of a conversation", "You read a message that a user has written"
+	for name, cutOff := range cuts {
+		t.Run(name, func(t *testing.T) {
+			m := &interviewed{replies: map[string]string{
+				ofSession: `{"memories": [{"content": "The printer is on floor 7.", "scope": "Session", "confidence": 90}]}`,
+				ofUser:    `{"memories": [{"content": "Has a printer.", "scope": "User", "confidence": 90}, 1]}`,
+			}}
+			w := newInterview(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+				a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
+					Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeSession, v1alpha1.LearnedScopeUser},
+				}}
+			})
+			cutOff(t, w, 2)
+			before := len(m.asked)
+			// A user deletes the memory of the Session meanwhile: it must not come back.
+			sel := store.MemorySelector{Namespace: "helpdesk"}
+			all, err := w.store.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: sel})
+			if err != nil || len(all) != 1 || all[0].Scope != memories.Session {
+				t.Fatalf("after the first attempt, the memories are %+v, %v; want that of the Session", all, err)
+			}
+			sel.ID = all[0].ID
+			if n, err := w.store.DeleteMemories(t.Context(), sel, now, 1); n != 1 || err != nil {
+				t.Fatalf("DeleteMemories: %d, %v", n, err)
+			}
+			var result task.Learned
+			w.Tasks.Store = &watchedTasks{refusingStore: w.store, finished: &result}
+			w.attempt(t)
+			if got := m.asked[before:]; !cmp.Equal(got, []string{ofUser}) {
+				t.Errorf("the second attempt asks %q, want only the question about the user", got)
+			}
+			all, err = w.store.ListMemories(t.Context(), store.MemoryQuery{})
+			if err != nil || len(all) != 1 || all[0].Scope != memories.User {
+				t.Errorf("at the end, the memories are %+v, %v; want that of the user alone", all, err)
+			}
+			kept := map[memories.Scope]int{memories.Session: 1, memories.User: 1}
+			if !cmp.Equal(result.Kept, kept) || result.Refused != 1 || result.Failed != 0 || result.Usage.InputTokens != 14 {
+				t.Errorf("the result is %+v, want two memories, one refused entry, and the usage of both questions", result)
+			}
+		})
+	}
+}
+
+// watchedTasks is a store that remembers what was learned at the end of a task.
+type watchedTasks struct {
+	*refusingStore
+	finished *task.Learned
+}
+
+func (s *watchedTasks) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
+	*s.finished = *r.Learned
+	return s.refusingStore.FinishTask(ctx, h, r, used)
+}
