@@ -196,7 +196,9 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 		case waiting:
 			return p
 		case refused:
-			p.records = append(appendRepairs(p.records, got.repairs), run.ending(step, c, v.tool).failed(Refused, got.class, got.message))
+			e := run.ending(step, c, v.tool)
+			e.MayHaveActed = run.State.mayHaveActed(step, c.call.ID) // an earlier run may have made the call
+			p.records = append(appendRepairs(p.records, got.repairs), e.failed(Refused, got.class, got.message))
 		case answered:
 			p.records = append(appendRepairs(p.records, got.repairs), run.reused(run.ending(step, c, v.tool), got))
 		case allowed:

@@ -340,6 +340,35 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 	}
 }
 
+// TestNoRepetitionAfterTheEnd ends the Turn before a call is repeated. The first attempt may have taken effect, unless
+// the tool only reads.
+func TestNoRepetitionAfterTheEnd(t *testing.T) {
+	for effect, want := range map[tool.Effect]bool{tool.Idempotent: true, tool.ReadOnly: false} {
+		t.Run(string(effect), func(t *testing.T) {
+			cause := errors.New("so it ended")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			c, _ := candidate("one", 1, asksFor("", call("c1", "set", `{}`)), says("never asked"))
+			set, made := toolOf("set", effect, result{err: &tool.Error{Class: tool.Timeout, Message: "slow"}})
+			set.RetryOnTimeout = true
+			in := withTools(input(t, c), set)
+			record := in.Record
+			in.Record = func(records ...journal.Record) error {
+				if i, ok := records[0].Payload.(loop.Intent); ok && i.Attempt == 2 {
+					cancel(cause)
+				}
+				return record(records...)
+			}
+			if end, err := loop.Run(ctx, &in); !errors.Is(err, cause) || len(made.calls) != 1 {
+				t.Errorf("Run = %+v, %v after %d calls; want %v and one", end, err, len(made.calls), cause)
+			}
+			if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != loop.Refused || f[0].MayHaveActed != want {
+				t.Errorf("finishes %+v, want one with MayHaveActed %t", f, want)
+			}
+		})
+	}
+}
+
 // TestDeadlineDuringACall tests the deadline of the Turn, not the time limit of the tool.
 func TestDeadlineDuringACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

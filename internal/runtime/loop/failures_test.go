@@ -43,7 +43,7 @@ func TestToolFailures(t *testing.T) {
 			"an error without a class is a failure if the call is repeatable", tool.Idempotent,
 			result{err: errors.New("it broke")},
 			"error (failed): the tool failed\n" + fenced("it broke"),
-			loop.CallResult{Outcome: loop.Failed, Class: tool.Failed},
+			loop.CallResult{Outcome: loop.Failed, Class: tool.Failed, MayHaveActed: true},
 		},
 		"unclassified, does harm": {
 			"an error without a class leaves the outcome of a harmful call unknown", tool.Destructive,
@@ -96,7 +96,7 @@ func TestToolFailures(t *testing.T) {
 			"an idempotent call may be repeated", tool.Idempotent,
 			result{after: time.Hour, content: "late"},
 			"error (timeout): the tool gave no result within 45s",
-			loop.CallResult{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 45_000},
+			loop.CallResult{Outcome: loop.Failed, Class: tool.Timeout, MayHaveActed: true, DurationMS: 45_000},
 		},
 		"own timeout, does harm": {
 			"a time-out of the tool itself leaves the outcome unknown too", tool.Destructive,

@@ -96,6 +96,7 @@ func (s *State) OpenEnds(nonce string) []journal.Record {
 		case i == nil:
 			all = append(all, e.failed(Refused, tool.Denied, errNotCalled.Error()))
 		case i.Effect.Repeatable():
+			e.MayHaveActed = s.mayHaveActed(step, callID)
 			all = append(all, e.failed(Failed, tool.Failed, turnEnded))
 		default:
 			all = append(all, e.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded))
@@ -220,6 +221,12 @@ func (s *State) finish(step int, callID string) *CallResult {
 		return nil
 	}
 	return &s.Finishes[i]
+}
+
+// mayHaveActed reports whether a call that has not ended began and is of a tool that is not ReadOnly.
+func (s *State) mayHaveActed(step int, callID string) bool {
+	i := s.intent(step, callID)
+	return i != nil && i.Effect != tool.ReadOnly
 }
 
 // intent returns the newest intent of a call, or nil.

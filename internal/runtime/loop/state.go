@@ -135,6 +135,9 @@ type CallResult struct {
 	Outcome Outcome `json:"outcome"`
 	// Class of the failure. It is empty if the call succeeded.
 	Class tool.Class `json:"class,omitempty"`
+	// MayHaveActed is true for a Failed or Refused call that may have taken effect: the tool is Idempotent, and an attempt
+	// has given no certain result. It is false in journals of older versions.
+	MayHaveActed bool `json:"mayHaveActed,omitempty"`
 	// Content is the text that the model receives.
 	Content string `json:"content"`
 	// Bytes is the size of the whole output. Artifact names the stored output, at most its first 32 MiB, if Content
@@ -162,6 +165,19 @@ type CallResult struct {
 	// Undo is the call that undoes this one. It is nil if the tool had no compensation, and for a call that did not
 	// succeed.
 	Undo *compensation.Undo `json:"undo,omitempty"`
+}
+
+// TookEffect reports whether a call that began and has ended took effect, or may have. It must not be asked about a call
+// of a ReadOnly tool.
+func (f *CallResult) TookEffect() bool {
+	switch f.Outcome {
+	case Succeeded, Unknown:
+		return true
+	case Failed: // in journals of older versions, only the class says so
+		return f.MayHaveActed || f.Class == tool.Timeout || f.Class == tool.OutcomeUnknown
+	case Refused, Reused:
+	}
+	return f.MayHaveActed
 }
 
 // State is the state of the loop, folded from the entries of a Turn's journal. Everything in it has happened and is

@@ -152,9 +152,11 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 	}
 	e := run.ending(d.intent.Step, d.openCall, d.tool)
 	e.DurationMS, e.Spent, e.Descendants = d.took, d.result.Spent, d.result.Descendants
+	again := d.intent.Attempt > 1 && d.intent.Effect != tool.ReadOnly // an earlier attempt has given no result
 	pending, waits := errors.AsType[*tool.Pending](d.err)
 	switch {
 	case errors.Is(d.err, errNotCalled):
+		e.MayHaveActed = again
 		return followUp{}, run.Record(e.failed(Refused, tool.Denied, d.err.Error()))
 	case waits && effectOf(d.tool).Repeatable():
 		return followUp{turn: pending.Turn, uid: pending.UID}, nil
@@ -170,6 +172,7 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true
 		return followUp{again: true}, run.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
 	}
+	e.MayHaveActed = again
 	return followUp{}, run.Record(e.failure(over, effectOf(d.tool), d.err))
 }
 
@@ -196,6 +199,8 @@ func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record
 	failure := tool.AsError(err)
 	_, classified := errors.AsType[*tool.Error](err)
 	e.Stack = tool.StackOf(err)
+	uncertain := over || tool.IsUncertain(err) || failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown
+	e.MayHaveActed = e.MayHaveActed || uncertain && effect == tool.Idempotent
 	switch {
 	case over && effect.Repeatable() && !classified:
 		return e.failed(Failed, failure.Class, turnEnded)

@@ -43,6 +43,21 @@ func (d *desk) open(_ context.Context, c tool.Call) (tool.Result, error) {
 	return tool.Result{Content: fmt.Sprintf(`{"id":%q}`, "T-"+a.Name)}, nil
 }
 
+// set always fails. The name of the ticket says how.
+func (d *desk) set(_ context.Context, c tool.Call) (tool.Result, error) {
+	var a struct{ Name string }
+	if err := json.Unmarshal(c.Arguments, &a); err != nil {
+		return tool.Result{}, err
+	}
+	switch a.Name {
+	case "late":
+		return tool.Result{}, &tool.Error{Class: tool.Timeout, Message: "no result"}
+	case "broken":
+		return tool.Result{}, errors.New("reset")
+	}
+	return tool.Result{}, &tool.Error{Class: tool.Failed, Message: "there is no such ticket"}
+}
+
 func (d *desk) close(_ context.Context, c tool.Call) (tool.Result, error) {
 	var a struct{ ID string }
 	if err := json.Unmarshal(c.Arguments, &a); err != nil {
@@ -65,10 +80,13 @@ func (d *desk) box() *box {
 	opening.Compensation = &tool.Compensation{
 		Tool: "close", Arguments: []tool.CompensationArgument{{Name: "id", Value: "result.id"}},
 	}
-	b := server("desk", remote("look", "", tool.ReadOnly), opening, remote("mail", "", tool.Destructive), remote("close", "", ""))
+	b := server("desk", remote("look", "", tool.ReadOnly), opening, remote("mail", "", tool.Destructive), remote("close", "", ""),
+		remote("set", "", tool.Idempotent))
 	b.offers[0].UID = "desk-uid"
-	b.offers[0].Allow = []string{"look", "open", "mail"}
-	b.do = map[string]tool.CallerFunc{"open": d.open, "close": d.close, "look": saying("seen"), "mail": saying("sent")}
+	b.offers[0].Allow = []string{"look", "open", "mail", "set"}
+	b.do = map[string]tool.CallerFunc{
+		"open": d.open, "close": d.close, "look": saying("seen"), "mail": saying("sent"), "set": d.set,
+	}
 	return b
 }
 
@@ -159,6 +177,12 @@ func TestUndo(t *testing.T) {
 				"mail (call c2): not undone: the ToolServer declared no compensation for the tool when the call was made\n" +
 				"open (call c1): undone by close\n",
 		},
+		"failed calls that may have taken effect": {
+			reason: "a failure of an idempotent tool is reported unless it is certain", calls: []string{"set:late", "set:none", "set:broken"},
+			stop: turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone: the result has the reasons`,
+			text: "set (call c3): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
+				"set (call c1): not undone: it may have taken effect before it failed: check what \"set\" has changed\n",
+		},
 		"a failure": {
 			reason: "the calls after it are not undone", calls: []string{"a", "b", "c"},
 			change: func(_ *turn.Input, d *desk) {
@@ -186,7 +210,7 @@ func TestUndo(t *testing.T) {
 			reason: "the server no longer has it", calls: []string{"a"},
 			change: func(in *turn.Input, d *desk) {
 				b := d.box()
-				b.offers[0].Tools = b.offers[0].Tools[:3]
+				b.offers[0].Tools = slices.DeleteFunc(b.offers[0].Tools, func(t tool.Tool) bool { return t.Name == "close" })
 				in.Toolbox = b
 			},
 			stop: turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone: the result has the reasons`,
@@ -267,6 +291,81 @@ func TestUndo(t *testing.T) {
 						t.Errorf("%s: a second Turn: %+v, closed %v; want no call twice", store, again, d.closed)
 					}
 				}
+			}
+		})
+	}
+}
+
+// TestUndoOfACallThatWasCutOff checks that a call of an idempotent tool is reported if it began and its result is
+// missing: the call may have taken effect.
+func TestUndoOfACallThatWasCutOff(t *testing.T) {
+	const want = "set (call c1): not undone: it may have taken effect before it failed: check what \"set\" has changed\n"
+	for name, tc := range map[string]struct {
+		reason string
+		// during is called during the call. It returns the result of the call.
+		during func(ctx context.Context, ctl *controls) error
+		// next changes the input of a next run. If it is nil, the first run ends the Turn.
+		next func(*turn.Input)
+		text string
+	}{
+		"cancelled": {
+			reason: "the Turn ended during the call",
+			during: func(ctx context.Context, ctl *controls) error { ctl.cancel(); <-ctx.Done(); return ctx.Err() },
+			text:   want,
+		},
+		"killed and cancelled": {
+			reason: "no run has the result of the call",
+			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
+			next:   func(in *turn.Input) { in.Cancel = cancelled() },
+			text:   want,
+		},
+		"killed and refused": {
+			reason: "the tool no longer exists, so the call cannot be repeated",
+			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
+			next:   func(in *turn.Input) { in.Tools = nil },
+			text:   want,
+		},
+		"killed and failed": {
+			reason: "the second attempt failed with certainty, but not the first one",
+			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
+			next: func(in *turn.Input) {
+				in.Tools = []tool.Tool{named("set", tool.Idempotent, func(context.Context, tool.Call) (tool.Result, error) {
+					return tool.Result{}, &tool.Error{Class: tool.Failed, Message: "no"}
+				})}
+			},
+			text: want,
+		},
+		"killed while it only reads": {
+			reason: "it changed nothing",
+			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
+			next:   func(in *turn.Input) { in.Cancel = cancelled() },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			effect := tool.Idempotent
+			if tc.text == "" {
+				effect = tool.ReadOnly
+			}
+			j := &journaltest.Memory{}
+			c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "set"))}, says("Done."))
+			in := input(c)
+			in.Namespace, in.Name, in.About.Agent = "shop", "first", "helper"
+			ctx, ctl := control(t, &in)
+			in.Tools = []tool.Tool{named("set", effect, func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+				return tool.Result{}, tc.during(ctx, ctl)
+			})}
+			_, err := engine(j).Run(ctx, new(in))
+			if tc.next != nil {
+				in.Epoch, in.Cancel = 2, nil
+				tc.next(&in)
+				_, err = engine(j).Run(t.Context(), new(in))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			result := undo(t, j, undoing(&desk{}, "undo-uid"))
+			if result.Text != tc.text || (result.Stop == turn.StopUndone) != (tc.text == "") {
+				t.Errorf("%s: %s with %q, want %q", tc.reason, result.Stop, result.Text, tc.text)
 			}
 		})
 	}
@@ -465,8 +564,16 @@ func TestUndoByTwo(t *testing.T) {
 	}
 }
 
-// TestUndoOfASubAgent checks the reason for a call of a sub-agent.
+// TestUndoOfASubAgent checks the reason for a call of a sub-agent. The Turn of a sub-agent that failed may have changed
+// something before.
 func TestUndoOfASubAgent(t *testing.T) {
+	for _, outcome := range []loop.Outcome{loop.Succeeded, loop.Failed} {
+		t.Run(string(outcome), func(t *testing.T) { checkUndoOfASubAgent(t, outcome) })
+	}
+}
+
+func checkUndoOfASubAgent(t *testing.T, outcome loop.Outcome) {
+	t.Helper()
 	r := turn.NewUndoReader()
 	for _, e := range []struct {
 		kind    journal.Kind
@@ -474,7 +581,7 @@ func TestUndoOfASubAgent(t *testing.T) {
 	}{
 		{journal.RunStarted, map[string]string{"namespace": "shop", "name": "first", "agent": "helper"}},
 		{journal.ToolIntended, loop.Intent{Step: 1, CallID: "h1", Name: "ask", Effect: tool.Idempotent, Attempt: 1, Descendants: 3}},
-		{journal.ToolFinished, loop.CallResult{Step: 1, CallID: "h1", Outcome: loop.Succeeded, Spent: &tool.Spent{Turn: "child"}}},
+		{journal.ToolFinished, loop.CallResult{Step: 1, CallID: "h1", Outcome: outcome, Spent: &tool.Spent{Turn: "child"}}},
 	} {
 		data, err := json.Marshal(e.payload)
 		if err != nil {

@@ -233,23 +233,30 @@ func (u *UndoReader) Plan(uid string) *UndoPlan {
 	return p
 }
 
+// mayHaveActed reports whether the call may have changed something: itself, or the Turn of a sub-agent.
+func (c *undoCandidate) mayHaveActed() bool {
+	f := c.finish
+	return c.intent.Effect != tool.ReadOnly && (f == nil || f.TookEffect() || f.Spent != nil)
+}
+
 // undo returns how a call can be undone. changed is false if the call certainly changed nothing.
 func (c *undoCandidate) undo(held *undoHeld) (one UndoCall, changed bool) {
 	one = UndoCall{Step: c.intent.Step, CallID: c.intent.CallID, Name: c.intent.Name, State: UndoImpossible}
 	f := c.finish
 	switch {
-	case c.intent.Effect == tool.ReadOnly:
+	case !c.mayHaveActed():
 		return one, false
+	case f != nil && f.Spent != nil && f.Spent.Turn != "":
+		one.Reason = fmt.Sprintf("it was a call of a sub-agent: undo its Turn %q", f.Spent.Turn)
+		return one, true
+	case c.intent.Descendants > 0, f != nil && f.Spent != nil:
+		one.Reason = "it was a call of a sub-agent: undo the Turn of the sub-agent"
+		return one, true
 	case f == nil, f.Outcome == loop.Unknown:
 		one.Reason = "its outcome is unknown: check whether it took effect"
 		return one, true
 	case f.Outcome != loop.Succeeded:
-		return one, false
-	case f.Spent != nil, c.intent.Descendants > 0:
-		one.Reason = "it was a call of a sub-agent: undo the Turn of the sub-agent"
-		if f.Spent != nil && f.Spent.Turn != "" {
-			one.Reason = fmt.Sprintf("it was a call of a sub-agent: undo its Turn %q", f.Spent.Turn)
-		}
+		one.Reason = fmt.Sprintf("it may have taken effect before it failed: check what %q has changed", c.intent.Name)
 		return one, true
 	case f.Undo == nil:
 		one.Reason = "the ToolServer declared no compensation for the tool when the call was made"
