@@ -17,7 +17,8 @@ calls, in the reverse order of the calls to undo. No model is asked. A call is u
 
 Each compensation requires approval, by the rules of the Agent, whether or not the Agent requires it for
 this tool. The first compensation that does not succeed ends the Turn: the calls before it stay as they
-are. Run undo again to continue, or select calls with --call.
+are. Run undo again to continue, or select calls with --call. The calls that --call leaves out count as
+not undone.
 
 In a cluster, undo requires create and get on turns, and the rights of capstan logs. It waits for the end
 of the new Turn, for at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this
@@ -25,7 +26,7 @@ machine, with the manifests of -f. It then asks about each call, or --approve de
 
 Exit codes:
   0    all calls that may have changed something are undone, or there are none
-  1    at least one call is not undone; the output has the reason for each
+  1    at least one call is not undone, selected or not; the output has the reason for each
   2    the flags are wrong, or manifests or the kubeconfig cannot be read
   3    a compensation requires approval
   130  interrupted`

@@ -100,12 +100,20 @@ func TestUndoWithoutACluster(t *testing.T) {
 		t.Fatal("want both notes before the approval")
 	}
 
+	selected := capstan(t, "undo", "first", "--data-dir", data, "--call", "call_3", "--dry-run").mustEnd(t, exit.OK)
+	mustSay(t, selected.out, "add_note (call call_3)\n    undo with", "add_note (call call_1)\n    not selected\n")
 	one := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--yes", "--approve", "all", "--call", "call_3",
-		"-o", "json").mustEnd(t, exit.OK)
+		"-o", "json").mustEnd(t, exit.Failed)
 	turn := turnOf(t, one.out)
-	if turn.Status.StopReason != v1alpha1.StopUndone || noted("1061") || !noted("1042") {
-		t.Errorf("want the note of call_3 undone, have %s: %+v", turn.Status.StopReason, turn.Status.Result)
+	if turn.Status.StopReason != v1alpha1.StopUndoIncomplete || noted("1061") || !noted("1042") {
+		t.Errorf("want the note of call_3 undone and the others left, have %s: %+v", turn.Status.StopReason, turn.Status.Result)
 	}
+	mustSay(t, turn.Status.Result.Text, "add_note (call call_1): not undone: it was not selected\n")
+	mustSay(t, one.err, `2 of 3 calls of the turn "first" are not undone (call_2, call_1): the result has the reasons`)
+	mustSay(t, capstan(t, "undo", "first", "--data-dir", data, "--call", "call_3").mustEnd(t, exit.Failed).err,
+		"not undone again: the Turn", "no selected call of Turn default/first can be undone")
+	mustSay(t, capstan(t, "logs", turn.Name, "--data-dir", data).mustEnd(t, exit.OK).out,
+		"undoes 1 call of Turn first; 1 call cannot be undone or were undone before; 1 call not selected")
 	all := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "undo", "first",
 		"--data-dir", data, "-f", dir).mustEnd(t, exit.Failed)
 	mustSay(t, all.err, "approve? [y/N]",

@@ -192,8 +192,17 @@ func withoutTexts(r removed) string {
 
 func undoes(p turn.UndoPlan) string {
 	text := fmt.Sprintf("undoes %s of Turn %s", number(p.Possible(), "call"), termsafe.Line(p.Name, longestName))
-	if left := len(p.Calls) - p.Possible(); left > 0 {
+	unselected := 0
+	for i := range p.Calls {
+		if p.Calls[i].State == turn.UndoNotSelected {
+			unselected++
+		}
+	}
+	if left := len(p.Calls) - p.Possible() - unselected; left > 0 {
 		text += fmt.Sprintf("; %s cannot be undone or were undone before", number(left, "call"))
+	}
+	if unselected > 0 {
+		text += fmt.Sprintf("; %s not selected", number(unselected, "call"))
 	}
 	return text
 }

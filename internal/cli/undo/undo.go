@@ -55,8 +55,11 @@ func (o *Options) Run(ctx context.Context, name string) error {
 	}
 	o.Env.Tell("%s", strings.TrimSuffix(describe(plan), "\n"))
 	if plan.Possible() == 0 {
-		if len(plan.Calls) == 0 || !left(plan) {
+		switch {
+		case !left(plan):
 			return nil
+		case len(o.Calls) > 0:
+			return exit.WithCode(exit.Failed, fmt.Errorf("no selected call of Turn %s/%s can be undone", plan.Namespace, plan.Name))
 		}
 		return exit.WithCode(exit.Failed, fmt.Errorf("no call of Turn %s/%s can be undone", plan.Namespace, plan.Name))
 	}
@@ -126,6 +129,8 @@ func describe(p *turn.UndoPlan) string {
 		case turn.UndoPossible:
 			fmt.Fprintf(&b, "    undo with %s of ToolServer %s\n", line(c.Tool), line(c.Server))
 			b.WriteString(transcript.Arguments(c.Arguments))
+		case turn.UndoNotSelected:
+			b.WriteString("    not selected\n")
 		case turn.UndoDone, turn.UndoImpossible:
 			word := "cannot be undone"
 			if c.State == turn.UndoDone {

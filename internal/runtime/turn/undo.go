@@ -22,7 +22,8 @@ import (
 type Undo struct {
 	// TurnUID is the UID of the other Turn, whose journal has the compensations. Its object may be gone.
 	TurnUID string
-	// Calls are the IDs of the calls to undo. If it is empty, all calls are undone.
+	// Calls are the IDs of the calls to undo. If it is empty, all calls are undone. Calls that are not selected count as
+	// not undone in the result.
 	Calls []string
 }
 
@@ -370,21 +371,33 @@ func (r *run) outcomeOfUndo(callID string) (undone bool, reason string) {
 // changed something.
 func (r *run) finalizeUndo() (*Result, error) {
 	all := r.undone()
-	left := 0
+	var left []string
 	for i := range all {
 		if !all[i].Undone {
-			left++
+			left = append(left, all[i].CallID)
 		}
 	}
 	name := r.replayed.undo.Name
 	switch {
 	case len(all) == 0:
 		return r.finalize(StopUndone, fmt.Sprintf("the turn %q has no call that changed something: there is nothing to undo", name))
-	case left == 0:
+	case len(left) == 0:
 		return r.finalize(StopUndone, fmt.Sprintf("all %d calls of the turn %q are undone", len(all), name))
 	}
-	return r.finalize(StopUndoIncomplete, fmt.Sprintf("%d of %d calls of the turn %q are not undone: the result has the reasons",
-		left, len(all), name))
+	return r.finalize(StopUndoIncomplete, fmt.Sprintf("%d of %d calls of the turn %q are not undone (%s): the result has the reasons",
+		len(left), len(all), name, someOf(left)))
+}
+
+// maxCallsNamed is the number of calls that the message of a Turn names.
+const maxCallsNamed = 10
+
+// someOf lists the first IDs of calls, and the number of the others.
+func someOf(ids []string) string {
+	list := untrusted.Line(strings.Join(ids[:min(len(ids), maxCallsNamed)], ", "))
+	if more := len(ids) - maxCallsNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", list, more)
+	}
+	return list
 }
 
 // reportUndo writes the outcome of each call into a result: as text for people, and as data for programs.

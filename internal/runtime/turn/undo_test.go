@@ -141,6 +141,20 @@ func noSuchTurn(uid string) string {
 		"it may have been deleted, or the Turn is of another Agent", uid)
 }
 
+// leftOf returns the lines of the report about n calls that alternate between tools: the odd ones have no compensation,
+// and the others were not selected.
+func leftOf(n int) string {
+	var b strings.Builder
+	for i := n; i > 0; i-- {
+		if i%2 == 0 {
+			fmt.Fprintf(&b, "open (call c%d): not undone: it was not selected\n", i)
+			continue
+		}
+		fmt.Fprintf(&b, "mail (call c%d): not undone: the ToolServer declared no compensation for the tool when the call was made\n", i)
+	}
+	return b.String()
+}
+
 // TestUndo checks which calls of a Turn are undone, in which order, and the report about each.
 func TestUndo(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -159,9 +173,24 @@ func TestUndo(t *testing.T) {
 			text: "open (call c3): undone by close\nopen (call c1): undone by close\n",
 		},
 		"one": {
-			reason: "only the selected call is undone", calls: []string{"a", "b"}, ids: []string{"c1"},
-			stop: turn.StopUndone, message: `all 1 calls of the turn "first" are undone`, closed: []string{"T-a"},
-			text: "open (call c1): undone by close\n",
+			reason: "only the selected call is undone, and the others are left", calls: []string{"a", "mail:x", "b"}, ids: []string{"c1"},
+			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
+			message: `2 of 3 calls of the turn "first" are not undone (c3, c2): the result has the reasons`,
+			text: "open (call c3): not undone: it was not selected\n" +
+				"mail (call c2): not undone: the ToolServer declared no compensation for the tool when the call was made\n" +
+				"open (call c1): undone by close\n",
+		},
+		"all, by their IDs": {
+			reason: "no call is left", calls: []string{"a", "look:x", "b"}, ids: []string{"c3", "c1"},
+			stop: turn.StopUndone, message: `all 2 calls of the turn "first" are undone`, closed: []string{"T-b", "T-a"},
+			text: "open (call c3): undone by close\nopen (call c1): undone by close\n",
+		},
+		"many": {
+			reason: "the message names some, and the result all", calls: slices.Repeat([]string{"mail:x", "a"}, 12), ids: []string{"c24"},
+			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
+			message: `23 of 24 calls of the turn "first" are not undone (c23, c22, c21, c20, c19, c18, c17, c16, c15, c14 and 13 more): ` +
+				"the result has the reasons",
+			text: "open (call c24): undone by close\n" + leftOf(23),
 		},
 		"nothing": {
 			reason: "a call that only reads leaves nothing to undo", calls: []string{"look:x"},
@@ -170,7 +199,7 @@ func TestUndo(t *testing.T) {
 		"what cannot be undone": {
 			reason: "the rest is undone", calls: []string{"a", "mail:x", "late", "odd"},
 			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
-			message: `3 of 4 calls of the turn "first" are not undone: the result has the reasons`,
+			message: `3 of 4 calls of the turn "first" are not undone (c4, c3, c2): the result has the reasons`,
 			text: "open (call c4): not undone: argument \"id\" of the tool \"close\": a value that its expression names is missing " +
 				"from the call and its result, or has another type\n" +
 				"open (call c3): not undone: its outcome is unknown: check whether it took effect\n" +
@@ -179,7 +208,7 @@ func TestUndo(t *testing.T) {
 		},
 		"failed calls that may have taken effect": {
 			reason: "a failure of an idempotent tool is reported unless it is certain", calls: []string{"set:late", "set:none", "set:broken"},
-			stop: turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone: the result has the reasons`,
+			stop: turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone (c3, c1): the result has the reasons`,
 			text: "set (call c3): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
 				"set (call c1): not undone: it may have taken effect before it failed: check what \"set\" has changed\n",
 		},
@@ -193,7 +222,7 @@ func TestUndo(t *testing.T) {
 					return nil
 				}
 			},
-			stop: turn.StopUndoIncomplete, message: `2 of 3 calls of the turn "first" are not undone: the result has the reasons`,
+			stop: turn.StopUndoIncomplete, message: `2 of 3 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
 			closed: []string{"T-c"},
 			text: "open (call c3): undone by close\n" +
 				"open (call c2): not undone: it is locked\n" +
@@ -202,7 +231,7 @@ func TestUndo(t *testing.T) {
 		"a denial": {
 			reason: "each call requires approval", calls: []string{"a", "b"},
 			change: func(in *turn.Input, _ *desk) { in.Decide = deciding(0, false) },
-			stop:   turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone: the result has the reasons`,
+			stop:   turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
 			text: "open (call c2): not undone: alice has denied this call (because)\n" +
 				"open (call c1): not undone: alice has denied this call (because)\n",
 		},
@@ -213,7 +242,7 @@ func TestUndo(t *testing.T) {
 				b.offers[0].Tools = slices.DeleteFunc(b.offers[0].Tools, func(t tool.Tool) bool { return t.Name == "close" })
 				in.Toolbox = b
 			},
-			stop: turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone: the result has the reasons`,
+			stop: turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone (c1): the result has the reasons`,
 			text: "open (call c1): not undone: the Agent has no usable tool \"close\" of ToolServer \"desk\" now: the server may not be " +
 				"reachable, or has changed\n",
 		},
@@ -224,13 +253,13 @@ func TestUndo(t *testing.T) {
 				b.offers[0].UID = "other"
 				in.Toolbox = b
 			},
-			stop: turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone: the result has the reasons`,
+			stop: turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone (c1): the result has the reasons`,
 			text: "open (call c1): not undone: the ToolServer \"desk\" was replaced by another one with the same name\n",
 		},
 		"limit of calls": {
 			reason: "the limits of a Turn apply", calls: []string{"a", "b"},
 			change: func(in *turn.Input, _ *desk) { in.Limits.MaxToolCalls = 1 },
-			stop:   turn.StopUndoIncomplete, message: `1 of 2 calls of the turn "first" are not undone: the result has the reasons`,
+			stop:   turn.StopUndoIncomplete, message: `1 of 2 calls of the turn "first" are not undone (c1): the result has the reasons`,
 			closed: []string{"T-b"},
 			text: "open (call c2): undone by close\n" +
 				"open (call c1): not undone: the turn has used all of its 1 tool calls\n",
@@ -238,7 +267,7 @@ func TestUndo(t *testing.T) {
 		"read-only policy": {
 			reason: "the Agent's policy applies", calls: []string{"a"},
 			change: func(in *turn.Input, _ *desk) { in.Policy.ReadOnly = true },
-			stop:   turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone: the result has the reasons`,
+			stop:   turn.StopUndoIncomplete, message: `1 of 1 calls of the turn "first" are not undone (c1): the result has the reasons`,
 			text: "open (call c1): not undone: this turn may call only read-only tools, and \"close\" is not read-only\n",
 		},
 		"another namespace": {

@@ -22,6 +22,8 @@ const (
 	UndoDone UndoState = "Done"
 	// UndoImpossible calls cannot be undone, or another Turn has tried to with an unknown outcome.
 	UndoImpossible UndoState = "Impossible"
+	// UndoNotSelected calls can be undone, but the Turn undoes only other calls.
+	UndoNotSelected UndoState = "NotSelected"
 )
 
 // UndoCall is a call of the Turn to undo, and how it can be undone.
@@ -37,7 +39,7 @@ type UndoCall struct {
 	Server    string          `json:"server,omitempty"`
 	UID       string          `json:"uid,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
-	// Reason says why the call cannot be undone, or which Turn has undone it.
+	// Reason says why the call is not undone, or which Turn has undone it.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -86,8 +88,8 @@ func (p *UndoPlan) call(id string) *UndoCall {
 	return &p.Calls[i]
 }
 
-// Select reduces the plan to the calls with these IDs, or to the newest MaxUndoCalls if ids is empty. It returns an
-// error for an ID that the plan does not have.
+// Select marks all possible calls except those with these IDs as not selected. If ids is empty, all are selected. More
+// than MaxUndoCalls are not possible. Select returns an error for an ID that the plan does not have.
 func (p *UndoPlan) Select(ids []string) error {
 	for _, id := range ids {
 		if !slices.ContainsFunc(p.Calls, func(c UndoCall) bool { return c.CallID == id }) {
@@ -95,16 +97,17 @@ func (p *UndoPlan) Select(ids []string) error {
 			return fmt.Errorf("the Turn %q has no call %q that may have changed something: capstan logs lists its calls", p.Name, shown)
 		}
 	}
-	if len(ids) > 0 {
-		p.Calls = slices.DeleteFunc(p.Calls, func(c UndoCall) bool { return !slices.Contains(ids, c.CallID) })
-	}
 	possible := 0
 	for i := range p.Calls {
-		if c := &p.Calls[i]; c.State == UndoPossible {
-			if possible++; possible > MaxUndoCalls {
-				c.State = UndoImpossible
-				c.Reason = fmt.Sprintf("one Turn undoes at most %d calls: undo the rest with another Turn", MaxUndoCalls)
-			}
+		switch c := &p.Calls[i]; {
+		case c.State != UndoPossible:
+		case len(ids) > 0 && !slices.Contains(ids, c.CallID):
+			c.State, c.Reason = UndoNotSelected, "it was not selected"
+		case possible == MaxUndoCalls:
+			c.State = UndoImpossible
+			c.Reason = fmt.Sprintf("one Turn undoes at most %d calls: undo the rest with another Turn", MaxUndoCalls)
+		default:
+			possible++
 		}
 	}
 	return nil
