@@ -88,10 +88,7 @@ func (s *State) Outcomes() map[Outcome]int {
 func (s *State) OpenEnds(nonce string) []journal.Record {
 	var all []journal.Record
 	end := func(step, place int, callID, name string) {
-		e := ending{
-			CallResult: CallResult{Step: step, CallID: callID, Name: name}, position: place, nonce: nonce,
-			note: repairNote(s.repairsOf(step, callID), nonce),
-		}
+		e := s.ending(step, place, callID, name, nonce)
 		switch i := s.intent(step, callID); {
 		case i == nil:
 			all = append(all, e.failed(Refused, tool.Denied, errNotCalled.Error()))
@@ -115,6 +112,25 @@ func (s *State) OpenEnds(nonce string) []journal.Record {
 		}
 	}
 	return all
+}
+
+// EndLost returns a journal record for the end of an open call that began and whose result was lost, although its outcome
+// is known: failure is nil if the call succeeded. nonce is the nonce of the Turn.
+func (s *State) EndLost(c *CallState, failure *tool.Error, nonce string) journal.Record {
+	e := s.ending(c.Step, c.Place, c.Call.ID, c.Call.Name, nonce)
+	if failure != nil {
+		return e.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
+	}
+	e.trusted = true // the text is Capstan's own
+	return e.succeeded(tool.Result{Content: "The call succeeded. Its result was lost because the run was interrupted."})
+}
+
+// ending returns the ending of a call of an earlier run.
+func (s *State) ending(step, place int, callID, name, nonce string) ending {
+	return ending{
+		CallResult: CallResult{Step: step, CallID: callID, Name: name}, position: place, nonce: nonce,
+		note: repairNote(s.repairsOf(step, callID), nonce),
+	}
 }
 
 // ToolRepairs returns the number of calls whose arguments were repaired. It leaves out calls that were refused

@@ -278,18 +278,11 @@ func (r *run) unmark(of *UndoCall, undone bool) {
 func (r *run) tryMark(ctx context.Context, of *UndoCall, kind journal.Kind, m UndoMark) error {
 	uid := r.replayed.undo.TurnUID
 	m.Step, m.CallID, m.TurnUID, m.Turn = of.Step, of.CallID, r.in.UID, r.in.Name
-	reader := NewUndoReader()
-	for e, err := range r.engine.Journal.Read(ctx, uid, 0) {
-		if err == nil && isMark(e.Kind) {
-			err = r.readOne(ctx, uid, &e, reader)
-		} else if err == nil {
-			reader.skip(&e)
-		}
-		if err != nil {
-			return err
-		}
+	reader, err := r.readMarks(ctx)
+	if err != nil {
+		return err
 	}
-	held := reader.marks[undoKey{of.Step, of.CallID}]
+	held := reader.held(of.Step, of.CallID)
 	switch {
 	case reader.seq == 0:
 		return &tool.Error{
@@ -315,6 +308,74 @@ func (r *run) tryMark(ctx context.Context, of *UndoCall, kind journal.Kind, m Un
 		return journal.ErrSequence
 	}
 	return err
+}
+
+// readMarks reads the marks in the journal of the other Turn.
+func (r *run) readMarks(ctx context.Context) (*UndoReader, error) {
+	uid, reader := r.replayed.undo.TurnUID, NewUndoReader()
+	for e, err := range r.engine.Journal.Read(ctx, uid, 0) {
+		if err == nil && isMark(e.Kind) {
+			err = r.readOne(ctx, uid, &e, reader)
+		} else if err == nil {
+			reader.skip(&e)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return reader, nil
+}
+
+// endMarked ends the compensations of an earlier run that was killed after it had written their outcomes into the
+// journal of the other Turn, and before it wrote them into its own. Without these outcomes, a later Turn would report
+// otherwise, and a compensation that succeeded would be made again or count as not undone. If the other journal is
+// gone, the rules for calls without an end apply.
+func (r *run) endMarked() error {
+	p := r.replayed.undo
+	if p == nil {
+		return nil
+	}
+	var open []loop.CallState
+	for c := range r.replayed.loop.Calls {
+		if c.Intent != nil && c.Finish == nil {
+			open = append(open, c)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	reader, err := r.readMarks(r.life)
+	if err != nil {
+		if _, damaged := errors.AsType[*preparationError](err); damaged {
+			return nil
+		}
+		return err
+	}
+	var ends []journal.Record
+	for i := range open {
+		c := &open[i]
+		of := p.call(c.Call.ID)
+		if of == nil {
+			continue
+		}
+		m := reader.marks[undoKey{of.Step, of.CallID}]
+		switch {
+		case m == nil, m.TurnUID != r.in.UID, !m.ended:
+		case m.Undone:
+			ends = append(ends, r.replayed.loop.EndLost(c, nil, r.exposed().Nonce))
+		case !c.Intent.Effect.Repeatable(): // the others are made again
+			ends = append(ends, r.replayed.loop.EndLost(c, errMarkedFailed, r.exposed().Nonce))
+		}
+	}
+	if len(ends) == 0 {
+		return nil
+	}
+	return r.record(ends...)
+}
+
+// errMarkedFailed is the error of a compensation that certainly had no effect.
+var errMarkedFailed = &tool.Error{
+	Class: tool.Failed, Message: "the call failed without an effect, and its error was lost because the run was interrupted",
 }
 
 // UndoneCall is the outcome for one call, as the result of the Turn lists it.

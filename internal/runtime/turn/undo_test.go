@@ -565,6 +565,64 @@ func TestUndoSurvivesKills(t *testing.T) {
 	}
 }
 
+// TestUndoReportsAgree kills the process between any two effects. The Turn that continues and a later Turn must give the
+// same report about each call: a call that is undone for one of them is undone for the other.
+func TestUndoReportsAgree(t *testing.T) {
+	for effect, fail := range map[tool.Effect]func(string) error{
+		tool.Destructive: nil,
+		tool.Idempotent:  nil,
+		"":               func(string) error { return &tool.Error{Class: tool.Failed, Message: "it is locked"} },
+	} {
+		for dies := 1; ; dies++ {
+			j, d := &journaltest.Memory{}, &desk{}
+			opened(t, j, d, "a")
+			life, kill := context.WithCancelCause(t.Context())
+			m := &undoStore{Journal: j, dies: dies, kill: func() { kill(errKilled) }}
+			undoingWith := func(uid string) *turn.Input {
+				in := undoing(d, uid)
+				for i := range in.Toolbox.(*box).offers[0].Tools {
+					if of := &in.Toolbox.(*box).offers[0].Tools[i]; of.Name == "close" {
+						of.Effect = effect
+					}
+				}
+				return in
+			}
+			d.fail = func(id string) error {
+				if slices.Contains(d.closed, id) {
+					return &tool.Error{Class: tool.Failed, Message: "it is closed"}
+				}
+				if fail != nil {
+					return fail(id)
+				}
+				return nil
+			}
+			_, _ = engine(m).Run(life, undoingWith("undo-uid"))
+			kill(nil)
+			if !m.marking {
+				break
+			}
+			marks := journal.Kind("")
+			if all := entries(t, j, "uid"); len(all) > 0 {
+				marks = all[len(all)-1].Kind
+			}
+			in := undoingWith("undo-uid")
+			in.Epoch = 2
+			first := undo(t, j, in)
+			second := undo(t, j, undoingWith("second-uid"))
+			again := strings.Contains(second.Text, "undone by close") // nothing was undone before
+			if undone := first.Stop == turn.StopUndone; undone != (second.Stop == turn.StopUndone && !again) {
+				t.Errorf("%q at %d, after %s: the Turn says %q, and the next one %q", effect, dies, marks, first.Text, second.Text)
+			}
+			if marks == journal.UndoEnded && fail == nil && first.Stop != turn.StopUndone {
+				t.Errorf("%q at %d: the call is undone, and the Turn says %q", effect, dies, first.Text)
+			}
+			if marks == journal.UndoEnded && strings.Contains(first.Text, "unknown") {
+				t.Errorf("%q at %d: the outcome is known, and the Turn says %q", effect, dies, first.Text)
+			}
+		}
+	}
+}
+
 // TestUndoByTwo lets several Turns undo the same calls at the same time. Each call is undone once.
 func TestUndoByTwo(t *testing.T) {
 	for store, open := range journals {

@@ -133,7 +133,7 @@ type undoCandidate struct {
 	finish *loop.CallResult
 }
 
-// undoHeld is the newest mark of a call.
+// undoHeld is the newest mark of a call. Undone is false until the compensation has ended.
 type undoHeld struct {
 	UndoMark
 	ended bool
@@ -213,12 +213,19 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	case e.Kind == journal.UndoBegun:
 		u.marks[key] = &undoHeld{UndoMark: m}
 	case held == nil || held.TurnUID != m.TurnUID: // not written by this version
-	case m.Undone:
-		held.ended = true
 	default:
-		delete(u.marks, key)
+		held.ended, held.Undone = true, m.Undone
 	}
 	return nil
+}
+
+// held returns the newest mark of a call, or nil if any Turn may undo the call.
+func (u *UndoReader) held(step int, callID string) *undoHeld {
+	m := u.marks[undoKey{step, callID}]
+	if m != nil && m.ended && !m.Undone {
+		return nil
+	}
+	return m
 }
 
 func (u *UndoReader) find(step int, callID string) int {
@@ -229,7 +236,7 @@ func (u *UndoReader) find(step int, callID string) int {
 func (u *UndoReader) Plan(uid string) *UndoPlan {
 	p := &UndoPlan{TurnUID: uid, Namespace: u.namespace, Name: u.name, Agent: u.agent, Ended: u.ended}
 	for _, c := range slices.Backward(u.calls) {
-		if one, changed := c.undo(u.marks[undoKey{c.intent.Step, c.intent.CallID}]); changed {
+		if one, changed := c.undo(u.held(c.intent.Step, c.intent.CallID)); changed {
 			p.Calls = append(p.Calls, one)
 		}
 	}
