@@ -77,6 +77,7 @@ func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 	if err := plan.Select(r.in.Undo.Calls); err != nil {
 		return nil, endsTurn(invalid.Field(undoField+".calls", "%s", err))
 	}
+	reader.calls, r.marks = nil, reader // only the marks are still needed
 	return plan, nil
 }
 
@@ -310,19 +311,33 @@ func (r *run) tryMark(ctx context.Context, of *UndoCall, kind journal.Kind, m Un
 	return err
 }
 
-// readMarks reads the marks in the journal of the other Turn.
+// readMarks reads the marks in the journal of the other Turn. It continues after the last entry that this run knows. It
+// reads that entry again, because the journal may have been deleted since. The result is empty if there is no journal.
 func (r *run) readMarks(ctx context.Context) (*UndoReader, error) {
-	uid, reader := r.replayed.undo.TurnUID, NewUndoReader()
-	for e, err := range r.engine.Journal.Read(ctx, uid, 0) {
-		if err == nil && isMark(e.Kind) {
+	uid, reader := r.replayed.undo.TurnUID, r.marks
+	if reader == nil {
+		reader = NewUndoReader()
+	}
+	r.marks = nil // an error may leave the reader behind an entry that it has not applied
+	known, exists := reader.seq, false
+	for e, err := range r.engine.Journal.Read(ctx, uid, max(known-1, 0)) {
+		switch {
+		case err != nil:
+		case e.Seq <= known:
+		case isMark(e.Kind):
 			err = r.readOne(ctx, uid, &e, reader)
-		} else if err == nil {
+		default:
 			reader.skip(&e)
 		}
 		if err != nil {
 			return nil, err
 		}
+		exists = true
 	}
+	if !exists {
+		return NewUndoReader(), nil
+	}
+	r.marks = reader
 	return reader, nil
 }
 

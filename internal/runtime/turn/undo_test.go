@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -620,6 +621,89 @@ func TestUndoReportsAgree(t *testing.T) {
 				t.Errorf("%q at %d: the outcome is known, and the Turn says %q", effect, dies, first.Text)
 			}
 		}
+	}
+}
+
+// readCounter counts the entries that are read from the journal of the Turn to undo. conflicts is the number of appends
+// to it that fail because another entry was added at the same time.
+type readCounter struct {
+	journal.Journal
+	read, conflicts int
+}
+
+// Read counts the entries.
+func (c *readCounter) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for e, err := range c.Journal.Read(ctx, uid, after) {
+			if uid == "uid" {
+				c.read++
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// Append adds a mark of another Turn first if there are conflicts left.
+func (c *readCounter) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if uid == "uid" && c.conflicts > 0 {
+		c.conflicts--
+		other := all[0]
+		other.Kind, other.Payload = journal.UndoBegun, json.RawMessage(`{"step":9,"callID":"other","turnUID":"other-uid"}`)
+		if err := c.Journal.Append(ctx, uid, other); err != nil {
+			return err
+		}
+	}
+	return c.Journal.Append(ctx, uid, all...)
+}
+
+// TestUndoReadsTheOtherJournalOnce checks that marks cost no further pass through a journal that may be long.
+func TestUndoReadsTheOtherJournalOnce(t *testing.T) {
+	j, d := &journaltest.Memory{}, &desk{}
+	names := []string{"a", "b", "c", "d", "e"}
+	opened(t, j, d, names...)
+	whole := len(entries(t, j, "uid"))
+	c := &readCounter{Journal: j, conflicts: 4}
+	if result := undo(t, c, undoing(d, "undo-uid")); result.Stop != turn.StopUndone || len(d.closed) != len(names) || c.conflicts > 0 {
+		t.Fatalf("the Turn ended with %s: %s, closed %v, and %d conflicts are left", result.Stop, result.Text, d.closed, c.conflicts)
+	}
+	// Each mark and each conflict reads only the last known entry and the few after it.
+	if most := whole + 3*(2*len(names)+4); c.read > most {
+		t.Errorf("%d entries were read of a journal with %d, want at most %d", c.read, whole, most)
+	}
+}
+
+// deleting is a journal that loses the journal of the Turn to undo before the first call.
+type deleting struct {
+	journal.Journal
+	gone bool
+}
+
+// Read reads nothing of the lost journal.
+func (d *deleting) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	if d.gone && uid == "uid" {
+		return func(func(journal.Entry, error) bool) {}
+	}
+	return d.Journal.Read(ctx, uid, after)
+}
+
+// TestUndoOfADeletedJournal deletes the journal of the other Turn while the calls require approval. No call is made,
+// because nothing would keep a second Turn from making it again.
+func TestUndoOfADeletedJournal(t *testing.T) {
+	m, d := &journaltest.Memory{}, &desk{}
+	opened(t, m, d, "a")
+	j := &deleting{Journal: m}
+	in := undoing(d, "undo-uid")
+	decide := in.Decide
+	in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+		j.gone = true
+		return decide(ctx, a)
+	}
+	result := undo(t, j, in)
+	const want = "open (call c1): not undone: the tool was not called, because the journal of the turn to undo was deleted\n"
+	if result.Text != want || len(d.closed) > 0 {
+		t.Errorf("text %q, closed %v; want %q and no call", result.Text, d.closed, want)
 	}
 }
 
