@@ -86,6 +86,34 @@ var _ = Describe("A Turn that undoes calls", func() {
 			HavePrefix("Turn spec.undo.turnUID: there is no journal of a Turn"))
 	}, SpecTimeout(patience))
 
+	It("counts the calls that are not selected as not undone", func(ctx SpecContext) {
+		desk, url := harnesstest.Tickets(GinkgoTB())
+		s := newTestEnv(ctx, notingModel)
+		s.run()
+		s.equip(ctx, url, "add_note close_ticket get_ticket hand_over remove_note search_tickets ticket_context",
+			declaring(v1alpha1.ToolDeclaration{
+				Name: tickets.ToolNote, Effect: v1alpha1.ToolEffectIdempotent, Compensation: &v1alpha1.Compensation{
+					Tool: tickets.ToolRemoveNote,
+					Arguments: []v1alpha1.CompensationArgument{
+						{Name: "id", Value: "arguments.id"}, {Name: "note", Value: "arguments.note"},
+					},
+				},
+			}))
+		s.create(ctx, newTurn("notes"))
+		done := s.reaches(ctx, "notes", v1alpha1.TurnReasonCompleted)
+		first, second := done.Status.ToolCalls[0].CallID, done.Status.ToolCalls[1].CallID
+		s.create(ctx, newTurn("undo", undoes(string(done.UID), second)))
+		s.decides(ctx, s.reaches(ctx, "undo", v1alpha1.TurnReasonAwaitingApproval), 0, v1alpha1.ApprovalApproved)
+		t := s.reaches(ctx, "undo", v1alpha1.TurnReasonUndoIncomplete)
+		Expect(conditionsOf(t.Status.Conditions)).To(ContainElement("Succeeded=False UndoIncomplete"))
+		Expect(message(t)).To(Equal(`1 of 2 calls of the turn "notes" are not undone (` + first + `): the result has the reasons`))
+		Expect(t.Status.Result.Text).To(Equal("add_note (call " + second + "): undone by remove_note\n" +
+			"add_note (call " + first + "): not undone: it was not selected\n"))
+		ticket, err := desk.Get("1061")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ticket.Notes).NotTo(ContainElement("On Monday."))
+	}, SpecTimeout(patience))
+
 	It("reports the calls that cannot be undone", func(ctx SpecContext) {
 		_, url := harnesstest.Tickets(GinkgoTB())
 		s := newTestEnv(ctx, notingModel)
