@@ -114,8 +114,8 @@ func (s *State) OpenEnds(nonce string) []journal.Record {
 	return all
 }
 
-// EndLost returns a journal record for the end of an open call that began and whose result was lost, although its outcome
-// is known: failure is nil if the call succeeded. nonce is the nonce of the Turn.
+// EndLost returns a journal record for the end of an open call that began and whose result was lost, although its
+// outcome is known: failure is nil if the call succeeded. nonce is the nonce of the Turn.
 func (s *State) EndLost(c *CallState, failure *tool.Error, nonce string) journal.Record {
 	e := s.ending(c.Step, c.Place, c.Call.ID, c.Call.Name, nonce)
 	if failure != nil {

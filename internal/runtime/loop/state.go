@@ -135,8 +135,8 @@ type CallResult struct {
 	Outcome Outcome `json:"outcome"`
 	// Class of the failure. It is empty if the call succeeded.
 	Class tool.Class `json:"class,omitempty"`
-	// MayHaveActed is true for a Failed or Refused call that may have taken effect: the tool is Idempotent, and an attempt
-	// has given no certain result. It is false in journals of older versions.
+	// MayHaveActed is true for a Failed or Refused call that may have taken effect: the tool is Idempotent, and an
+	// attempt has given no certain result. It is false in journals of older versions.
 	MayHaveActed bool `json:"mayHaveActed,omitempty"`
 	// Content is the text that the model receives.
 	Content string `json:"content"`
@@ -167,8 +167,8 @@ type CallResult struct {
 	Undo *compensation.Undo `json:"undo,omitempty"`
 }
 
-// TookEffect reports whether a call that began and has ended took effect, or may have. It must not be asked about a call
-// of a ReadOnly tool.
+// TookEffect reports whether a call that began and has ended took effect, or may have. It must not be asked about a
+// call of a ReadOnly tool.
 func (f *CallResult) TookEffect() bool {
 	switch f.Outcome {
 	case Succeeded, Unknown:

@@ -20,7 +20,7 @@ import (
 //
 //go:noinline
 func (r *run) beforeLoop(ctx context.Context) (*loop.Input, *Result, error) {
-	if err := r.endMarked(); err != nil { //nolint:contextcheck // because an outcome that is known counts even if the Turn is over
+	if err := r.endMarked(); err != nil {
 		return nil, nil, err
 	}
 	if result, err := r.withoutLoop(ctx); result != nil || err != nil {

@@ -432,8 +432,8 @@ type run struct {
 	// history that was read from there, or nil while it is not needed.
 	history      *history
 	conversation *session.Conversation
-	// marks has the marks in the journal of the Turn to undo, as far as this run has read it. It is nil before the run has
-	// read them, and in all other Turns.
+	// marks has the marks in the journal of the Turn to undo, as far as this run has read it. It is nil before the run
+	// has read them, and in all other Turns.
 	marks *UndoReader
 	// exposure has the tools of the Turn while the journal does not have them yet. pending are the records for the
 	// journal that the next write includes.

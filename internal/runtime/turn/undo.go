@@ -22,8 +22,8 @@ import (
 type Undo struct {
 	// TurnUID is the UID of the other Turn, whose journal has the compensations. Its object may be gone.
 	TurnUID string
-	// Calls are the IDs of the calls to undo. If it is empty, all calls are undone. Calls that are not selected count as
-	// not undone in the result.
+	// Calls are the IDs of the calls to undo. If it is empty, all calls are undone. Calls that are not selected count
+	// as not undone in the result.
 	Calls []string
 }
 

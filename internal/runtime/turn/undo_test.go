@@ -208,8 +208,10 @@ func TestUndo(t *testing.T) {
 				"open (call c1): undone by close\n",
 		},
 		"failed calls that may have taken effect": {
-			reason: "a failure of an idempotent tool is reported unless it is certain", calls: []string{"set:late", "set:none", "set:broken"},
-			stop: turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone (c3, c1): the result has the reasons`,
+			reason:  "a failure of an idempotent tool is reported unless it is certain",
+			calls:   []string{"set:late", "set:none", "set:broken"},
+			stop:    turn.StopUndoIncomplete,
+			message: `2 of 2 calls of the turn "first" are not undone (c3, c1): the result has the reasons`,
 			text: "set (call c3): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
 				"set (call c1): not undone: it may have taken effect before it failed: check what \"set\" has changed\n",
 		},
@@ -231,8 +233,9 @@ func TestUndo(t *testing.T) {
 		},
 		"a denial": {
 			reason: "each call requires approval", calls: []string{"a", "b"},
-			change: func(in *turn.Input, _ *desk) { in.Decide = deciding(0, false) },
-			stop:   turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
+			change:  func(in *turn.Input, _ *desk) { in.Decide = deciding(0, false) },
+			stop:    turn.StopUndoIncomplete,
+			message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
 			text: "open (call c2): not undone: alice has denied this call (because)\n" +
 				"open (call c1): not undone: alice has denied this call (because)\n",
 		},
@@ -566,8 +569,8 @@ func TestUndoSurvivesKills(t *testing.T) {
 	}
 }
 
-// TestUndoReportsAgree kills the process between any two effects. The Turn that continues and a later Turn must give the
-// same report about each call: a call that is undone for one of them is undone for the other.
+// TestUndoReportsAgree kills the process between any two effects. The Turn that continues and a later Turn must give
+// the same report about each call: a call that is undone for one of them is undone for the other.
 func TestUndoReportsAgree(t *testing.T) {
 	for effect, fail := range map[tool.Effect]func(string) error{
 		tool.Destructive: nil,
