@@ -310,8 +310,8 @@ const (
 	// TurnReasonEvaluationFailed is set on Finalized. It means that a judge failed after the Turn had ended, so an
 	// evaluation of the answer is missing. The answer and the record are complete.
 	TurnReasonEvaluationFailed = "EvaluationFailed"
-	// TurnReasonLearningFailed is set on Finalized. It means that the extraction of memories or the learner failed after
-	// the Turn had ended. The message says why. The answer and the record are complete.
+	// TurnReasonLearningFailed is set on Finalized. It means that the extraction of memories or the learner failed
+	// after the Turn had ended. The message says why. The answer and the record are complete.
 	TurnReasonLearningFailed = "LearningFailed"
 	// TurnReasonOtherStore is set on JournalLost. It means that the executor uses another store than the earlier
 	// runs. For example, an emptyDir is replaced together with its Pod.

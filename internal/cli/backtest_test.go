@@ -311,7 +311,8 @@ func TestBacktestOfARedactionRule(t *testing.T) {
 	for _, format := range []string{"text", "markdown", "json", "junit"} {
 		got := capstan(t, append(args, format)...)
 		if strings.Contains(got.out+got.err, address) || format != "junit" && !strings.Contains(got.out, "[redacted:email]") {
-			t.Errorf("%s with exit code %d must have what replaces the address, and not the address:\n%s%s", format, got.code, got.out, got.err)
+			t.Errorf("%s with exit code %d must have what replaces the address, and not the address:\n%s%s", format,
+				got.code, got.out, got.err)
 		}
 	}
 }

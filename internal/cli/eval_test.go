@@ -223,7 +223,8 @@ func TestEvalInput(t *testing.T) {
 			one("  expect: {feedback: {score: '1'}}\n"), nil, "cases[0]: expect.feedback.answer: is required",
 		},
 		"wrong feedback": {
-			one("  expect: {feedback: {answer: a, score: '1.1'}}\n"), nil, `cases[0]: expect.feedback.score: "1.1" must be a decimal number`,
+			one("  expect: {feedback: {answer: a, score: '1.1'}}\n"), nil,
+			`cases[0]: expect.feedback.score: "1.1" must be a decimal number`,
 		},
 		"unknown judge": {
 			one("  expect: {judges: {x: '1'}}\n"), nil, `case "a": expect.judges: PromptProfile "support" has no judge "x"`,
@@ -394,7 +395,8 @@ func TestEvalInterrupted(t *testing.T) {
 // TestEvalInterruptedJudges checks that a case whose judges were not all asked has not passed.
 func TestEvalInterruptedJudges(t *testing.T) {
 	t.Parallel()
-	model, url := fake(t, strings.Replace(evalRules, `reply: {text: '{"score": 60, "reason": "It is kind."}'}`, "fault: {hang: AfterHeaders}", 1))
+	const kind = `reply: {text: '{"score": 60, "reason": "It is kind."}'}`
+	model, url := fake(t, strings.Replace(evalRules, kind, "fault: {hang: AfterHeaders}", 1))
 	path := evalSetup(t, url, passing, evalFiles(t))
 	got := runInterrupted(t, model, "eval", "-f", path, "--parallel", "1", "-o", "json")
 	got.mustEnd(t, exit.Interrupted)

@@ -258,8 +258,9 @@ type MemoryKeeper interface {
 // releaseTimeout limits the time until the memories of a Turn are released.
 const releaseTimeout = 10 * time.Second
 
-// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories stay, unlike
-// those of a Turn that people delete. They are released first, so that nobody takes this deletion for one by people.
+// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories stay,
+// unlike those of a Turn that people delete. They are released first, so that nobody takes this deletion for one by
+// people.
 func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn) error {
 	if m != nil {
 		bounded, cancel := context.WithTimeout(ctx, releaseTimeout)

@@ -96,9 +96,9 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 }
 
 // EndFromObject ends the journal of a Turn whose object has ended without an executor, with its record: the journal may
-// have usage that the status lacks. It returns false if the status must be the source of the record, because the journal
-// has no entries, fewer than the status says, or its end, or because it cannot be read. It fails while Turns of the
-// Turn's sub-agents have not ended.
+// have usage that the status lacks. It returns false if the status must be the source of the record, because the
+// journal has no entries, fewer than the status says, or its end, or because it cannot be read. It fails while Turns of
+// the Turn's sub-agents have not ended.
 func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
 	in, end, ended := translate.ObjectEnd(t, c.RecordLabels)
 	if !ended {

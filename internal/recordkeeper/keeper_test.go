@@ -108,8 +108,8 @@ func TestRoundAddsMissingRecordsOnce(t *testing.T) {
 	}
 }
 
-// TestJournalIsPreferredToStatus checks that the status is the source of a record only if the journal is not, and that a
-// failure of one journal does not keep other Turns from their records.
+// TestJournalIsPreferredToStatus checks that the status is the source of a record only if the journal is not, and that
+// a failure of one journal does not keep other Turns from their records.
 func TestJournalIsPreferredToStatus(t *testing.T) {
 	s := &journaltest.Memory{}
 	k := keeper(t, s, ended("journal", 1), ended("damaged", 2), ended("failing", 3))
@@ -117,7 +117,9 @@ func TestJournalIsPreferredToStatus(t *testing.T) {
 	k.End = func(ctx context.Context, turn *v1alpha1.Turn) (bool, error) {
 		switch turn.Name {
 		case "journal":
-			_, err := s.AddRecords(ctx, turnrecord.Record{UID: string(turn.UID), Namespace: turn.Namespace, Turn: turn.Name, Completed: now})
+			_, err := s.AddRecords(ctx, turnrecord.Record{
+				UID: string(turn.UID), Namespace: turn.Namespace, Turn: turn.Name, Completed: now,
+			})
 			return true, err
 		case "failing":
 			return false, failure

@@ -69,7 +69,8 @@ func TestLearningFailed(t *testing.T) {
 		meta.SetStatusCondition(&turn.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionFinalized, Status: status, Reason: before, Message: "before",
 		})
-		if changed := turnstatus.LearningFailed(turn, why, now); changed != (want != "before") || turnstatus.LearningFailed(turn, why, now) {
+		changed := turnstatus.LearningFailed(turn, why, now)
+		if changed != (want != "before") || turnstatus.LearningFailed(turn, why, now) {
 			t.Errorf("after %s, the status changes: %t", before, changed)
 		}
 		if c := meta.FindStatusCondition(turn.Status.Conditions, v1alpha1.ConditionFinalized); c.Message != want {

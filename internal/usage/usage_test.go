@@ -74,7 +74,8 @@ func TestSumOfAModelWithoutAPrice(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Group{{
-		Values: []string{"p/m"}, Turns: 1, Usage: model.Usage{InputTokens: 15}, Costs: []turnrecord.Cost{*eur("0.1")}, TurnsOfUnknownCost: 1,
+		Values: []string{"p/m"}, Turns: 1, Usage: model.Usage{InputTokens: 15}, Costs: []turnrecord.Cost{*eur("0.1")},
+		TurnsOfUnknownCost: 1,
 	}}
 	if diff := cmp.Diff(want, sum.Groups(), cmpopts.IgnoreUnexported(Group{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

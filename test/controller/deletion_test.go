@@ -23,7 +23,7 @@ func (m *runningManager) tablesWith(ctx context.Context, word string) func(Gomeg
 	return func(g Gomega) []string {
 		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro&_pragma=busy_timeout(10000)")
 		g.Expect(err).NotTo(HaveOccurred())
-		defer db.Close()
+		defer func() { g.Expect(db.Close()).To(Succeed()) }()
 		found := []string{}
 		for _, table := range rows(ctx, g, db, "SELECT name FROM sqlite_master WHERE type = 'table'") {
 			if strings.Contains(rows(ctx, g, db, `SELECT * FROM "`+table[0]+`"`).text(), word) {
@@ -51,7 +51,7 @@ func (d dump) text() string {
 func rows(ctx context.Context, g Gomega, db *sql.DB, query string) dump {
 	found, err := db.QueryContext(ctx, query)
 	g.Expect(err).NotTo(HaveOccurred(), query)
-	defer found.Close()
+	defer func() { g.Expect(found.Close()).To(Succeed()) }()
 	columns, err := found.Columns()
 	g.Expect(err).NotTo(HaveOccurred())
 	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))

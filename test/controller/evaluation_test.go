@@ -211,7 +211,8 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 
 	It("are judged with the earlier messages of their Session", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `rules:
-- {when: {systemContains: You judge, contains: "[user] The printer is on floor 7."}, reply: {text: '{"score": 95, "reason": "It is said."}'}}
+- when: {systemContains: You judge, contains: "[user] The printer is on floor 7."}
+  reply: {text: '{"score": 95, "reason": "It is said."}'}
 - {when: {systemContains: You judge}, reply: {text: '{"score": 5, "reason": "Nobody has said so."}'}}
 - {when: {contains: Where}, reply: {text: "On floor 7."}}
 - {reply: {text: "Noted."}}`)

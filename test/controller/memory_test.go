@@ -166,7 +166,8 @@ var _ = Describe("An Agent that learns", func() {
 			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
 		}
 		for name, want := range map[string]string{
-			"refuses": "401", "rubbish": "not text/event-stream", "huge": "no usable reply", "schema": "it must be JSON with a list of memories",
+			"refuses": "401", "rubbish": "not text/event-stream", "huge": "no usable reply",
+			"schema": "it must be JSON with a list of memories",
 		} {
 			t := s.learningFails(ctx, name)
 			Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))

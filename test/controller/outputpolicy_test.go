@@ -13,8 +13,10 @@ import (
 // policy, it finds each answer with a price unkind.
 const deliveryRules = `rules:
 - {when: {matches: "^Your answer was not accepted"}, reply: {text: "Ask at the counter."}}
-- {when: {systemContains: "You check one answer", contains: "40 EUR"}, reply: {text: '{"verdicts": [{"rule": "kind", "violated": true, "reason": "40 EUR is too much."}]}'}}
-- {when: {systemContains: "You check one answer"}, reply: {text: '{"verdicts": [{"rule": "kind", "violated": false, "reason": "It is kind."}]}'}}
+- when: {systemContains: "You check one answer", contains: "40 EUR"}
+  reply: {text: '{"verdicts": [{"rule": "kind", "violated": true, "reason": "40 EUR is too much."}]}'}
+- when: {systemContains: "You check one answer"}
+  reply: {text: '{"verdicts": [{"rule": "kind", "violated": false, "reason": "It is kind."}]}'}
 - {reply: {text: "It costs 40 EUR."}}
 `
 
@@ -26,7 +28,8 @@ var _ = Describe("An output policy", func() {
 	stubborn := `rules: [{reply: {text: "It costs 40 EUR."}}]`
 
 	DescribeTable("decides what is delivered", func(
-		ctx SpecContext, policy v1alpha1.OutputPolicy, onViolation v1alpha1.ViolationAction, model, reason, text, violations string, requests int,
+		ctx SpecContext, policy v1alpha1.OutputPolicy, onViolation v1alpha1.ViolationAction,
+		model, reason, text, violations string, requests int,
 	) {
 		s := newTestEnv(ctx, model)
 		policy.OnViolation = onViolation
@@ -59,8 +62,8 @@ var _ = Describe("An output policy", func() {
 			`[{"policy": "no-prices", "onViolation": "Report"}]`, 1, SpecTimeout(patience)),
 		Entry("with Retry", prices, v1alpha1.ViolationRetry, deliveryRules, v1alpha1.TurnReasonCompleted, "Ask at the counter.",
 			`null`, 2, SpecTimeout(patience)),
-		Entry("with Retry and a model that does not listen", prices, v1alpha1.ViolationRetry, stubborn, v1alpha1.TurnReasonPolicyViolated, "",
-			`[{"policy": "no-prices", "onViolation": "Retry"}]`, 3, SpecTimeout(patience)),
+		Entry("with Retry and a model that does not listen", prices, v1alpha1.ViolationRetry, stubborn,
+			v1alpha1.TurnReasonPolicyViolated, "", `[{"policy": "no-prices", "onViolation": "Retry"}]`, 3, SpecTimeout(patience)),
 		Entry("with Report and a rule in words", kind, v1alpha1.ViolationReport, deliveryRules, v1alpha1.TurnReasonCompleted,
 			"It costs 40 EUR.", `[{"policy": "kind", "onViolation": "Report"}]`, 2, SpecTimeout(patience)),
 		Entry("with Retry and a rule in words", kind, v1alpha1.ViolationRetry, deliveryRules, v1alpha1.TurnReasonCompleted,

@@ -294,8 +294,8 @@ func (r *Result) failed(err error) *Result {
 }
 
 // replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer,
-// unless the judge gives the recorded answer no better score. replay returns false if ctx ends before all judges have been
-// asked.
+// unless the judge gives the recorded answer no better score. replay returns false if ctx ends before all judges have
+// been asked.
 func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, out *Result) bool {
 	old := &RecordedTurn{}
 	if r := p.Result; r != nil {
@@ -337,7 +337,8 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 	return true
 }
 
-// judge makes the judges evaluate the recorded answer and the new one. It returns false if ctx ends before all were asked.
+// judge makes the judges evaluate the recorded answer and the new one. It returns false if ctx ends before all were
+// asked.
 func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, uid string, out *Result) bool {
 	for k := range batch.Judges() {
 		var before judge.Evaluation

@@ -71,8 +71,8 @@ type Expect struct {
 	Feedback *Feedback `json:"feedback,omitempty"`
 }
 
-// Feedback is an earlier answer with the score that people gave it. If the score is at least 0.5, no judge must find the
-// new answer worse. Otherwise the new answer must differ.
+// Feedback is an earlier answer with the score that people gave it. If the score is at least 0.5, no judge must find
+// the new answer worse. Otherwise the new answer must differ.
 type Feedback struct {
 	Answer string `json:"answer"`
 	// Score is a decimal from 0 to 1.

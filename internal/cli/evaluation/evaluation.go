@@ -291,8 +291,8 @@ type workers struct {
 	unit string
 }
 
-// run evaluates n cases and returns their results. The result of a case that has not begun or not ended before the end of
-// ctx is nil.
+// run evaluates n cases and returns their results. The result of a case that has not begun or not ended before the end
+// of ctx is nil.
 func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Result {
 	results := make([]*Result, n)
 	var work sync.WaitGroup
@@ -359,7 +359,8 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 }
 
 // judge asks the judges about the answer of a case. They are also asked about an earlier answer that people liked. It
-// adds to the result what they say, and which expectations are not met. It returns false if ctx ends before all were asked.
+// adds to the result what they say, and which expectations are not met. It returns false if ctx ends before all were
+// asked.
 func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, result *turn.Result, out *Result) bool {
 	people := c.Expect.Feedback.score()
 	if people != nil {

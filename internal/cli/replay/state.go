@@ -269,8 +269,8 @@ func (p *Prepared) Profile() (name, version string) {
 	return p.bundle.Profile.Name, p.bundle.Profile.Spec.Version
 }
 
-// Remove returns a text of the recorded Turn without what the redaction rules of the new Agent remove. The recorded text
-// may have it, because the rules are new.
+// Remove returns a text of the recorded Turn without what the redaction rules of the new Agent remove. The recorded
+// text may have it, because the rules are new.
 func (p *Prepared) Remove(ctx context.Context, text string) (string, error) {
 	if p.bundle.Agent == nil {
 		return text, nil

@@ -135,7 +135,8 @@ func TestStepsThatAreMadeToFail(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		s.Do(name, func() error { ran += name; return nil })
 	}
-	if ran != "c" || len(s.Failures) != 2 || s.Failures[0] != "a: out of order" || !strings.HasPrefix(s.Failures[1], "b: a bug in Capstan") {
+	if ran != "c" || len(s.Failures) != 2 || s.Failures[0] != "a: out of order" ||
+		!strings.HasPrefix(s.Failures[1], "b: a bug in Capstan") {
 		t.Errorf("the steps %q ran, and those that failed are %q", ran, s.Failures)
 	}
 }
@@ -195,7 +196,8 @@ func TestToolsUsed(t *testing.T) {
 
 func TestDecisionWithoutAnAnswer(t *testing.T) {
 	got := complete(&Input{
-		DecisionKey: "k", Called: []Called{{Name: "close"}}, Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
+		DecisionKey: "k", Called: []Called{{Name: "close"}},
+		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
 	}).Decision
 	want := &Decision{Key: "k", ToolsUsed: []string{"close"}, PromptRenderHash: "r", ContextHash: "c"}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -153,8 +153,8 @@ type Record struct {
 	Artifacts []Artifact
 	// Ledger is the effect on the ledger of budgets, or nil if there is none.
 	Ledger *budget.Change
-	// TurnRecord is stored with the entry. Its UID is that of the journal, and its Completed, unless it is set, the time of
-	// the entry. It is nil for most entries.
+	// TurnRecord is stored with the entry. Its UID is that of the journal, and its Completed, unless it is set, the
+	// time of the entry. It is nil for most entries.
 	TurnRecord *turnrecord.Record
 	// Tasks are stored with the entry. Their UID and Created are those of the entry. Most entries have none.
 	Tasks []task.Task

@@ -21,7 +21,9 @@ func stepsOf(t *testing.T, j journal.Journal, name string, fail func() error) (*
 	c, _ := candidate("p0", 1, says("Nothing."))
 	in := inTalk("uid", "What is new?", c)
 	in.Preparation = making(func(m *prepare.Input) {
-		m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "short", Expression: "size(output.text) < 100", OnViolation: outputpolicy.Fail}}
+		m.Profile.OutputPolicies = []outputpolicy.Policy{{
+			Name: "short", Expression: "size(output.text) < 100", OnViolation: outputpolicy.Fail,
+		}}
 	})
 	in.AppendCitations = true
 	e := engine(j)

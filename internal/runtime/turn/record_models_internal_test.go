@@ -31,7 +31,8 @@ func TestModelsOf(t *testing.T) {
 		"all are known": {
 			[]loop.Spending{asked("m", 1, costs("0.1", "USD")), asked("n", 2, costs("0", "USD")), asked("m", 4, costs("0.2", "USD"))},
 			[]turnrecord.Model{
-				used("m", 5, &turnrecord.Cost{Amount: "0.3", Currency: "USD"}), used("n", 2, &turnrecord.Cost{Amount: "0", Currency: "USD"}),
+				used("m", 5, &turnrecord.Cost{Amount: "0.3", Currency: "USD"}),
+				used("n", 2, &turnrecord.Cost{Amount: "0", Currency: "USD"}),
 			},
 		},
 		"one has no price": {
@@ -41,11 +42,14 @@ func TestModelsOf(t *testing.T) {
 		"the currency has changed": {
 			[]loop.Spending{asked("m", 1, costs("0.1", "USD")), asked("m", 2, costs("0.1", "EUR"))},
 			[]turnrecord.Model{
-				used("m", 1, &turnrecord.Cost{Amount: "0.1", Currency: "USD"}), used("m", 2, &turnrecord.Cost{Amount: "0.1", Currency: "EUR"}),
+				used("m", 1, &turnrecord.Cost{Amount: "0.1", Currency: "USD"}),
+				used("m", 2, &turnrecord.Cost{Amount: "0.1", Currency: "EUR"}),
 			},
 		},
 		"requests that used nothing need no price": {
-			[]loop.Spending{asked("m", 0, nil), asked("m", 1, costs("0.1", "USD")), asked("m", 0, nil), asked("n", 0, nil), asked("n", 2, nil)},
+			[]loop.Spending{
+				asked("m", 0, nil), asked("m", 1, costs("0.1", "USD")), asked("m", 0, nil), asked("n", 0, nil), asked("n", 2, nil),
+			},
 			[]turnrecord.Model{used("m", 1, &turnrecord.Cost{Amount: "0.1", Currency: "USD"}), used("n", 2, nil)},
 		},
 	} {

@@ -324,7 +324,8 @@ func (r *Result) appendSources(sources outputpolicy.Citations) {
 // a model that sees such lists writes them itself. Expressions about the answer see it, too.
 func (r *Result) WithoutSources() string { return r.Text[:max(0, len(r.Text)-r.SourcesBytes)] }
 
-// Structured returns the structured answer, also if an artifact has it because it is large. It is empty if there is none.
+// Structured returns the structured answer, also if an artifact has it because it is large. It is empty if there is
+// none.
 func (r *Result) Structured() json.RawMessage {
 	if r.Answer == nil || r.Answer.Name != answerJSON {
 		return r.Data

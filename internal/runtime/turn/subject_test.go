@@ -53,8 +53,8 @@ func TestSubjectOfALongAnswer(t *testing.T) {
 	}
 }
 
-// TestSubjectInASession checks that a judge sees the messages that only the journal of the Session has. They are counted
-// if they are too large, or gone.
+// TestSubjectInASession checks that a judge sees the messages that only the journal of the Session has. They are
+// counted if they are too large, or gone.
 func TestSubjectInASession(t *testing.T) {
 	j := &journaltest.Memory{}
 	for _, uid := range []string{"a", "b"} {
@@ -96,7 +96,8 @@ func TestSubjectInASession(t *testing.T) {
 				}
 			}
 			want := []string{"user: Ask a", "assistant: Answer a", "user: Ask b"}
-			if diff := cmp.Diff(want[tc.leftOut:], all); diff != "" || s.LeftOut != tc.leftOut || s.Answer != "Answer b" || s.Request != "Ask b" {
+			if diff := cmp.Diff(want[tc.leftOut:], all); diff != "" || s.LeftOut != tc.leftOut || s.Answer != "Answer b" ||
+				s.Request != "Ask b" {
 				t.Errorf("answer %q to %q with %d messages left out, want %d; messages -want +got:\n%s", s.Answer, s.Request, s.LeftOut,
 					tc.leftOut, diff)
 			}

@@ -72,8 +72,8 @@ type Record struct {
 
 // Details is the part of a record that a store keeps as JSON.
 type Details struct {
-	// Key and Strategy are those of the decision. Strategy is empty for a Turn without an answer, and so is Key in a record
-	// of an older version.
+	// Key and Strategy are those of the decision. Strategy is empty for a Turn without an answer, and so is Key in a
+	// record of an older version.
 	Key      string `json:"key,omitempty"`
 	Strategy string `json:"strategy,omitempty"`
 	// Tools are the names of the called tools, sorted, at most MaxTools.
@@ -85,8 +85,8 @@ type Details struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Prompt identifies the prompt. It is nil if no prompt was made.
 	Prompt *Prompt `json:"prompt,omitempty"`
-	// Models are the models that were asked, in the order in which they were first asked, at most MaxModels. A model has
-	// several elements if the cost of some of its requests is not known, or in another currency.
+	// Models are the models that were asked, in the order in which they were first asked, at most MaxModels. A model
+	// has several elements if the cost of some of its requests is not known, or in another currency.
 	Models []Model `json:"models,omitempty"`
 	// ElapsedMilliseconds is the time from the first entry of the journal to the end.
 	ElapsedMilliseconds int64 `json:"elapsedMilliseconds,omitempty"`

@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// upsertMemory stores a memory, or replaces the same one that was learned from an older Turn. The column turn_expires_at
-// is for older versions, which run beside this one for a while.
+// upsertMemory stores a memory, or replaces the same one that was learned from an older Turn. The column
+// turn_expires_at is for older versions, which run beside this one for a while.
 const upsertMemory = `INSERT INTO capstan_memory AS m (id, owner, namespace, agent, scope, requester, session, session_uid, turn,
 		turn_uid, text, words, confidence, model, learned_at, expires_at, turn_expires_at)
 	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, array_to_tsvector($12::text[]), $13, $14, $15, $16, 0)

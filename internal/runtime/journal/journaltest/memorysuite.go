@@ -504,7 +504,8 @@ func endedMemories(t *testing.T, s MemoryStore) {
 	_, purged := s.PurgeMemories(ctx, later(10_000), 10)
 	_, observed := s.Observations(ctx, "a", "desk", 10)
 	for name, err := range map[string]error{
-		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted, "ReleaseMemories": s.ReleaseMemories(ctx, "a-1"), "PurgeMemories": purged, "Observations": observed,
+		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted,
+		"ReleaseMemories": s.ReleaseMemories(ctx, "a-1"), "PurgeMemories": purged, "Observations": observed,
 		"Observe": s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
 	} {
 		if !errors.Is(err, context.Canceled) {
