@@ -63,7 +63,7 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	case answers:
 		f = finding{
 			holds: true, reason: v1alpha1.ReasonPartiallyResolved,
-			message: "turns use only a part of the chain: " + f.message,
+			message: onlyPart + f.message,
 		}
 	case tried && !awaited:
 		f = finding{

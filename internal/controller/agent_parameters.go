@@ -15,46 +15,55 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// checkParameters adds to the finding about an Agent's models whether they can fulfill its parameters. Otherwise each
-// Turn would fail with its first request, or would lose its wish.
+// onlyPart begins the message about a chain of which Turns use a part.
+const onlyPart = "turns use only a part of the chain: "
+
+// checkParameters adds to the finding about an Agent's models whether they can fulfill its parameters. A request that a
+// model cannot fulfill fails before it is sent, and Turns fall back. If no model can fulfill its parameters, each Turn
+// would fail.
 func (r *AgentReconciler) checkParameters(ctx context.Context, a *v1alpha1.Agent, models finding) (finding, error) {
-	wrong, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, a.Spec.Thinking)
+	wrong, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, a.Spec.Thinking)
 	if err != nil || len(wrong) == 0 {
 		return models, err
 	}
 	if models.reason != v1alpha1.ReasonResolved {
-		wrong = append(wrong, models.message)
+		wrong = append(wrong, strings.TrimPrefix(models.message, onlyPart))
 	}
 	models.message = strings.Join(wrong, "; ")
-	if models.holds {
+	switch {
+	case models.holds && able > 0:
+		models.reason, models.message = v1alpha1.ReasonPartiallyResolved, onlyPart+models.message
+	case models.holds:
 		models.holds, models.reason = false, v1alpha1.ReasonUnsupportedParameter
 	}
 	return models, nil
 }
 
-// unsupported returns the parameters that models of an Agent cannot fulfill, each with the reason. field is the Agent's
-// field with the models, and thinking that of the requests to them.
+// unsupported returns the parameters that models of an Agent cannot fulfill, each with the reason, and the number of
+// models that exist and can fulfill theirs. field is the Agent's field with the models, and thinking that of the
+// requests to them.
 func (r *AgentReconciler) unsupported(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference, thinking v1alpha1.ThinkingLevel,
-) ([]string, error) {
-	var wrong []string
+) (wrong []string, able int, err error) {
 	for i, m := range models {
 		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), m.ProviderRef, a.Namespace)
 		if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 			continue // the finding about the providers names it
 		} else if err != nil {
-			return nil, fmt.Errorf("failed to get model provider %q: %w", m.ProviderRef, err)
+			return nil, 0, fmt.Errorf("failed to get model provider %q: %w", m.ProviderRef, err)
 		}
 		if objectbudget.IsLeftOut(p) {
 			continue // it is not ready, and the cache does not have what it supports
 		}
 		err = translate.CheckParameters(fmt.Sprintf("%s[%d]", field, i), m, thinking, p)
 		if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {
-			return nil, err
+			return nil, 0, err
 		}
-		if err != nil {
-			wrong = append(wrong, err.Error())
+		if err == nil {
+			able++
+			continue
 		}
+		wrong = append(wrong, err.Error())
 	}
-	return wrong, nil
+	return wrong, able, nil
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestParametersOfAnAgent checks that an Agent is refused if a model of its chain cannot fulfill a parameter.
+// TestParametersOfAnAgent checks that an Agent names the models of its chain that cannot fulfill a parameter, and is
+// refused if no model can.
 func TestParametersOfAnAgent(t *testing.T) {
 	const seedless = `Agent spec.models[1].parameters.seed: ModelProvider "b": the Messages protocol has no seed: remove it`
 	const stopless = `Agent spec.models[0].parameters.stopSequences: ModelProvider "a": model "o3" refuses them: remove them`
@@ -24,7 +25,7 @@ func TestParametersOfAnAgent(t *testing.T) {
 		"fulfilled": {"each model can do it", seeded, stopped, resolved, resolved},
 		"refused": {
 			"the fallback cannot do it", nil, seeded, resolved,
-			finding{reason: v1alpha1.ReasonUnsupportedParameter, message: seedless, after: time.Second},
+			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: onlyPart + seedless, after: time.Second},
 		},
 		"both refused": {
 			"the message names both", stopped, seeded, resolved,
@@ -32,8 +33,8 @@ func TestParametersOfAnAgent(t *testing.T) {
 		},
 		"a missing fallback": {
 			"the message names it as well", stopped, nil,
-			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: "other"},
-			finding{reason: v1alpha1.ReasonUnsupportedParameter, message: stopless + "; other"},
+			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: onlyPart + "other"},
+			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: onlyPart + stopless + "; other"},
 		},
 		"another fault": {
 			"the first fault gives the reason", stopped, nil,

@@ -30,8 +30,14 @@ func (e *ProxyError) Error() string {
 		e.Proxy, e.Target, e.Status)
 }
 
-// IsTemporary reports whether the proxy failed, and did not refuse to connect.
-func (e *ProxyError) IsTemporary() bool { return e.Status >= http.StatusInternalServerError }
+// IsTemporary reports whether the proxy failed or has too much to do, and did not refuse to connect.
+func (e *ProxyError) IsTemporary() bool {
+	switch e.Status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return e.Status >= http.StatusInternalServerError
+}
 
 // UseProxy makes a transport use the proxy of the environment: see Proxy. If the proxy does not connect to a server,
 // the error is a *ProxyError.

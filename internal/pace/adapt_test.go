@@ -101,6 +101,7 @@ func TestCircuitAmongNamespaces(t *testing.T) {
 		"another began":             {"an answer that begins is enough", []step{begins("b", 0), fails("a", 20)}, false},
 		"another ended":             {"the endpoint has worked until now", []step{long, fails("a", 20)}, false},
 		"both succeeded":            {"the endpoint works for b", []step{ok("b"), ok("a"), ok("a"), fails("a", 20)}, false},
+		"many failures":             {"another one may be idle for long", []step{begins("b", time.Minute), fails("a", 50)}, true},
 		"only one namespace":        {"no other one shows that the endpoint works", []step{ok("a"), fails("a", 5)}, true},
 		"another succeeded earlier": {"the endpoint may have failed since", []step{ok("b"), passes(20 * time.Second), fails("a", 5)}, true},
 		"another succeeded earlier, from a slow model": {

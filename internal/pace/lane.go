@@ -16,6 +16,8 @@ const (
 	// until one request tries the endpoint.
 	failuresToOpen = 5
 	openFor        = 10 * time.Second
+	// failuresOfAll is the number of consecutive failures that open it also if all are those of one namespace.
+	failuresOfAll = 50
 	// silentFor is how long a request must wait for the first part of an answer, at least, until silence counts as a
 	// failure.
 	silentFor = 20 * time.Second
@@ -79,7 +81,8 @@ func newLane(g *Gate) *lane {
 	l.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests: 1, Timeout: openFor,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return max(c.ConsecutiveFailures, l.silent) >= failuresToOpen && !l.worksForOthers(clock())
+			failures := max(c.ConsecutiveFailures, l.silent)
+			return failures >= failuresToOpen && (failures >= failuresOfAll || !l.worksForOthers(clock()))
 		},
 		IsExcluded:    func(err error) bool { return errors.Is(err, errNoSign) },
 		OnStateChange: func(_ string, from, to gobreaker.State) { l.changed(from, to) },

@@ -110,13 +110,17 @@ func TestCheckParameters(t *testing.T) {
 		"a temperature":               {of(v1alpha1.DialectOpenAI), heated(2, "high"), "", ""},
 		"a temperature for Anthropic": {named(anthropic(), "claude-sonnet-4-5"), heated(1, ""), "", ""},
 		"a high temperature for Anthropic": {
-			anthropic(), heated(1.1, ""), "temperature", "the Messages protocol accepts 0 to 1: lower it to at most 1",
+			named(anthropic(), "claude-sonnet-4-5"), heated(1.1, ""), "temperature",
+			"models of Anthropic accept 0 to 1: lower it to at most 1",
 		},
 		"a temperature with thinking for Anthropic": {
-			anthropic(), heated(0.5, "low"), "temperature",
-			`the Messages protocol accepts only 1 with thinking: remove it, or set spec.thinking to "Off"`,
+			named(anthropic(), "claude-sonnet-4-5"), heated(0.5, "low"), "temperature",
+			`models of Anthropic accept only 1 with thinking: remove it, or set spec.thinking to "Off"`,
 		},
-		"the default temperature with thinking for Anthropic": {anthropic(), heated(1, "low"), "", ""},
+		"a high temperature for another server of the protocol": {anthropic(), heated(1.5, "low"), "", ""},
+		"a temperature for an alias":                            {named(anthropic(), "claude-sonnet-latest"), heated(0.5, ""), "", ""},
+		"a temperature for an old model of Anthropic":           {named(anthropic(), "claude-3-7-sonnet-latest"), heated(0.5, ""), "", ""},
+		"the default temperature with thinking for Anthropic":   {anthropic(), heated(1, "low"), "", ""},
 		"a temperature for a newer model of Anthropic": {
 			named(anthropic(), "claude-opus-4-8"), heated(0, ""), "temperature", `model "claude-opus-4-8" refuses it: remove it`,
 		},

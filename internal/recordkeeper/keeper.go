@@ -32,6 +32,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -79,6 +80,10 @@ const (
 	page = 500
 	// batch is the number of records that are deleted at once. pause is the time between two batches.
 	batch, pause = 500, 50 * time.Millisecond
+	// waitForChildren is the time from the end of a Turn until its record waits no more for Turns of its sub-agents.
+	waitForChildren = time.Hour
+	// maxFailures bounds the failures that a round reports.
+	maxFailures = 10
 	// callTimeout limits one call of the store or the API server.
 	callTimeout = time.Minute
 )
@@ -130,7 +135,11 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-k.hinted:
 			settle.Reset(settleTime)
 		case <-settle.C:
-			k.report("record finished turns", k.record(ctx, k.takeHints()))
+			err := k.record(ctx, k.takeHints())
+			k.report("record finished turns", err)
+			if err != nil { // a round finds them, too, but not before an hour is over
+				round.Reset(retryTime)
+			}
 		case <-round.C:
 			next := roundInterval
 			if err := k.Round(ctx); err != nil {
@@ -162,28 +171,32 @@ func (k *Keeper) Round(ctx context.Context) error {
 	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx))...)
 }
 
-// repair adds the missing records of a namespace. It reads only the metadata of the Turns that have a record.
+// repair adds the missing records of a namespace. It reads only the metadata of the Turns that have a record. Turns
+// that have no record afterwards do not keep it from the others.
 func (k *Keeper) repair(ctx context.Context, namespace string) error {
+	var errs []error
 	for next := ""; ; {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TurnList"))
 		err := k.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(next),
 			client.MatchingFieldsSelector{Selector: finished})
 		if apierrors.IsResourceExpired(err) {
-			return nil // so many Turns were created meanwhile that the page is gone; the next round begins anew
+			return errors.Join(errs...) // so many Turns were created meanwhile that the page is gone; the next round begins anew
 		}
 		if err != nil {
-			return fmt.Errorf("failed to list the finished turns: %w", err)
+			return errors.Join(append(errs, fmt.Errorf("failed to list the finished turns: %w", err))...)
 		}
 		turns := map[types.UID]types.NamespacedName{}
 		for i := range list.Items {
 			turns[list.Items[i].UID] = client.ObjectKeyFromObject(&list.Items[i])
 		}
-		if err := k.record(ctx, turns); err != nil {
+		if err := k.record(ctx, turns); err != nil && ctx.Err() != nil {
 			return err
+		} else if err != nil && len(errs) < maxFailures {
+			errs = append(errs, err)
 		}
 		if next = list.Continue; next == "" {
-			return nil
+			return errors.Join(errs...)
 		}
 	}
 }
@@ -219,7 +232,8 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 		return fmt.Errorf("failed to find out which turns have records: %w", err)
 	}
 	// In this order, a Turn has its record only after its reservations are closed, whatever is killed in between.
-	records, ended := k.settle(ctx, turns, missing)
+	records, alive, ended := k.settle(ctx, turns, missing)
+	missing = slices.DeleteFunc(missing, func(uid string) bool { return slices.Contains(alive, uid) })
 	if err := k.closeReservations(ctx, missing); err != nil {
 		return errors.Join(ended, err)
 	}
@@ -227,11 +241,12 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 }
 
 // settle ends the journals of those Turns whose own end did not reach them, and returns the records of the others.
+// alive are the Turns whose journal could not be ended. A run may still write there, and settle its requests itself.
 func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
-	records []turnrecord.Record, err error,
+	records []turnrecord.Record, alive []string, err error,
 ) {
 	if k.Retention == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	oldest := k.Now().Add(-k.Retention)
 	var errs []error
@@ -248,14 +263,18 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 			continue // another Turn of this name, or an old one
 		}
 		recorded, err := k.end(ctx, &t)
+		if _, waits := errors.AsType[*loop.Parked](err); waits && k.Now().Sub(r.Completed) > waitForChildren {
+			err = nil // its record must not depend on Turns that may never end
+		}
 		switch {
 		case err != nil:
+			alive = append(alive, uid)
 			errs = append(errs, fmt.Errorf("failed to end the journal of turn %q: %w", client.ObjectKeyFromObject(&t), err))
 		case !recorded:
 			records = append(records, r)
 		}
 	}
-	return records, errors.Join(errs...)
+	return records, alive, errors.Join(errs...)
 }
 
 // end calls End for a Turn.

@@ -19,6 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -136,6 +137,19 @@ func TestJournalIsPreferredToStatus(t *testing.T) {
 	failure = nil
 	if err := k.Round(t.Context()); err != nil || len(recorded(t, s)) != 3 {
 		t.Errorf("Round: %v with records %v, want the last one", err, recorded(t, s))
+	}
+}
+
+// TestRecordsDoNotWaitForChildrenForever checks that a Turn whose sub-agent never ends has a record after an hour.
+func TestRecordsDoNotWaitForChildrenForever(t *testing.T) {
+	s := &journaltest.Memory{}
+	k := keeper(t, s, ended("new", 59), ended("old", 61))
+	k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
+		return false, fmt.Errorf("the journal cannot end: %w", &loop.Parked{Turns: []string{"child"}})
+	}
+	err := k.Round(t.Context())
+	if got := recorded(t, s); err == nil || len(got) != 1 || !got["old"].Incomplete {
+		t.Errorf("Round: %v with records %v, want one of the status of the old Turn", err, got)
 	}
 }
 

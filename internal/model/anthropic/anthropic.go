@@ -57,12 +57,13 @@ const (
 
 // claude recognizes the models of Anthropic, also behind gateways, and withBudget those up to version 4.5, which know
 // only budgets. Later models are deprecating budgets and refuse them since version 4.7:
-// github.com/docker/docker-agent/issues/3093. withTemperature recognizes those up to version 4.6. Later models refuse a
-// temperature: github.com/UKGovernmentBEIS/inspect_ai/pull/3722 and github.com/earendil-works/pi/pull/7961.
+// github.com/docker/docker-agent/issues/3093. withoutTemperature recognizes those since version 4.7, which refuse a
+// temperature: github.com/UKGovernmentBEIS/inspect_ai/pull/3722 and github.com/earendil-works/pi/pull/7961. Other
+// names, such as aliases of gateways, say nothing.
 var (
-	claude          = regexp.MustCompile(`(?i)\bclaude-`)
-	withBudget      = upTo(5)
-	withTemperature = upTo(6)
+	claude             = regexp.MustCompile(`(?i)\bclaude-`)
+	withBudget         = upTo(5)
+	withoutTemperature = regexp.MustCompile(`(?i)\bclaude-[a-z]+-(4[-.]([7-9]|[1-9]\d)($|\D)|[5-9]($|\D))`)
 )
 
 // upTo returns an expression for the models of Anthropic up to version 4 with this minor version.
@@ -72,7 +73,7 @@ func upTo(minor int) *regexp.Regexp {
 
 // refusesTemperature reports whether a model is known to refuse a temperature.
 func refusesTemperature(name string) bool {
-	return claude.MatchString(name) && !withTemperature.MatchString(name)
+	return withoutTemperature.MatchString(name)
 }
 
 // isAdaptive reports whether a model gets its effort instead of a budget. Models of others know only budgets.

@@ -45,14 +45,16 @@ func checkTemperature(name string, p *model.Parameters) *model.Unsupported {
 	switch t := p.Temperature; {
 	case t == nil:
 		return nil
+	case !claude.MatchString(name): // other servers of the protocol have rules of their own, and say so
+		return nil
 	case refusesTemperature(name):
 		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf("model %q refuses it: remove it", name)}
 	case *t > 1:
-		return &model.Unsupported{Parameter: parameter, Problem: "the Messages protocol accepts 0 to 1: lower it to at most 1"}
+		return &model.Unsupported{Parameter: parameter, Problem: "models of Anthropic accept 0 to 1: lower it to at most 1"}
 	case *t < 1 && p.Effort != "": // platform.claude.com, extended thinking
 		return &model.Unsupported{
 			Parameter: parameter,
-			Problem:   `the Messages protocol accepts only 1 with thinking: remove it, or set spec.thinking to "Off"`,
+			Problem:   `models of Anthropic accept only 1 with thinking: remove it, or set spec.thinking to "Off"`,
 		}
 	}
 	return nil

@@ -110,7 +110,8 @@ type Provider struct {
 	cfg       Config
 	protocol  Protocol
 	transport *http.Transport
-	redactor  *redact.Redactor
+	// redactor removes secrets from replies, and words from errors.
+	redactor, words *redact.Redactor
 }
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
@@ -119,7 +120,7 @@ func New(cfg Config, protocol Protocol) *Provider {
 	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
 	cfg.Policy.UseProxy(transport) // many clusters reach providers only through a proxy
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg)}
+	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg), words: wordsOf(&cfg)}
 }
 
 // Close closes idle connections. Running requests continue.
@@ -187,7 +188,7 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	switch {
 	case err == nil:
 		return true, nil
-	case x.status == http.StatusNotFound, x.status == http.StatusMethodNotAllowed:
+	case x.status == http.StatusNotFound, x.status == http.StatusMethodNotAllowed, errors.Is(err, errNoList):
 		return false, nil
 	}
 	return false, x.classify(ctx, err, model.Reply{})
@@ -223,11 +224,18 @@ func (x *exchange) models(ctx context.Context) error {
 	return err
 }
 
+// errNoList means that an endpoint has no list of models, by its own words.
+var errNoList = errors.New("the endpoint has no list of models")
+
 // unlisted returns the error that an endpoint has sent instead of a list of models, in a response that refuses nothing.
 // LM Studio answers so at paths that it does not know: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618.
 func (x *exchange) unlisted(sent []byte) error {
 	said := reportOf(sent)
-	if status := said.httpStatus(); status != 0 {
+	switch status := said.httpStatus(); status {
+	case 0:
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return errNoList
+	default:
 		return x.errorOf(sent, status)
 	}
 	return &model.Error{

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
@@ -16,7 +17,7 @@ const maxDetail = 900
 
 // clean makes a text of the endpoint safe for a message: one line, printable, bounded, and without secrets, which
 // some endpoints repeat.
-func (p *Provider) clean(text string) string { return p.redactor.Line(text, maxDetail) }
+func (p *Provider) clean(text string) string { return p.words.Line(text, maxDetail) }
 
 // cleanReply removes the secrets from all texts of the endpoint. It must run on the whole reply, because a stream
 // may cut a secret into pieces.
@@ -24,10 +25,19 @@ func (p *Provider) cleanReply(ctx context.Context, reply *model.Reply) {
 	reply.Redact(fairgate.Fairly(ctx, p.redactor.Redact))
 }
 
-// redactorOf returns a redactor for the key, the token, the secret headers, the earlier secrets, and the passwords of
-// proxies.
+// redactorOf returns a redactor for replies: for the key, the token, the secret headers and the earlier secrets.
 func redactorOf(cfg *Config) *redact.Redactor {
-	return redact.New(slices.Concat(cfg.Secrets(), cfg.Earlier, netpolicy.ProxySecrets())...)
+	return redact.New(slices.Concat(cfg.Secrets(), cfg.Earlier)...)
+}
+
+// wordsOf returns a redactor for errors. Only a proxy that sees whole requests can repeat its password in them. The
+// password is not removed from replies: a tenant whose endpoint replies with many guesses would see which one is right.
+func wordsOf(cfg *Config) *redact.Redactor {
+	secrets := slices.Concat(cfg.Secrets(), cfg.Earlier)
+	if strings.HasPrefix(strings.ToLower(cfg.BaseURL), "http:") {
+		secrets = append(secrets, netpolicy.ProxySecrets()...)
+	}
+	return redact.New(secrets...)
 }
 
 // Secrets returns the key, the token and the values of secret headers.
