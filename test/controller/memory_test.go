@@ -154,7 +154,7 @@ var _ = Describe("An Agent that learns", func() {
 		rule := func(about, reply string) string {
 			return `- {when: {systemContains: ` + aboutUser + `, contains: ` + about + `}, ` + reply + "}\n"
 		}
-		huge := `reply: {text: 'x', repeat: 1000000, ignoreMaxTokens: true}`
+		huge := `reply: {text: 'x', repeat: 100000, ignoreMaxTokens: true}`
 		s := newTestEnv(ctx, "rules:\n"+rule("hangs", `times: 1, fault: {hang: BeforeHeaders}`)+rule("refuses", `fault: {status: 401}`)+
 			rule("rubbish", `fault: {rubbish: HTML}`)+rule("huge", huge)+rule("schema", `reply: {text: '{"memories": {"content": 7}}'}`)+
 			rule("wider", `reply: {text: '{"memories": [{"content": "x", "scope": "Agent", "confidence": 100}]}'}`)+
