@@ -14,14 +14,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// proxied tells the process of TestProxiedFetch that it has a proxy.
+// proxied tells a process of TestProxy that it has a proxy.
 const proxied = "CAPSTAN_TEST_PROXIED_FETCH"
 
-// TestProxiedFetch fetches for TestProxy, in a process of its own: net/http reads the proxy variables once.
-func TestProxiedFetch(t *testing.T) {
-	if os.Getenv(proxied) == "" {
-		t.Skip("run by TestProxy")
-	}
+// fetchProxied fetches for TestProxy, in a process of its own: net/http reads the proxy variables once.
+func fetchProxied(t *testing.T) {
+	t.Helper()
 	f := &fetch.Fetcher{Policy: netpolicy.NewLocalPolicy()}
 	_, err := f.Fetch(t.Context(), "https://files.test/a.png", "image/png", 100)
 	fmt.Printf("error: %v\n", err) //nolint:forbidigo // because TestProxy reads it
@@ -29,6 +27,10 @@ func TestProxiedFetch(t *testing.T) {
 
 // TestProxy checks that the error of a proxy names the proxy, and neither its password nor the server.
 func TestProxy(t *testing.T) {
+	if os.Getenv(proxied) != "" {
+		fetchProxied(t)
+		return
+	}
 	const password = "proxy-password-0123"
 	for name, tc := range map[string]struct {
 		status int
@@ -63,7 +65,7 @@ func TestProxy(t *testing.T) {
 			if tc.isDown {
 				web.Close()
 			}
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProxiedFetch$")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProxy$")
 			cmd.Env = append(os.Environ(), proxied+"=1", "HTTPS_PROXY=http://ada:"+password+"@"+address, "NO_PROXY=")
 			out, err := cmd.CombinedOutput()
 			if err != nil || strings.Contains(string(out), password) {
