@@ -251,28 +251,30 @@ func (f finishedStore) Transformer() cache.TransformFunc {
 
 // MemoryKeeper keeps what was learned from Turns.
 type MemoryKeeper interface {
-	// ReleaseMemories makes the memories of Turns outlive them.
-	ReleaseMemories(ctx context.Context, turnUIDs ...string) error
+	// ReleaseMemories makes the memories of a Turn outlive it.
+	ReleaseMemories(ctx context.Context, turnUID string) error
 }
 
 // releaseTimeout limits the time until the memories of a Turn are released.
 const releaseTimeout = 10 * time.Second
 
 // removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories stay,
-// unlike those of a Turn that people delete. They are released first, so that nobody takes this deletion for one by
-// people.
+// unlike those of a Turn that people delete. They are released after the deletion, and seconds before the journal is
+// retired. So a Turn that lives on keeps its memories, and they go with it if people delete it. If the process is
+// killed in between, the memories go, too.
 func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn) error {
-	if m != nil {
-		bounded, cancel := context.WithTimeout(ctx, releaseTimeout)
-		defer cancel()
-		if err := m.ReleaseMemories(bounded, string(t.UID)); err != nil {
-			return fmt.Errorf("failed to release the memories of turn %q: %w", client.ObjectKeyFromObject(t), err)
-		}
-	}
 	err := c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
 		client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return err
+	if err != nil || m == nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	if err := m.ReleaseMemories(bounded, string(t.UID)); err != nil {
+		return fmt.Errorf("failed to keep the memories of the deleted turn %q: %w", client.ObjectKeyFromObject(t), err)
+	}
+	return nil
 }

@@ -145,6 +145,34 @@ func TestChangedTimeToLiveApplies(t *testing.T) {
 }
 
 // TestChangedTurnIsNotDeleted checks this because its time to live may have been lengthened.
+// released notes the Turns whose memories outlive them.
+type released struct{ uids []string }
+
+func (r *released) ReleaseMemories(_ context.Context, turnUID string) error {
+	r.uids = append(r.uids, turnUID)
+	return nil
+}
+
+// TestMemoriesOutliveOnlyADeletedTurn checks that a Turn that changes before its deletion keeps its memories as its
+// own, and that those of a deleted Turn stay.
+func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
+	for _, refusal := range []error{nil, conflict} {
+		turn, m := turnWith(finished(0), keeps(0)), &released{}
+		c := interceptor.NewClient(inMemory(t, turn), interceptor.Funcs{Delete: func(
+			context.Context, client.WithWatch, client.Object, ...client.DeleteOption,
+		) error {
+			if len(m.uids) > 0 {
+				t.Error("the memories are released before it is known whether the Turn is deleted")
+			}
+			return refusal
+		}})
+		err := removeTurn(t.Context(), c, m, turn)
+		if !errors.Is(err, refusal) || len(m.uids) > 0 != (refusal == nil) {
+			t.Errorf("after %v, %v, and the memories of %q are released", refusal, err, m.uids)
+		}
+	}
+}
+
 func TestChangedTurnIsNotDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deletes := 0

@@ -211,8 +211,9 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 			return false
 		}
 		refused = refused && o.MayRetry
-		before := sent
-		if sent = l.requests.sent; o.MayRetry || sent == before { // another attempt may ask again
+		isAsked := l.requests.sent > sent
+		sent = l.requests.sent
+		if o.MayRetry || !isAsked { // another attempt may ask again
 			unpaid = unpaid.With(one)
 			return true
 		}

@@ -30,9 +30,9 @@ type Memories interface {
 	// of deleted memories, even with an error; fewer than limit means that there are no more.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
-	// ReleaseMemories makes the memories of Turns outlive them: a later deletion of the Turns does not delete them.
-	// They then have no TurnUID.
-	ReleaseMemories(ctx context.Context, turnUIDs ...string) error
+	// ReleaseMemories makes the memories of a Turn outlive it: Retire does not delete them any more. They then have no
+	// TurnUID.
+	ReleaseMemories(ctx context.Context, turnUID string) error
 
 	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
 	// memories; fewer than limit means that there are no more.

@@ -186,10 +186,10 @@ func forgetSources(ctx context.Context, tx pgx.Tx, sel store.MemorySelector, at 
 	return ended, err
 }
 
-// ReleaseMemories makes the memories of Turns outlive them. It takes at most 10 s.
-func (s *Store) ReleaseMemories(ctx context.Context, turnUIDs ...string) error {
+// ReleaseMemories makes the memories of a Turn outlive it. It takes at most 10 s.
+func (s *Store) ReleaseMemories(ctx context.Context, turnUID string) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-		_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid = ANY($1)`, turnUIDs)
+		_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid = $1`, turnUID)
 		return err
 	})
 }

@@ -223,25 +223,19 @@ func collect(rows *sql.Rows) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// ReleaseMemories makes the memories of Turns outlive them. Most Turns have none, so it writes only if there are some.
-func (s *Store) ReleaseMemories(ctx context.Context, turnUIDs ...string) error {
-	for _, uid := range turnUIDs {
-		found, err := s.strings(ctx, `SELECT id FROM memory WHERE turn_uid = ? LIMIT 1`, uid)
-		if err != nil {
-			return s.failed(err)
-		}
-		if len(found) == 0 || uid == "" {
-			continue
-		}
-		err = s.change(ctx, func(t *tx) error {
-			_, err := t.exec(`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?`, uid)
-			return err
-		})
-		if err != nil {
-			return err
-		}
+// ReleaseMemories makes the memories of a Turn outlive it. Most Turns have none, so it writes only if there are some.
+func (s *Store) ReleaseMemories(ctx context.Context, turnUID string) error {
+	found, err := s.strings(ctx, `SELECT id FROM memory WHERE turn_uid = ? AND turn_uid <> '' LIMIT 1`, turnUID)
+	if err != nil {
+		return s.failed(err)
 	}
-	return nil
+	if len(found) == 0 {
+		return nil
+	}
+	return s.change(ctx, func(t *tx) error {
+		_, err := t.exec(`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?`, turnUID)
+		return err
+	})
 }
 
 // PurgeMemories deletes expired memories in one transaction.

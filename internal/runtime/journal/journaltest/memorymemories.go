@@ -134,15 +134,15 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 	return len(all), nil
 }
 
-// ReleaseMemories makes the memories of Turns outlive them.
-func (m *Memory) ReleaseMemories(ctx context.Context, turnUIDs ...string) error {
+// ReleaseMemories makes the memories of a Turn outlive it.
+func (m *Memory) ReleaseMemories(ctx context.Context, turnUID string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, one := range m.memories {
-		if slices.Contains(turnUIDs, one.TurnUID) {
+		if one.TurnUID == turnUID {
 			one.TurnUID = ""
 			m.memories[id] = one
 		}

@@ -294,7 +294,9 @@ func memoriesRetired(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-2", learnedFrom("a-2", "of a user in a Session", 2, inTalk))
 	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose time is over", 3))
 	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn that is deleted early", 4))
-	gives(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), "a-3", "unknown", ""), nil)
+	for _, uid := range []string{"a-3", "unknown", ""} {
+		gives(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), uid), nil)
+	}
 	mark(t, s, later(50), "a-1", "a-3", "a-4")
 	holds(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
 	mark(t, s, later(50), "")
