@@ -81,9 +81,6 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if models, err = r.checkParameters(ctx, &a, models); err != nil {
-		return ctrl.Result{}, err
-	}
 	tools, exposed, err := r.resolveTools(ctx, &a)
 	if err != nil {
 		return ctrl.Result{}, err

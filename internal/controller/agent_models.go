@@ -15,8 +15,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// resolveModels finds the ModelProviders of the Agent's chain. The finding names those that cannot be used now. It
-// holds if one of them can be used:
+// resolveModels finds the ModelProviders of the Agent's chain. The finding names those that cannot be used now, and the
+// parameters that a model cannot fulfill: a request with one fails before it is sent, and Turns fall back. The finding
+// holds if one of the models can fulfill its parameters, and one of the ModelProviders can be used:
 //
 //  1. The endpoint of one answers. Turns use the other models only as far as they can.
 //  2. No endpoint answers, and Turns need not wait for one. A probe may be out of date, so each Turn tries them.
@@ -56,14 +57,21 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 		}
 		unusable = append(unusable, why)
 	}
+	wrong, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, a.Spec.Thinking)
+	if err != nil {
+		return finding{}, err
+	}
+	unusable = append(wrong, unusable...)
 	f.message = strings.Join(unusable, "; ")
 	switch {
+	case len(wrong) > 0 && able == 0 && (answers || tried && !awaited): // each Turn would fail
+		f.reason = v1alpha1.ReasonUnsupportedParameter
 	case len(unusable) == 0:
 		f = finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all models of the chain can be used"}
 	case answers:
 		f = finding{
 			holds: true, reason: v1alpha1.ReasonPartiallyResolved,
-			message: onlyPart + f.message,
+			message: "turns use only a part of the chain: " + f.message,
 		}
 	case tried && !awaited:
 		f = finding{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -14,30 +13,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
-
-// onlyPart begins the message about a chain of which Turns use a part.
-const onlyPart = "turns use only a part of the chain: "
-
-// checkParameters adds to the finding about an Agent's models whether they can fulfill its parameters. A request that a
-// model cannot fulfill fails before it is sent, and Turns fall back. If no model can fulfill its parameters, each Turn
-// would fail.
-func (r *AgentReconciler) checkParameters(ctx context.Context, a *v1alpha1.Agent, models finding) (finding, error) {
-	wrong, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, a.Spec.Thinking)
-	if err != nil || len(wrong) == 0 {
-		return models, err
-	}
-	if models.reason != v1alpha1.ReasonResolved {
-		wrong = append(wrong, strings.TrimPrefix(models.message, onlyPart))
-	}
-	models.message = strings.Join(wrong, "; ")
-	switch {
-	case models.holds && able > 0:
-		models.reason, models.message = v1alpha1.ReasonPartiallyResolved, onlyPart+models.message
-	case models.holds:
-		models.holds, models.reason = false, v1alpha1.ReasonUnsupportedParameter
-	}
-	return models, nil
-}
 
 // unsupported returns the parameters that models of an Agent cannot fulfill, each with the reason, and the number of
 // models that exist and can fulfill theirs. field is the Agent's field with the models, and thinking that of the

@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -10,53 +13,67 @@ import (
 // TestParametersOfAnAgent checks that an Agent names the models of its chain that cannot fulfill a parameter, and is
 // refused if no model can.
 func TestParametersOfAnAgent(t *testing.T) {
-	const seedless = `Agent spec.models[1].parameters.seed: ModelProvider "b": the Messages protocol has no seed: remove it`
-	const stopless = `Agent spec.models[0].parameters.stopSequences: ModelProvider "a": model "o3" refuses them: remove them`
+	const (
+		seedless = `Agent spec.models[1].parameters.seed: ModelProvider "b": the Messages protocol has no seed: remove it`
+		stopless = `Agent spec.models[0].parameters.stopSequences: ModelProvider "a": model "o3" refuses them: remove them`
+		all      = "True Resolved: all models of the chain can be used"
+		part     = "True PartiallyResolved: turns use only a part of the chain: "
+		silent   = "True PartiallyResolved: no endpoint of the chain answers, and turns try those that exist: "
+		refused  = "False UnsupportedParameter: "
+		bMissing = `ModelProvider "b" does not exist`
+		aSilent  = `ModelProvider "a" does not answer (EndpointUnreachable)`
+		bSilent  = `ModelProvider "b" does not answer (EndpointUnreachable)`
+	)
 	stopped := &v1alpha1.ModelParameters{StopSequences: []string{"END"}}
 	seeded := &v1alpha1.ModelParameters{Seed: new(int64(1))}
-	resolved := finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all model providers exist", after: time.Second}
+	of := func(name, reason string, spec v1alpha1.ModelProviderSpec) client.Object {
+		p := providerOf(name, reason, time.Hour)
+		p.(*v1alpha1.ModelProvider).Spec = spec
+		return p
+	}
+	a := func(reason string) client.Object {
+		return of("a", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectOpenAI})
+	}
+	b := func(reason string) client.Object {
+		return of("b", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic})
+	}
+	const isReady, unreachable = v1alpha1.ReasonReady, v1alpha1.ReasonEndpointUnreachable
 	for name, tc := range map[string]struct {
-		because string
-		a, b    *v1alpha1.ModelParameters
-		models  finding
-		want    finding
+		because    string
+		ofA, ofB   *v1alpha1.ModelParameters
+		a, b       client.Object
+		wantStatus string
 	}{
-		"none":      {"there is no wish", nil, nil, resolved, resolved},
-		"fulfilled": {"each model can do it", seeded, stopped, resolved, resolved},
-		"refused": {
-			"the fallback cannot do it", nil, seeded, resolved,
-			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: onlyPart + seedless, after: time.Second},
+		"none":              {"there is no wish", nil, nil, a(isReady), b(isReady), all},
+		"fulfilled":         {"each model can do it", seeded, stopped, a(isReady), b(isReady), all},
+		"refused":           {"the fallback cannot do it", nil, seeded, a(isReady), b(isReady), part + seedless},
+		"both refused":      {"the message names both", stopped, seeded, a(isReady), b(isReady), refused + stopless + "; " + seedless},
+		"only one exists":   {"no model that exists can do it", stopped, nil, a(isReady), nil, refused + stopless + "; " + bMissing},
+		"another is absent": {"the message names both faults", nil, stopped, a(isReady), nil, part + bMissing},
+		"silent, refused": {
+			"no request would be sent", stopped, seeded, a(unreachable), b(unreachable),
+			refused + stopless + "; " + seedless + "; " + aSilent + "; " + bSilent,
 		},
-		"both refused": {
-			"the message names both", stopped, seeded, resolved,
-			finding{reason: v1alpha1.ReasonUnsupportedParameter, message: stopless + "; " + seedless, after: time.Second},
-		},
-		"a missing fallback": {
-			"the message names it as well", stopped, nil,
-			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: onlyPart + "other"},
-			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: onlyPart + stopless + "; other"},
+		"silent, one refused": {
+			"the other one is tried", stopped, nil, a(unreachable), b(unreachable), silent + stopless + "; " + aSilent + "; " + bSilent,
 		},
 		"another fault": {
-			"the first fault gives the reason", stopped, nil,
-			finding{reason: "Other", message: "other"},
-			finding{reason: "Other", message: stopless + "; other"},
+			"the fault of the only model that can do it gives the reason", stopped, nil, nil, nil,
+			`False ProviderNotFound: ModelProvider "a" does not exist; ` + bMissing,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent := subAgent("desk")
 			agent.Spec.Models = []v1alpha1.ModelReference{
-				{ProviderRef: v1alpha1.SharedReference{Name: "a"}, Model: "o3", Parameters: tc.a},
-				{ProviderRef: v1alpha1.SharedReference{Name: "b"}, Model: "m", Parameters: tc.b},
-				{ProviderRef: v1alpha1.SharedReference{Name: "missing"}, Model: "m", Parameters: seeded},
+				{ProviderRef: v1alpha1.SharedReference{Name: "a"}, Model: "o3", Parameters: tc.ofA},
+				{ProviderRef: v1alpha1.SharedReference{Name: "b"}, Model: "claude-sonnet-4-5", Parameters: tc.ofB},
 			}
-			a, b := providerOf("a", v1alpha1.ReasonReady, time.Hour), providerOf("b", v1alpha1.ReasonReady, time.Hour)
-			a.(*v1alpha1.ModelProvider).Spec = v1alpha1.ModelProviderSpec{
-				Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectOpenAI,
-			}
-			b.(*v1alpha1.ModelProvider).Spec = v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic}
-			r := &AgentReconciler{Client: inMemory(t, agent, a, b)}
-			if got, err := r.checkParameters(t.Context(), agent, tc.models); err != nil || got != tc.want {
-				t.Errorf("%+v, error %v; want %+v: %s", got, err, tc.want, tc.because)
+			objects := slices.DeleteFunc([]client.Object{agent, tc.a, tc.b}, func(o client.Object) bool { return o == nil })
+			r := &AgentReconciler{Client: inMemory(t, objects...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
+			found, err := r.resolveModels(t.Context(), agent)
+			status := map[bool]string{true: "True ", false: "False "}[found.holds]
+			if got := status + found.reason + ": " + found.message; err != nil || got != tc.wantStatus {
+				t.Errorf("got %q, error %v; want %q: %s", got, err, tc.wantStatus, tc.because)
 			}
 		})
 	}
