@@ -146,6 +146,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		"a strange size":   {[]string{"--attack-sizes", "burst"}, `"burst" must be NAME=NUMBER`},
 		"a short window":   {[]string{"--window", "10ms"}, "--window must be from 1s"},
 		"a busy victim":    {[]string{"--victim-interval", "1ms"}, "--victim-interval must be from 10ms"},
+		"an endless wait":  {[]string{"--victim-wait", "1h"}, "--victim-wait must be from 1s"},
 		"little memory":    {[]string{"--memory-mib", "1"}, "--memory-mib must be from 64"},
 		"unknown part":     {[]string{"--scale-parts", "long,short"}, `--scale-parts: "short" must be one of namespaces, in-flight, long`},
 		"no namespaces":    {[]string{"--scale-namespaces", "0"}, "--scale-namespaces must be from 1 to 1000"},

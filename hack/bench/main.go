@@ -172,6 +172,8 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.DurationVar(&o.neighbours.window, "window", 15*time.Second,
 		"time for which the victim is measured without the attacker, and minimum time with the attacker, from 1s to 10m")
 	f.DurationVar(&o.neighbours.interval, "victim-interval", 200*time.Millisecond, "time between two Turns of the victim, from 10ms to 10s")
+	f.DurationVar(&o.neighbours.wait, "victim-wait", 30*time.Second,
+		"time after which the victim's last Turns have failed if they have not ended, from 1s to 30m")
 	f.IntVar(&o.neighbours.memoryMiB, "memory-mib", 512, "memory limit of the manager under attack, in MiB, from 64 to 65536")
 	o.scale.addFlags(f)
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time limit of the whole benchmark")
@@ -210,6 +212,8 @@ func parse(args []string, usage io.Writer) (options, error) {
 		return o, errors.New("--window must be from 1s to 10m")
 	case o.neighbours.interval < 10*time.Millisecond || o.neighbours.interval > 10*time.Second:
 		return o, errors.New("--victim-interval must be from 10ms to 10s")
+	case o.neighbours.wait < time.Second || o.neighbours.wait > 30*time.Minute:
+		return o, errors.New("--victim-wait must be from 1s to 30m")
 	case o.neighbours.memoryMiB < 64 || o.neighbours.memoryMiB > 65_536:
 		return o, errors.New("--memory-mib must be from 64 to 65536")
 	case o.output != outputTable && o.output != outputJSON:

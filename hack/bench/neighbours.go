@@ -48,6 +48,7 @@ type neighbourOptions struct {
 	attacks   []attack
 	window    time.Duration // for which the victim is measured under an attack
 	interval  time.Duration // between two Turns of the victim
+	wait      time.Duration // for the victim's last Turns
 	memoryMiB int
 }
 
@@ -95,7 +96,7 @@ func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error
 func (b *bench) startVictim(ctx context.Context) (*victim, error) {
 	text := "x"
 	fault := server.Fault{LatencyMilliseconds: int(victimLatency.Milliseconds())}
-	v := &victim{api: b.api, turns: b.turns, interval: b.neighbours.interval, waiting: map[string]*awaited{}}
+	v := &victim{api: b.api, turns: b.turns, interval: b.neighbours.interval, wait: b.neighbours.wait, waiting: map[string]*awaited{}}
 	var err error
 	if _, v.modelURL, err = b.harness.ServeModel(ctx, server.Config{Rules: []server.Rule{
 		{When: server.When{ToolMessages: new(0)}, Fault: fault, Reply: server.Reply{ToolCalls: []server.ToolCall{{

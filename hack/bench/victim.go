@@ -25,9 +25,6 @@ const (
 	victimNamespace = "victim"
 	// newcomerInterval is the time between two Turns of the victim whose Agent, ModelProvider and ToolServer are new.
 	newcomerInterval = time.Second
-	// drainTimeout bounds the wait for the victim's Turns after the last creation. Turns that have not ended then
-	// have failed.
-	drainTimeout = 30 * time.Second
 
 	reasonUnfinished = "Unfinished"
 	reasonNotCreated = "NotCreated"
@@ -40,6 +37,8 @@ type victim struct {
 	modelURL string
 	toolsURL string
 	interval time.Duration
+	// wait bounds the wait for Turns after the last creation. Turns that have not ended then have failed.
+	wait time.Duration
 
 	mu      sync.Mutex
 	waiting map[string]*awaited
@@ -147,7 +146,7 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 			return nil, context.Cause(ctx)
 		}
 	}
-	drain := time.AfterFunc(drainTimeout, cancel)
+	drain := time.AfterFunc(v.wait, cancel)
 	group.Wait()
 	drain.Stop()
 	l := newVictimLoad(outcomes, time.Since(start))

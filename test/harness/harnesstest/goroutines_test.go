@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gleak"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -23,12 +24,6 @@ func TestHaveLeakedKnowsCaches(t *testing.T) {
 	t.Run("cache", func(t *testing.T) {
 		g := NewWithT(t)
 		url := harnesstest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/api/v1" {
-				w.Header().Set("Content-Type", "application/json")
-				_, _ = w.Write([]byte(`{"kind":"APIResourceList","groupVersion":"v1","resources":[
-					{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["list","watch"]}]}`))
-				return
-			}
 			if r.URL.Path != "/api/v1/namespaces/a/configmaps" {
 				http.NotFound(w, r)
 				return
@@ -39,7 +34,11 @@ func TestHaveLeakedKnowsCaches(t *testing.T) {
 			case <-silent:
 			}
 		}))
-		c, err := cache.New(&rest.Config{Host: url}, cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}}})
+		mapper := meta.NewDefaultRESTMapper(nil)
+		mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
+		c, err := cache.New(&rest.Config{Host: url}, cache.Options{
+			DefaultNamespaces: map[string]cache.Config{"a": {}}, Mapper: mapper,
+		})
 		g.Expect(err).NotTo(HaveOccurred())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
