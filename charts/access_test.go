@@ -189,8 +189,8 @@ func (c cluster) checkTeam(t *testing.T) {
 			`"https://tools.example.com/mcp"}, credentialsRef: {name: %s, key: apiKey}}}`,
 		`{apiVersion: capstan.dev/v1alpha1, kind: ToolApproval, metadata: {name: d}, spec: {turnRef: {name: t}, ` +
 			`turnUID: 2d0c6a54-6f7e-4c56-8c1b-1b1f9c1a7e33, requestID: r, step: 1, callID: c, toolName: close_ticket, schemaHash: ` +
-			`21de87fbe6279092d027916b805ebbc68286af782fd5366e71a3a191ccd4dda7, argumentsHash: ` +
-			`21de87fbe6279092d027916b805ebbc68286af782fd5366e71a3a191ccd4dda7, decision: Approved, decidedBy: %s}}`,
+			`add37dd632c5fd2c4f26a37f11cfd6ab0266e13d4835e7f51a98af1d00ef8859, argumentsHash: ` +
+			`add37dd632c5fd2c4f26a37f11cfd6ab0266e13d4835e7f51a98af1d00ef8859, decision: Approved, decidedBy: %s}}`,
 		`{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: u}, spec: {agentRef: {name: a}, ` +
 			`message: Hello, context: {contributions: [{name: prices, configMapKeyRef: {name: prices, key: text}}]}}}`
 	for name, tc := range map[string]struct {

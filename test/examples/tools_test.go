@@ -130,8 +130,8 @@ var _ = Describe("examples/tools", func() {
 		Expect(done.Status.Result.Text).To(Equal("I closed ticket 1042, Printer on floor 3 jams. " + like))
 		Expect(h.ticket()).To(And(HaveField("State", "closed"), HaveField("Closings", 1)))
 		Expect(h.ticket().Notes).To(HaveExactElements(
-			"Waits for a spare part: a feed roller.", "The roller came and is built in; the test page is clean.",
-			"Closed: The roller came and is built in; the test page is clean.",
+			"Waiting for a spare part: feed roller.", "The new roller is fitted, and the test page looks clean.",
+			"Closed: The new roller is fitted, and the test page looks clean.",
 		))
 
 		By("accounting for all of it")
