@@ -65,7 +65,7 @@ and the remaining Turns are handed back.`,
   # use two namespaces only
   manager --watch-namespaces helpdesk,sales
 
-  # run Turns in another process, beside a manager with the same database
+  # run Turns in another process, in addition to a manager with the same database
   PGPASSWORD=... manager --roles executor --store postgres://capstan@db.example.com/capstan`,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {

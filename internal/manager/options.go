@@ -173,8 +173,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"number of Turns that this process runs at once; more Turns wait as Queued. 0 means as many as fit into "+
 			"the memory limit: two thirds of the part of GOMEMLIMIT beyond 56 MiB, at 64 KiB for each Turn, from 16 to 10000")
 	f.IntVar(&o.MaxConcurrentEvaluations, "max-concurrent-evaluations", 4,
-		"number of Turns whose answers this process evaluates at once, beside the Turns that it runs, from 0 to 100; 0 means that "+
-			"the Turns of this process are not evaluated")
+		"number of Turns whose answers this process evaluates at the same time, in addition to the Turns that it runs, "+
+			"from 0 to 100; 0 means that the Turns of this process are not evaluated")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "",
 		"memory that this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of "+
 			"its cgroup, or else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, "+
@@ -242,10 +242,10 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"two equal prefixes, this one takes precedence over --"+netpolicy.AllowFlag)
 	f.StringSliceVar(&o.WorkloadTokens, secrets.WorkloadTokensFlag, nil,
 		"tokens of workload identities that ModelProviders may use in spec.workloadToken, as NAMESPACE/NAME=HOST, "+
-			"separated by commas, such as helpdesk/gateway=https://llm.example.com; a token is for ModelProviders of this "+
-			"namespace, and is sent only to this host. Repeat it for further hosts")
+			"separated by commas, such as helpdesk/gateway=https://llm.example.com; a token is for ModelProviders of "+
+			"NAMESPACE, and is sent only to HOST. Repeat the token for further hosts")
 	f.StringVar(&o.WorkloadTokenDir, secrets.WorkloadTokenDirFlag, "/var/run/secrets/capstan",
-		"folder with the files of these tokens, each NAMESPACE/NAME, which are read again when they change")
+		"folder with the tokens of --workload-tokens, each in a file NAMESPACE/NAME, which is read again when it changes")
 	f.BoolVar(&o.AttachmentURLs, "attachment-urls", true,
 		"fetch attachments of Turns from URLs; with --attachment-urls=false, a Turn with such an attachment ends as InvalidSpec. "+
 			"All processes must have the same value")
@@ -270,10 +270,10 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"beginning of the names of the ClusterRoles for people, such as capstan in capstan-turn-reader, for "+
 			"messages that name a role; empty if there are none")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false,
-		"use decisions about tool calls without that policy; set it only if something else ensures that "+
+		"use decisions about tool calls without the policy in --approval-policy; set it only if something else ensures that "+
 			"spec.decidedBy of a ToolApproval is the user who creates it")
 	f.BoolVar(&o.TrustRequestedBy, "trust-requested-by", false,
-		"use the requesters of Turns without that policy; set it only if something else ensures that "+
+		"use the requesters of Turns without the policy in --requester-policy; set it only if something else ensures that "+
 			"spec.requestedBy of a Turn is the user who creates it")
 }
 
