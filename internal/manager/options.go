@@ -213,8 +213,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"path of a YAML file with skills that are available to every Agent: a list of key, name, description "+
 			"and content; read once at the start")
 	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60,
-		"time between two checks of a ModelProvider or a ToolServer that answers, in seconds, and of the "+
-			"ConfigMaps that an object names if this process may not watch them; a check costs no tokens")
+		"seconds between two checks of a ModelProvider or a ToolServer that answers; if this process may not watch "+
+			"ConfigMaps, also between two checks of the ConfigMaps that objects name. A check costs no tokens")
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour,
 		"how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m "+
 			"(h is the largest unit); 0 means that it is not kept")
@@ -230,8 +230,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"bytes that all journals may use, such as 20Gi; at 80 % new Turns wait, and at 100 % running Turns wait "+
 			"as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
 	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "",
-		"bytes that the journals of one namespace may use, such as 2Gi; default: no more than is still free in the "+
-			"total quota, so one namespace can fill half of it, and two can fill a third each")
+		"bytes that the journals of one namespace may use, such as 2Gi; default: as many as are still free in the "+
+			"total quota, so one namespace can use half of the total, and two can use a third each")
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil,
 		"prefixes of IP addresses that tool servers and model providers may have, separated by commas, such as "+
 			"127.0.0.0/8,::1/128; default: all except loopback, link-local, multicast and cloud metadata addresses, "+
