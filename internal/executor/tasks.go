@@ -26,9 +26,6 @@ const (
 	pollTasks = 2 * time.Second
 	// measureTasks is the time between two measurements of the queue.
 	measureTasks = 10 * time.Second
-	// keepTasks is how long a task counts for the limits of its Agent after its work has ended, and purgeAtOnce the
-	// number of tasks that are deleted at once.
-	keepTasks, purgeAtOnce = task.Day + task.Hour, 500
 	// writeTasks limits the time in which the result of a task is stored and published. A process that stops
 	// waits for it.
 	writeTasks = 10 * time.Second
@@ -186,12 +183,11 @@ func (p *Tasks) pause(ctx context.Context, most time.Duration) bool {
 	return true
 }
 
-// measure measures the queue from time to time, and deletes old tasks and expired memories.
+// measure measures the queue from time to time.
 func (p *Tasks) measure(ctx context.Context, e *Executor) {
 	defer metrics.EvaluationQueue(0, 0)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var purged time.Time
 	for {
 		select {
 		case <-timer.C:
@@ -199,22 +195,11 @@ func (p *Tasks) measure(ctx context.Context, e *Executor) {
 			return
 		}
 		timer.Reset(measureTasks)
-		now := e.Now()
 		use, err := p.Store.TaskUse(ctx)
 		if err == nil {
-			p.measured(use, now)
-		}
-		if err == nil && now.Sub(purged) >= task.Hour {
-			var n int
-			if n, err = p.Store.PurgeTasks(ctx, now.Add(-keepTasks), purgeAtOnce); err == nil && n < purgeAtOnce {
-				n, err = p.Store.PurgeMemories(ctx, now, purgeAtOnce)
-			}
-			if err == nil && n < purgeAtOnce {
-				purged = now
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			p.Log.Error(err, "Failed to measure the tasks that wait, or to delete old ones, trying again")
+			p.measured(use, e.Now())
+		} else if ctx.Err() == nil {
+			p.Log.Error(err, "Failed to measure the tasks that wait, trying again")
 		}
 	}
 }

@@ -1,7 +1,9 @@
 // Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together
 // with the end in its journal. If there was no executor, so that only the object of the Turn has its end, this package
 // ends the journal in the same way. It adds the records of Turns without such a journal from their status: no executor
-// has run them, their journal is lost, or an older version has ended them. It also deletes old records.
+// has run them, their journal is lost, or an older version has ended them. It also deletes old records, tasks that
+// followed Turns and count for no limit any more, and memories that have expired. It does so whether or not any process
+// evaluates Turns or learns from them.
 //
 // It works in the background of the leader, so no controller waits for the store:
 //
@@ -33,15 +35,27 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// Keeper completes and deletes records. It implements manager.Runnable.
+// Store keeps the records of Turns, the tasks that followed their end, and the memories that were learned from them.
+type Store interface {
+	store.Records
+
+	// PurgeTasks is the method of store.Tasks.
+	PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error)
+
+	// PurgeMemories is the method of store.Memories.
+	PurgeMemories(ctx context.Context, now time.Time, limit int) (purged int, err error)
+}
+
+// Keeper completes and deletes records, and deletes old tasks and memories. It implements manager.Runnable.
 type Keeper struct {
-	// Store keeps the records.
-	Store store.Records
+	// Store keeps the records, the tasks and the memories.
+	Store Store
 	// Ledger has the reservations of Turns in Budgets. If Ledger is nil, there are none.
 	Ledger budget.Ledger
 	// End ends the journal of a Turn that has ended, together with its record. It returns false if the status must be
@@ -78,8 +92,10 @@ const (
 	roundInterval, retryTime = time.Hour, time.Minute
 	// page is the number of Turns that are compared at once.
 	page = 500
-	// batch is the number of records that are deleted at once. pause is the time between two batches.
+	// batch is the number of records, tasks or memories that are deleted at once. pause is the time between two batches.
 	batch, pause = 500, 50 * time.Millisecond
+	// keepTasks is how long a task counts for the limits of its Agent after its work has ended.
+	keepTasks = task.Day + task.Hour
 	// waitForChildren is the time from the end of a Turn until its record waits no more for Turns of its sub-agents.
 	waitForChildren = time.Hour
 	// maxFailures bounds the failures that a round reports.
@@ -158,7 +174,8 @@ func (k *Keeper) report(what string, err error) {
 	}
 }
 
-// Round adds all missing records, and deletes those that are too old or too many.
+// Round adds all missing records, and deletes those that are too old or too many. It also deletes old tasks and expired
+// memories. A failure of one part does not prevent another part.
 func (k *Keeper) Round(ctx context.Context) error {
 	namespaces := k.Namespaces
 	if len(namespaces) == 0 {
@@ -168,7 +185,7 @@ func (k *Keeper) Round(ctx context.Context) error {
 	for _, namespace := range namespaces {
 		errs = append(errs, k.repair(ctx, namespace))
 	}
-	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx))...)
+	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx), k.purgeTasks(ctx), k.purgeMemories(ctx))...)
 }
 
 // repair adds the missing records of a namespace. It reads only the metadata of the Turns that have a record. Turns
@@ -321,6 +338,30 @@ func (k *Keeper) trim(ctx context.Context) error {
 			return false, fmt.Errorf("failed to delete the oldest records of a namespace: %w", err)
 		}
 		return n > 0, nil
+	})
+}
+
+// purgeTasks deletes the tasks that count for no limit any more.
+func (k *Keeper) purgeTasks(ctx context.Context) error {
+	before := k.Now().Add(-keepTasks)
+	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+		n, err := k.Store.PurgeTasks(ctx, before, batch)
+		if err != nil {
+			return false, fmt.Errorf("failed to delete the tasks that ended before %s: %w", before.Format(time.RFC3339), err)
+		}
+		return n == batch, nil
+	})
+}
+
+// purgeMemories deletes the memories that have expired.
+func (k *Keeper) purgeMemories(ctx context.Context) error {
+	now := k.Now()
+	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+		n, err := k.Store.PurgeMemories(ctx, now, batch)
+		if err != nil {
+			return false, fmt.Errorf("failed to delete expired memories: %w", err)
+		}
+		return n == batch, nil
 	})
 }
 

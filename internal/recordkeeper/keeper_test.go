@@ -20,6 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -42,7 +44,7 @@ func ended(name string, minutes int) *v1alpha1.Turn {
 	}
 }
 
-func keeper(t *testing.T, s store.Records, turns ...client.Object) *Keeper {
+func keeper(t *testing.T, s Store, turns ...client.Object) *Keeper {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -174,6 +176,49 @@ func TestRoundDeletesRecords(t *testing.T) {
 	}
 }
 
+// TestRoundDeletesOldTasksAndExpiredMemories checks that neither depends on an executor, or on the other.
+func TestRoundDeletesOldTasksAndExpiredMemories(t *testing.T) {
+	s := &journaltest.Memory{}
+	for i, uid := range []string{"old", "new"} {
+		created := now.Add(-keepTasks + time.Duration(2*i-1)*time.Minute)
+		k := task.Task{UID: uid, Kind: task.Learn, Namespace: "helpdesk", Turn: uid, Agent: "desk", Created: created}
+		if err := s.Append(t.Context(), uid, journal.Entry{
+			Seq: 1, Epoch: 1, Time: created, Kind: journal.Finalized, Payload: []byte(`{}`), Tasks: []task.Task{k},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		claimed, err := s.ClaimTask(t.Context(), task.Search{Now: created, Until: created})
+		if err != nil || claimed == nil {
+			t.Fatalf("ClaimTask: %v, %v", claimed, err)
+		}
+		m := memories.Memory{
+			Namespace: "helpdesk", Agent: "desk", Scope: memories.User, Text: "memory of " + uid, Requester: "ada", Turn: uid,
+			Learned: created, Expires: now.Add(time.Duration(i) * time.Minute),
+		}
+		m.Identify()
+		err = errors.Join(
+			s.BeginTask(t.Context(), claimed.Held(), task.Start{Now: created, MaxPerHour: 10}),
+			s.FinishTask(t.Context(), claimed.Held(), task.Result{
+				Learned: &task.Learned{Memories: []memories.Memory{m}, MaxItems: 10},
+			}, 1),
+			s.PublishTask(t.Context(), claimed.Held(), created),
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keeper(t, s).Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := s.ListMemories(t.Context(), store.MemoryQuery{})
+	if err != nil || len(left) != 1 || left[0].Text != "memory of new" {
+		t.Errorf("the memories are %+v, %v; want only the one that has not expired", left, err)
+	}
+	if n, err := s.PurgeTasks(t.Context(), now, 10); n != 1 || err != nil {
+		t.Errorf("%d tasks are left, %v; want only the one that counts for limits", n, err)
+	}
+}
+
 func TestNoRetentionKeepsNothing(t *testing.T) {
 	s := &journaltest.Memory{}
 	if _, err := s.AddRecords(t.Context(), turnrecord.Record{UID: "a", Completed: now.Add(-time.Second)}); err != nil {
@@ -189,8 +234,8 @@ func TestNoRetentionKeepsNothing(t *testing.T) {
 	}
 }
 
-// records is embedded under this name, because store.Records has a method Records.
-type records = store.Records
+// records is embedded under this name, because Store has a method Records.
+type records = Store
 
 // failing is a store that fails as often as a number says.
 type failing struct {
