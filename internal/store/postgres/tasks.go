@@ -243,14 +243,32 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 		}
 	}
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if c.Found != nil && c.Found.Learned != nil {
-			if err := keep(ctx, tx, c.Found.Learned); err != nil {
+		if c.Found != nil {
+			if err := keepFound(ctx, tx, h, c.Found); err != nil {
 				return err
 			}
 		}
 		return charge(ctx, tx, h, &c)
 	}, `UPDATE capstan_task SET result = coalesce($3::bytea, result) WHERE uid = $1 AND claim = $2 AND state = 0`,
 		h.Key(), h.Claim, found)
+}
+
+// keepFound keeps the memories of a result, and adds its evaluations to the record of the Turn.
+func keepFound(ctx context.Context, tx pgx.Tx, h task.Held, r *task.Result) error {
+	if r.Learned != nil {
+		if err := keep(ctx, tx, r.Learned); err != nil {
+			return err
+		}
+	}
+	if len(r.Evaluations) == 0 {
+		return nil
+	}
+	recorded, err := json.Marshal(r.Recorded())
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `UPDATE capstan_record SET evaluations = $2 WHERE uid = $1`, h.UID, recorded)
+	return err
 }
 
 // PostponeTask gives a claim back. It takes at most 10 s.
@@ -270,20 +288,9 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 	if err != nil {
 		return err
 	}
-	recorded, err := json.Marshal(r.Recorded())
-	if err != nil {
-		return err
-	}
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if r.Learned != nil {
-			if err := keep(ctx, tx, r.Learned); err != nil {
-				return err
-			}
-		}
-		if len(r.Evaluations) > 0 {
-			if _, err := tx.Exec(ctx, `UPDATE capstan_record SET evaluations = $2 WHERE uid = $1`, h.UID, recorded); err != nil {
-				return err
-			}
+		if err := keepFound(ctx, tx, h, &r); err != nil {
+			return err
 		}
 		return charge(ctx, tx, h, &task.Charge{})
 	}, `UPDATE capstan_task SET state = 1, result = $3,

@@ -238,15 +238,31 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 		if err != nil || c.Found == nil {
 			return err
 		}
-		if c.Found.Learned != nil {
-			if err := t.keep(c.Found.Learned); err != nil {
-				return err
-			}
+		if err := t.found(h, c.Found); err != nil {
+			return err
 		}
 		_, err = t.exec(`UPDATE task SET result = ? WHERE uid = ?`, string(found), h.Key())
 		return err
 	}, `UPDATE task SET claim = claim`)
 	return errors.Join(err, refused)
+}
+
+// found keeps the memories of a result, and adds its evaluations to the record of the Turn.
+func (t *tx) found(h task.Held, r *task.Result) error {
+	if r.Learned != nil {
+		if err := t.keep(r.Learned); err != nil {
+			return err
+		}
+	}
+	if len(r.Evaluations) == 0 {
+		return nil
+	}
+	recorded, err := json.Marshal(r.Recorded())
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(`UPDATE turn_record SET evaluations = ? WHERE uid = ?`, string(recorded), h.UID)
+	return err
 }
 
 // PostponeTask gives a claim back.
@@ -263,20 +279,9 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 	if err != nil {
 		return err
 	}
-	recorded, err := json.Marshal(r.Recorded())
-	if err != nil {
-		return err
-	}
 	return s.held(ctx, h, done, func(t *tx) error {
-		if r.Learned != nil {
-			if err := t.keep(r.Learned); err != nil {
-				return err
-			}
-		}
-		if len(r.Evaluations) > 0 {
-			if _, err := t.exec(`UPDATE turn_record SET evaluations = ? WHERE uid = ?`, string(recorded), h.UID); err != nil {
-				return err
-			}
+		if err := t.found(h, &r); err != nil {
+			return err
 		}
 		return t.charge(h, &task.Charge{})
 	}, `UPDATE task SET state = 1, result = ?, begun_at = iif(? AND reserved > 0 AND tokens = reserved AND ? = 0, 0, begun_at),

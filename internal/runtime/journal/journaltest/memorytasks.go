@@ -160,7 +160,8 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 	})
 }
 
-// setResult stores the result of a task, or the partial one of work that is not done, and keeps its memories.
+// setResult stores the result of a task, or the partial one of work that is not done. It keeps the memories, and adds
+// the evaluations to the record of the Turn.
 func (m *Memory) setResult(t *heldTask, r *task.Result, done bool) error {
 	data, err := r.Marshal()
 	if err != nil {
@@ -168,6 +169,10 @@ func (m *Memory) setResult(t *heldTask, r *task.Result, done bool) error {
 	}
 	if r.Learned != nil {
 		m.keep(r.Learned)
+	}
+	if record, ok := m.records[t.UID]; ok && len(r.Evaluations) > 0 {
+		record.Evaluations = r.Recorded()
+		m.records[t.UID] = record
 	}
 	return t.SetResult(data, done)
 }
@@ -208,10 +213,6 @@ func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, use
 	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
 		if err := m.setResult(t, &r, true); err != nil {
 			return err
-		}
-		if record, ok := m.records[t.UID]; ok && len(r.Evaluations) > 0 {
-			record.Evaluations = r.Recorded()
-			m.records[t.UID] = record
 		}
 		if r.Skipped != "" && t.reserved > 0 && t.tokens == t.reserved && used == 0 {
 			t.begun = time.Time{}

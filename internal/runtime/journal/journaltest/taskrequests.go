@@ -205,8 +205,8 @@ func taskFound(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore)
 	h = found(t, s, 90, "a-1", &short)
 	gives(t, "ChargeTask with both", s.ChargeTask(t.Context(), h, task.Charge{Found: &both}), nil)
 	for _, r := range records(t, s, store.RecordQuery{}) {
-		if len(r.Evaluations) > 0 {
-			t.Errorf("the record has %+v before the work is done", r.Evaluations)
+		if diff := cmp.Diff(both.Recorded(), r.Evaluations); diff != "" && r.UID == "a-1" {
+			t.Errorf("the record of a Turn whose work is not done, -want +got:\n%s", diff)
 		}
 	}
 	expenses(t, s, "a-1", func() turnrecord.Expense {
@@ -228,5 +228,10 @@ func taskFound(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore)
 	gives(t, "ChargeTask of another Turn", s.ChargeTask(t.Context(), h, task.Charge{Found: &first}), nil)
 	gives(t, "Retire", s.Retire(t.Context(), later(1), "a-2"), nil)
 	gives(t, "ChargeTask after the deletion", s.ChargeTask(t.Context(), h, task.Charge{Found: &both}), task.ErrLost)
+	for _, r := range records(t, s, store.RecordQuery{}) {
+		if diff := cmp.Diff(first.Recorded(), r.Evaluations); diff != "" && r.UID == "a-2" {
+			t.Errorf("the record of the deleted Turn must keep what was found before, -want +got:\n%s", diff)
+		}
+	}
 	claim(t, s, "", later(149), "")
 }
