@@ -146,7 +146,7 @@ func (v *evaluation) ask(
 ) done {
 	e := v.executor
 	var unpaid []task.Evaluation
-	refused := true
+	refused := false
 	// All judges together have the time of one question, so that those of one namespace do not hold a slot for long.
 	bounded, cancel := context.WithTimeout(ctx, ask.Timeout)
 	defer cancel()
@@ -157,7 +157,7 @@ func (v *evaluation) ask(
 		if v.requests.err != nil || said.Score == nil && ctx.Err() != nil { // a verdict is kept, also while the process stops
 			break
 		}
-		refused = refused && said.MayRetry
+		refused = refused || said.MayRetry
 		one := translate.Evaluation(&said, e.Now())
 		if said.MayRetry || v.requests.sent == sent { // another attempt may ask again
 			unpaid = append(unpaid, one)
@@ -166,11 +166,8 @@ func (v *evaluation) ask(
 		v.found = append(v.found, one)
 		v.requests.settle(ctx, v.result())
 	}
-	if end := v.requests.close(ctx); end != nil {
+	if end := v.requests.close(ctx, len(unpaid) > 0, refused); end != nil {
 		return *end
-	}
-	if refused && e.Now().Sub(v.task.Created) < retryAge {
-		return retried(afterRefusal, nil)
 	}
 	return done{result: v.result(unpaid...), used: v.used()}
 }

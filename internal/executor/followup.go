@@ -44,7 +44,8 @@ type done struct {
 	again  time.Duration
 	// used is the number of tokens that the requests have used.
 	used int64
-	// err is why the task is tried again. It is nil if that is not worth a line in the log.
+	// err is why the task is tried again. It is nil if nothing has failed, and the task only waits. An attempt that has
+	// used tokens and failed counts as cut off.
 	err error
 }
 

@@ -205,16 +205,16 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 
 // ask puts the questions.
 func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
-	unpaid, refused, sent := &task.Learned{}, true, 0
+	unpaid, isOpen, refused, sent := &task.Learned{}, false, false, 0
 	questions.Each(ctx, func(one *task.Learned, o ask.Outcome) bool {
 		if l.requests.err != nil || one.Failed > 0 && ctx.Err() != nil { // what was learned is kept, also while the process stops
 			return false
 		}
-		refused = refused && o.MayRetry
+		refused = refused || o.MayRetry
 		isAsked := l.requests.sent > sent
 		sent = l.requests.sent
 		if o.MayRetry || !isAsked { // another attempt may ask again
-			unpaid = unpaid.With(one)
+			unpaid, isOpen = unpaid.With(one), true
 			return true
 		}
 		l.found = *l.found.With(one)
@@ -222,11 +222,8 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 		l.found.Memories = nil // a later write must not bring back one that is deleted meanwhile
 		return true
 	})
-	if end := l.requests.close(ctx); end != nil {
+	if end := l.requests.close(ctx, isOpen, refused); end != nil {
 		return *end
-	}
-	if refused && l.executor.Now().Sub(l.task.Created) < retryAge {
-		return retried(afterRefusal, nil)
 	}
 	return l.learned(unpaid)
 }

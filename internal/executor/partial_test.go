@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
@@ -223,6 +225,59 @@ func TestAReplyIsKeptWhenTheExecutorStops(t *testing.T) {
 	}
 	if tokens, requests := w.expenses(t); tokens != 30 || requests != 3 {
 		t.Errorf("the record has %d tokens of %d requests, want 30 of 3", tokens, requests)
+	}
+}
+
+// TestRefusedJudgesAreAskedAlone checks that judges that an endpoint or a Budget has refused are asked in later attempts,
+// and that those that have replied are not.
+func TestRefusedJudgesAreAskedAlone(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"the endpoint answers with 429":   &model.Error{Kind: model.RateLimited, Message: "slow down"},
+		"the endpoint answers with 503":   &model.Error{Kind: model.Overloaded, Message: "busy"},
+		"the endpoint accepts no request": &model.Error{Kind: model.Overloaded, Message: "the circuit is open", Unsent: true},
+		"others have reserved a Budget":   &budget.Refusal{Refused: []budget.Refused{{Contended: true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := judgedByThree(t)
+			_, ofBudget := errors.AsType[*budget.Refusal](refusal)
+			for i, attempt := range []struct {
+				requests int
+				refused  []int
+			}{{3, []int{1, 3}}, {2, []int{2}}, {1, []int{1}}} {
+				requests := 0
+				refuse := func() error {
+					if requests++; slices.Contains(attempt.refused, requests) {
+						return refusal
+					}
+					return nil
+				}
+				if ofBudget {
+					w.store.refuse = func(c task.Charge) error {
+						if c.Next == nil {
+							return nil
+						}
+						return refuse()
+					}
+				} else {
+					w.model.before = func(context.Context, int) error { return refuse() }
+				}
+				w.Tasks.handle(t.Context(), w.Executor, w.claim(t))
+				if got := w.verdicts(t); len(got) > 0 || requests != attempt.requests {
+					t.Fatalf("attempt %d has sent %d requests and published %q; want %d, and nothing before all judges have replied",
+						i+1, requests, got, attempt.requests)
+				}
+			}
+			w.store.refuse = nil
+			before := len(w.model.asked)
+			w.attempt(t)
+			if got := w.model.asked[before:]; !cmp.Equal(got, []string{"The answer is right"}) {
+				t.Errorf("the last attempt asks %q, want only the judge that was refused", got)
+			}
+			want := []string{"polite Passed 0.9, 10 tokens", "brief Passed 0.91, 10 tokens", "right Passed 0.92, 10 tokens"}
+			if diff := cmp.Diff(want, w.verdicts(t)); diff != "" {
+				t.Errorf("status.evaluations, -want +got:\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -146,9 +146,11 @@ func (a *requests) settle(ctx context.Context, found *task.Result) {
 	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), charge) })
 }
 
-// close reports the attempt in the trace. It returns the end of the attempt if the account cannot be kept, or if
-// nothing was sent, in this attempt or an earlier one, because Budgets do not allow it, or nil.
-func (a *requests) close(ctx context.Context) *done {
+// close reports the attempt in the trace. It returns the end of the attempt, or nil if the work is done. open is true if
+// a question has no reply yet, and refused is true if an endpoint has refused one. Such questions are put again, alone,
+// because the replies to the others are stored. The attempt also ends if the account cannot be kept, or if Budgets have
+// allowed no request, in this attempt or an earlier one.
+func (a *requests) close(ctx context.Context, open, refused bool) *done {
 	f := a.work
 	a.settle(ctx, nil)
 	span := &turn.Span{Kind: turn.SpanFollowUp, Key: a.key, Start: a.started, End: f.executor.Now(), Work: f.task.Kind}
@@ -158,10 +160,12 @@ func (a *requests) close(ctx context.Context) *done {
 		span.Failure, end = turn.FailureInterrupted, &done{err: context.Cause(ctx)}
 	case a.err != nil:
 		span.Failure, end = turn.FailureInterrupted, new(retried(afterFailure, a.err))
-	case a.sent == 0 && a.contended:
+	case open && a.contended:
 		span.Failure, end = string(model.OverBudget), new(retried(afterRefusal, nil)) // requests of Turns have reserved the rest
 	case a.sent == 0 && a.refused && f.task.Partial == nil:
 		span.Failure, end = string(model.OverBudget), new(f.skipped(task.BudgetExceeded))
+	case refused && f.executor.Now().Sub(f.task.Created) < retryAge:
+		end = new(retried(afterRefusal, nil))
 	}
 	if end != nil {
 		end.used = a.used

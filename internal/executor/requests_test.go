@@ -111,7 +111,7 @@ func (j *judging) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, 
 		Request: question, MaxOutputTokens: 2000, Account: account,
 		Read: func(*model.Reply) error { return errors.New("no usable verdict") },
 	})
-	return account, account.close(t.Context()), err
+	return account, account.close(t.Context(), err != nil, false), err
 }
 
 func question(bool) model.Request {
@@ -284,7 +284,7 @@ func TestAQuestionWithoutTimeEndsNoAttempt(t *testing.T) {
 		t.Errorf("the error is %v, that of the account %v, after %d requests; want an error of the question alone",
 			err, account.err, q.asked)
 	}
-	if end := account.close(t.Context()); end != nil || account.used != 8 {
+	if end := account.close(t.Context(), true, false); end != nil || account.used != 8 {
 		t.Errorf("the attempt ends with %+v after %d tokens, want that its answers are kept", end, account.used)
 	}
 }

@@ -269,7 +269,9 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 		if o.err != nil && ctx.Err() == nil {
 			log.Error(o.err, "Failed to do the work that follows a turn, trying again", "in", o.again.String())
 		}
-		p.logLost(log, p.Store.PostponeTask(write, k.Held(), e.Now().Add(o.again), o.used))
+		p.logLost(log, p.Store.PostponeTask(write, k.Held(), task.Delay{
+			Until: e.Now().Add(o.again), Used: o.used, CutOff: o.err != nil && o.used > 0,
+		}))
 		return
 	}
 	if k.Result == nil {

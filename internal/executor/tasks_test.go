@@ -28,14 +28,14 @@ type hangingTasks struct {
 	handed []string
 }
 
-func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
+func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	if strings.HasPrefix(h.UID, s.namespace+"-") {
 		<-s.open
 	}
 	s.mu.Lock()
 	s.handed = append(s.handed, h.UID)
 	s.mu.Unlock()
-	return s.Memory.PostponeTask(ctx, h, until, used)
+	return s.Memory.PostponeTask(ctx, h, d)
 }
 
 // TestANamespaceLeavesSlotsOfTasks checks that a namespace whose tasks hang delays no other one, however many it has,

@@ -33,9 +33,9 @@ type Tasks interface {
 	// Turn. It returns a *budget.Refusal, and changes nothing, if budgets do not allow the next request.
 	ChargeTask(ctx context.Context, h task.Held, c task.Charge) error
 
-	// PostponeTask gives a claim back, so that nobody claims the task before a time. used is the number of tokens that
-	// the attempt that has begun, if any, has used. An attempt that has used nothing does not count.
-	PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error
+	// PostponeTask gives a claim back, so that nobody claims the task before a time. An attempt that has begun counts
+	// for Task.Attempts only if it was cut off, and for the limits of the Agent only if it has used tokens.
+	PostponeTask(ctx context.Context, h task.Held, d task.Delay) error
 
 	// FinishTask stores the result of a task and adds it to the record of the Turn. The claim stays. used is the number
 	// of tokens that the attempt has used, or zero if it has not begun. A task that was skipped, and has used nothing

@@ -49,8 +49,8 @@ type Outcome struct {
 	Usage model.Usage
 	// Cost is the cost of Usage, or nil if it is not known.
 	Cost *model.Cost
-	// MayRetry is true if the question failed although no request was sent: the endpoint accepted none in time. A later
-	// attempt may succeed.
+	// MayRetry is true if the question failed without a cost: the endpoint accepted no request in time, or refused each
+	// one. A later attempt may succeed.
 	MayRetry bool
 }
 
@@ -70,14 +70,22 @@ func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, err
 		}
 		failure, failed := errors.AsType[*model.Error](why)
 		if failed {
-			refused = failure.Unsent && (failure.Kind.Retryable() || failure.Kind == model.Cancelled)
+			refused = isRefusal(failure)
 		}
 		if !failed || failure.Kind.Next() == model.NoModel || ctx.Err() != nil {
 			break
 		}
 	}
-	a.MayRetry = refused && !a.sent
+	a.MayRetry = refused && !a.paid
 	return a.Outcome, why
+}
+
+// isRefusal reports whether the endpoint did no work, and may do it later.
+func isRefusal(f *model.Error) bool {
+	if f.Unsent {
+		return f.Kind.Retryable() || f.Kind == model.Cancelled
+	}
+	return f.Kind == model.RateLimited || f.Kind == model.Overloaded
 }
 
 // asking is a question that is under way.
@@ -86,8 +94,8 @@ type asking struct {
 	question *Question
 	// priced is true as long as the cost of all requests is known.
 	priced bool
-	// sent is true once a request may have been sent.
-	sent bool
+	// paid is true once a request may have been paid for.
+	paid bool
 }
 
 // answer asks one model. It returns a *model.Error if the requests fail, and another error if the replies make no
@@ -163,14 +171,14 @@ func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 	var failed *loop.FailedRequest
 	if err != nil {
 		reply, failure = nil, model.AsError(err)
-		a.sent = a.sent || !failure.Unsent
 		failed = loop.FailureOutside(c, entry, failure, took)
+		a.paid = a.paid || failure.MayBeBilled || failed.Usage != (model.Usage{})
 		a.count(failed.Usage, failed.Cost)
 	} else {
 		if reply.Release != nil {
 			defer reply.Release()
 		}
-		a.sent = true
+		a.paid = true
 		replied = loop.ReplyOutside(c, entry, reply, &facts, took)
 		a.count(replied.Reply.Usage, replied.Cost)
 	}

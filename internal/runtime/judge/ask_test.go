@@ -216,7 +216,7 @@ func TestAskEnds(t *testing.T) {
 	}
 }
 
-func TestAJudgeWhoseRequestWasNotSentMayBeAskedAgain(t *testing.T) {
+func TestAJudgeWhoseRequestsCostNothingMayBeAskedAgain(t *testing.T) {
 	failure := func(kind model.ErrorKind, unsent bool) error {
 		return &model.Error{Kind: kind, Message: "no", Unsent: unsent}
 	}
@@ -226,12 +226,24 @@ func TestAJudgeWhoseRequestWasNotSentMayBeAskedAgain(t *testing.T) {
 		want          bool
 	}{
 		"limited": {"the endpoint accepted no request in time", []any{failure(model.RateLimited, true)}, nil, true},
-		"sent":    {"the request may have been paid for", []any{failure(model.RateLimited, false)}, nil, false},
+		"refused": {"the endpoint refused the request", []any{failure(model.RateLimited, false)}, nil, true},
+		"busy":    {"the endpoint refused the request", []any{failure(model.Overloaded, false)}, nil, true},
 		"later": {
-			"the first of two requests was sent",
+			"the endpoint refused the first request, and accepted no other one in time",
 			[]any{failure(model.Overloaded, false), failure(model.Overloaded, true)},
+			nil, true,
+		},
+		"paid": {
+			"the first request may have been paid for",
+			[]any{&model.Error{Kind: model.Timeout, Message: "no", MayBeBilled: true}},
+			[]any{failure(model.RateLimited, false)}, false,
+		},
+		"used": {
+			"the first request has used tokens",
+			[]any{&model.Error{Kind: model.Overloaded, Message: "no", Usage: model.Usage{InputTokens: 1}}},
 			nil, false,
 		},
+		"broken":      {"the endpoint may have worked on the request", []any{failure(model.Malformed, false)}, nil, false},
 		"other model": {"no model was asked", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
 		"unusable":    {"a later request cannot be sent either", []any{failure(model.Unusable, true)}, nil, false},
 		"nonsense":    {"the model has replied", []any{"Good!"}, nil, false},

@@ -47,7 +47,7 @@ type Task struct {
 	// Claim is the number of the claim. It grows with each claim, and calls with an older one are refused. It is 0
 	// before the first claim.
 	Claim int64
-	// Attempts is the number of times that the work has begun.
+	// Attempts is the number of attempts that have begun, without those that were postponed and not cut off.
 	Attempts int
 	// Result is the result. It is nil until the work is done.
 	Result *Result
@@ -266,6 +266,16 @@ type Charge struct {
 	// Found is what all questions have found that have ended, in this attempt and in earlier ones. It replaces the
 	// partial result of the task, and its memories are kept. If it is nil, the partial result stays.
 	Found *Result
+}
+
+// Delay is how long a task waits for another attempt.
+type Delay struct {
+	// Until is the time before which the task is not claimed.
+	Until time.Time
+	// Used is the number of tokens that the attempt has used, or zero if it has not begun.
+	Used int64
+	// CutOff is true if the attempt must not be repeated without a limit, because it may have paid for nothing.
+	CutOff bool
 }
 
 // Account is what a store keeps of the requests of a task.

@@ -272,14 +272,14 @@ func keepFound(ctx context.Context, tx pgx.Tx, h task.Held, r *task.Result) erro
 }
 
 // PostponeTask gives a claim back. It takes at most 10 s.
-func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
+func (s *Store) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		return charge(ctx, tx, h, &task.Charge{})
 	}, `UPDATE capstan_task SET claim = claim + 1, due_at = $3,
-		attempts = attempts - CASE WHEN reserved > 0 AND $4::bigint = 0 THEN 1 ELSE 0 END,
+		attempts = attempts - CASE WHEN reserved > 0 AND NOT $5::boolean THEN 1 ELSE 0 END,
 		begun_at = CASE WHEN reserved > 0 AND tokens = reserved AND $4::bigint = 0 THEN 0 ELSE begun_at END,
 		tokens = tokens - reserved + $4::bigint, reserved = 0
-		WHERE uid = $1 AND claim = $2 AND state < 2`, h.Key(), h.Claim, until.UnixMicro(), used)
+		WHERE uid = $1 AND claim = $2 AND state < 2`, h.Key(), h.Claim, d.Until.UnixMicro(), d.Used, d.CutOff)
 }
 
 // FinishTask stores a result. It takes at most 10 s.

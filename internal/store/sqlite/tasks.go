@@ -266,11 +266,11 @@ func (t *tx) found(h task.Held, r *task.Result) error {
 }
 
 // PostponeTask gives a claim back.
-func (s *Store) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
+func (s *Store) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	return s.held(ctx, h, published, func(t *tx) error { return t.charge(h, &task.Charge{}) },
-		`UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0 AND ? = 0, 1, 0),
+		`UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0 AND NOT ?, 1, 0),
 		begun_at = iif(reserved > 0 AND tokens = reserved AND ? = 0, 0, begun_at), tokens = tokens - reserved + ?, reserved = 0`,
-		until.UnixMicro(), used, used, used)
+		d.Until.UnixMicro(), d.CutOff, d.Used, d.Used)
 }
 
 // FinishTask stores a result.

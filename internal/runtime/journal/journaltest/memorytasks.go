@@ -194,17 +194,17 @@ func (m *Memory) endAttempt(t *heldTask, used int64) error {
 }
 
 // PostponeTask gives a claim back.
-func (m *Memory) PostponeTask(ctx context.Context, h task.Held, until time.Time, used int64) error {
+func (m *Memory) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	return m.held(ctx, h, nil, func(t *heldTask) error {
 		t.Claim++
-		t.due = until
-		if t.reserved > 0 && used == 0 {
+		t.due = d.Until
+		if t.reserved > 0 && !d.CutOff {
 			t.Attempts--
-			if t.tokens == t.reserved {
-				t.begun = time.Time{}
-			}
 		}
-		return m.endAttempt(t, used)
+		if t.reserved > 0 && t.tokens == t.reserved && d.Used == 0 {
+			t.begun = time.Time{}
+		}
+		return m.endAttempt(t, d.Used)
 	})
 }
 

@@ -56,7 +56,7 @@ func taskCutOff(t *testing.T, s TaskStore) {
 	k := claim(t, s, "", later(30), "a-1").Held()
 	accounts(t, s, spent("x", 0, 10, "0.1"))
 	expenses(t, s, "a-1", expense(10, "0.1"))
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(40), 0), nil)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(40)}), nil)
 	if again := claim(t, s, "b", later(40), "a-1"); again.Attempts != 1 {
 		t.Errorf("the task has %d attempts, want the one that was cut off", again.Attempts)
 	}
@@ -138,12 +138,12 @@ func taskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskSto
 	unpriced := expense(7, "")
 	unpriced.Cost = nil
 	next(h, &unpriced)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, later(60), 7), nil) // while the last request is under way
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, task.Delay{Until: later(60), Used: 7}), nil) // while the last request is under way
 	again := claim(t, s, "", later(60), "a-1")
 	if again.Attempts != 2 {
 		t.Errorf("%d attempts, want 2: both have used something", again.Attempts)
 	}
-	gives(t, "PostponeTask before an attempt", s.PostponeTask(t.Context(), again.Held(), later(60), 0), nil)
+	gives(t, "PostponeTask before an attempt", s.PostponeTask(t.Context(), again.Held(), task.Delay{Until: later(60)}), nil)
 	h = begin(60)
 	next(h, nil)
 	dear := expense(30, "0.3")
@@ -193,7 +193,7 @@ func taskFound(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore)
 	old := h
 	h = found(t, s, 30, "a-1", &first)
 	gives(t, "ChargeTask of the old claim", s.ChargeTask(t.Context(), old, task.Charge{Found: &both}), task.ErrLost)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, later(60), 0), nil)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, task.Delay{Until: later(60)}), nil)
 	h = found(t, s, 60, "a-1", &first)
 	gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(60))), nil)
 

@@ -180,7 +180,7 @@ func taskClaimExpires(t *testing.T, s TaskStore) {
 		"RenewTask":    s.RenewTask(t.Context(), old, later(90)),
 		"BeginTask":    s.BeginTask(t.Context(), old, starting(later(31))),
 		"ChargeTask":   s.ChargeTask(t.Context(), old, asking(budget.Limits{})),
-		"PostponeTask": s.PostponeTask(t.Context(), old, later(90), 0),
+		"PostponeTask": s.PostponeTask(t.Context(), old, task.Delay{Until: later(90)}),
 		"FinishTask":   s.FinishTask(t.Context(), old, task.Result{Skipped: task.NotEnabled}, 0),
 		"PublishTask":  s.PublishTask(t.Context(), old, later(31)),
 		"of no task":   s.RenewTask(t.Context(), task.Held{UID: "unknown"}, later(90)),
@@ -267,10 +267,21 @@ func taskKeepsCounting(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
 	k := claim(t, s, "", later(0), "a-1").Held()
 	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(1), 7), nil)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(1), Used: 7}), nil)
 	k = claim(t, s, "b", later(1), "a-2").Held()
 	other := k
-	k = claim(t, s, "", later(1), "a-1").Held()
+	first := claim(t, s, "", later(1), "a-1")
+	if first.Attempts != 0 {
+		t.Errorf("the task has %d attempts, want none, because its attempt was not cut off", first.Attempts)
+	}
+	k = first.Held()
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(1))), nil)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(1), Used: 7, CutOff: true}), nil)
+	first = claim(t, s, "", later(1), "a-1")
+	if first.Attempts != 1 {
+		t.Errorf("the task has %d attempts, want the one that was cut off", first.Attempts)
+	}
+	k = first.Held()
 	gives(t, "BeginTask again", s.BeginTask(t.Context(), k, starting(later(1))), nil)
 	gives(t, "FinishTask", s.FinishTask(t.Context(), k, task.Result{Skipped: task.BudgetExceeded}, 0), nil)
 	gives(t, "PublishTask", s.PublishTask(t.Context(), k, later(1)), nil)
@@ -284,8 +295,8 @@ func taskPostponed(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
 	k := claim(t, s, "", later(0), "a-1").Held()
 	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, later(10), 0), nil)
-	gives(t, "PostponeTask again", s.PostponeTask(t.Context(), k, later(10), 0), task.ErrLost)
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(10)}), nil)
+	gives(t, "PostponeTask again", s.PostponeTask(t.Context(), k, task.Delay{Until: later(10)}), task.ErrLost)
 	accounts(t, s)
 	second := claim(t, s, "", later(9), "a-2").Held()
 	first := claim(t, s, "", later(10), "a-1")
@@ -381,7 +392,7 @@ func endedTasks(t *testing.T, s TaskStore) {
 		"ClaimTask":    func() error { _, err := s.ClaimTask(ctx, task.Search{Now: later(100), Until: later(200)}); return err },
 		"RenewTask":    func() error { return s.RenewTask(ctx, k, later(200)) },
 		"BeginTask":    func() error { return s.BeginTask(ctx, k, starting(later(1))) },
-		"PostponeTask": func() error { return s.PostponeTask(ctx, k, later(200), 0) },
+		"PostponeTask": func() error { return s.PostponeTask(ctx, k, task.Delay{Until: later(200)}) },
 		"ChargeTask":   func() error { return s.ChargeTask(ctx, k, asking(budget.Limits{})) },
 		"FinishTask":   func() error { return s.FinishTask(ctx, k, result(), 0) },
 		"PublishTask":  func() error { return s.PublishTask(ctx, k, later(1)) },
