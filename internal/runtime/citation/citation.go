@@ -3,7 +3,6 @@
 package citation
 
 import (
-	"encoding/json"
 	"iter"
 	"net/url"
 	"regexp"
@@ -22,11 +21,11 @@ const (
 	maxURL   = 1024
 	// maxLocal bounds the name of a document, in characters.
 	maxLocal = 512
-	// maxParsed is the part of a result that is searched, in bytes.
-	maxParsed = 256 << 10
+	// maxSearched is the part of a result that is searched, in bytes. No tool server returns more.
+	maxSearched = 8 << 20
 	// maxLine is the length of a line that is searched, in bytes.
 	maxLine = 4 << 10
-	// maxDepth bounds the nesting of JSON that is searched.
+	// maxDepth bounds the nesting of objects in JSON that are sources.
 	maxDepth = 8
 )
 
@@ -40,7 +39,7 @@ type Page struct {
 
 // Pages returns the pages in the result of a web search, in their order and without repeats, at most Max.
 func Pages(result string) []Page {
-	return Merge(pagesIn(head(result)))
+	return pagesIn(head(result))
 }
 
 // Merge returns the usable pages of lists in their order, without repeats of a URL, at most Max.
@@ -59,29 +58,34 @@ func Merge(lists ...[]Page) []Page {
 	return all
 }
 
+// documentNames are the members of an object in JSON that name a document, the best one first.
+var documentNames = []string{"source", "uri", "path", "file", "url"}
+
 // Documents returns the names of the documents in the result of a search of local data, in their order and without
 // repeats, at most Max.
 func Documents(result string) []string {
 	text := head(result)
-	var found []string
-	if value, ok := parse(text); ok {
-		walk(value, 0, func(o map[string]any) {
-			if name := first(o, "source", "uri", "path", "file", "url"); name != "" {
-				found = append(found, name)
-			}
-		})
-	} else {
-		for line := range lines(text) {
-			if m := labelled.FindStringSubmatch(line); m != nil && isOneOf(m[1], "source", "uri", "path", "file", "url") {
-				found = append(found, m[2])
-				continue
-			}
-			for _, p := range links(line) {
-				found = append(found, p.URL)
-			}
+	found := firstFew[string]{merge: MergeDocuments}
+	if objects(text, documentNames, func(o *object) {
+		if name := o.first(documentNames...); name != "" {
+			found.add(o.at, name)
+		}
+	}) {
+		return found.sort()
+	}
+	found.found = nil
+	at := int64(0)
+	for line := range lines(text) {
+		at++
+		if m := labelled.FindStringSubmatch(line); m != nil && isOneOf(m[1], documentNames...) {
+			found.add(at, m[2])
+			continue
+		}
+		for _, p := range links(line) {
+			found.add(at, p.URL)
 		}
 	}
-	return MergeDocuments(found)
+	return found.sort()
 }
 
 // MergeDocuments returns the names of lists in their order, each as one line, without repeats, at most Max.
@@ -97,48 +101,7 @@ func MergeDocuments(lists ...[]string) []string {
 }
 
 // head returns the part of a result that is searched.
-func head(result string) string { return strings.TrimSpace(result[:min(len(result), maxParsed)]) }
-
-func parse(text string) (value any, ok bool) {
-	if text == "" || text[0] != '{' && text[0] != '[' {
-		return nil, false
-	}
-	return value, json.Unmarshal([]byte(text), &value) == nil
-}
-
-// walk calls visit for each object in a value, in order, and each object before those inside it. The members of an
-// object are visited in the order of their names, because JSON gives them none.
-func walk(value any, depth int, visit func(map[string]any)) {
-	if depth > maxDepth {
-		return
-	}
-	switch v := value.(type) {
-	case []any:
-		for _, one := range v {
-			walk(one, depth+1, visit)
-		}
-	case map[string]any:
-		visit(v)
-		names := make([]string, 0, len(v))
-		for name := range v {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		for _, name := range names {
-			walk(v[name], depth+1, visit)
-		}
-	}
-}
-
-// first returns the first member of an object that is a text and not empty.
-func first(o map[string]any, names ...string) string {
-	for _, name := range names {
-		if text, ok := o[name].(string); ok && strings.TrimSpace(text) != "" {
-			return text
-		}
-	}
-	return ""
-}
+func head(result string) string { return strings.TrimSpace(result[:min(len(result), maxSearched)]) }
 
 var (
 	// labelled is a line such as "URL: https://example.com", perhaps in a list and in bold type.
@@ -149,38 +112,51 @@ var (
 	alone = regexp.MustCompile(`^\s*(?:[-*]\s+|\[?\d+[.)\]]\s*)?(https?://\S+)\s*$`)
 )
 
-// pagesIn returns the pages in a result, in order, with repeats and with URLs that cannot be used.
+// The members of an object in JSON that describe a page, the best one first.
+var (
+	addressNames = []string{"url", "link", "href", "uri"}
+	titleNames   = []string{"title", "name"}
+	textNames    = []string{"snippet", "description", "content", "text"}
+	pageNames    = slices.Concat(addressNames, titleNames, textNames)
+)
+
+// pagesIn returns the pages in a result, in order and without repeats, at most Max.
 func pagesIn(text string) []Page {
-	var found []Page
-	if value, ok := parse(text); ok {
-		walk(value, 0, func(o map[string]any) {
-			// An image or a site's icon has a URL, too, but neither a title nor a text.
-			address := first(o, "url", "link", "href", "uri")
-			title := first(o, "title", "name")
-			if address != "" && (title != "" || first(o, "snippet", "description", "content", "text") != "") {
-				found = append(found, Page{title, address})
-			}
-		})
-		return found
+	found := firstFew[Page]{merge: Merge}
+	if objects(text, pageNames, func(o *object) {
+		// An image or a site's icon has a URL, too, but neither a title nor a text.
+		address, title := o.first(addressNames...), o.first(titleNames...)
+		if address != "" && (title != "" || o.first(textNames...) != "") {
+			found.add(o.at, Page{title, address})
+		}
+	}) {
+		return found.sort()
 	}
-	title := ""
+	found.found = nil
+	title, at := "", int64(0)
 	for line := range lines(text) {
+		at++
 		m := labelled.FindStringSubmatch(line)
 		linked := links(line)
 		switch {
 		case m != nil && isOneOf(m[1], "title"):
 			title = m[2]
 		case m != nil && isOneOf(m[1], "url", "link", "source") && isURL(m[2]):
-			found, title = append(found, Page{title, m[2]}), ""
+			found.add(at, Page{title, m[2]})
+			title = ""
 		case alone.MatchString(line):
-			found, title = append(found, Page{title, alone.FindStringSubmatch(line)[1]}), ""
+			found.add(at, Page{title, alone.FindStringSubmatch(line)[1]})
+			title = ""
 		case len(linked) > 0:
-			found, title = append(found, linked...), ""
+			for _, p := range linked {
+				found.add(at, p)
+			}
+			title = ""
 		case numbered.MatchString(line):
 			title = numbered.FindStringSubmatch(line)[1]
 		}
 	}
-	return found
+	return found.sort()
 }
 
 // lines returns the lines of a text without their ends. It leaves out lines that are too long to be those of a list of

@@ -1,6 +1,7 @@
 package citation
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -79,8 +80,42 @@ func TestPagesAreBounded(t *testing.T) {
 	if got := Pages(deep); got != nil {
 		t.Errorf("of a deep result %v is left", got)
 	}
-	if got := Pages(strings.Repeat("x", 2*maxParsed) + "\nhttps://shop.example/"); got != nil {
-		t.Errorf("of a long result %v is left", got)
+	if got := Pages(strings.Repeat("x", maxSearched) + "\nhttps://shop.example/"); got != nil {
+		t.Errorf("of a result that is too long %v is left", got)
+	}
+	if got := Pages(strings.Repeat("[", 1<<20)); got != nil {
+		t.Errorf("of brackets alone %v is left", got)
+	}
+}
+
+// TestSourcesOfLargeResults checks that a result is searched to its end, whatever the sizes of its parts are.
+func TestSourcesOfLargeResults(t *testing.T) {
+	text := strings.Repeat("Goods can be returned within 30 days.\n", 40_000) // more than a MiB
+	want := []Page{{"Returns", "https://shop.example/returns"}, {"Warranty", "https://shop.example/warranty"}}
+	inJSON, err := json.Marshal([]map[string]string{
+		{"content": text, "title": "Returns", "url": want[0].URL}, {"content": text, "title": "Warranty", "url": want[1].URL},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inText := "Title: Returns\nURL: " + want[0].URL + "\n" + text + "Title: Warranty\nURL: " + want[1].URL + "\n" + text
+	for name, result := range map[string]string{"JSON": string(inJSON), "text": inText} {
+		if diff := cmp.Diff(want, Pages(result)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if diff := cmp.Diff([]string{want[0].URL, want[1].URL}, Documents(result)); diff != "" {
+			t.Errorf("documents of %s (-want +got):\n%s", name, diff)
+		}
+	}
+	var many strings.Builder
+	many.WriteString(`{"url":"https://shop.example/","sites":[`)
+	for i := range 1000 {
+		fmt.Fprintf(&many, `{"url":"https://shop.example/%d","title":"%d"},`, i/2, i)
+	}
+	many.WriteString(`{}],"title":"All"}`)
+	got := Pages(many.String())
+	if len(got) != Max || got[0].Title != "All" || got[1].Title != "0" || got[Max-1].URL != "https://shop.example/6" {
+		t.Errorf("the pages are %v, want the first %d, an object before those inside it", got, Max)
 	}
 }
 

@@ -1,0 +1,140 @@
+package citation
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+)
+
+// maxNesting is the nesting of JSON at which the search of a result ends.
+const maxNesting = 1000
+
+// firstFew keeps the first sources of a result, in the order of their places, in little memory: it keeps only those
+// that merge keeps.
+type firstFew[T any] struct {
+	merge func(...[]T) []T
+	found []placed[T]
+}
+
+// placed is a source with its place in a result.
+type placed[T any] struct {
+	at     int64
+	source T
+}
+
+// add adds a source. Sources may be added in any order.
+func (f *firstFew[T]) add(at int64, source T) {
+	if f.found = append(f.found, placed[T]{at, source}); len(f.found) >= 8*Max {
+		f.sort()
+	}
+}
+
+// sort sorts the sources, and drops those that merge leaves out.
+func (f *firstFew[T]) sort() (merged []T) {
+	slices.SortStableFunc(f.found, func(a, b placed[T]) int { return cmp.Compare(a.at, b.at) })
+	kept := f.found[:0]
+	for _, p := range f.found {
+		if next := f.merge(merged, []T{p.source}); len(next) > len(merged) {
+			kept, merged = append(kept, p), next
+		}
+	}
+	clear(f.found[len(kept):])
+	f.found = kept
+	return merged
+}
+
+// object is a JSON object that is read: the texts of its members with the wanted names. A member that is not a text, or
+// blank, has none.
+type object struct {
+	at    int64
+	texts map[string]string
+	// name is the name of the member that is read, and isName is true if the next token is a name.
+	name   string
+	isName bool
+	// isArray is true for an array, which has no members.
+	isArray bool
+}
+
+// first returns the first text of the object with one of these names.
+func (o *object) first(names ...string) string {
+	for _, name := range names {
+		if text := o.texts[name]; text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// objects calls visit for each object in a JSON text when the object ends, so after those inside it. It reads the text
+// token by token, so that it needs little memory for a large one. It returns false if the text is not one JSON object
+// or array; visit may have been called nevertheless.
+func objects(text string, wanted []string, visit func(*object)) bool {
+	if text == "" || text[0] != '{' && text[0] != '[' {
+		return false
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber() // a number need not fit into a float
+	var open []object
+	for {
+		token, err := d.Token()
+		switch {
+		case errors.Is(err, io.EOF):
+			return len(open) == 0
+		case err != nil:
+			return false
+		}
+		var in *object // the object whose member the token is, if it is one
+		if len(open) > 0 && !open[len(open)-1].isArray {
+			in = &open[len(open)-1]
+		}
+		switch token := token.(type) {
+		case json.Delim:
+			switch token {
+			case '{', '[':
+				if len(open) == 0 && d.InputOffset() > 1 {
+					return false // a second value follows the first one
+				}
+				if len(open) == maxNesting {
+					return true
+				}
+				if in != nil {
+					in.isName = true
+				}
+				open = append(open, object{at: d.InputOffset(), isName: true, isArray: token == '['})
+			default:
+				if last := &open[len(open)-1]; !last.isArray && len(open) <= maxDepth+1 {
+					visit(last)
+				}
+				open = open[:len(open)-1]
+			}
+		case string:
+			switch {
+			case in == nil:
+			case in.isName:
+				in.name, in.isName = token, false
+			default:
+				in.isName = true
+				in.set(token, wanted)
+			}
+		default:
+			if in != nil {
+				in.isName = true
+				in.set("", wanted)
+			}
+		}
+	}
+}
+
+// set sets the text of the member that was read.
+func (o *object) set(text string, wanted []string) {
+	if !slices.Contains(wanted, o.name) {
+		return
+	}
+	if o.texts == nil {
+		o.texts = map[string]string{}
+	}
+	o.texts[o.name] = strings.TrimSpace(text)
+}
