@@ -68,3 +68,15 @@ func TestLearningWithAnUnsupportedParameter(t *testing.T) {
 	mustSay(t, got.err, "nothing was learned from the Turn: Agent spec.memory.learning.models[0].parameters.seed: "+
 		`ModelProvider "demo": the service of this dialect has no seed: remove it`)
 }
+
+// TestLearningSendsNoStopSequences checks that those of a model for learning are neither sent nor checked.
+func TestLearningSendsNoStopSequences(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, learningModel)
+	f := conversing(t).with(t, "agent.yaml", "spec:\n", "spec:\n  memory: {learning: {scopes: [User], models: "+
+		"[{providerRef: {name: demo}, model: o3, parameters: {stopSequences: [END]}}]}}\n")
+	f = f.with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  dialect: OpenAI") // whose o3 refuses them
+	f = f.with(t, "turn.yaml", "What is up?", "My printer is an HP.")
+	got := capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", t.TempDir()).mustEnd(t, exit.OK)
+	mustSay(t, got.err, "Learned 1 memories")
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,14 +80,7 @@ func (r *AgentReconciler) checkModels(
 			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
 		}
 	}
-	models = slices.Clone(models)
-	for i := range models {
-		if p := models[i].Parameters; p != nil && len(p.StopSequences) > 0 {
-			models[i].Parameters = p.DeepCopy()
-			models[i].Parameters.StopSequences = nil // they are not sent with questions
-		}
-	}
-	wrong, _, err := r.unsupported(ctx, a, field, models, "") // the Agent's thinking is for its own models
+	wrong, _, err := r.unsupported(ctx, a, field, models, translate.CheckQuestionParameters)
 	if err != nil || len(wrong) == 0 {
 		return nil, err
 	}

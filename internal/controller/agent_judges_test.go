@@ -22,6 +22,10 @@ func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 			"there is no wish", nil, "True Resolved the judges of the PromptProfile evaluate answers",
 			"True Resolved memories are learned from turns",
 		},
+		"not sent": {
+			"questions have no stop sequences", &v1alpha1.ModelParameters{StopSequences: []string{" "}},
+			"True Resolved the judges of the PromptProfile evaluate answers", "True Resolved memories are learned from turns",
+		},
 		"refused": {
 			"each request of the work would fail", seeded,
 			"False UnsupportedParameter Agent spec.evaluation.models[1].parameters.seed: " + seedless,

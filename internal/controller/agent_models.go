@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // resolveModels finds the ModelProviders of the Agent's chain. The finding names those that cannot be used now, and the
@@ -57,7 +58,10 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 		}
 		unusable = append(unusable, why)
 	}
-	wrong, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, a.Spec.Thinking)
+	check := func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error {
+		return translate.CheckParameters(field, m, a.Spec.Thinking, p)
+	}
+	wrong, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, check)
 	if err != nil {
 		return finding{}, err
 	}

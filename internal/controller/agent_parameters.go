@@ -11,14 +11,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/sharing"
-	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // unsupported returns the parameters that models of an Agent cannot fulfill, each with the reason, and the number of
-// models that exist and can fulfill theirs. field is the Agent's field with the models, and thinking that of the
-// requests to them.
+// models that exist and can fulfill theirs. field is the Agent's field with the models, and check checks those of one
+// model.
 func (r *AgentReconciler) unsupported(
-	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference, thinking v1alpha1.ThinkingLevel,
+	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
+	check func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error,
 ) (wrong []string, able int, err error) {
 	for i, m := range models {
 		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), m.ProviderRef, a.Namespace)
@@ -30,7 +30,7 @@ func (r *AgentReconciler) unsupported(
 		if objectbudget.IsLeftOut(p) {
 			continue // it is not ready, and the cache does not have what it supports
 		}
-		err = translate.CheckParameters(fmt.Sprintf("%s[%d]", field, i), m, thinking, p)
+		err = check(fmt.Sprintf("%s[%d]", field, i), m, p)
 		if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {
 			return nil, 0, err
 		}

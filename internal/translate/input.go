@@ -240,7 +240,22 @@ func CheckParameters(field string, ref v1alpha1.ModelReference, thinking v1alpha
 		return err
 	}
 	parameters.Effort = effort(p.Model(ref.Model), thinking)
-	wrong := providers.CheckParameters(&p.Spec, ref.Model, &parameters)
+	return checkParameters(field, ref.Model, &parameters, p)
+}
+
+// CheckQuestionParameters is CheckParameters for a model that receives only questions about Turns that have ended. The
+// thinking of the Agent is for its own models.
+func CheckQuestionParameters(field string, ref v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error {
+	parameters, err := Parameters(ref.Parameters)
+	if err != nil {
+		return err
+	}
+	parameters = parameters.ForQuestion()
+	return checkParameters(field, ref.Model, &parameters, p)
+}
+
+func checkParameters(field, name string, parameters *model.Parameters, p *v1alpha1.ModelProvider) error {
+	wrong := providers.CheckParameters(&p.Spec, name, parameters)
 	if wrong == nil {
 		return nil
 	}

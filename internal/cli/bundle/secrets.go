@@ -84,7 +84,7 @@ func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, wait
 		if l.Object, err = p.provider(m.ProviderRef); err != nil {
 			return nil, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field+".providerRef.name", err.Error()))
 		}
-		if err := translate.CheckParameters(field, m, "", l.Object); err != nil {
+		if err := translate.CheckQuestionParameters(field, m, l.Object); err != nil {
 			return nil, exit.WithCode(exit.Failed, err)
 		}
 		if err := p.connect(ctx, cache, &l, waits); err != nil {

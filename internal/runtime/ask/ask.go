@@ -141,7 +141,7 @@ func (a *asking) request(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, *model.Error) {
 	r := a.question.Request(c.StructuredOutput)
 	entry := loop.Outside(c, &r, a.question.Purpose, a.question.MaxOutputTokens)
-	r.Parameters.Stop = nil // they are those of the Agent's answers, and may occur in the reply
+	r.Parameters = r.Parameters.ForQuestion()
 	// A request that waits at the gate has reserved nothing yet: requests of Turns go first.
 	ticket, failure := loop.EnterOutside(ctx, c, entry)
 	if failure != nil {

@@ -100,6 +100,13 @@ type Parameters struct {
 	Extra []ExtraField `json:"extra,omitempty"`
 }
 
+// ForQuestion returns the parameters for a question about a Turn that has ended. It has no stop sequences: they are for
+// the answers of the Agent, and may occur in the reply.
+func (p Parameters) ForQuestion() Parameters {
+	p.Stop = nil
+	return p
+}
+
 // ExtraField is a further field of a request's body.
 type ExtraField struct {
 	// Name of the field.
