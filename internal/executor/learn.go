@@ -175,9 +175,24 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 // observe passes the Turn to the learner, for at most observeTimeout, whatever the learner does. A failure only affects
 // the learner.
 func (l *learning) observe(ctx context.Context, about memories.Memory) {
+	err := l.callLearner(ctx, translate.Observation(&l.turn, about))
+	if err != nil {
+		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
+		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn)
+		l.failed("the learner failed: see the log of the executor")
+	}
+}
+
+// callLearner calls the learner. A call that does not return within observeTimeout keeps its goroutine. There is a limit
+// of such calls: beyond it, the learner is not called.
+func (l *learning) callLearner(ctx context.Context, observation memories.Observation) error {
+	select {
+	case l.observing <- struct{}{}:
+	default:
+		return fmt.Errorf("the learner is not called, because %d earlier calls have not returned", cap(l.observing))
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, observeTimeout, fmt.Errorf("the learner did not return within %s", observeTimeout))
 	defer cancel()
-	observation := translate.Observation(&l.turn, about)
 	ended := make(chan error, 1) // buffered, so that the goroutine ends whether or not the task still waits
 	go func() {
 		var err error
@@ -186,20 +201,16 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 				l.logPanic()
 				err = errors.New("the learner failed because of a bug in Capstan")
 			}
+			<-l.observing
 			ended <- err
 		}()
 		err = l.Learner.Observe(ctx, observation)
 	}()
-	var err error
 	select {
-	case err = <-ended:
+	case err := <-ended:
+		return err
 	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
-		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn)
-		l.failed("the learner failed: see the log of the executor")
+		return context.Cause(ctx)
 	}
 }
 

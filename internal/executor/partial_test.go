@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
@@ -16,6 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
@@ -372,6 +376,53 @@ func TestScopesThatWereAskedForAreNotAskedForAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stuckLearner is a learner whose calls return when it is open, whatever their contexts say.
+type stuckLearner struct {
+	open  chan struct{}
+	calls atomic.Int32
+}
+
+func (s *stuckLearner) Observe(context.Context, memories.Observation) error {
+	s.calls.Add(1)
+	<-s.open
+	return nil
+}
+
+// TestALearnerThatIsStuck checks that it delays each task for a limited time, and keeps a limited number of goroutines.
+func TestALearnerThatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slots = 2
+		tasks := NewTasks(&journaltest.Memory{}, &journaltest.Memory{}, slots, logr.Discard())
+		stuck := &stuckLearner{open: make(chan struct{})}
+		tasks.Learner = stuck
+		observe := func() (failures []string, took time.Duration) {
+			l := &learning{followUp: followUp{
+				Tasks: tasks, executor: &Executor{}, task: &task.Task{Namespace: "helpdesk", Turn: "t"}, turn: *turnWith(),
+			}}
+			begun := time.Now()
+			l.observe(t.Context(), memories.Memory{})
+			return l.failures, time.Since(begun)
+		}
+		for i := range slots + maxStuck + 5 {
+			want := observeTimeout
+			if i >= slots+maxStuck {
+				want = 0
+			}
+			if failures, took := observe(); len(failures) != 1 || took != want {
+				t.Errorf("call %d takes %s and fails with %q, want a failure after %s", i+1, took, failures, want)
+			}
+		}
+		if got := stuck.calls.Load(); got != slots+maxStuck {
+			t.Errorf("%d calls are stuck, want %d", got, slots+maxStuck)
+		}
+		close(stuck.open)
+		synctest.Wait()
+		if failures, took := observe(); len(failures) > 0 || took > 0 {
+			t.Errorf("a call after the others have returned takes %s and fails with %q", took, failures)
+		}
+	})
 }
 
 // watchedTasks is a store that remembers what was learned at the end of a task.

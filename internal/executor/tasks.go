@@ -29,6 +29,8 @@ const (
 	// writeTasks limits the time in which the result of a task is stored and published. A process that stops
 	// waits for it.
 	writeTasks = 10 * time.Second
+	// maxStuck is the number of calls of the learner that may be stuck before it is not called any more.
+	maxStuck = 8
 	// maxWaiting is the number of tasks of a namespace that may wait. Further Turns are neither evaluated nor learned
 	// from. While several executors end Turns, the namespace may exceed it by the tasks of measureTasks.
 	maxWaiting = 1000
@@ -46,6 +48,9 @@ type Tasks struct {
 	Slots int
 	Log   logr.Logger
 
+	// observing has a token for each call of the learner that has not returned: those of tasks that are worked on, and
+	// those that are stuck.
+	observing chan struct{}
 	// wake has a token if there may be new tasks.
 	wake chan struct{}
 
@@ -67,7 +72,7 @@ type TaskStore interface {
 func NewTasks(s TaskStore, j journal.Journal, slots int, log logr.Logger) *Tasks {
 	return &Tasks{
 		Store: s, Journal: j, Learner: s, Slots: slots, Log: log, wake: make(chan struct{}, 1),
-		waiting: map[string]int64{}, working: map[string]int{},
+		observing: make(chan struct{}, slots+maxStuck), waiting: map[string]int64{}, working: map[string]int{},
 	}
 }
 
