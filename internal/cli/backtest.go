@@ -65,7 +65,8 @@ func newBacktest(env terminal.Environment) *cobra.Command {
 	addSourceOfTurns(cmd, &o.Source)
 	addStateFlags(cmd, &o.Flags)
 	f := cmd.Flags()
-	f.StringVar(&o.Agent, "agent", "", "Agent whose Turns are prepared again; required")
+	f.StringVar(&o.Agent, "agent", "", "Agent whose Turns are prepared again, as NAME, or as NAMESPACE/NAME for one of "+
+		"another namespace that is shared with that of the Turns; required")
 	f.IntVar(&o.Last, "last", 100, "number of Turns that have ended, the newest ones, from 1 to 1000")
 	f.BoolVar(&o.Feedback, "feedback", false,
 		"only take Turns to which people have given feedback, and expect better answers where they gave bad scores")

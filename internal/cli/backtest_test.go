@@ -206,8 +206,13 @@ func TestBacktestInput(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no Agent":        {[]string{"-m", dir}, "--agent: must name an Agent of the namespace"},
-		"other namespace": {[]string{"-m", dir, "--agent", "a/b"}, "--agent: must name an Agent of the namespace"},
+		"no Agent": {[]string{"-m", dir}, "--agent: must be NAME"},
+		"no name":  {[]string{"-m", dir, "--agent", "a/"}, "--agent: must be NAME"},
+		"no space": {[]string{"-m", dir, "--agent", "/a"}, "--agent: must be NAME"},
+		"two":      {[]string{"-m", dir, "--agent", "a/b/c"}, "--agent: must be NAME"},
+		"other namespace": {
+			[]string{"-m", dir, "--agent", "a/support"}, `there is no Turn of Agent "a/support" in namespace "default" that has ended`,
+		},
 		"unknown Agent": {
 			[]string{"-m", dir, "--agent", "none"}, `there is no Turn of Agent "none" in namespace "default" that has ended`,
 		},

@@ -375,11 +375,27 @@ func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 		`namespace "default": set its spec.allowedNamespaces, or use an object of this namespace`)
 
 	f = f.with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}")
-	got := capstan(t, "run", "-f", f.written(t, url), "--approve=all").mustEnd(t, exit.OK)
+	dir, data := f.written(t, url), t.TempDir()
+	got := capstan(t, "run", "-f", dir, "--approve=all", "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, got.out, "The closer said: ", "Done as asked.")
 	mustSay(t, got.err, "platform/closer> Asking small of ModelProvider platform/demo", "Asking small of ModelProvider demo")
 	if tools.closedTickets() != "1042" {
 		t.Errorf("want the call made once, have %q", tools.closedTickets())
+	}
+	child := ""
+	for _, more := range [][]string{{}, {"--replay"}} { // its Turn is in the namespace of its caller
+		args := append([]string{"backtest", "-m", dir, "--agent", "platform/closer", "--data-dir", data, "-o", "json"}, more...)
+		r := backtestOf(t, capstan(t, args...).mustEnd(t, exit.OK).out)
+		if r.Agent != "platform/closer" || r.Total != 1 || r.Passed != 1 || r.Backtest.Same != 1 || len(r.Backtest.Skipped) > 0 {
+			t.Fatalf("backtest %q: %+v, want that the prompt of one Turn is the same", more, r)
+		}
+		child = r.Cases[0].Name
+	}
+	capstan(t, "feedback", child, "--data-dir", data, "--score", "1").mustEnd(t, exit.OK)
+	r := backtestOf(t, capstan(t, "backtest", "-m", dir, "--agent", "platform/closer", "--data-dir", data, "--feedback", "-o", "json").
+		mustEnd(t, exit.OK).out)
+	if r.Total != 1 {
+		t.Errorf("with feedback: %+v, want one Turn", r)
 	}
 	delete(f, "secret-2.yaml")
 	absent := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)

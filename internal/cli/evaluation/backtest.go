@@ -10,6 +10,9 @@ import (
 	"strings"
 	"syscall"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/cli/localrun"
@@ -34,7 +37,7 @@ type BacktestOptions struct {
 	replay.Flags
 	// Source says where the journals are.
 	Source journals.Source
-	// Agent is the name of the Agent whose Turns are prepared again.
+	// Agent is the Agent whose Turns are prepared again: NAME in the namespace of the Turns, or NAMESPACE/NAME.
 	Agent string
 	// Last is the number of Turns, the newest ones, from 1 to MaxLast.
 	Last int
@@ -113,6 +116,8 @@ type backtest struct {
 	*BacktestOptions
 	recordings *journals.Recordings
 	state      *replay.State
+	// agent is the Agent whose Turns are prepared again.
+	agent types.NamespacedName
 	names      []journals.TurnName
 	// scores are the scores that people have given, by the names of the Turns. It is nil without --feedback.
 	scores map[journals.TurnName]*PeopleScore
@@ -129,8 +134,11 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 		return exit.WithCode(exit.Usage, fmt.Errorf("--parallel: must be from 1 to %d", MaxParallel))
 	case o.Last < 1 || o.Last > MaxLast:
 		return exit.WithCode(exit.Usage, fmt.Errorf("--last: must be from 1 to %d", MaxLast))
-	case o.Agent == "" || strings.Contains(o.Agent, "/"):
-		return exit.WithCode(exit.Usage, errors.New("--agent: must name an Agent of the namespace (--namespace) of the Turns"))
+	}
+	agent := v1alpha1.ParseSharedReference(o.Agent)
+	if agent.Name == "" || strings.Contains(agent.Name, "/") || strings.HasPrefix(o.Agent, "/") {
+		return exit.WithCode(exit.Usage, errors.New("--agent: must be NAME, for an Agent of the namespace (--namespace) of the Turns, or "+
+			"NAMESPACE/NAME, for an Agent that is shared with it"))
 	}
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -140,6 +148,7 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 		return exit.InterruptedOr(watched, asInput(err))
 	}
 	defer func() { err = errors.Join(err, b.recordings.Close()) }()
+	b.agent = agent.Key(b.recordings.Namespace)
 	if b.state, err = o.Load(watched, b.recordings.Namespace); err != nil {
 		return exit.InterruptedOr(watched, asInput(err))
 	}
@@ -150,10 +159,10 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	case len(b.names) > 0:
 	case o.Feedback:
 		return exit.WithCode(exit.Usage, fmt.Errorf("no Turn of Agent %q in namespace %q that has ended has feedback: give it with "+
-			"capstan feedback, or leave out --feedback", o.Agent, b.recordings.Namespace))
+			"capstan feedback, or leave out --feedback", b.agentName(), b.recordings.Namespace))
 	default:
 		return exit.WithCode(exit.Usage, fmt.Errorf("there is no Turn of Agent %q in namespace %q that has ended: see --agent, "+
-			"--namespace and --data-dir", o.Agent, b.recordings.Namespace))
+			"--namespace and --data-dir", b.agentName(), b.recordings.Namespace))
 	}
 	report, err := b.run(watched, threshold)
 	if err != nil {
@@ -162,12 +171,20 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
 }
 
+// agentName returns the name of the Agent as the Turns have it: without a namespace that is their own.
+func (b *backtest) agentName() string {
+	if b.agent.Namespace == b.recordings.Namespace {
+		return b.agent.Name
+	}
+	return b.agent.String()
+}
+
 // find returns the Turns that are prepared again.
 func (b *backtest) find(ctx context.Context) ([]journals.TurnName, error) {
 	if !b.Feedback {
-		return b.recordings.Newest(ctx, b.Agent, b.Last, nil)
+		return b.recordings.Newest(ctx, b.agent, b.Last, nil)
 	}
-	given, err := b.recordings.Feedback(ctx, b.Agent)
+	given, err := b.recordings.Feedback(ctx, b.agentName())
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +194,7 @@ func (b *backtest) find(ctx context.Context) ([]journals.TurnName, error) {
 			return nil, fmt.Errorf("failed to read the feedback to Turn %s: %w", name, err)
 		}
 	}
-	return b.recordings.Newest(ctx, b.Agent, b.Last, func(name journals.TurnName) bool { return b.scores[name] != nil })
+	return b.recordings.Newest(ctx, b.agent, b.Last, func(name journals.TurnName) bool { return b.scores[name] != nil })
 }
 
 // run prepares the Turns again, and replays them on request. All Turns share the models.
@@ -191,7 +208,7 @@ func (b *backtest) run(ctx context.Context, threshold judge.Score) (*Report, err
 		defer w.live.Close()
 		w.live.Show(fmt.Sprintf("reading %d Turns", len(b.names)))
 	}
-	r := &Report{Agent: b.recordings.Namespace + "/" + b.Agent, Backtest: &Backtest{Replayed: b.Replay}}
+	r := &Report{Agent: b.agent.String(), Backtest: &Backtest{Replayed: b.Replay}}
 	batch, err := b.open(ctx, r)
 	if err != nil {
 		return nil, err
@@ -228,7 +245,7 @@ func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error)
 		return batch, nil
 	}
 	return nil, exit.WithCode(exit.Usage, fmt.Errorf("none of the last %d Turns of Agent %q can be replayed; the newest: %w",
-		len(b.names), b.Agent, b.why(ctx, b.names[0])))
+		len(b.names), b.agentName(), b.why(ctx, b.names[0])))
 }
 
 // why returns why a Turn cannot be replayed.

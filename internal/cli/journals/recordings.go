@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -90,10 +91,10 @@ func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
 	return TurnName{t.namespace, t.name, t.uid}, nil
 }
 
-// Newest returns the newest Turns of an Agent that have ended, newest first, at most most. agent is the name of the
-// Agent, in the namespace of the Turns. Turns of the Agent of another namespace do not count. If wanted is not nil,
-// only Turns count for which it returns true.
-func (r *Recordings) Newest(ctx context.Context, agent string, most int, wanted func(TurnName) bool) ([]TurnName, error) {
+// Newest returns the newest Turns of an Agent that have ended, newest first, at most most. They are in the namespace of
+// the recordings, also if the Agent is shared from another one. If wanted is not nil, only Turns count for which it
+// returns true.
+func (r *Recordings) Newest(ctx context.Context, agent types.NamespacedName, most int, wanted func(TurnName) bool) ([]TurnName, error) {
 	if wanted == nil {
 		wanted = func(TurnName) bool { return true }
 	}
@@ -103,7 +104,8 @@ func (r *Recordings) Newest(ctx context.Context, agent string, most int, wanted 
 	return r.source.Cluster.newest(ctx, r.Namespace, agent, most, wanted)
 }
 
-// Feedback returns the feedback to the Turns of an Agent that have some. The keys have no UID in a cluster, where the
+// Feedback returns the feedback to the Turns of an Agent that have some. agent is NAME, or NAMESPACE/NAME for one of
+// another namespace. The keys have no UID in a cluster, where the
 // newest Turn of a name counts.
 func (r *Recordings) Feedback(ctx context.Context, agent string) (map[TurnName][]turnrecord.Feedback, error) {
 	found := map[TurnName][]turnrecord.Feedback{}
@@ -144,7 +146,9 @@ func (p pagesOfRecords) Records(ctx context.Context, q store.RecordQuery) ([]tur
 	return p(ctx, q)
 }
 
-func (r *Recordings) newestOfFolder(ctx context.Context, agent string, most int, wanted func(TurnName) bool) ([]TurnName, error) {
+func (r *Recordings) newestOfFolder(
+	ctx context.Context, agent types.NamespacedName, most int, wanted func(TurnName) bool,
+) ([]TurnName, error) {
 	all, err := listLocal(ctx, r.folder)
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
@@ -158,7 +162,7 @@ func (r *Recordings) newestOfFolder(ctx context.Context, agent string, most int,
 		if err != nil {
 			return nil, exit.WithCode(exit.Failed, err)
 		}
-		if of == agent && ended {
+		if ended && v1alpha1.ParseSharedReference(of).Key(t.namespace) == agent {
 			found = append(found, TurnName{t.namespace, t.name, t.uid})
 		}
 	}
@@ -211,7 +215,7 @@ const pageOfTurns = 500
 
 // newest lists the Turns of a cluster.
 func (c *ClusterFlags) newest(
-	ctx context.Context, namespace, agent string, most int, wanted func(TurnName) bool,
+	ctx context.Context, namespace string, agent types.NamespacedName, most int, wanted func(TurnName) bool,
 ) ([]TurnName, error) {
 	config, namespace, err := c.Config(namespace)
 	if err != nil {
@@ -233,7 +237,7 @@ func (c *ClusterFlags) newest(
 		}
 		for i := range list.Items {
 			t := &list.Items[i]
-			if t.AgentKey() == (client.ObjectKey{Namespace: namespace, Name: agent}) && t.IsFinished() &&
+			if t.AgentKey() == agent && t.IsFinished() &&
 				wanted(TurnName{Namespace: namespace, Name: t.Name}) {
 				all = append(all, ended{t.Name, t.CreationTimestamp.Time})
 			}
