@@ -8,9 +8,10 @@ import (
 )
 
 const feedbackHelp = `feedback stores what you think of the answer of a Turn: a score from 0 to 1, and a comment. The record of the Turn
-keeps it, even after the Turn was deleted. You have one feedback for each Turn: a new one replaces it. capstan
-decisions -o json prints the feedback of all people with their names. capstan backtest --feedback expects that
-answers with a good score do not get worse, and that those with a bad one change.
+keeps the score, even after the Turn was deleted, and the comment as long as the Turn exists. The manager redacts the
+comment by the rules of the Turn's Agent. You have one feedback for each Turn: a new one replaces it. capstan decisions
+-o json prints the feedback of all people with their names. capstan backtest --feedback expects that answers with a good
+score do not get worse, and that those with a bad one change.
 
 In a cluster, feedback requires create on turns/feedback, which the ClusterRole with the label
 capstan.dev/role=turn-author grants, and the other rights of capstan logs. With --data-dir, it is stored with the

@@ -13,12 +13,15 @@ import (
 	"unicode/utf8"
 
 	"github.com/shopspring/decimal"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // maxFeedback bounds the body of a feedback, in bytes of JSON: a comment of turnrecord.MaxComment bytes may be escaped.
@@ -41,7 +44,36 @@ func CheckFeedback(score, comment string) error {
 	return nil
 }
 
-// serveFeedback stores the feedback of a user who may give it. It does not read the Turn, which may be gone.
+// redactComment removes from a comment what the Agent of the Turn redacts now, and credentials. It refuses the comment
+// if it cannot know the rules.
+func (s *Server) redactComment(ctx context.Context, namespace, name string, comment *string) *Error {
+	ctx, cancel := context.WithTimeout(ctx, getTimeout)
+	defer cancel()
+	var t v1alpha1.Turn
+	var a v1alpha1.Agent
+	err := s.o.Turns.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &t)
+	if apierrors.IsNotFound(err) {
+		return refuse(http.StatusConflict, "%s", store.ErrTurnDeleted)
+	}
+	if err == nil {
+		err = s.o.Turns.Get(ctx, t.AgentKey(), &a)
+	}
+	if apierrors.IsNotFound(err) {
+		return refuse(http.StatusConflict, "Agent %q of the Turn does not exist any more, and with it the rules that redact comments: "+
+			"give a score without a comment", t.AgentKey())
+	}
+	if err != nil {
+		return failureOf(err)
+	}
+	redaction, err := translate.Redaction(ctx, &a, s.o.Credentials.RedactFunc(t.CredentialNamespaces()...))
+	if err != nil {
+		return refuse(http.StatusConflict, "the rules of Agent %q that redact comments cannot be used: %s", t.AgentKey(), err)
+	}
+	*comment = redaction.Redact(*comment)
+	return nil
+}
+
+// serveFeedback stores the feedback of a user who may give it. A score needs no Turn, which may be gone.
 func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
@@ -75,7 +107,12 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 			`the body must be JSON such as {"score": "0.8", "comment": "..."}, with at most %d bytes`, maxFeedback))
 		return
 	}
-	body.Comment = s.o.Credentials.Redact(namespace, body.Comment)
+	if body.Comment != "" {
+		if refusal := s.redactComment(r.Context(), namespace, name, &body.Comment); refusal != nil {
+			answer(w, refusal)
+			return
+		}
+	}
 	if err := CheckFeedback(body.Score, body.Comment); err != nil {
 		answer(w, refuse(http.StatusBadRequest, "%s", err))
 		return
@@ -89,7 +126,7 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, store.ErrNoRecord):
 		answer(w, refuse(http.StatusNotFound, "there is no record of Turn %q in namespace %q: it has not ended, or its record was deleted",
 			name, namespace))
-	case errors.Is(err, turnrecord.ErrFull):
+	case errors.Is(err, turnrecord.ErrFull), errors.Is(err, store.ErrTurnDeleted):
 		answer(w, refuse(http.StatusConflict, "%s", err))
 	case err != nil:
 		answer(w, failureOf(err))

@@ -12,10 +12,14 @@ import (
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	fakeclient "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -58,12 +62,31 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
+// commented returns the objects of the cluster: Turn t0, whose Agent redacts names of invoices, and Turn t2, whose Agent
+// is gone.
+func commented(t *testing.T) client.Reader {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "helpdesk", Name: name} }
+	turnOf := func(name, agent string) *v1alpha1.Turn {
+		return &v1alpha1.Turn{ObjectMeta: of(name), Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}}}
+	}
+	return fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(turnOf("t0", "desk"), turnOf("t2", "gone"), &v1alpha1.Agent{
+		ObjectMeta: of("desk"), Spec: v1alpha1.AgentSpec{Redaction: &v1alpha1.AgentRedaction{
+			Patterns: []v1alpha1.RedactionPattern{{Name: "invoice", Pattern: "INV-[0-9]+"}},
+		}},
+	}).Build()
+}
+
 // start starts a server with these records, and returns its URL.
 func start(t *testing.T, s store.Records, granted ...string) string {
 	t.Helper()
 	learned, _ := s.(store.Memories)
 	server, err := readapi.Listen(t.Context(), readapi.Options{
-		Address: "127.0.0.1:0", Records: s, Memories: learned,
+		Address: "127.0.0.1:0", Records: s, Memories: learned, Turns: commented(t),
 		Access: access.New(rights(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
 		Log: logr.Discard(),
 	})
@@ -237,14 +260,14 @@ func TestFeedback(t *testing.T) {
 	s := some(t, 1)
 	ada := serve(t, s, "ada create helpdesk")("ada")
 	for _, score := range []string{"0.25", "1"} {
-		if err := ada.AddFeedback(t.Context(), "helpdesk", "t0", score, "it is \"so so\""); err != nil {
+		if err := ada.AddFeedback(t.Context(), "helpdesk", "t0", score, "INV-4711 is \"so so\""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
 	if err != nil || len(all[0].Feedback) != 1 || all[0].Feedback[0].User != "ada" || all[0].Feedback[0].Score != "1" ||
-		all[0].Feedback[0].Comment != `it is "so so"` {
-		t.Errorf("%+v, %v; want the last feedback, in the name of the token's user", all, err)
+		all[0].Feedback[0].Comment != `[redacted:invoice] is "so so"` {
+		t.Errorf("%+v, %v; want the last feedback, in the name of the token's user, and redacted", all, err)
 	}
 	for name, tc := range map[string]struct{ namespace, turn, score, comment, want string }{
 		"no right":     {"sales", "t0", "1", "", "may not give feedback"},
@@ -255,6 +278,8 @@ func TestFeedback(t *testing.T) {
 		"an exponent":  {"helpdesk", "t0", "1e-999", "", "must be a number from 0 to 1"},
 		"too long":     {"helpdesk", "t0", "1", strings.Repeat("x", 2049), "at most 2048 bytes"},
 		"not UTF-8":    {"helpdesk", "t0", "1", "\xff", "must be UTF-8"},
+		"no Turn":      {"helpdesk", "t1", "1", "x", "give a score without a comment"},
+		"no Agent":     {"helpdesk", "t2", "1", "x", "does not exist any more"},
 		"another name": {"helpdesk", "T 0", "1", "", "must be valid names"},
 	} {
 		if err := ada.AddFeedback(t.Context(), tc.namespace, tc.turn, tc.score, tc.comment); err == nil ||

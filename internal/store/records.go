@@ -11,6 +11,9 @@ import (
 // ErrNoRecord is returned if a Turn has no record.
 var ErrNoRecord = errors.New("there is no record of the turn")
 
+// ErrTurnDeleted is returned for a comment to a Turn that was deleted.
+var ErrTurnDeleted = errors.New("the turn was deleted, and comments are kept only as long as their turn: give a score without a comment")
+
 // Records keeps one record of each Turn that has ended, also after the journal of the Turn was purged. An append with
 // the end of a Turn stores the record of that Turn: see journal.Entry.
 type Records interface {
@@ -38,8 +41,9 @@ type Records interface {
 	DeleteRecords(ctx context.Context, s RecordSelector, limit int) (deleted int, err error)
 
 	// AddFeedback adds feedback to the newest record of a Turn, given by its namespace and name, and replaces earlier
-	// feedback of the same person. It returns ErrNoRecord if there is no record, and another error if the record
-	// keeps no more feedback.
+	// feedback of the same person. Retire deletes the comments to a Turn, and keeps the scores. AddFeedback returns
+	// ErrNoRecord if there is no record, ErrTurnDeleted for a comment if the journal of the Turn is retired, and another
+	// error if the record keeps no more feedback.
 	AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error
 }
 

@@ -129,7 +129,7 @@ type Feedback struct {
 	User string `json:"user"`
 	// Score is a decimal number from 0 to 1, with at most four digits after the point.
 	Score string `json:"score"`
-	// Comment is a text of at most MaxComment bytes, or empty.
+	// Comment is a text of at most MaxComment bytes, or empty. It is kept as long as the Turn.
 	Comment string `json:"comment,omitempty"`
 	// Time is the time of the feedback, in UTC.
 	Time time.Time `json:"time"`
@@ -218,6 +218,16 @@ func WithFeedback(all []Feedback, f Feedback) ([]Feedback, error) {
 		return nil, ErrFull
 	}
 	return append(all, f), nil
+}
+
+// WithoutComments returns the feedback of a record without its comments, and whether there were any.
+func WithoutComments(all []Feedback) (kept []Feedback, had bool) {
+	kept = slices.Clone(all)
+	for i := range kept {
+		had = had || kept[i].Comment != ""
+		kept[i].Comment = ""
+	}
+	return kept, had
 }
 
 // MarshalDetails returns the details as JSON of at most MaxDetails bytes. It leaves out parts if they are larger:

@@ -30,10 +30,15 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 		// This is one transaction. The first statement waits for what is just being learned in a Session, and later
 		// nothing is.
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-			batch := &pgx.Batch{}
-			batch.Queue(`UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, some, at)
-			forget(batch, some)
-			return s.pool.SendBatch(ctx, batch).Close()
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+				batch := &pgx.Batch{}
+				batch.Queue(`UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, some, at)
+				forget(batch, some)
+				if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+					return err
+				}
+				return dropComments(ctx, tx, some)
+			})
 		})
 		if err != nil {
 			return err

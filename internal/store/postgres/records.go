@@ -234,6 +234,17 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 			if err := json.Unmarshal(text, &all); err != nil {
 				return err
 			}
+			if f.Comment != "" { // Retire waits for the lock of the record, or has ended
+				var retired bool
+				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`, uid).
+					Scan(&retired)
+				if err != nil {
+					return err
+				}
+				if retired {
+					return store.ErrTurnDeleted
+				}
+			}
 			if all, err = turnrecord.WithFeedback(all, f); err != nil {
 				return err
 			}
@@ -245,4 +256,39 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 			return err
 		})
 	})
+}
+
+// dropComments deletes the comments to deleted Turns. It locks their records until the end of the transaction, so that no
+// comment is added before the Turns count as deleted.
+func dropComments(ctx context.Context, tx pgx.Tx, uids []string) error {
+	rows, err := tx.Query(ctx, `SELECT uid, feedback FROM capstan_record WHERE uid = ANY($1) ORDER BY uid FOR UPDATE`, uids)
+	if err != nil {
+		return err
+	}
+	type feedback struct {
+		UID  string
+		Data []byte
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[feedback])
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		var all []turnrecord.Feedback
+		if err := json.Unmarshal(f.Data, &all); err != nil {
+			return fmt.Errorf("failed to read the feedback to %q: %w", f.UID, err)
+		}
+		kept, had := turnrecord.WithoutComments(all)
+		if !had {
+			continue
+		}
+		data, err := json.Marshal(kept)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `UPDATE capstan_record SET feedback = $2 WHERE uid = $1`, f.UID, data); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -27,7 +27,7 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 				}
 				t.added.Retired += n
 			}
-			return errors.Join(t.closeHolds(some), t.endTasks(some, at), t.forget(some))
+			return errors.Join(t.closeHolds(some), t.endTasks(some, at), t.forget(some), t.dropComments(some))
 		})
 		if err != nil {
 			return err

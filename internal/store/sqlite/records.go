@@ -174,6 +174,18 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 		if err := json.Unmarshal([]byte(text), &all); err != nil {
 			return err
 		}
+		if f.Comment != "" {
+			var retired int
+			//nolint:noctx // because the transaction carries the context
+			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NOT NULL`, uid).Scan(&retired)
+			if err != nil {
+				return err
+			}
+			if retired > 0 {
+				refused = store.ErrTurnDeleted
+				return nil
+			}
+		}
 		if all, refused = turnrecord.WithFeedback(all, f); refused != nil {
 			return nil //nolint:nilerr // because a refused feedback is no failure of the transaction
 		}
@@ -185,6 +197,37 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 		return err
 	})
 	return errors.Join(err, refused)
+}
+
+// dropComments deletes the comments to deleted Turns.
+func (t *tx) dropComments(uids []string) error {
+	for _, uid := range uids {
+		var text string
+		//nolint:noctx // because the transaction carries the context
+		err := t.QueryRow(`SELECT feedback FROM turn_record WHERE uid = ?`, uid).Scan(&text)
+		if errors.Is(err, sql.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var all []turnrecord.Feedback
+		if err := json.Unmarshal([]byte(text), &all); err != nil {
+			return fmt.Errorf("failed to read the feedback to %q: %w", uid, err)
+		}
+		kept, had := turnrecord.WithoutComments(all)
+		if !had {
+			continue
+		}
+		data, err := json.Marshal(kept)
+		if err != nil {
+			return err
+		}
+		if _, err := t.exec(`UPDATE turn_record SET feedback = ? WHERE uid = ?`, string(data), uid); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Records returns a page of records, as Store.Records does.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -64,6 +65,10 @@ func (m *Memory) forget(uid string) {
 	}
 	maps.DeleteFunc(m.memories, func(_ string, one memories.Memory) bool { return one.SessionUID == uid || one.TurnUID == uid })
 	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
+	if r, ok := m.records[uid]; ok {
+		r.Feedback, _ = turnrecord.WithoutComments(r.Feedback)
+		m.records[uid] = r
+	}
 }
 
 // FindMemories returns the memories of owners that may fit a text.

@@ -136,6 +136,9 @@ func (m *Memory) AddFeedback(ctx context.Context, namespace, turn string, f turn
 		return store.ErrNoRecord
 	}
 	r := all[0]
+	if h := m.journals[r.UID]; f.Comment != "" && h != nil && !h.retired.IsZero() {
+		return store.ErrTurnDeleted
+	}
 	var err error
 	if r.Feedback, err = turnrecord.WithFeedback(r.Feedback, f); err == nil {
 		m.records[r.UID] = r

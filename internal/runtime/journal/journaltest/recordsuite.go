@@ -332,9 +332,25 @@ func feedback(t *testing.T, s RecordStore) {
 }
 
 func recordOutlives(t *testing.T, s RecordStore) {
-	add(t, s, "a", nil, ending(1, 1, full("a")))
+	record := full("a")
+	add(t, s, "a", nil, ending(1, 1, record))
+	said := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "it says 42", Time: at.UTC()}
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, said); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Retire(t.Context(), at, "a"); err != nil {
 		t.Fatal(err)
+	}
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, said); !errors.Is(err, store.ErrTurnDeleted) {
+		t.Errorf("AddFeedback with a comment: %v, want ErrTurnDeleted", err)
+	}
+	second := turnrecord.Feedback{User: "eve", Score: "1", Time: at.UTC()}
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, second); err != nil {
+		t.Errorf("AddFeedback without a comment: %v", err)
+	}
+	said.Comment = ""
+	if diff := cmp.Diff([]turnrecord.Feedback{said, second}, records(t, s, store.RecordQuery{})[0].Feedback); diff != "" {
+		t.Errorf("the feedback to a deleted Turn must have its scores alone, -want +got:\n%s", diff)
 	}
 	if n, err := s.Purge(t.Context(), at, 10); n != 1 || err != nil {
 		t.Fatalf("Purge: %d, %v", n, err)
