@@ -54,7 +54,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		return v.unread(err)
 	}
 	v.resume()
-	judges := v.unasked()
+	judges := v.inTurn(v.unasked())
 	if len(judges) == 0 { // the last attempt was cut off before it ended the work
 		return done{result: v.result()}
 	}
@@ -123,6 +123,16 @@ func (v *evaluation) unasked() (all []*judge.Judge) {
 		}
 	}
 	return all
+}
+
+// inTurn returns judges so that each attempt begins with another one. So a judge whose endpoint lets it wait for all the
+// time of an attempt does not keep the others from being asked.
+func (v *evaluation) inTurn(judges []*judge.Judge) []*judge.Judge {
+	if len(judges) == 0 {
+		return nil
+	}
+	first := int(v.task.Claim/2) % len(judges) // a claim that is given back counts twice
+	return slices.Concat(judges[first:], judges[:first])
 }
 
 // result returns a result with what was found, and with further evaluations, in the order of the judges.

@@ -233,7 +233,8 @@ func TestAReplyIsKeptWhenTheExecutorStops(t *testing.T) {
 }
 
 // TestRefusedJudgesAreAskedAlone checks that judges that an endpoint or a Budget has refused are asked in later attempts,
-// and that those that have replied are not.
+// and that those that have replied are not. Each attempt begins with another judge, because one that waits may use up the
+// time of all.
 func TestRefusedJudgesAreAskedAlone(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"the endpoint answers with 429":   &model.Error{Kind: model.RateLimited, Message: "slow down"},
@@ -274,7 +275,8 @@ func TestRefusedJudgesAreAskedAlone(t *testing.T) {
 			w.store.refuse = nil
 			before := len(w.model.asked)
 			w.attempt(t)
-			if got := w.model.asked[before:]; !cmp.Equal(got, []string{"The answer is right"}) {
+			// The first judge was refused first, and then second, after the third one.
+			if got := w.model.asked[before:]; !cmp.Equal(got, []string{"The answer is polite"}) {
 				t.Errorf("the last attempt asks %q, want only the judge that was refused", got)
 			}
 			want := []string{"polite Passed 0.9, 10 tokens", "brief Passed 0.91, 10 tokens", "right Passed 0.92, 10 tokens"}
