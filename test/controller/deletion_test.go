@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
 // deletionMarker is in everything that people, models and tools say. It is one word, so that an index of words has it
@@ -101,14 +105,58 @@ var _ = Describe("What a Turn leaves in the store", func() {
 				s.verdicts(ctx, name)
 			}
 			Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
+			m = m.restartedAfter(ctx, func(kept *sqlite.Store) {
+				Expect(kept.AddFeedback(ctx, s.namespace, "first", turnrecord.Feedback{
+					User: "ada", Score: "1", Comment: "I like the " + deletionMarker, Time: time.Now(),
+				})).To(Succeed())
+			})
 			full := m.tablesWith(ctx, deletionMarker)(Default)
-			Expect(len(full)).To(BeNumerically(">=", 5), fmt.Sprintf("before, the tables with it are %q", full))
+			Expect(len(full)).To(BeNumerically(">=", 6), fmt.Sprintf("before, the tables with it are %q", full))
+			Expect(full).To(ContainElement("turn_record"), "the comment of a person")
 
 			Expect(apiClient.Delete(ctx, s.turn(ctx, "first"))).To(Succeed())
 			Expect(apiClient.Delete(ctx, s.turn(ctx, "second"))).To(Succeed())
 			Eventually(m.learned(ctx)).WithContext(ctx).Should(BeEmpty())
-			Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(Equal([]string{"artifact"}), "the Session has the conversation")
+			Eventually(m.tablesWith(ctx, deletionMarker)).WithContext(ctx).Should(Equal([]string{"artifact"}),
+				"the Session has the conversation")
 			Expect(apiClient.Delete(ctx, s.session(ctx))).To(Succeed())
 			Eventually(m.tablesWith(ctx, deletionMarker)).WithContext(ctx).Should(BeEmpty())
 		}, SpecTimeout(3*patience))
+
+	It("has no memory of a user whose memories are deleted", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules:
+- when: {systemContains: `+aboutUser+`}
+  reply: {text: '{"memories": [{"content": "Likes the `+deletionMarker+`.", "scope": "User", "confidence": 90}]}'}
+- {reply: {text: "Yes."}}`)
+		m := s.run(trusting, atOnce(2))
+		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
+		for _, name := range []string{"ada", "bob"} {
+			s.create(ctx, newTurn(name, requestedBy(name), asking("Do you like animals?")))
+			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+		}
+		Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
+		Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(ContainElement("memory"))
+		m = m.restartedAfter(ctx, func(kept *sqlite.Store) {
+			for _, name := range []string{"ada", "bob"} {
+				n, err := kept.DeleteMemories(ctx, store.MemorySelector{Namespace: s.namespace, Requester: name}, time.Now(), 10)
+				Expect(n, err).To(Equal(1))
+			}
+		})
+		Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(BeEmpty())
+		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro")
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { Expect(db.Close()).To(Succeed()) }()
+		Expect(rows(ctx, Default, db, "SELECT * FROM observation")).To(BeEmpty(), "the observations of these Turns")
+	}, SpecTimeout(2*patience))
 })
+
+// restartedAfter stops a manager, changes its store, and starts it again.
+func (m *runningManager) restartedAfter(ctx context.Context, change func(*sqlite.Store)) *runningManager {
+	GinkgoHelper()
+	m.stop()
+	kept, err := sqlite.Open(ctx, m.options.DataDir+"/journal.db")
+	Expect(err).NotTo(HaveOccurred())
+	change(kept)
+	Expect(kept.Close()).To(Succeed())
+	return start(m.options)
+}

@@ -3,8 +3,12 @@ package controller_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -132,6 +136,49 @@ var _ = Describe("An Agent that learns", func() {
 		}
 		Eventually(m.learned(ctx)).WithContext(ctx).Should(BeEmpty(), "nothing is left of deleted Turns")
 	}, SpecTimeout(2*patience))
+
+	It("learns nothing about a user from any text of the hostile corpus", func(ctx SpecContext) {
+		files, err := filepath.Glob("../../internal/runtime/loop/testdata/hostile/*.txt")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(len(files)).To(BeNumerically(">=", 40), "the corpus")
+		const perTurn = 4
+		var calls atomic.Int64
+		host := newFakeToolServer()
+		host.offer("search", readOnly, func(context.Context, string) string {
+			content, err := os.ReadFile(files[int(calls.Add(1)-1)%len(files)])
+			return fmt.Sprint("POISON ", string(content), err)
+		})
+		one, several := "{name: search}", []string{}
+		for i := range perTurn { // a call with the same arguments would count as a repeat
+			several = append(several, fmt.Sprintf(`{name: search, arguments: '{"n":%d}'}`, i))
+		}
+		s := newTestEnv(ctx, strings.Replace(learningModel, one, strings.Join(several, ", "), 1))
+		m := s.run(trusting, atOnce(2))
+		s.create(ctx, s.basics(withTools("desk"), learns(v1alpha1.LearnedScopeUser, v1alpha1.LearnedScopeSession))...)
+		s.create(ctx, newSession(), newToolServer("desk", host.url, reading("search")))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search]"))
+		turns := (len(files) + perTurn - 1) / perTurn
+		for i := range turns {
+			name := fmt.Sprintf("turn-%d", i)
+			s.create(ctx, newTurn(name, requestedBy("ada"), asking("look at my HP 4000", within)))
+			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+		}
+		Expect(calls.Load()).To(BeNumerically(">=", len(files)), "each text was a result")
+		asked := func(about string) func() int {
+			return func() (n int) {
+				for _, messages := range s.heard() {
+					if strings.Contains(messages[0].Content, about) {
+						n++
+					}
+				}
+				return n
+			}
+		}
+		Eventually(asked(aboutUser)).WithContext(ctx).Should(Equal(turns))
+		Eventually(asked(aboutSession)).WithContext(ctx).Should(Equal(turns))
+		m.stop() // after it has stored what it has learned
+		Expect(m.learned(ctx)(Default)).To(Equal([]string{"Session ada: The printer is broken.", "User ada: Has an HP 4000."}))
+	}, SpecTimeout(4*patience))
 
 	It("keeps memories of Turns whose time to live is over, and none of Turns that people delete", func(ctx SpecContext) {
 		s := newTestEnv(ctx, learningModel)
