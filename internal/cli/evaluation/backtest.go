@@ -118,7 +118,7 @@ type backtest struct {
 	state      *replay.State
 	// agent is the Agent whose Turns are prepared again.
 	agent types.NamespacedName
-	names      []journals.TurnName
+	names []journals.TurnName
 	// scores are the scores that people have given, by the names of the Turns. It is nil without --feedback.
 	scores map[journals.TurnName]*PeopleScore
 }

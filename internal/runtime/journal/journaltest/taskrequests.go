@@ -138,7 +138,8 @@ func taskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskSto
 	unpriced := expense(7, "")
 	unpriced.Cost = nil
 	next(h, &unpriced)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, task.Delay{Until: later(60), Used: 7, CutOff: true}), nil) // while the last request is under way
+	// While the last request is under way.
+	gives(t, "PostponeTask", s.PostponeTask(t.Context(), h, task.Delay{Until: later(60), Used: 7, CutOff: true}), nil)
 	again := claim(t, s, "", later(60), "a-1")
 	if again.Attempts != 2 {
 		t.Errorf("%d attempts, want 2: both have used something", again.Attempts)
