@@ -31,6 +31,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/shared"
@@ -143,6 +144,8 @@ type Executor struct {
 	// Stopping is called when the executor begins to stop; it then hands back the Turns that do not end in time.
 	// Stopping may be nil.
 	Stopping func()
+	// Memories finds the memories for prompts. If Memories is nil, no Turn uses any.
+	Memories memories.Finder
 	// Tasks does the work that follows the end of Turns. If Tasks is nil, no answer is evaluated, and nothing is
 	// learned.
 	Tasks *Tasks

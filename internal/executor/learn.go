@@ -48,7 +48,7 @@ func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1al
 	ctx context.Context, message string,
 ) ([]turncontext.Memory, error) {
 	most := translate.MaxMemories(agent)
-	if e.Tasks == nil || !translate.Learns(agent) || most == 0 {
+	if e.Memories == nil || !translate.Learns(agent) || most == 0 {
 		return nil
 	}
 	return func(ctx context.Context, message string) ([]turncontext.Memory, error) {
@@ -63,7 +63,7 @@ func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1al
 			}
 		}
 		owners := translate.MemoryOwners(t, agent, sessionUID, user)
-		return memories.Recall(ctx, e.Tasks.Store, owners, message, e.Now(), most, redact)
+		return memories.Recall(ctx, e.Memories, owners, message, e.Now(), most, redact)
 	}
 }
 

@@ -427,6 +427,29 @@ func TestALearnerThatIsStuck(t *testing.T) {
 	})
 }
 
+// TestMemoriesAreUsedWithoutTasks checks that an executor that does no work after Turns still uses memories.
+func TestMemoriesAreUsedWithoutTasks(t *testing.T) {
+	m := &interviewed{replies: map[string]string{
+		"You read a message": `{"memories": [{"content": "Has a printer.", "scope": "User", "confidence": 90}]}`,
+	}}
+	w := newInterview(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+		a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser}}}
+	})
+	w.attempt(t)
+	w.Tasks, w.Memories = nil, w.store
+	var a v1alpha1.Agent
+	if err := w.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "support"}, &a); err != nil {
+		t.Fatal(err)
+	}
+	recall := w.recall(stored(t, w.Executor), &a, nil, func(text string) string { return text })
+	if recall == nil {
+		t.Fatal("no memories are used")
+	}
+	if found, err := recall(t.Context(), "printer"); err != nil || len(found) != 1 || found[0].Text != "Has a printer." {
+		t.Errorf("the memories are %+v, %v; want the one that was learned", found, err)
+	}
+}
+
 // watchedTasks is a store that remembers what was learned at the end of a task.
 type watchedTasks struct {
 	*refusingStore

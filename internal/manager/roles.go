@@ -271,8 +271,10 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
 		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
+	tasks := o.Hooks.tasks(p.store)
+	runs.Memories = tasks
 	if n := o.MaxConcurrentEvaluations; n > 0 {
-		runs.Tasks = executor.NewTasks(o.Hooks.tasks(p.store), p.store, n, p.log.WithName("tasks"))
+		runs.Tasks = executor.NewTasks(tasks, p.store, n, p.log.WithName("tasks"))
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
