@@ -22,9 +22,9 @@ const (
 	maxSchemaChars = 32_000
 )
 
-// AnswerText returns the current text of the answer: the result of the check of the draft if there is one,
-// otherwise the last reply. It is empty before the first reply. If a tool ended the Turn, the answer is the tool's
-// result instead.
+// AnswerText returns the current text of the model's answer: the draft after its check if the model has checked it,
+// otherwise the last reply. The text is empty before the first reply. If a tool ended the Turn, the tool's result is
+// the answer, and AnswerText does not apply.
 func (s *State) AnswerText() string {
 	last := s.LastStep()
 	if last == nil {
@@ -60,9 +60,9 @@ func (s *State) steps() int {
 	return len(s.Steps)
 }
 
-// checkAnswer checks an answer against the schema. It rejects an answer that does not fit, so that the model is asked
-// again, at most maxRejections times; then it ends the Turn. It makes no difference whether an earlier run has
-// already rejected the answer.
+// checkAnswer checks an answer against the schema. It returns end if the answer fits, and nil without an error if the
+// answer was rejected, in this or an earlier run, so that the model is asked again. After maxRejections rejections in a
+// Turn, it returns an End with the reason OutputInvalid.
 func (run *runner) checkAnswer(s *Step, end *End) (*End, error) {
 	if run.Output == nil || s.Reply.TooLong { // a cut-off answer fits no schema and is too long to send back
 		return end, nil
@@ -82,13 +82,13 @@ func (run *runner) checkAnswer(s *Step, end *End) (*End, error) {
 		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(wrong)}})...)
 }
 
-// notOffered returns the ends of the open calls of a last reply, as gate 1 would give them, because no tools were
+// notOffered returns the results of the open calls of a last reply, as gate 1 would give them, because no tools were
 // offered.
 func (run *runner) notOffered(s *Step) []journal.Record {
 	var records []journal.Record
 	for _, c := range run.open(s) {
 		got := knownTool(view{call: c.call})
-		records = append(records, run.ending(s.Step, c, nil).failed(Refused, got.class, got.message))
+		records = append(records, run.newResult(s.Step, c, nil).failed(Refused, got.class, got.message))
 	}
 	return records
 }
@@ -109,7 +109,7 @@ func violations(output *schema.Schema, text string) []string {
 	return lines
 }
 
-// violation returns one short line, whatever the answer contains.
+// violation describes a violation in one short line, whatever the answer contains.
 func violation(v schema.Violation) string {
 	message, _ := untrusted.Cap(untrusted.Line(v.Message), maxViolationChars)
 	if v.Path == "" {
@@ -125,15 +125,15 @@ func rejection(wrong []string) string {
 		"Answer again, with only the corrected JSON and no other text.")
 }
 
-// resultRejection returns the message to the model about a result that does not fit, of a tool that should end the
-// Turn.
+// resultRejection returns the message to the model about the result of a tool that should end the Turn, if the result
+// does not fit.
 func resultRejection(wrong []string) string {
 	return rejected("The call was made, but its result was not accepted as the answer. It does not fit the JSON Schema of the answer:",
 		wrong,
 		"Do not repeat the call to get its result in another form. Answer with only the corrected JSON and no other text.")
 }
 
-// rejected lists the violations between a first and a last line.
+// rejected returns a message with head as the first line, the violations, and remedy as the last line.
 func rejected(head string, wrong []string, remedy string) string {
 	lines := []string{head}
 	for _, w := range wrong[:min(len(wrong), maxViolations)] {
@@ -145,13 +145,13 @@ func rejected(head string, wrong []string, remedy string) string {
 	return strings.Join(append(lines, remedy), "\n")
 }
 
-// enforcesSchema reports whether an endpoint itself makes the model keep to the schema of the answer. That is the same
-// for all requests of a Turn to the endpoint, so that they begin with the same messages.
+// enforcesSchema reports whether an endpoint itself makes the model keep to the schema of the answer. The result is the
+// same for all requests of a Turn to the endpoint, so that all of them begin with the same messages.
 func enforcesSchema(c *Candidate, p *prepare.Prepared) bool {
 	return c.StructuredOutput && (!c.SchemaExcludesTools || len(p.Tools) == 0)
 }
 
-// nativeOutput returns the schema for an endpoint that enforces it itself, and nil for other endpoints.
+// nativeOutput returns the schema if the endpoint enforces the schema itself, and nil otherwise.
 func (run *runner) nativeOutput(c *Candidate, p *prepare.Prepared) json.RawMessage {
 	if run.Output == nil || !enforcesSchema(c, p) {
 		return nil
@@ -176,7 +176,7 @@ func (run *runner) outputNotes(c *Candidate, p *prepare.Prepared) []model.Messag
 }
 
 // schemaNote returns a message with a schema. The creator of a Turn wrote the schema, so it has no more weight than
-// the user's message and is fenced. JSON's own escapes of <, > and & keep its meaning.
+// the user's message and is fenced. To escape <, > and & with JSON's own escapes does not change the schema's meaning.
 func schemaNote(source json.RawMessage) string {
 	var escaped bytes.Buffer
 	json.HTMLEscape(&escaped, source)

@@ -10,14 +10,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// MaxOpenApprovals is the number of open requests for approval, because a status can show no more. Further calls
-// wait until some of these requests are decided.
+// MaxOpenApprovals is the maximum number of undecided requests for approval, because a status can show no more. Further
+// calls wait until some of these requests are decided.
 const MaxOpenApprovals = 25
 
 // await requests approval for the first open call, and for later calls that reach the same gate, so that people can
-// decide about all of them at once. It records the decisions that exist and returns a *Parked if the first call has
+// decide about all of them together. It records the decisions that exist and returns a *Parked if the first call has
 // no decision. If the first call no longer waits, for example because the Turn's time is nearly over, await returns
-// nil and the call is planned again.
+// nil and the caller must plan the call again.
 func (run *runner) await(ctx context.Context, step int, open []openCall) error {
 	if err := run.takeDecisions(ctx, run.State.OpenApprovals()); err != nil {
 		return err
@@ -41,10 +41,10 @@ func (run *runner) await(ctx context.Context, step int, open []openCall) error {
 	return &Parked{Approvals: waiting}
 }
 
-// needsDecision reports whether a call still needs a decision and has not finished.
+// needsDecision reports whether a call has no result and still needs a decision.
 func (run *runner) needsDecision(step int, c openCall) bool {
 	_, decided := run.State.Decision(step, c.call.ID)
-	return run.State.finish(step, c.call.ID) == nil && (!decided || run.State.currentApproval(step, c.call.ID) == nil)
+	return run.State.result(step, c.call.ID) == nil && (!decided || run.State.currentApproval(step, c.call.ID) == nil)
 }
 
 // currentApproval returns the request for approval of a call. It returns nil if there is none, or if the request is
@@ -61,7 +61,7 @@ func (s *State) currentApproval(step int, callID string) *Approval {
 func (run *runner) requestApprovals(ctx context.Context, step int, open []openCall) error {
 	var records []journal.Record
 	room := MaxOpenApprovals - len(run.State.OpenApprovals())
-	all, of := 0, map[string]int{} // calls that may be made before, of all tools and by name
+	all, of := 0, map[string]int{} // earlier calls of the reply that may be made: their number, and their number by tool
 	checked := map[string]error{}
 	for _, c := range open {
 		v := run.viewOf(ctx, step, c)
@@ -92,7 +92,7 @@ func (run *runner) requestApprovals(ctx context.Context, step int, open []openCa
 			return context.Cause(ctx)
 		}
 		if errors.Is(failure, tool.ErrChanged) { // an unreachable server may be back after the decision
-			records = append(appendRepairs(records, got.repairs), run.ending(step, c, v.tool).refused(failure))
+			records = append(appendRepairs(records, got.repairs), run.newResult(step, c, v.tool).refused(failure))
 			continue
 		}
 		room--
@@ -131,7 +131,7 @@ func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 				return context.Cause(ctx)
 			}
 			if failure != nil {
-				p.records = append(appendRepairs(p.records, c.repairs), run.ending(step, c.openCall, c.tool).refused(failure))
+				p.records = append(appendRepairs(p.records, c.repairs), run.newResult(step, c.openCall, c.tool).refused(failure))
 				continue
 			}
 		}
@@ -141,10 +141,10 @@ func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 	return nil
 }
 
-// refused returns the end of a call that was not made because the check of its tool failed.
-func (e ending) refused(err error) journal.Record {
+// refused returns the result of a call that was not made because the check of its tool failed.
+func (b resultBuilder) refused(err error) journal.Record {
 	failure := tool.AsError(err)
-	return e.failedAs(Refused, failure.Class, failure.Message, failure.RemoteMessage)
+	return b.failedAs(Refused, failure.Class, failure.Message, failure.RemoteMessage)
 }
 
 // takeDecisions records the decisions that have been made about requests. No call is made before its decision is in
@@ -166,7 +166,7 @@ func (run *runner) takeDecisions(ctx context.Context, about []Approval) error {
 }
 
 const (
-	// maxByChars and maxReasonChars bound the name and the reason that are kept of a decision, in characters.
+	// maxByChars and maxReasonChars bound the name and the reason in a recorded decision, in characters.
 	maxByChars     = 256
 	maxReasonChars = 1000
 )

@@ -212,9 +212,9 @@ func TestDecisions(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || in.State.Finishes[0].Content != tc.want || len(sent.calls) == 1 != (tc.want == "sent") {
+			if err != nil || in.State.CallResults[0].Content != tc.want || len(sent.calls) == 1 != (tc.want == "sent") {
 				t.Errorf("Run: %v after %d calls, the model is told %q; want %q: %s", err, len(sent.calls),
-					in.State.Finishes[0].Content, tc.want, tc.reason)
+					in.State.CallResults[0].Content, tc.want, tc.reason)
 			}
 			d, _ := in.State.Decision(1, "c1")
 			if diff := cmp.Diff(*decisionAbout(in.State.Approvals[0], *tc.journal), d); diff != "" {
@@ -307,7 +307,7 @@ func TestApprovedCallIsNotRepeated(t *testing.T) {
 		t.Fatalf("Run: %v after %d calls", err, len(sent.calls))
 	}
 	in = withApprover(withTools(inputOf(t, j, 2, c), send), o)
-	if _, err := loop.Run(t.Context(), &in); err != nil || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
-		t.Errorf("Run: %v after %d calls, %+v; want the outcome unknown", err, len(sent.calls), in.State.Finishes)
+	if _, err := loop.Run(t.Context(), &in); err != nil || len(sent.calls) != 1 || in.State.CallResults[0].Outcome != loop.Unknown {
+		t.Errorf("Run: %v after %d calls, %+v; want the outcome unknown", err, len(sent.calls), in.State.CallResults)
 	}
 }

@@ -38,7 +38,7 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 			cost = cost.Add(one.Cost.Amount)
 		}
 	}
-	for sub := range s.SubAgents {
+	for sub := range s.SubAgentUsage {
 		sum = sum.Add(sub.Usage)
 		if sub.Cost != nil {
 			cost = cost.Add(sub.Cost.Amount)
@@ -107,10 +107,10 @@ func (run *runner) expense(c *Candidate, r *Request) *expense {
 
 // outputLimit returns the output limit that the request must have to keep to the budget. It returns 0 if the request
 // may keep its own limit, and why if the request must not be sent, because the rest of the budget does not suffice for
-// its prompt and a useful reply. Servers refuse a request whose limit does not fit into the window. If most of it does,
-// the reply may use the rest of the window; otherwise the conversation must become shorter. If it is unknown how much
-// the model may write, only the prompt must fit: a reply may then exceed the budget by at most minReply, or by more if
-// a lower limit than anyModel need not be set.
+// its prompt and a useful reply. Servers refuse a request whose prompt and output limit together exceed the window. If
+// most of the output limit fits into the window, the reply may use the rest of the window; otherwise the conversation
+// must become shorter. If it is unknown how much the model may write, only the prompt must fit: a reply may then exceed
+// the budget by at most minReply, or by more if no limit below anyModel needs to be set.
 func (e *expense) outputLimit() (limit int64, why string) {
 	most := e.most
 	if e.window > 0 {
@@ -185,7 +185,7 @@ func (e *expense) tooManyTokens(most, useful int64) string {
 		more, e.limits.MaxTokens, remedy("maxTokens", most))
 }
 
-// tooCostly is tooManyTokens for the cost.
+// tooCostly is like tooManyTokens, for the cost.
 func (e *expense) tooCostly(most, useful int64) string {
 	more := fmt.Sprintf("would cost about %s more", e.expected(0))
 	if useful > 0 {
@@ -195,7 +195,7 @@ func (e *expense) tooCostly(most, useful int64) string {
 		e.limits.MaxCost, remedy("maxCost", most))
 }
 
-// bound says whether the least useful reply is the longest one, too.
+// bound returns the words for the least useful reply, which depend on whether the reply may be longer.
 func bound(most int64) string {
 	if most > minReply {
 		return "at least"

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// finishCalls makes the calls of a reply that have not finished yet, wave by wave, until each has a result. A
-// failed call is data for the model; finishCalls returns an error only if the run must stop, for example a *Parked.
+// finishCalls makes the calls of a reply that have no result yet, wave by wave, until each has one. The model receives
+// the failure of a call as its result; finishCalls returns an error only if the run must stop, for example a *Parked.
 //
 // No new call begins in two cases:
 //  1. The budget is spent: no further request could show the result to the model.
@@ -49,8 +49,8 @@ func (run *runner) finishCalls(ctx context.Context, step *Step) (*End, error) {
 }
 
 // checkTerminalResult checks the result of a tool that should end the Turn. If the result does not fit the schema,
-// checkTerminalResult sends it back to the model, at most maxRejections times in a Turn, and then ends the Turn. All
-// calls of the reply already have results, so the model can be asked again.
+// checkTerminalResult sends it back to the model. After maxRejections rejections in a Turn, it ends the Turn instead.
+// All calls of the reply already have results, so the model can be asked again.
 func (run *runner) checkTerminalResult(step *Step) (*End, error) {
 	f := run.State.TerminalResult()
 	if f == nil || run.State.rejections[step.Step] != nil {
@@ -68,12 +68,12 @@ func (run *runner) checkTerminalResult(step *Step) (*End, error) {
 	})
 }
 
-// endsAfterTurn returns the ends of the calls that had not begun when a tool ended the Turn.
+// endsAfterTurn returns the results of the calls that had not begun when a tool ended the Turn.
 func (run *runner) endsAfterTurn(step int, by *CallResult, open []openCall) []journal.Record {
 	var records []journal.Record
 	for _, c := range open {
 		if run.State.intent(step, c.call.ID) == nil {
-			records = append(records, run.ending(step, c, nil).failed(Refused, tool.Denied,
+			records = append(records, run.newResult(step, c, nil).failed(Refused, tool.Denied,
 				fmt.Sprintf("the tool was not called, because the turn ended with the result of %q", by.Name)))
 		}
 	}
@@ -91,18 +91,18 @@ type openCall struct {
 	position int
 }
 
-// open returns the calls of a reply that have not finished, in order.
+// open returns the calls of a reply that have no result, in order.
 func (run *runner) open(step *Step) []openCall {
 	var all []openCall
 	for i, c := range step.Reply.ToolCalls {
-		if run.State.finish(step.Step, c.ID) == nil {
+		if run.State.result(step.Step, c.ID) == nil {
 			all = append(all, openCall{c, i + 1})
 		}
 	}
 	return all
 }
 
-// proceed advances at least the first of the open calls: it finishes the call or requests its approval.
+// proceed advances at least the first of the open calls: it records a result for the call or requests its approval.
 func (run *runner) proceed(ctx context.Context, step int, open []openCall) error {
 	p := run.plan(ctx, step, open)
 	if len(p.records) == 0 && len(p.wave) == 0 {
@@ -154,7 +154,7 @@ func sizeOf(records []journal.Record) int64 {
 
 // plan holds the next actions for the calls of a reply.
 type plan struct {
-	// records are the ends that are known without a call: refusals and reused results.
+	// records are the results that are known without making the calls: refusals and reused results.
 	records []journal.Record
 	// wave holds the calls that are made at the same time.
 	wave []*planned
@@ -176,11 +176,11 @@ type planned struct {
 // read-only calls, or one other call alone. plan stops before a call that waits for a decision, and before a call
 // that equals another call of its wave.
 //
-// Calls with an unknown outcome are finished first, without other calls. The gates must see these ends before they
-// check the other calls of the reply, because a call that equals one with an unknown outcome must be refused.
+// If calls have an unknown outcome, plan returns only the results of these calls. The gates must see these results
+// before they check the other calls of the reply, because a call that equals one of them must be refused.
 func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
-	if ends := run.cutOff(step, open); len(ends) > 0 {
-		return plan{records: ends}
+	if results := run.cutOff(step, open); len(results) > 0 {
+		return plan{records: results}
 	}
 	var p plan
 	for _, c := range open {
@@ -196,11 +196,11 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 		case waiting:
 			return p
 		case refused:
-			e := run.ending(step, c, v.tool)
-			e.MayHaveActed = run.State.mayHaveActed(step, c.call.ID) // an earlier run may have made the call
-			p.records = append(appendRepairs(p.records, got.repairs), e.failed(Refused, got.class, got.message))
+			b := run.newResult(step, c, v.tool)
+			b.MayHaveActed = run.State.mayHaveActed(step, c.call.ID) // an earlier run may have made the call
+			p.records = append(appendRepairs(p.records, got.repairs), b.failed(Refused, got.class, got.message))
 		case answered:
-			p.records = append(appendRepairs(p.records, got.repairs), run.reused(run.ending(step, c, v.tool), got))
+			p.records = append(appendRepairs(p.records, got.repairs), run.reused(run.newResult(step, c, v.tool), got))
 		case allowed:
 			next := run.planCall(v, c, got)
 			if slices.ContainsFunc(p.wave, func(o *planned) bool { return o.signature == next.signature }) {
@@ -214,13 +214,13 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 	return p
 }
 
-// cutOff returns the ends of the open calls that an earlier run began and that must not be repeated.
+// cutOff returns the results of the open calls that an earlier run began and that must not be repeated.
 func (run *runner) cutOff(step int, open []openCall) []journal.Record {
 	var ends []journal.Record
 	for _, c := range open {
 		before := run.State.intent(step, c.call.ID)
 		if before != nil && (!run.repeatable(before) || run.own != nil && before.Effect != tool.ReadOnly) {
-			ends = append(ends, run.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
+			ends = append(ends, run.newResult(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
 				unknownPrefix+"the run was interrupted during the call"+unknownSuffix))
 		}
 	}
@@ -313,36 +313,36 @@ func appendRepairs(records []journal.Record, repairs []Repair) []journal.Record 
 	return records
 }
 
-// ending returns the ending of a call. t is nil if the called tool does not exist.
-func (run *runner) ending(step int, c openCall, t *tool.Tool) ending {
-	e := ending{
+// newResult returns a builder for the result of a call. t is nil if the called tool does not exist.
+func (run *runner) newResult(step int, c openCall, t *tool.Tool) resultBuilder {
+	b := resultBuilder{
 		CallResult: CallResult{Step: step, CallID: c.call.ID, Name: c.call.Name}, position: c.position, nonce: run.Nonce,
 		note:    repairNote(run.State.repairsOf(step, c.call.ID), run.Nonce),
 		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: run.redacted,
 	}
 	if t != nil {
-		e.role = t.Role
+		b.role = t.Role
 	}
 	if run.own != nil {
-		e.convert = run.own.Convert
+		b.convert = run.own.Convert
 	}
-	return e
+	return b
 }
 
 // reused records the result of an earlier identical call as the result of this call. It removes the note about
 // repairs of the earlier call's arguments, because that note does not apply to this call.
-func (run *runner) reused(e ending, got verdict) journal.Record {
+func (run *runner) reused(b resultBuilder, got verdict) journal.Record {
 	before := got.known
-	e.Outcome = Reused
-	e.Content = strings.TrimPrefix(before.Content, repairNote(run.State.repairsOf(before.Step, before.CallID), run.Nonce))
+	b.Outcome = Reused
+	b.Content = strings.TrimPrefix(before.Content, repairNote(run.State.repairsOf(before.Step, before.CallID), run.Nonce))
 	if len(got.repairs) > 0 {
-		e.note = repairNote(append(run.State.repairsOf(e.Step, e.CallID), got.repairs...), run.Nonce)
+		b.note = repairNote(append(run.State.repairsOf(b.Step, b.CallID), got.repairs...), run.Nonce)
 	}
-	if content := e.note + e.Content; utf8.RuneCountInString(content) <= MaxToolMessage {
-		e.Content = content
+	if content := b.note + b.Content; utf8.RuneCountInString(content) <= MaxToolMessage {
+		b.Content = content
 	}
-	e.Bytes, e.Artifact, e.ArtifactName = before.Bytes, before.Artifact, before.ArtifactName
-	return journal.Record{Kind: journal.ToolFinished, Payload: e.CallResult}
+	b.Bytes, b.Artifact, b.ArtifactName = before.Bytes, before.Artifact, before.ArtifactName
+	return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}
 }
 
 // repeatable reports whether an interrupted call may be repeated. Both the effect recorded in its intent and the

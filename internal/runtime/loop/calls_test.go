@@ -277,7 +277,7 @@ func TestRunEndsDuringACall(t *testing.T) {
 					t.Errorf("Run = %+v, %v; want %v", end, err, tc.err)
 				}
 				var got []string
-				for _, f := range in.State.Finishes {
+				for _, f := range in.State.CallResults {
 					got = append(got, f.Content)
 				}
 				if diff := cmp.Diff(tc.want, got); diff != "" || len(found.calls) != 1 || len(s.requests) != 1 {
@@ -330,7 +330,7 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 				t.Errorf("Run = %+v, %v after %d calls; want %v and none", end, err, len(sent.calls), cause)
 			}
 			var got []string
-			for _, f := range in.State.Finishes {
+			for _, f := range in.State.CallResults {
 				got = append(got, f.Content)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" || in.State.UnknownOutcomes() != tc.unknown {
@@ -362,8 +362,8 @@ func TestNoRepetitionAfterTheEnd(t *testing.T) {
 			if end, err := loop.Run(ctx, &in); !errors.Is(err, cause) || len(made.calls) != 1 {
 				t.Errorf("Run = %+v, %v after %d calls; want %v and one", end, err, len(made.calls), cause)
 			}
-			if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != loop.Refused || f[0].MayHaveActed != want {
-				t.Errorf("finishes %+v, want one with MayHaveActed %t", f, want)
+			if f := in.State.CallResults; len(f) != 1 || f[0].Outcome != loop.Refused || f[0].MayHaveActed != want {
+				t.Errorf("results %+v, want one with MayHaveActed %t", f, want)
 			}
 		})
 	}
@@ -381,8 +381,8 @@ func TestDeadlineDuringACall(t *testing.T) {
 		if end, err := loop.Run(ctx, &in); !errors.Is(err, cause) {
 			t.Errorf("Run = %+v, %v; want %v", end, err, cause)
 		}
-		if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != loop.Unknown || f[0].Class != tool.OutcomeUnknown {
-			t.Errorf("finishes %+v, want one of unknown outcome", f)
+		if f := in.State.CallResults; len(f) != 1 || f[0].Outcome != loop.Unknown || f[0].Class != tool.OutcomeUnknown {
+			t.Errorf("results %+v, want one of unknown outcome", f)
 		}
 	})
 }
@@ -425,8 +425,8 @@ func TestRunIsAbandonedAfterItsCheck(t *testing.T) {
 			if end, err := loop.Run(ctx, &in); !errors.Is(err, lost) || len(sent.calls) != 1 {
 				t.Errorf("Run = %+v, %v after %d calls; want %v and one", end, err, len(sent.calls), lost)
 			}
-			if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != tc.want {
-				t.Errorf("finishes %+v, want one that has %s: %s", f, tc.want, tc.reason)
+			if f := in.State.CallResults; len(f) != 1 || f[0].Outcome != tc.want {
+				t.Errorf("results %+v, want one that has %s: %s", f, tc.want, tc.reason)
 			}
 		})
 	}

@@ -16,8 +16,8 @@ const (
 	// keptExchanges is the number of newest exchanges that stay whole: this number from earlier Turns and the same
 	// number of steps of this Turn.
 	keptExchanges = 2
-	// worthwhile is a divisor: a compaction must free at least room/worthwhile, because a summary of less text
-	// costs more than it saves.
+	// worthwhile is a divisor: the messages that a compaction replaces must use at least 1/worthwhile of the room for the
+	// prompt, because a summary of less text costs more than it saves.
 	worthwhile = 20
 	// maxSummaryChars bounds a summary.
 	maxSummaryChars = 16_000
@@ -54,8 +54,8 @@ func (run *runner) warn(c *Candidate, tokens int64) error {
 // compact makes the model summarize older messages in two cases, each at most once per step: the prompt is
 // critically long, or the endpoint has said that it is too long. It reports whether older messages were replaced.
 //
-// If compaction is not possible, the step uses the long prompt: the endpoint knows best whether it fits. A summary
-// that an earlier run received is used and not paid for again.
+// If compaction is not possible, the step uses the long prompt: the endpoint knows best whether it fits. If an earlier
+// run received a summary, compact uses that summary, so that it is not paid for twice.
 func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *modelRequest) (bool, error) {
 	s := run.State
 	forced := s.tooLong(q.step, c) && !s.forced(q.step)
@@ -64,18 +64,18 @@ func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepare
 		if !run.wantsSummary(c, q, older, forced) {
 			return false, nil
 		}
-		ask := run.summaryRequest(c, q, s.earlierSummary(p), older, forced)
-		if asked, err := run.askAside(ctx, c, ask); err != nil || !asked {
+		request := run.summaryRequest(c, q, s.earlierSummary(p), older, forced)
+		if replied, err := run.askOptional(ctx, c, request); err != nil || !replied {
 			return false, err
 		}
 	}
-	aside := s.unusedSummary()
-	if aside == nil {
+	unused := s.unusedSummary()
+	if unused == nil {
 		return false, nil // the reply is unusable
 	}
-	summary := strings.TrimSpace(aside.Reply.Text)
+	summary := strings.TrimSpace(unused.Reply.Text)
 	if kept, out := untrusted.Cap(summary, maxSummaryChars-len(summaryCut)); out > len(summaryCut) ||
-		aside.Reply.FinishReason == model.FinishLength {
+		unused.Reply.FinishReason == model.FinishLength {
 		summary = kept + summaryCut
 	}
 	return true, run.Record(journal.Record{Kind: journal.Compacted, Payload: Compaction{
@@ -92,13 +92,13 @@ func (run *runner) wantsSummary(c *Candidate, q *modelRequest, older []model.Mes
 	case forced:
 		return true
 	}
-	return c.reaches(q.tokens, run.Context.CompactPercent) && s.aside(q.step, ForCompaction) == nil &&
+	return c.reaches(q.tokens, run.Context.CompactPercent) && s.otherReply(q.step, ForCompaction) == nil &&
 		countMessages(older) >= c.room()/worthwhile
 }
 
-// askAside sends one candidate a request that is not a step, and reports whether there is a reply. A failed request
-// or a spent budget does not stop the run.
-func (run *runner) askAside(ctx context.Context, c *Candidate, q *modelRequest) (bool, error) {
+// askOptional sends a candidate a request that the Turn can do without, and reports whether there is a reply. If the
+// request fails or the budget does not allow it, the run continues without a reply.
+func (run *runner) askOptional(ctx context.Context, c *Candidate, q *modelRequest) (bool, error) {
 	end, err := run.ask(ctx, c, q)
 	if _, ok := errors.AsType[*model.Error](err); ok {
 		return false, nil
@@ -223,8 +223,8 @@ func (s *State) uselessSummary(step int) bool {
 	return false
 }
 
-// aside returns the newest reply with this purpose for a step, or nil.
-func (s *State) aside(step int, purpose Purpose) *Step {
+// otherReply returns the newest reply with this purpose for a step, or nil.
+func (s *State) otherReply(step int, purpose Purpose) *Step {
 	for i := len(s.OtherReplies) - 1; i >= 0; i-- {
 		if s.OtherReplies[i].Step == step && s.OtherReplies[i].Purpose == purpose {
 			return &s.OtherReplies[i]

@@ -234,7 +234,7 @@ func TestSummaryRequest(t *testing.T) {
 		t.Errorf("the step is journalled as %+v, want its own first attempt", got)
 	}
 	if len(in.State.OtherReplies) != 1 || in.State.OtherReplies[0].Purpose != purpose || len(in.State.Steps) != 4 {
-		t.Errorf("asides %+v, want the summary, and no more steps than there are", in.State.OtherReplies)
+		t.Errorf("other replies %+v, want the summary, and no more steps than there are", in.State.OtherReplies)
 	}
 }
 

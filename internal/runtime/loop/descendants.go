@@ -12,9 +12,9 @@ import "github.com/capstan-dev/capstan/internal/runtime/tool"
 // cut off.
 func (s *State) Descendants() int {
 	n := 0
-	for of, at := range s.intents {
+	for of, at := range s.intentIndex {
 		reserved := s.Intents[at].Descendants
-		f := s.finish(of.step, of.callID)
+		f := s.result(of.step, of.callID)
 		switch {
 		case f != nil && f.Descendants != nil:
 			n += *f.Descendants

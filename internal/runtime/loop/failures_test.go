@@ -136,7 +136,7 @@ func TestToolFailures(t *testing.T) {
 					t.Errorf("an unknown outcome is counted: %t: %s", unknown, tc.reason)
 				}
 				tc.finish.Step, tc.finish.CallID, tc.finish.Name, tc.finish.Content = 1, "c1", "find", tc.want
-				if diff := cmp.Diff([]loop.CallResult{tc.finish}, in.State.Finishes); diff != "" || len(found.calls) != 1 {
+				if diff := cmp.Diff([]loop.CallResult{tc.finish}, in.State.CallResults); diff != "" || len(found.calls) != 1 {
 					t.Errorf("%s (%d calls): -want +got:\n%s", tc.reason, len(found.calls), diff)
 				}
 			})
@@ -154,8 +154,8 @@ func TestToolTimeout(t *testing.T) {
 		if _, err := loop.Run(t.Context(), &in); err != nil || time.Since(begin) != 3*time.Second {
 			t.Fatalf("Run: %v after %s, want the tool's own limit of 3s", err, time.Since(begin))
 		}
-		if want := "error (timeout): the tool gave no result within 3s"; in.State.Finishes[0].Content != want {
-			t.Errorf("the model was told %q, want %q", in.State.Finishes[0].Content, want)
+		if want := "error (timeout): the tool gave no result within 3s"; in.State.CallResults[0].Content != want {
+			t.Errorf("the model was told %q, want %q", in.State.CallResults[0].Content, want)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestToolPanic(t *testing.T) {
 			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
-			f := in.State.Finishes[0]
+			f := in.State.CallResults[0]
 			if f.Outcome != tc.outcome || f.Class != tc.class || !strings.Contains(f.Stack, "TestToolPanic") {
 				t.Errorf("the journal has %+v, want %s and where the tool failed: %s", f, tc.outcome, tc.reason)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// FixedCalls is the part of a journal entry that has the calls of a Turn that asks no model.
+// FixedCalls is a part of a journal entry: the calls of a Turn that asks no model.
 type FixedCalls struct {
 	Calls []model.ToolCall `json:"calls,omitempty"`
 }
@@ -27,9 +27,9 @@ func (s *State) applyFixed(e journal.Entry) error {
 	return nil
 }
 
-// RunFixed makes the calls that the state has from FixedCalls, one after another in their order. They pass the same
-// gates as the calls of a model. A call that does not succeed ends the run: the calls after it are not made. The errors
-// are those of Run that are not about models.
+// RunFixed makes the calls of FixedCalls that are in the state, one after another in their order. They pass the same
+// gates as calls that a model requests. If a call does not succeed, the calls after it are refused. RunFixed returns
+// the errors of Run that are not about models.
 func RunFixed(ctx context.Context, in *Input) (*End, error) {
 	own := *in
 	own.Policy.Sequential, own.Policy.Unvalidated = true, false
@@ -39,8 +39,8 @@ func RunFixed(ctx context.Context, in *Input) (*End, error) {
 		return &End{Reason: CallsMade, Message: "there was no call to make"}, nil
 	}
 	for open := run.open(step); len(open) > 0; open = run.open(step) {
-		if ends := run.endsAfterFailure(step, open); len(ends) > 0 {
-			if err := run.Record(ends...); err != nil {
+		if results := run.resultsAfterFailure(step, open); len(results) > 0 {
+			if err := run.Record(results...); err != nil {
 				return nil, err
 			}
 			continue
@@ -55,11 +55,11 @@ func RunFixed(ctx context.Context, in *Input) (*End, error) {
 	return &End{Reason: CallsMade, Message: "all calls have ended"}, nil
 }
 
-// endsAfterFailure returns the ends of the calls that have not begun if an earlier call did not succeed.
-func (run *runner) endsAfterFailure(step *Step, open []openCall) []journal.Record {
+// resultsAfterFailure returns the results of the calls that have not begun if an earlier call did not succeed.
+func (run *runner) resultsAfterFailure(step *Step, open []openCall) []journal.Record {
 	var failed *CallResult
 	for _, c := range step.Reply.ToolCalls {
-		if f := run.State.finish(step.Step, c.ID); f != nil && f.Outcome != Succeeded && f.Outcome != Reused {
+		if f := run.State.result(step.Step, c.ID); f != nil && f.Outcome != Succeeded && f.Outcome != Reused {
 			failed = f
 			break
 		}
@@ -67,12 +67,12 @@ func (run *runner) endsAfterFailure(step *Step, open []openCall) []journal.Recor
 	if failed == nil {
 		return nil
 	}
-	var ends []journal.Record
+	var results []journal.Record
 	for _, c := range open {
 		if run.State.intent(step.Step, c.call.ID) == nil {
-			ends = append(ends, run.ending(step.Step, c, nil).failed(Refused, tool.Denied,
+			results = append(results, run.newResult(step.Step, c, nil).failed(Refused, tool.Denied,
 				fmt.Sprintf("the tool was not called, because the call %q before it did not succeed", failed.CallID)))
 		}
 	}
-	return ends
+	return results
 }

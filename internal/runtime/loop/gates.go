@@ -27,11 +27,11 @@ type view struct {
 	// prompt offered.
 	tools []tool.Tool
 	tool  *tool.Tool
-	// state, limits and policy of the Turn.
+	// state, limits and policy are those of the Turn.
 	state  *State
 	limits Limits
 	policy Policy
-	// own is the call if Capstan makes it on its own.
+	// own is the call if Capstan makes it without a model's request, and nil otherwise.
 	own *OwnCall
 	// callsMade counts the calls of all tools, and callsOfTool those of this tool, including calls that are about to be
 	// made.
@@ -64,12 +64,13 @@ const (
 // verdict is the result of a gate.
 type verdict struct {
 	ruling ruling
-	// class of a refusal, and a message of one line that says what to do instead.
+	// class is the class of a refusal. message is one line that tells the model what to do instead.
 	class   tool.Class
 	message string
-	// known is the end of an earlier call whose result answers this call.
+	// known is the result of an earlier identical call. It answers this call.
 	known *CallResult
-	// arguments that a gate allowed, and the repairs it made. Both are nil if the gate did not check the arguments.
+	// arguments are the arguments that the gate allowed, and repairs its repairs of them. Both are nil if the gate did
+	// not check the arguments.
 	arguments json.RawMessage
 	repairs   []Repair
 }
@@ -152,7 +153,7 @@ func permitted(v view) verdict {
 }
 
 // notBlocked is gate 3: the tool is not blocked for the rest of the Turn. Two events block a tool: a failure that
-// any further call would repeat, and a denied approval. An approval that expires counts as denied.
+// every further call would meet again, and a denied approval. An approval that expires counts as denied.
 //
 // A denial does not affect calls that have their own request for approval. Calls that have already begun pass,
 // because the model must not read that such a call was never made.
@@ -160,8 +161,8 @@ func notBlocked(v view) verdict {
 	if v.alreadyBegun {
 		return verdict{}
 	}
-	for i := range v.state.Finishes {
-		if f := &v.state.Finishes[i]; f.Name == v.tool.Name && f.Outcome == Failed && f.Class.Blocks() {
+	for i := range v.state.CallResults {
+		if f := &v.state.CallResults[i]; f.Name == v.tool.Name && f.Outcome == Failed && f.Class.Blocks() {
 			return refuse(tool.Denied, "%q is blocked for the rest of the turn, because it has denied a call: use "+
 				"another tool, or answer without it", v.tool.Name)
 		}
@@ -178,7 +179,7 @@ func notBlocked(v view) verdict {
 	return verdict{}
 }
 
-// leastTime is the time that a call needs before the deadline of the Turn.
+// leastTime is the minimum time that must be left before the deadline of the Turn when a call begins.
 const leastTime = time.Second
 
 // withinBudget is gate 4: calls and time are left. The budgets of tokens and cost end the whole Turn, so no gate
@@ -201,9 +202,9 @@ func withinBudget(v view) verdict {
 	return verdict{}
 }
 
-// notRepeated is gate 6: the same call has not failed in this Turn, and its outcome is not unknown. If the same
-// read-only call succeeded and nothing may have changed since, its result answers this call. The class of a refusal
-// is not Denied, because a model would read that as a ban of the tool.
+// notRepeated is gate 6: no identical call in this Turn has failed or has an unknown outcome. If an identical read-only
+// call succeeded and nothing may have changed since, its result answers this call. The class of a refusal is not
+// Denied, because a model would read Denied as a ban on the tool.
 func notRepeated(v view) verdict {
 	if v.alreadyBegun {
 		return verdict{}
@@ -213,7 +214,7 @@ func notRepeated(v view) verdict {
 		return refuse(tool.OutcomeUnknown, "the call was not made, because the outcome of an identical call in this turn is unknown: "+
 			"check whether that call took effect, or tell the user")
 	}
-	before, intent := v.state.lastFinished(same)
+	before, intent := v.state.newestResult(same)
 	reads := effectOf(v.tool) == tool.ReadOnly
 	switch {
 	case before == nil || reads && v.state.lastChange > intent:

@@ -19,7 +19,7 @@ import (
 // callEnds returns the ends of the calls of a run, in the order in which they ended.
 func callEnds(in loop.Input) []string {
 	var all []string
-	for _, f := range in.State.Finishes {
+	for _, f := range in.State.CallResults {
 		all = append(all, f.CallID+" "+string(f.Outcome)+" "+string(f.Class)+": "+f.Content)
 	}
 	return all

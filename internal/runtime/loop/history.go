@@ -12,21 +12,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// CallState is a call that a reply asks for, and its state so far.
+// CallState is a call that a reply requests, and its state so far.
 type CallState struct {
 	// Step is the number of the reply and Place the position of the call in that reply, both from 1.
 	Step, Place int
 	Call        model.ToolCall
-	// Intent is the newest intent, Finish the end of the call, Approval the newest request for approval, and
+	// Intent is the newest intent of the call, Result its result, Approval its newest request for approval, and
 	// Decision the decision about that request. Each is nil if there is none.
 	Intent   *Intent
-	Finish   *CallResult
+	Result   *CallResult
 	Approval *Approval
 	Decision *Decision
 }
 
-// Calls yields all calls that replies ask for, in order. It includes the calls of a last reply, which are never
-// made.
+// Calls yields all calls that replies request, in order. It includes the calls that a reply requests after the Turn
+// has run out of steps (see Step.Last), which are never made.
 func (s *State) Calls(yield func(CallState) bool) {
 	for _, step := range s.Steps {
 		for i, c := range step.Reply.ToolCalls {
@@ -38,13 +38,13 @@ func (s *State) Calls(yield func(CallState) bool) {
 }
 
 func (s *State) stateOf(step, place int, c model.ToolCall) CallState {
-	of := CallState{
-		Step: step, Place: place, Call: c, Intent: s.intent(step, c.ID), Finish: s.finish(step, c.ID), Approval: s.approval(step, c.ID),
+	state := CallState{
+		Step: step, Place: place, Call: c, Intent: s.intent(step, c.ID), Result: s.result(step, c.ID), Approval: s.approval(step, c.ID),
 	}
 	if d, ok := s.Decision(step, c.ID); ok {
-		of.Decision = &d
+		state.Decision = &d
 	}
-	return of
+	return state
 }
 
 // ToolCalls returns the number of calls that were made or were about to be made.
@@ -58,76 +58,78 @@ func (s *State) ToolCalls() int {
 	return n
 }
 
-// UnknownOutcomes returns the number of calls with an unknown outcome. Once the Turn has ended, an intent without
-// an end counts too, unless the call may be repeated.
+// UnknownOutcomes returns the number of calls with an unknown outcome. It also counts calls that began and have no
+// result, unless they may be repeated, so call it only after the Turn has ended.
 func (s *State) UnknownOutcomes() int {
 	n := s.Outcomes()[Unknown]
-	for _, i := range s.intents {
-		if i := s.Intents[i]; s.finish(i.Step, i.CallID) == nil && !i.Effect.Repeatable() {
+	for _, i := range s.intentIndex {
+		if i := s.Intents[i]; s.result(i.Step, i.CallID) == nil && !i.Effect.Repeatable() {
 			n++
 		}
 	}
 	return n
 }
 
-// Outcomes counts the finished calls by outcome.
+// Outcomes returns the number of calls with each outcome. It leaves out calls without a result.
 func (s *State) Outcomes() map[Outcome]int {
 	all := map[Outcome]int{}
-	for _, i := range s.finishes {
-		all[s.Finishes[i].Outcome]++
+	for _, i := range s.resultIndex {
+		all[s.CallResults[i].Outcome]++
 	}
 	return all
 }
 
-// OpenEnds returns a journal record for each call that has not finished when the Turn ends:
+// ResultsOfOpenCalls returns a journal record with the result of each call that has no result when the Turn ends:
 //  1. A call that never began is Refused.
 //  2. A call that began and must not be made twice is Unknown.
-//  3. Any other call that began is Failed: it gave no result, and repeating it would have done no harm.
+//  3. Any other call that began is Failed. Whether it was made does not matter, because it could have been repeated
+//     without harm.
 //
 // nonce is the nonce of the Turn.
-func (s *State) OpenEnds(nonce string) []journal.Record {
+func (s *State) ResultsOfOpenCalls(nonce string) []journal.Record {
 	var all []journal.Record
-	end := func(step, place int, callID, name string) {
-		e := s.ending(step, place, callID, name, nonce)
+	add := func(step, place int, callID, name string) {
+		b := s.newResult(step, place, callID, name, nonce)
 		switch i := s.intent(step, callID); {
 		case i == nil:
-			all = append(all, e.failed(Refused, tool.Denied, errNotCalled.Error()))
+			all = append(all, b.failed(Refused, tool.Denied, errNotCalled.Error()))
 		case i.Effect.Repeatable():
-			e.MayHaveActed = s.mayHaveActed(step, callID)
-			all = append(all, e.failed(Failed, tool.Failed, turnEnded))
+			b.MayHaveActed = s.mayHaveActed(step, callID)
+			all = append(all, b.failed(Failed, tool.Failed, turnEnded))
 		default:
-			all = append(all, e.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded))
+			all = append(all, b.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded))
 		}
 	}
 	for _, i := range s.Intents {
-		if i.Step == 0 && i.Attempt == 1 && s.finish(0, i.CallID) == nil { // Capstan's own calls, such as context packs
-			end(0, 0, i.CallID, i.Name)
+		if i.Step == 0 && i.Attempt == 1 && s.result(0, i.CallID) == nil { // Capstan's own calls, such as context packs
+			add(0, 0, i.CallID, i.Name)
 		}
 	}
 	for _, step := range s.Steps {
 		for i, c := range step.Reply.ToolCalls {
-			if s.finish(step.Step, c.ID) == nil {
-				end(step.Step, i+1, c.ID, c.Name)
+			if s.result(step.Step, c.ID) == nil {
+				add(step.Step, i+1, c.ID, c.Name)
 			}
 		}
 	}
 	return all
 }
 
-// EndLost returns a journal record for the end of an open call that began and whose result was lost, although its
-// outcome is known: failure is nil if the call succeeded. nonce is the nonce of the Turn.
-func (s *State) EndLost(c *CallState, failure *tool.Error, nonce string) journal.Record {
-	e := s.ending(c.Step, c.Place, c.Call.ID, c.Call.Name, nonce)
+// LostResult returns a journal record with the result of a call whose output was lost although its outcome is known.
+// failure is nil if the call succeeded. The call must have begun, and must not have a result. nonce is the nonce of the
+// Turn.
+func (s *State) LostResult(c *CallState, failure *tool.Error, nonce string) journal.Record {
+	b := s.newResult(c.Step, c.Place, c.Call.ID, c.Call.Name, nonce)
 	if failure != nil {
-		return e.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
+		return b.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
 	}
-	e.trusted = true // the text is Capstan's own
-	return e.succeeded(tool.Result{Content: "The call succeeded. Its result was lost because the run was interrupted."})
+	b.trusted = true // the text is Capstan's own
+	return b.succeeded(tool.Result{Content: "The call succeeded. Its result was lost because the run was interrupted."})
 }
 
-// ending returns the ending of a call of an earlier run.
-func (s *State) ending(step, place int, callID, name, nonce string) ending {
-	return ending{
+// newResult returns a builder for the result of a call that an earlier run began or was about to begin.
+func (s *State) newResult(step, place int, callID, name, nonce string) resultBuilder {
+	return resultBuilder{
 		CallResult: CallResult{Step: step, CallID: callID, Name: name}, position: place, nonce: nonce,
 		note: repairNote(s.repairsOf(step, callID), nonce),
 	}
@@ -137,8 +139,8 @@ func (s *State) ending(step, place int, callID, name, nonce string) ending {
 // because their arguments were still invalid after the repair.
 func (s *State) ToolRepairs() int {
 	n := 0
-	for of := range s.repairs {
-		if f := s.finish(of.step, of.callID); f == nil || f.Class != tool.InvalidArguments || f.Outcome != Refused {
+	for call := range s.repairIndex {
+		if f := s.result(call.step, call.callID); f == nil || f.Class != tool.InvalidArguments || f.Outcome != Refused {
 			n++
 		}
 	}
@@ -168,78 +170,79 @@ func (s *State) ToolNames() []string {
 	return all
 }
 
-// SubAgents yields the usage of the sub-agents' Turns, in the order in which these Turns ended.
-func (s *State) SubAgents(yield func(*tool.Spent) bool) {
-	for i := range s.Finishes {
-		if spent := s.Finishes[i].Spent; spent != nil && !yield(spent) {
+// SubAgentUsage yields the usage of the sub-agents' Turns, in the order in which these Turns ended.
+func (s *State) SubAgentUsage(yield func(*tool.Spent) bool) {
+	for i := range s.CallResults {
+		if spent := s.CallResults[i].Spent; spent != nil && !yield(spent) {
 			return
 		}
 	}
 }
 
-// TerminalResult returns the end of the first call in the newest reply that ends the Turn, whatever its result. It
-// returns nil if there is no such call.
+// TerminalResult returns the result that ends the Turn: the first one in the newest reply whose EndsTurn is true. It
+// returns nil if there is none.
 func (s *State) TerminalResult() *CallResult { return s.Terminal(nil) }
 
-// Terminal returns the end of the first call in the newest reply that ends the Turn with a result that fits output.
-// It returns nil if there is no such call. If output is nil, every result fits.
+// Terminal is like TerminalResult, but leaves out results whose text does not fit the schema output. If output is nil,
+// every text fits.
 func (s *State) Terminal(output *schema.Schema) *CallResult {
 	step := s.LastStep()
 	if step == nil {
 		return nil
 	}
 	for _, c := range step.Reply.ToolCalls {
-		if f := s.finish(step.Step, c.ID); f != nil && f.EndsTurn && (output == nil || len(violations(output, f.Text)) == 0) {
+		if f := s.result(step.Step, c.ID); f != nil && f.EndsTurn && (output == nil || len(violations(output, f.Text)) == 0) {
 			return f
 		}
 	}
 	return nil
 }
 
-// OpenApprovals returns the requests for approval that have no decision, oldest first. It leaves out requests of
-// older versions, because the loop makes these requests anew.
+// OpenApprovals returns the requests for approval that have no decision, oldest first. It leaves out requests that an
+// older version of Capstan recorded without an ID, because the loop replaces them by new requests.
 func (s *State) OpenApprovals() []Approval {
 	var open []Approval
 	for i, a := range s.Approvals {
-		if a.Request == "" || s.approvals[callKey{a.Step, a.CallID}] != i {
+		if a.Request == "" || s.approvalIndex[callKey{a.Step, a.CallID}] != i {
 			continue
 		}
-		if _, decided := s.Decision(a.Step, a.CallID); !decided && s.finish(a.Step, a.CallID) == nil {
+		if _, decided := s.Decision(a.Step, a.CallID); !decided && s.result(a.Step, a.CallID) == nil {
 			open = append(open, a)
 		}
 	}
 	return open
 }
 
-// identified returns the calls of a new reply with IDs that are unique within the Turn. The journal keeps these
-// IDs, because all later entries identify a call by its ID.
+// identified returns the calls of a new reply after it has replaced missing and repeated IDs, so that each ID is unique
+// within the Turn. The journal keeps the new IDs, because all later entries identify a call by its ID.
 func (s *State) identified(calls []model.ToolCall) []model.ToolCall {
 	if len(calls) == 0 {
 		return nil
 	}
-	taken := map[string]bool{}
+	used := map[string]bool{}
 	for _, step := range s.Steps {
 		for _, c := range step.Reply.ToolCalls {
-			taken[c.ID] = true
+			used[c.ID] = true
 		}
 	}
-	for _, i := range s.Intents { // also the calls of context packs, which no reply asked for
-		taken[i.CallID] = true
+	for _, i := range s.Intents { // includes the calls of context packs, which no reply requests
+		used[i.CallID] = true
 	}
 	calls = slices.Clone(calls)
-	model.IdentifyCalls(calls, func(id string) bool { return taken[id] })
+	model.IdentifyCalls(calls, func(id string) bool { return used[id] })
 	return calls
 }
 
-func (s *State) finish(step int, callID string) *CallResult {
-	i, ok := s.finishes[callKey{step, callID}]
+// result returns the result of a call, or nil.
+func (s *State) result(step int, callID string) *CallResult {
+	i, ok := s.resultIndex[callKey{step, callID}]
 	if !ok {
 		return nil
 	}
-	return &s.Finishes[i]
+	return &s.CallResults[i]
 }
 
-// mayHaveActed reports whether a call that has not ended began and is of a tool that is not ReadOnly.
+// mayHaveActed reports whether a call without a result may have taken effect: it began, and its tool is not ReadOnly.
 func (s *State) mayHaveActed(step int, callID string) bool {
 	i := s.intent(step, callID)
 	return i != nil && i.Effect != tool.ReadOnly
@@ -247,7 +250,7 @@ func (s *State) mayHaveActed(step int, callID string) bool {
 
 // intent returns the newest intent of a call, or nil.
 func (s *State) intent(step int, callID string) *Intent {
-	i, ok := s.intents[callKey{step, callID}]
+	i, ok := s.intentIndex[callKey{step, callID}]
 	if !ok {
 		return nil
 	}
@@ -256,7 +259,7 @@ func (s *State) intent(step int, callID string) *Intent {
 
 // approval returns the newest request for approval of a call, or nil.
 func (s *State) approval(step int, callID string) *Approval {
-	i, ok := s.approvals[callKey{step, callID}]
+	i, ok := s.approvalIndex[callKey{step, callID}]
 	if !ok {
 		return nil
 	}
@@ -266,7 +269,7 @@ func (s *State) approval(step int, callID string) *Approval {
 // repairsOf returns the repairs of a call, in order.
 func (s *State) repairsOf(step int, callID string) []Repair {
 	var all []Repair
-	for _, i := range s.repairs[callKey{step, callID}] {
+	for _, i := range s.repairIndex[callKey{step, callID}] {
 		all = append(all, s.Repairs[i])
 	}
 	return all
@@ -288,33 +291,33 @@ func (s *State) callsOf(name string) int {
 	return n
 }
 
-// lastFinished finds the newest finished call with this signature. It returns the end of that call and the position of
-// its newest intent, from 1; f is nil if there is no such call.
-func (s *State) lastFinished(of signature) (f *CallResult, intent int) {
-	for _, c := range slices.Backward(s.same[of]) {
-		if f := s.finish(c.step, c.callID); f != nil {
-			return f, s.intents[c] + 1
+// newestResult finds the newest call with this signature that has a result. It returns this result and the position of
+// the call's newest intent, from 1. If there is no such call, f is nil.
+func (s *State) newestResult(of signature) (f *CallResult, intent int) {
+	for _, c := range slices.Backward(s.callsBySignature[of]) {
+		if f := s.result(c.step, c.callID); f != nil {
+			return f, s.intentIndex[c] + 1
 		}
 	}
 	return nil, 0
 }
 
-// hasUnknownOutcome reports whether a call with this signature has an unknown outcome: it ended as Unknown, or it
-// began, has not ended and must not be repeated.
+// hasUnknownOutcome reports whether a call with this signature has an unknown outcome: its result says Unknown, or it
+// began, has no result and must not be repeated.
 func (s *State) hasUnknownOutcome(of signature) bool {
-	return slices.ContainsFunc(s.same[of], func(c callKey) bool {
-		if f := s.finish(c.step, c.callID); f != nil {
+	return slices.ContainsFunc(s.callsBySignature[of], func(c callKey) bool {
+		if f := s.result(c.step, c.callID); f != nil {
 			return f.Outcome == Unknown
 		}
 		return !s.intent(c.step, c.callID).Effect.Repeatable()
 	})
 }
 
-// signature identifies all calls of one tool with the same arguments.
+// signature is the same for all calls of one tool with the same arguments.
 type signature [sha256.Size]byte
 
-// signatureOf returns the signature of a call. If arguments are not valid JSON, as in a damaged journal, sign uses
-// their bytes unchanged.
+// signatureOf returns the signature of a call. If arguments are not valid JSON, as in a damaged journal, signatureOf
+// uses their bytes unchanged.
 func signatureOf(name string, arguments json.RawMessage) signature {
 	data, err := canonical.JSON(arguments)
 	if err != nil {
@@ -327,12 +330,12 @@ func (s *State) applyRepair(e journal.Entry) error {
 	if err := appendEntry(&s.Repairs, e); err != nil {
 		return err
 	}
-	if s.repairs == nil {
-		s.repairs = map[callKey][]int{}
+	if s.repairIndex == nil {
+		s.repairIndex = map[callKey][]int{}
 	}
 	last := len(s.Repairs) - 1
 	of := callKey{s.Repairs[last].Step, s.Repairs[last].CallID}
-	s.repairs[of] = append(s.repairs[of], last)
+	s.repairIndex[of] = append(s.repairIndex[of], last)
 	return nil
 }
 
@@ -340,12 +343,12 @@ func (s *State) applyApproval(e journal.Entry) error {
 	if err := appendEntry(&s.Approvals, e); err != nil {
 		return err
 	}
-	if s.approvals == nil {
-		s.approvals = map[callKey]int{}
+	if s.approvalIndex == nil {
+		s.approvalIndex = map[callKey]int{}
 	}
 	last := len(s.Approvals) - 1
 	of := callKey{s.Approvals[last].Step, s.Approvals[last].CallID}
-	s.approvals[of] = last
-	delete(s.decisions, of) // because this is a new request
+	s.approvalIndex[of] = last
+	delete(s.decisions, of) // an earlier decision is not about this new request
 	return nil
 }

@@ -138,7 +138,7 @@ func shapes(r hostileRun) shape {
 		}
 		s.Messages, s.Tools = append(s.Messages, all), append(s.Tools, q.Tools)
 	}
-	for _, f := range r.in.State.Finishes[1:] {
+	for _, f := range r.in.State.CallResults[1:] {
 		s.Ends = append(s.Ends, f.CallID+" "+string(f.Outcome))
 	}
 	return s

@@ -119,9 +119,9 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 				if c.Step > 1 {
 					id = "2/" + id
 				}
-				got[id] = c.Finish.Outcome
-				if c.Finish.Outcome == loop.Refused && c.Finish.Content != "error (outcome_unknown): "+same {
-					t.Errorf("of call %s the model is told %q, want %q", id, c.Finish.Content, same)
+				got[id] = c.Result.Outcome
+				if c.Result.Outcome == loop.Refused && c.Result.Content != "error (outcome_unknown): "+same {
+					t.Errorf("of call %s the model is told %q, want %q", id, c.Result.Content, same)
 				}
 			}
 			if diff := cmp.Diff(tc.outcomes, got); diff != "" {

@@ -150,7 +150,7 @@ func TestKilledAmidCalls(t *testing.T) {
 func checkHarm(t *testing.T, where string, s *toolCounter, state *loop.State) int {
 	t.Helper()
 	for c := range state.Calls {
-		if c.Finish == nil {
+		if c.Result == nil {
 			t.Errorf("%s: call %s of step %d has no end", where, c.Call.ID, c.Step)
 			continue
 		}
@@ -159,10 +159,10 @@ func checkHarm(t *testing.T, where string, s *toolCounter, state *loop.State) in
 		switch {
 		case harmful && done > 1:
 			t.Errorf("%s: %s was done %d times", where, c.Call.ID, done)
-		case c.Finish.Outcome == loop.Refused && done > 0, c.Finish.Outcome == loop.Reused && done > 0,
-			c.Finish.Outcome == loop.Succeeded && done == 0:
-			t.Errorf("%s: %s was done %d times and has %s", where, c.Call.ID, done, c.Finish.Outcome)
-		case !harmful && c.Finish.Outcome == loop.Unknown:
+		case c.Result.Outcome == loop.Refused && done > 0, c.Result.Outcome == loop.Reused && done > 0,
+			c.Result.Outcome == loop.Succeeded && done == 0:
+			t.Errorf("%s: %s was done %d times and has %s", where, c.Call.ID, done, c.Result.Outcome)
+		case !harmful && c.Result.Outcome == loop.Unknown:
 			t.Errorf("%s: %s may be made again, and is unknown", where, c.Call.ID)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// contentionFirst and contentionMost are the first and the longest wait for the requests of other Turns, which have
-	// reserved what is left of a budget. After contentionPatience, the Turn is parked for contentionPark.
+	// contentionFirst and contentionMost are the first and the longest wait for the requests of other Turns that have
+	// reserved the rest of a budget. After contentionPatience, the Turn is parked for contentionPark.
 	contentionFirst    = 250 * time.Millisecond
 	contentionMost     = 4 * time.Second
 	contentionPatience = 30 * time.Second
@@ -33,7 +33,7 @@ type BudgetWait struct {
 	Generation int64
 	// Until is when to try again: the reset of the budget, or some seconds from now if Contended is true.
 	Until time.Time
-	// Contended is true if the budget is not spent, but reserved by requests of other Turns.
+	// Contended is true if the budget is not spent, but requests of other Turns have reserved the rest.
 	Contended bool
 	// Started is true if the Turn has sent a request before.
 	Started bool
@@ -41,8 +41,9 @@ type BudgetWait struct {
 	Message string
 }
 
-// begin records that a request is about to be sent, and reserves it in the budgets of the Turn. If it returns neither
-// an error nor an End, and begun is false, it has waited for requests of other Turns, and the caller must try again.
+// begin records that a request is about to be sent, and reserves it in the budgets of the Turn. If begun is false and
+// there is neither an error nor an End, begin has waited for requests of other Turns, and the caller must call it
+// again.
 func (run *runner) begin(ctx context.Context, c *Candidate, r *Request, waited *contention) (begun bool, end *End, err error) {
 	for range lowerings {
 		if err := run.safePoint(ctx); err != nil {
@@ -168,8 +169,8 @@ func settle(r *Request, u model.Usage, cost *model.Cost) *budget.Change {
 	return &budget.Change{Outcome: new(amountOf(u, cost))}
 }
 
-// CloseReservations returns the change of the ledger that charges requests of which no end is known. It returns nil if
-// there is none. The Turn's own usage contains the same estimates.
+// CloseReservations returns the change of the ledger that charges the requests whose end is not known, with estimates.
+// The Turn's own usage contains the same estimates. It returns nil if there are no such requests.
 func (s *State) CloseReservations() *budget.Change {
 	for i := range s.cutOff {
 		if s.cutOff[i].Reserved {
@@ -189,7 +190,7 @@ func (s *State) counted() bool {
 	return false
 }
 
-// refusalVerdict is what to do about a request that budgets refuse. The first field that is set counts.
+// refusalVerdict says how to handle a request that budgets refuse. The first field that is set applies.
 type refusalVerdict struct {
 	// exceeded says why the request must not be sent at all.
 	exceeded string
@@ -200,7 +201,7 @@ type refusalVerdict struct {
 	lowerFor string
 }
 
-// evaluate decides what to do about a request that budgets refuse.
+// evaluate decides how to handle a request that budgets refuse.
 func (run *runner) evaluate(c *Candidate, r *Request, rules []budget.Rule, refusal *budget.Refusal) refusalVerdict {
 	v := refusalVerdict{lower: longestReply(c, r)}
 	for _, f := range refusal.Refused {
@@ -213,7 +214,7 @@ func (run *runner) evaluate(c *Candidate, r *Request, rules []budget.Rule, refus
 	return v
 }
 
-// evaluateOne adds one limit to a verdict. Of several waits, the longest counts.
+// evaluateOne adds one limit to a verdict. If several limits require a wait, the longest wait applies.
 func (run *runner) evaluateOne(v *refusalVerdict, f refusedRequest) {
 	reset := f.refused.Account.Reset()
 	wait := &BudgetWait{
@@ -285,8 +286,8 @@ func (f refusedRequest) replies() (useful, reply int64) {
 	return min(e.most, minReply), f.affordable(e)
 }
 
-// affordable returns the number of tokens of the reply that the rest of a budget pays for. It is negative if that does
-// not suffice for the prompt, or if the limit is 0.
+// affordable returns the number of tokens of the reply that the rest of a budget pays for. It is negative if the rest
+// does not suffice for the prompt, or if the limit is 0.
 func (f refusedRequest) affordable(e *expense) int64 {
 	switch f.refused.Reason { //nolint:exhaustive // because the others do not depend on the reply
 	case budget.OverTokens:
@@ -301,8 +302,8 @@ func (f refusedRequest) affordable(e *expense) int64 {
 	return -1
 }
 
-// fitsInEmptyPeriod reports whether a wait for the next period helps: then the request, with at least a useful reply,
-// fits. A limit of 0 pauses the Turns of a budget until it is raised.
+// fitsInEmptyPeriod reports whether a wait for the next period helps, because the request and at least a useful reply
+// fit the limit of an empty period. A limit of 0 pauses the Turns of a budget until the limit is raised.
 func (f refusedRequest) fitsInEmptyPeriod() bool {
 	switch f.refused.Reason {
 	case budget.OverTurns:
@@ -325,7 +326,7 @@ func (f refusedRequest) fitsInEmptyPeriod() bool {
 	return f.affordable(e) >= min(e.most, minReply)
 }
 
-// DescribeRefusal says for people which budgets refuse a request, and why.
+// DescribeRefusal describes for people which budgets refuse a request, and why.
 func DescribeRefusal(rules []budget.Rule, c *Candidate, r *Request, refusal *budget.Refusal) string {
 	var all []string
 	for _, f := range refusal.Refused {

@@ -34,13 +34,13 @@ type Candidate struct {
 	Protocol string
 	// Unusable is true if it is known that no request can be sent, for example because the ModelProvider is missing.
 	Unusable bool
-	// Parameters of the requests to this candidate.
+	// Parameters are the parameters of the requests to this candidate.
 	Parameters model.Parameters
 	// Retry bounds the requests to this candidate.
 	Retry Retry
 	// Provider sends the requests.
 	Provider model.Provider
-	// Pricing of the model. Nil means that the model has no price.
+	// Pricing is the price of the model. Nil means that the model has no price.
 	Pricing *model.Pricing
 	// ContextWindow is the number of tokens that the model accepts, prompt and reply together. MaxOutputTokens is
 	// the number of tokens that a reply may have. Each is 0 if unknown.
@@ -84,9 +84,9 @@ type Config struct {
 	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
 	// interrupted.
 	Interrupt <-chan struct{}
-	// Redact returns a text of a model or a tool without the credentials that the Turn must not have. The loop
-	// calls Redact once, before the text is recorded, so the journal, the state and all later messages contain the
-	// same text. If Redact is nil, texts stay unchanged.
+	// Redact removes the credentials that the Turn must not have from a text of a model or a tool. The loop calls Redact
+	// once, before the text is recorded, so the journal, the state and all later messages contain the same text. If
+	// Redact is nil, texts stay unchanged.
 	Redact func(text string) string
 	// ReserveCall reserves memory for a call that is made while other calls of the Turn are running, and returns the
 	// function that releases it. It must not wait. If it returns nil, the call is made once another one has ended. If
@@ -136,7 +136,7 @@ type Input struct {
 	Record func(...journal.Record) error
 	// Keep receives the function that releases the memory of a reply after the reply was written to the journal.
 	// Keep calls that function before the next request or tool call. An error of Keep ends the run. If Keep is nil,
-	// the memory is released at once.
+	// the memory is released immediately.
 	Keep func(release func()) error
 	// CountReply counts the newest reply as part of the conversation, and releases the memory that Keep keeps. It is
 	// called before the run waits at the gate of a provider, and must not wait. An error of CountReply ends the run.
@@ -147,12 +147,12 @@ type Input struct {
 	Hold func(more int64) error
 	// NextSeq returns the sequence number that the next journal entry will have.
 	NextSeq func() int64
-	// ForRequest returns the context of a request with this ID, and ForCall that of a call, so that their adapters can
-	// name the trace to the other side. Each may be nil.
+	// ForRequest returns the context of a request with this ID, and ForCall the context of a call. The contexts contain
+	// the trace, so that adapters can pass it on. Each may be nil.
 	ForRequest func(ctx context.Context, id string) context.Context
 	ForCall    func(ctx context.Context, step int, callID string) context.Context
-	// Abandoned reports whether this run was given up while the Turn continues elsewhere. Calls that have not
-	// finished then stay open for the next run.
+	// Abandoned reports whether this run was given up while the Turn continues elsewhere. Calls without a result then
+	// stay open for the next run.
 	Abandoned func() bool
 }
 
@@ -211,7 +211,8 @@ type Policy struct {
 type ContextPolicy struct {
 	// Compact makes the model summarize older messages.
 	Compact bool
-	// WarnPercent and CompactPercent are percentages of the room for the prompt, from 1 to 100. 0 turns them off.
+	// WarnPercent and CompactPercent are the percentages of the room for the prompt at which the loop warns and compacts,
+	// from 1 to 100. 0 turns the warning or the compaction off.
 	WarnPercent, CompactPercent int
 }
 

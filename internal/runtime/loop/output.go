@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// MaxToolMessage bounds the text of an output that the model receives, in characters, fence included. An
+	// MaxToolMessage bounds the text of an output that the model receives, in characters, including the fence. An
 	// artifact holds the whole output.
 	MaxToolMessage = 12_000
-	// maxErrorChars bounds each part of an error that the model receives, in characters. If the other side has
-	// described the error too, maxPrefaceChars bounds Capstan's own part.
+	// maxErrorChars bounds each part of an error that the model receives, in characters. If the error includes the
+	// other side's description, maxPrefaceChars bounds Capstan's own part.
 	maxErrorChars, maxPrefaceChars = 4000, 1000
 	// maxChangesChars bounds the note about repaired arguments, in characters.
 	maxChangesChars = 1000
@@ -26,24 +26,24 @@ const (
 	maxText = 1 << 20
 )
 
-// ending builds the end of a call.
-type ending struct {
+// resultBuilder builds the CallResult of one call, and the journal record with it.
+type resultBuilder struct {
 	CallResult
 	// position is the position of the call in its reply, from 1.
 	position int
-	// nonce of the Turn. It marks the fence of an output that is not trusted.
+	// nonce is the nonce of the Turn. It marks the fence of an output that is not trusted.
 	nonce   string
 	trusted bool
 	// role is the role of the tool.
 	role tool.Role
 	// ends is true for a call whose success ends the Turn.
 	ends bool
-	// note is a line of Capstan about the call. It stands before the result and outside its fence. It may be empty.
+	// note is Capstan's own line about the call. It comes before the output and outside its fence. It may be empty.
 	note string
-	// redact returns a text from outside without the credentials that the Turn must not have. It may be nil if the
-	// end contains no such text.
+	// redact removes the credentials that the Turn must not have from a text from outside. It may be nil if the result
+	// contains no such text.
 	redact func(text string) string
-	// convert returns the content of a result that the journal keeps. If it is nil, the content is text for a model.
+	// convert converts the output to the content that the journal keeps. If it is nil, the content is text for a model.
 	convert func(content string) string
 }
 
@@ -64,18 +64,18 @@ func repairNote(repairs []Repair, nonce string) string {
 	return "The arguments were changed before the call: " + kept + ".\n"
 }
 
-// failed records an error or a refusal as one line of Capstan, after the note if the call was made. The line may
-// quote names and the model's arguments.
-func (e ending) failed(o Outcome, class tool.Class, message string) journal.Record {
-	return e.failedAs(o, class, message, "")
+// failed returns the record of an error or a refusal: one line by Capstan, after the note if the call was made. The
+// line may quote names and the model's arguments.
+func (b resultBuilder) failed(o Outcome, class tool.Class, message string) journal.Record {
+	return b.failedAs(o, class, message, "")
 }
 
-// failedAs records an error as failed does. Below that line, it adds the description of the other side in a fence.
-func (e ending) failedAs(o Outcome, class tool.Class, message, said string) journal.Record {
-	if e.redact != nil {
-		message, said = e.redact(message), e.redact(said)
+// failedAs is like failed, and adds the other side's description of the error below that line, in a fence.
+func (b resultBuilder) failedAs(o Outcome, class tool.Class, message, said string) journal.Record {
+	if b.redact != nil {
+		message, said = b.redact(message), b.redact(said)
 	}
-	e.Outcome, e.Class = o, class
+	b.Outcome, b.Class = o, class
 	whole, most := fmt.Sprintf("error (%s): %s", class, message), maxErrorChars
 	if said != "" {
 		whole, most = whole+"\n"+said, maxPrefaceChars
@@ -84,77 +84,77 @@ func (e ending) failedAs(o Outcome, class tool.Class, message, said string) jour
 	said, outOfSaid := untrusted.Cap(said, maxErrorChars)
 	record := journal.Record{Kind: journal.ToolFinished}
 	if out > 0 || outOfSaid > 0 {
-		record.Artifacts = []journal.Artifact{e.keepArtifact(whole)}
+		record.Artifacts = []journal.Artifact{b.keepArtifact(whole)}
 	}
-	e.Content = fmt.Sprintf("error (%s): %s", class, untrusted.NeutralLine(message, e.nonce))
+	b.Content = fmt.Sprintf("error (%s): %s", class, untrusted.NeutralLine(message, b.nonce))
 	if o != Refused {
-		e.Content = e.note + e.Content
+		b.Content = b.note + b.Content
 	}
 	if out > 0 {
-		e.Content += fmt.Sprintf(" [... %d characters are omitted here: %s]", out, e.artifactHint())
+		b.Content += fmt.Sprintf(" [... %d characters are omitted here: %s]", out, b.artifactHint())
 	}
 	if said != "" {
-		e.Content += "\n" + e.quoted(said, outOfSaid)
+		b.Content += "\n" + b.quoted(said, outOfSaid)
 	}
-	record.Payload = e.CallResult
+	record.Payload = b.CallResult
 	return record
 }
 
 // quoted returns the other side's description of an error in a fence.
-func (e ending) quoted(said string, out int) string {
+func (b resultBuilder) quoted(said string, out int) string {
 	note := ""
 	if out > 0 {
-		note = fmt.Sprintf("It is too long: %d characters are omitted at its end, and %s.", out, e.artifactHint())
+		note = fmt.Sprintf("It is too long: %d characters are omitted at its end, and %s.", out, b.artifactHint())
 	}
-	return untrusted.Tool(e.nonce, note, untrusted.Neutral(said, e.nonce))
+	return untrusted.Tool(b.nonce, note, untrusted.Neutral(said, b.nonce))
 }
 
-// succeeded records a result, in a fence unless the tool is trusted.
-func (e ending) succeeded(r tool.Result) journal.Record {
-	if e.redact != nil {
-		r.Content = e.redact(r.Content)
+// succeeded returns the record of an output. The output is in a fence unless the tool is trusted.
+func (b resultBuilder) succeeded(r tool.Result) journal.Record {
+	if b.redact != nil {
+		r.Content = b.redact(r.Content)
 	}
-	e.Outcome, e.Bytes, e.Spent = Succeeded, int64(len(r.Content)), r.Spent
-	if e.convert != nil {
-		e.Content = e.convert(r.Content)
-		return journal.Record{Kind: journal.ToolFinished, Payload: e.CallResult}
+	b.Outcome, b.Bytes, b.Spent = Succeeded, int64(len(r.Content)), r.Spent
+	if b.convert != nil {
+		b.Content = b.convert(r.Content)
+		return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}
 	}
-	switch e.role { //nolint:exhaustive // because other tools have no sources
+	switch b.role { //nolint:exhaustive // because other tools have no sources
 	case tool.WebSearch:
-		e.Pages = citation.Pages(r.Content)
+		b.Pages = citation.Pages(r.Content)
 	case tool.LocalSearch:
-		e.Documents = citation.Documents(r.Content)
+		b.Documents = citation.Documents(r.Content)
 	}
-	if e.ends {
-		e.EndsTurn, e.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")
+	if b.ends {
+		b.EndsTurn, b.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")
 	}
-	told := e.neutralize(r.Content[:min(len(r.Content), maxOutput)])
-	if content := e.fenced("", told.text()); told.out == 0 && utf8.RuneCountInString(content) <= MaxToolMessage {
-		e.Content = content
-		return journal.Record{Kind: journal.ToolFinished, Payload: e.CallResult}
+	told := b.neutralize(r.Content[:min(len(r.Content), maxOutput)])
+	if content := b.fenced("", told.text()); told.out == 0 && utf8.RuneCountInString(content) <= MaxToolMessage {
+		b.Content = content
+		return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}
 	}
-	a := e.keepArtifact(r.Content)
-	e.Content = e.shortened(told)
-	return journal.Record{Kind: journal.ToolFinished, Payload: e.CallResult, Artifacts: []journal.Artifact{a}}
+	a := b.keepArtifact(r.Content)
+	b.Content = b.shortened(told)
+	return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult, Artifacts: []journal.Artifact{a}}
 }
 
 // keepArtifact makes an artifact of an output and sets its name.
-func (e *ending) keepArtifact(output string) journal.Artifact {
+func (b *resultBuilder) keepArtifact(output string) journal.Artifact {
 	a := journal.NewArtifact([]byte(output[:min(len(output), maxOutput)]))
-	e.Artifact, e.Bytes = a.SHA256, int64(len(output))
-	e.ArtifactName = fmt.Sprintf("call-%d-%d", e.Step, e.position)
+	b.Artifact, b.Bytes = a.SHA256, int64(len(output))
+	b.ArtifactName = fmt.Sprintf("call-%d-%d", b.Step, b.position)
 	return a
 }
 
-func (e ending) artifactHint() string {
-	return fmt.Sprintf("read_artifact(%q, offset, limit) returns any part of it", e.ArtifactName)
+func (b resultBuilder) artifactHint() string {
+	return fmt.Sprintf("read_artifact(%q, offset, limit) returns any part of it", b.ArtifactName)
 }
 
-func (e ending) fenced(note, body string) string {
-	if e.trusted {
-		return e.note + body
+func (b resultBuilder) fenced(note, body string) string {
+	if b.trusted {
+		return b.note + body
 	}
-	return e.note + untrusted.Tool(e.nonce, note, body)
+	return b.note + untrusted.Tool(b.nonce, note, body)
 }
 
 // neutralOutput is an output that is safe to show: its head, its tail, and the number of characters between them
@@ -164,17 +164,17 @@ type neutralOutput struct {
 	out        int
 }
 
-// text returns an output of which nothing is left out.
+// text returns an output from which nothing is left out.
 func (c neutralOutput) text() string { return c.head }
 
-// neutralize neutralizes an output. Of a long output it reads only the parts that may be shown.
-func (e ending) neutralize(output string) neutralOutput {
+// neutralize neutralizes an output. If the output is long, it reads only the parts that may be shown.
+func (b resultBuilder) neutralize(output string) neutralOutput {
 	const some = 2 * MaxToolMessage
 	neutral := func(text string) string {
-		if e.trusted {
+		if b.trusted {
 			return strings.Map(func(r rune) rune { return r }, text) // replaces each invalid byte by U+FFFD
 		}
-		return untrusted.Neutral(text, e.nonce)
+		return untrusted.Neutral(text, b.nonce)
 	}
 	if total := utf8.RuneCountInString(output); total > 2*some {
 		head, _ := untrusted.Cap(output, some)
@@ -185,30 +185,30 @@ func (e ending) neutralize(output string) neutralOutput {
 
 // shortened returns the head and the tail of an output that is too long, with the number of characters between
 // them.
-func (e ending) shortened(c neutralOutput) string {
+func (b resultBuilder) shortened(c neutralOutput) string {
 	if c.out == 0 {
 		c.tail = c.head
 	}
-	// The number of omitted characters depends on the room for head and tail, which depends on the length of that
-	// number. So reserve room for the number of all characters, which is at least as long.
+	// The number of omitted characters depends on the space for head and tail, and that space depends on how many digits
+	// the number has. So reserve space for the total number of characters, which has at least as many digits.
 	all := c.out + utf8.RuneCountInString(c.head)
 	if c.out > 0 {
 		all += utf8.RuneCountInString(c.tail)
 	}
-	room := MaxToolMessage - utf8.RuneCountInString(e.withOmission(all, "", ""))
+	room := MaxToolMessage - utf8.RuneCountInString(b.withOmission(all, "", ""))
 	half := max(0, room/2)
 	head, _ := untrusted.Cap(c.head, half)
 	tail := last(c.tail, half)
-	return e.withOmission(all-utf8.RuneCountInString(head)-utf8.RuneCountInString(tail), head, tail)
+	return b.withOmission(all-utf8.RuneCountInString(head)-utf8.RuneCountInString(tail), head, tail)
 }
 
 // withOmission joins head and tail with a note about the characters between them.
-func (e ending) withOmission(out int, head, tail string) string {
-	if e.trusted {
-		return e.note + fmt.Sprintf("%s\n[... %d characters are omitted here: %s ...]\n%s", head, out, e.artifactHint(), tail)
+func (b resultBuilder) withOmission(out int, head, tail string) string {
+	if b.trusted {
+		return b.note + fmt.Sprintf("%s\n[... %d characters are omitted here: %s ...]\n%s", head, out, b.artifactHint(), tail)
 	}
-	note := fmt.Sprintf("It is too long: %d characters are omitted where it says so, and %s.", out, e.artifactHint())
-	return e.note + untrusted.Tool(e.nonce, note, fmt.Sprintf("%s\n[... %d characters are omitted here ...]\n%s", head, out, tail))
+	note := fmt.Sprintf("It is too long: %d characters are omitted where it says so, and %s.", out, b.artifactHint())
+	return b.note + untrusted.Tool(b.nonce, note, fmt.Sprintf("%s\n[... %d characters are omitted here ...]\n%s", head, out, tail))
 }
 
 // last returns the end of a text, at most this number of characters.

@@ -30,7 +30,7 @@ func readOutput(t *testing.T, trusted bool, r result) (string, loop.CallResult, 
 	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
-	f, told := in.State.Finishes[1], s.requests[1].Messages[4].Content
+	f, told := in.State.CallResults[1], s.requests[1].Messages[4].Content
 	if told != f.Content || !utf8.ValidString(told) || utf8.RuneCountInString(told) > maxMessage {
 		t.Errorf("the model was told %d characters (UTF-8: %t), want what the journal has, %d at most",
 			utf8.RuneCountInString(told), utf8.ValidString(told), maxMessage)

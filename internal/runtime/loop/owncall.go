@@ -8,25 +8,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// OwnCall is a call that Capstan makes on its own before the first request to a model, such as that of a context pack.
+// OwnCall is a call that Capstan makes without a model's request, before the first request to a model. An example is
+// the call of a context pack's tool.
 type OwnCall struct {
-	// ID of the call within the Turn.
+	// ID is the ID of the call within the Turn.
 	ID string
 	// Tool is called at most once in a run, even if it times out.
 	Tool tool.Tool
-	// Arguments of the call. If an earlier run has begun the call, its arguments count.
+	// Arguments are the arguments of the call. If an earlier run has begun the call, the recorded arguments are used
+	// instead.
 	Arguments json.RawMessage
 	// Refusal says why the call must not be made. It is empty if the call may be made.
 	Refusal string
-	// Convert returns the content that the journal keeps of a result.
+	// Convert converts an output to the content that the journal keeps.
 	Convert func(content string) string
 }
 
-// ownGates are the gates of a call that no model has asked for. No model can be told to ask for another call, and no
-// person can approve one before the Turn has begun.
+// ownGates are the gates of an OwnCall. There is no model that could request another call instead, and no person can
+// approve a call before the Turn has begun.
 var ownGates = []gate{ownCallAllowed, withinBudget, validArguments}
 
-// ownCallAllowed is the gate for the reason that the caller knows.
+// ownCallAllowed is the gate that refuses the call if the caller has set Refusal.
 func ownCallAllowed(v view) verdict {
 	if v.own.Refusal != "" {
 		return refuse(tool.Denied, "%s", v.own.Refusal)
@@ -34,9 +36,9 @@ func ownCallAllowed(v view) verdict {
 	return verdict{}
 }
 
-// MakeOwnCall makes a call as those that models ask for: it records the intent before and the result after the call.
-// It makes no call that has ended, or that must not be repeated. A call that fails is no error. MakeOwnCall returns the
-// errors of Run that are not about models.
+// MakeOwnCall makes a call in the same way as calls that models request: it records the intent before and the result
+// after the call. It does not make a call that has a result, or that must not be repeated. The failure of a call is not
+// an error of MakeOwnCall. MakeOwnCall returns the errors of Run that are not about models.
 func MakeOwnCall(ctx context.Context, in *Input, c *OwnCall) error {
 	c.Tool.RetryOnTimeout, c.Tool.EndsTurn = false, false
 	own := *in

@@ -56,7 +56,7 @@ func TestPendingResult(t *testing.T) {
 			t.Fatalf("run %d = %+v, %v with %d calls; want the answer, each call counted once", epoch, end, err, in.State.ToolCalls())
 		}
 		var spent []string
-		for sub := range in.State.SubAgents {
+		for sub := range in.State.SubAgentUsage {
 			spent = append(spent, sub.Turn)
 		}
 		if diff := cmp.Diff([]string{"child-b"}, spent); diff != "" {
@@ -101,8 +101,8 @@ func TestPendingResultOfADestructiveCall(t *testing.T) {
 	send, sent := toolOf("send", tool.Destructive, result{err: &tool.Pending{Turn: "child"}})
 	in := withTools(input(t, c), send)
 	end, err := loop.Run(t.Context(), &in)
-	if err != nil || end.Reason != loop.Answered || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
-		t.Errorf("Run = %+v, %v with %+v; want the outcome unknown", end, err, in.State.Finishes)
+	if err != nil || end.Reason != loop.Answered || len(sent.calls) != 1 || in.State.CallResults[0].Outcome != loop.Unknown {
+		t.Errorf("Run = %+v, %v with %+v; want the outcome unknown", end, err, in.State.CallResults)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 			for epoch := int64(1); epoch <= 2; epoch++ { // the second run starts from a journal that contains the end
 				in := withTools(inputOf(t, j, epoch, c), save, second, find)
 				end, err := loop.Run(t.Context(), &in)
-				if err != nil || end.Reason != tc.want || len(in.State.Finishes) != len(tc.calls) {
+				if err != nil || end.Reason != tc.want || len(in.State.CallResults) != len(tc.calls) {
 					t.Fatalf("run %d = %+v, %v with %q; want %s and an end of each call: %s", epoch, end, err,
 						callEnds(in), tc.want, tc.reason)
 				}
@@ -213,8 +213,8 @@ func TestCalls(t *testing.T) {
 		if c.Intent != nil {
 			line += " intended"
 		}
-		if c.Finish != nil {
-			line += " " + string(c.Finish.Outcome)
+		if c.Result != nil {
+			line += " " + string(c.Result.Outcome)
 		}
 		if c.Approval != nil {
 			line += " asked"

@@ -40,7 +40,7 @@ func withPolicies(in *loop.Input, policies ...outputpolicy.Policy) {
 
 func TestPolicies(t *testing.T) {
 	const violates, unchecked = `the answer violates the output policy "no-prices": Name no prices.`,
-		`the answer could not be checked against the output policy "polite", so it is withheld: `
+		`the answer is withheld, because it could not be checked against the output policy "polite": `
 	answered := loop.End{Reason: loop.Answered, Message: "the model answered"}
 	found := func(p outputpolicy.Policy, reason string) loop.Finding {
 		return loop.Finding{Policy: p.Name, OnViolation: p.OnViolation, Rule: p.Rule(), Reason: reason}

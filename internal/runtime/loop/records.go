@@ -39,8 +39,8 @@ type Repair struct {
 
 // Approval is a journal entry: a request for approval of a call.
 type Approval struct {
-	// Request is the random request ID. A decision that names it is younger than the request. It is empty in
-	// journals of older versions; for such a call, a new request is made before the call.
+	// Request is the random ID of the request. A decision that names this ID was made after the request. The ID is empty
+	// in journals of older versions; a call with such a request is requested again before it is made.
 	Request string `json:"request,omitempty"`
 	Step    int    `json:"step"`
 	CallID  string `json:"callID"`
@@ -57,7 +57,7 @@ type Approval struct {
 	Expires   time.Time `json:"expires"`
 }
 
-// Decided returns a decision about exactly this request. By is still empty.
+// Decided returns a decision about exactly this request. The caller must set By.
 func (a *Approval) Decided(approved bool) *Decision {
 	return &Decision{
 		Request: a.Request, Step: a.Step, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
@@ -65,7 +65,7 @@ func (a *Approval) Decided(approved bool) *Decision {
 	}
 }
 
-// shows reports whether people were asked about a call of this tool with these arguments. A request of an older
+// shows reports whether the request shows people a call of this tool with these arguments. A request of an older
 // version shows only the name and the arguments.
 func (a *Approval) shows(t *tool.Tool, arguments json.RawMessage) bool {
 	if a.Name != t.Name || a.ArgumentsHash != hashOf(arguments) {
@@ -103,8 +103,8 @@ func (d *Decision) isAbout(a *Approval) bool {
 // Rejection is a journal entry: an answer that does not fit the Turn's schema, or that violates output policies.
 type Rejection struct {
 	Step int `json:"step"`
-	// CallID is the call whose result should have been the answer. The model then receives Message after the result
-	// of the call. CallID is empty for an answer of the model.
+	// CallID is the ID of the call whose result should have been the answer. The model then receives Message after the
+	// result of the call. CallID is empty if the model wrote the answer.
 	CallID string `json:"callID,omitempty"`
 	// Policies are the names of the output policies that the answer violates. It is empty for an answer that does not
 	// fit the schema.
@@ -145,17 +145,17 @@ type Warning struct {
 	ContextWindow int64 `json:"contextWindow"`
 }
 
-// aside reports whether a reply is not a step of the loop.
-func (s Step) aside() bool { return s.Purpose != ForStep }
+// isStep reports whether a reply is a step of the loop.
+func (s Step) isStep() bool { return s.Purpose == ForStep }
 
-// useful reports whether an aside contains usable text.
+// useful reports whether a reply that is not a step contains usable text.
 func (s Step) useful() bool {
 	return !untrusted.Blank(s.Reply.Text) && s.Reply.FinishReason != model.FinishRefusal
 }
 
-// exchange returns the messages of a step: the reply, and the results of the calls that have finished. The calls of
-// a last reply are never made, so they are left out unless the model is asked again. If the model's arguments
-// cannot be sent, exchange uses the arguments of the call that was made, if there was one.
+// exchange returns the messages of a step: the reply, and the results of its calls, as far as there are any. The calls
+// of a last reply are never made, so they are left out unless the model is asked again. If an endpoint could not read
+// the model's arguments, exchange uses the arguments with which the call was made, if it was made.
 func (s *State) exchange(step Step) []model.Message {
 	var calls []model.ToolCall
 	var results []model.Message
@@ -163,7 +163,7 @@ func (s *State) exchange(step Step) []model.Message {
 		if step.Last && s.rejections[step.Step] == nil {
 			break
 		}
-		if f := s.finish(step.Step, c.ID); f != nil {
+		if f := s.result(step.Step, c.ID); f != nil {
 			if i := s.intent(step.Step, c.ID); i != nil && sendableArguments(c.Arguments) == noArguments {
 				c.Arguments = string(i.Arguments)
 			}

@@ -24,14 +24,14 @@ func (run *runner) reflect(ctx context.Context, c *Candidate, draft *Step) error
 	if !run.Reflect || untrusted.Blank(draft.Reply.Text) || len(s.Reflections) > 0 {
 		return nil
 	}
-	if s.aside(draft.Step, ForReflection) == nil && s.gaveUp(draft.Step, ForReflection, c, run.placeOf(c)) == nil {
+	if s.otherReply(draft.Step, ForReflection) == nil && s.gaveUp(draft.Step, ForReflection, c, run.placeOf(c)) == nil {
 		if err := run.askReflection(ctx, c, draft.Step); err != nil && !run.outOfTime(ctx, err) {
 			return err
 		}
 	}
 	r := Reflection{Step: draft.Step, Text: draft.Reply.Text}
-	if aside := s.aside(draft.Step, ForReflection); aside != nil && run.improves(aside.Reply, r.Text) {
-		r.Replaced, r.Text = true, aside.Reply.Text
+	if checked := s.otherReply(draft.Step, ForReflection); checked != nil && run.improves(checked.Reply, r.Text) {
+		r.Replaced, r.Text = true, checked.Reply.Text
 	}
 	return run.Record(journal.Record{Kind: journal.Reflected, Payload: r})
 }
@@ -46,7 +46,7 @@ func (run *runner) askReflection(ctx context.Context, c *Candidate, step int) er
 	}
 	r := model.Request{Messages: run.messagesFor(c, prepared), Output: run.nativeOutput(c, prepared)}
 	r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageReflection, Content: reflectionNote})
-	_, err = run.askAside(ctx, c, &modelRequest{request: r, step: step, purpose: ForReflection, tokens: estimate(run.State, r)})
+	_, err = run.askOptional(ctx, c, &modelRequest{request: r, step: step, purpose: ForReflection, tokens: estimate(run.State, r)})
 	return err
 }
 

@@ -169,7 +169,7 @@ func TestReflectionRequest(t *testing.T) {
 		t.Errorf("it is journalled as %+v, want its purpose and the step that is checked", got)
 	}
 	if a := in.State.OtherReplies; len(a) != 1 || a[0].Purpose != loop.ForReflection || a[0].Last || len(in.State.Steps) != 2 {
-		t.Errorf("asides %+v after %d steps, want one, and no further step", a, len(in.State.Steps))
+		t.Errorf("other replies %+v after %d steps, want one, and no further step", a, len(in.State.Steps))
 	}
 }
 

@@ -174,7 +174,7 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 			if _, err := loop.Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
-			told := in.State.Finishes[0].Content
+			told := in.State.CallResults[0].Content
 			if len(in.State.Approvals) != tc.asked || len(sent.calls) != tc.made || len(in.State.Intents) != tc.made ||
 				!strings.HasPrefix(told, tc.told) {
 				t.Errorf("asked %d times, %d calls, %d intents, the model is told %q: %s", len(in.State.Approvals),

@@ -16,7 +16,7 @@ import (
 type Request struct {
 	// Step is the number of the step that the request is for, from 1.
 	Step int `json:"step"`
-	// Purpose of the request.
+	// Purpose is the purpose of the request.
 	Purpose  Purpose `json:"purpose,omitempty"`
 	Provider string  `json:"provider"`
 	Model    string  `json:"model"`
@@ -71,7 +71,7 @@ type FailedRequest struct {
 
 // Step is a journal entry: a reply of a model.
 type Step struct {
-	// Step is the number of the reply, from 1. A reply with another Purpose has the number of the step that it
+	// Step is the number of the reply, from 1. A reply whose Purpose is not ForStep has the number of the step that it
 	// prepares or checks.
 	Step     int         `json:"step"`
 	Purpose  Purpose     `json:"purpose,omitempty"`
@@ -127,13 +127,13 @@ const (
 	Unknown Outcome = "Unknown"
 )
 
-// CallResult is a journal entry: the end of a tool call.
+// CallResult is a journal entry: the result of a tool call, whatever its outcome.
 type CallResult struct {
 	Step    int     `json:"step"`
 	CallID  string  `json:"callID"`
 	Name    string  `json:"name"`
 	Outcome Outcome `json:"outcome"`
-	// Class of the failure. It is empty if the call succeeded.
+	// Class is the class of the failure. It is empty if the call succeeded.
 	Class tool.Class `json:"class,omitempty"`
 	// MayHaveActed is true for a Failed or Refused call that may have taken effect: the tool is Idempotent, and an
 	// attempt has given no certain result. It is false in journals of older versions.
@@ -147,7 +147,7 @@ type CallResult struct {
 	DurationMS int64  `json:"durationMilliseconds,omitempty"`
 	// ArtifactName is the name of Artifact in calls of read_artifact.
 	ArtifactName string `json:"artifactName,omitempty"`
-	// EndsTurn is true for a success that ends the Turn. Text is then the answer: the output without a fence, at
+	// EndsTurn is true if the call succeeded and ends the Turn. Text is then the answer: the output without a fence, at
 	// most its first MiB.
 	EndsTurn bool   `json:"endsTurn,omitempty"`
 	Text     string `json:"text,omitempty"`
@@ -180,20 +180,20 @@ func (f *CallResult) TookEffect() bool {
 	return f.MayHaveActed
 }
 
-// State is the state of the loop, folded from the entries of a Turn's journal. Everything in it has happened and is
-// not done again. The zero State is the state of a new Turn.
+// State is the state of the loop, folded from the entries of a Turn's journal. A run does nothing again that State
+// contains. The zero State is the state of a new Turn.
 type State struct {
-	// Requests that were sent or were about to be sent. Attempts are the failed ones.
+	// Requests are the requests that were sent or were about to be sent. FailedRequests are those that failed.
 	Requests       []Request
 	FailedRequests []FailedRequest
-	// Steps are the replies.
+	// Steps are the replies that are steps.
 	Steps []Step
 	// OtherReplies are replies that are not steps: summaries and checks of drafts.
 	OtherReplies []Step
-	// Intents and ends of calls.
-	Intents  []Intent
-	Finishes []CallResult
-	// Repairs of arguments, and requests for approval.
+	// Intents and CallResults are the intents and the results of calls, in the order of the journal.
+	Intents     []Intent
+	CallResults []CallResult
+	// Repairs are the repairs of arguments, and Approvals the requests for approval.
 	Repairs   []Repair
 	Approvals []Approval
 	// Compactions, rejected answers, checked drafts, and the warning about a long conversation. Warning is nil if
@@ -204,28 +204,30 @@ type State struct {
 	// Checks are the checks of answers against the output policies.
 	Checks  []AnswerCheck
 	Warning *Warning
-	// cutOff holds the requests without an end: neither a reply nor a failure follows before the next request. open
-	// is true if the last of them is the newest request of all, so its end may still follow.
+	// cutOff holds the requests that ended with neither a reply nor a failure before the next request. open is true if
+	// the last of them is the newest request of all, whose reply or failure may still follow.
 	cutOff []Request
 	open   bool
-	// place is the place in the chain of the newest candidate.
+	// place is the place in the chain of the candidate that the newest request or failure names.
 	place int
-	// shortened is the number of failed requests before the newest compaction. Refusals of a longer prompt do not
-	// count any more.
+	// shortened is the number of failed requests before the newest compaction. Refusals before it do not count any more,
+	// because they were about a longer prompt.
 	shortened int
-	// intents and finishes are indices by call: the newest intent and the first end.
-	intents, finishes map[callKey]int
-	// same lists the calls with the same tool and arguments, in the order of their first intents.
-	same map[signature][]callKey
+	// intentIndex and resultIndex are positions by call: of its newest intent in Intents, and of its first result in
+	// CallResults.
+	intentIndex, resultIndex map[callKey]int
+	// callsBySignature lists the calls with the same tool and arguments, in the order of their first intents.
+	callsBySignature map[signature][]callKey
 	// lastChange is the position of the newest intent of a call that may have changed something, from 1. It is 0 if
 	// there is none.
 	lastChange int
-	// Distrusted lists the tools whose effects an older version took from hints of their servers. Their intents
-	// count as Destructive, whatever effect the journal contains.
+	// Distrusted lists the tools whose effects an older version of Capstan took from hints of their servers. Intents to
+	// call these tools count as Destructive, whatever effect the journal contains.
 	Distrusted []string
-	// repairs and approvals are indices by call: all repairs, and the newest request for approval.
-	repairs   map[callKey][]int
-	approvals map[callKey]int
+	// repairIndex and approvalIndex are positions by call: of all its repairs in Repairs, and of its newest request for
+	// approval in Approvals.
+	repairIndex   map[callKey][]int
+	approvalIndex map[callKey]int
 	// begun holds the UIDs of the Turns that calls of sub-agents created.
 	begun map[callKey]string
 	// decisions holds the first decision about the newest request for approval of each call.
@@ -253,7 +255,7 @@ func (s *State) Apply(e journal.Entry) error {
 	case journal.ToolIntended:
 		return s.applyIntent(e)
 	case journal.ToolFinished:
-		return s.applyFinish(e)
+		return s.applyResult(e)
 	case journal.ToolRepaired:
 		return s.applyRepair(e)
 	case journal.ApprovalRequested:
@@ -294,13 +296,13 @@ func (s *State) applyFailure(e journal.Entry) error {
 	return nil
 }
 
-// applyReply folds a reply into the state: as a step, or as an aside.
+// applyReply adds a reply to Steps or to OtherReplies.
 func (s *State) applyReply(e journal.Entry) error {
 	var step Step
 	if err := json.Unmarshal(e.Payload, &step); err != nil {
 		return err
 	}
-	if step.aside() {
+	if !step.isStep() {
 		s.OtherReplies = append(s.OtherReplies, step)
 		return nil
 	}
@@ -388,8 +390,8 @@ func (s *State) applyIntent(e journal.Entry) error {
 	if err := appendEntry(&s.Intents, e); err != nil {
 		return err
 	}
-	if s.intents == nil {
-		s.intents = map[callKey]int{}
+	if s.intentIndex == nil {
+		s.intentIndex = map[callKey]int{}
 	}
 	last := len(s.Intents) - 1
 	if slices.Contains(s.Distrusted, s.Intents[last].Name) {
@@ -397,33 +399,33 @@ func (s *State) applyIntent(e journal.Entry) error {
 	}
 	i := s.Intents[last]
 	of := callKey{i.Step, i.CallID}
-	_, before := s.intents[of]
-	s.intents[of] = last
+	_, before := s.intentIndex[of]
+	s.intentIndex[of] = last
 	if i.Effect != tool.ReadOnly {
 		s.lastChange = last + 1
 	}
 	if before {
 		return nil
 	}
-	if s.same == nil {
-		s.same = map[signature][]callKey{}
+	if s.callsBySignature == nil {
+		s.callsBySignature = map[signature][]callKey{}
 	}
 	signature := signatureOf(i.Name, i.Arguments)
-	s.same[signature] = append(s.same[signature], of)
+	s.callsBySignature[signature] = append(s.callsBySignature[signature], of)
 	return nil
 }
 
-func (s *State) applyFinish(e journal.Entry) error {
-	if err := appendEntry(&s.Finishes, e); err != nil {
+func (s *State) applyResult(e journal.Entry) error {
+	if err := appendEntry(&s.CallResults, e); err != nil {
 		return err
 	}
-	if s.finishes == nil {
-		s.finishes = map[callKey]int{}
+	if s.resultIndex == nil {
+		s.resultIndex = map[callKey]int{}
 	}
-	last := len(s.Finishes) - 1
-	of := callKey{s.Finishes[last].Step, s.Finishes[last].CallID}
-	if _, ok := s.finishes[of]; !ok {
-		s.finishes[of] = last
+	last := len(s.CallResults) - 1
+	of := callKey{s.CallResults[last].Step, s.CallResults[last].CallID}
+	if _, ok := s.resultIndex[of]; !ok {
+		s.resultIndex[of] = last
 	}
 	return nil
 }

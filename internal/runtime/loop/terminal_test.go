@@ -279,7 +279,7 @@ func TestRepairNote(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, f := range in.State.Finishes {
+			for _, f := range in.State.CallResults {
 				got = append(got, f.Content)
 				if len(f.Content) > maxMessage || tc.want == nil && !strings.HasPrefix(f.Content, line) {
 					t.Errorf("the model was told %.200q of %d characters, want the changes within %d", f.Content,

@@ -14,7 +14,7 @@ import (
 // maxParallel is the number of calls of a wave that run at the same time.
 const maxParallel = 8
 
-// finishedCall is a call that returned.
+// finishedCall is a call of a wave whose tool has returned.
 type finishedCall struct {
 	*planned
 	result tool.Result
@@ -26,7 +26,7 @@ var errNotCalled = errors.New("the tool was not called, because the turn had end
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
 // returns when no call is running. If there is no memory for a result, it makes no further calls and returns the
-// error of Hold. If the result of a call comes later, it returns a *Parked.
+// error of Hold. If a call has started a Turn whose result is not ready yet, it returns a *Parked.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	reserved := callMemory{reserve: run.ReserveCall}
 	defer reserved.keep(0)
@@ -94,16 +94,16 @@ func (run *runner) forCall(ctx context.Context, c *tool.Call) context.Context {
 	return run.ForCall(ctx, c.Step, c.CallID)
 }
 
-// callMemory is the memory of the calls of a wave that run beside one call. The memory of a Turn includes that one.
-// Each further call needs memory of its own, for its connection and its goroutines.
+// callMemory is the memory for all calls of a wave that run at the same time, except for one: the memory of a Turn
+// includes one call. Each further call needs memory of its own, for its connection and its goroutines.
 type callMemory struct {
-	// reserve is ReserveCall. releases are the results of its calls, one for each reservation.
+	// reserve is Config.ReserveCall. releases are the functions that it returned, one for each reservation.
 	reserve  func() func()
 	releases []func()
 }
 
-// coversAnother reserves the memory of another call, beside the given number of running calls. It returns false if
-// there is no memory for it.
+// coversAnother reserves the memory for another call while the given number of calls is running. It returns false if
+// there is no memory for that call.
 func (m *callMemory) coversAnother(running int) bool {
 	if m.reserve == nil || running <= len(m.releases) {
 		return true
@@ -134,7 +134,7 @@ func (run *runner) interrupted() bool {
 	}
 }
 
-// followUp says how to continue after a call that returned without an end.
+// followUp says how to continue after a call. It is the zero value if the result of the call was recorded.
 type followUp struct {
 	// again is true if the call is repeated. turn and uid are the name and the UID of the Turn that the call waits
 	// for.
@@ -142,7 +142,8 @@ type followUp struct {
 	turn, uid string
 }
 
-// recordEnd records the result of a call.
+// recordEnd records the result of a call, or the intent to repeat it. If the call started a Turn whose result is not
+// ready yet, recordEnd records nothing and returns this Turn.
 func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, error) {
 	// Check the context first. If it ended because the run was given up, Abandoned already reports that. If the
 	// context had not ended yet, it may end at any moment after this check.
@@ -150,30 +151,30 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 	if d.err != nil && over && run.Abandoned() {
 		return followUp{}, context.Cause(ctx) // the intent stays open, and the next run handles it
 	}
-	e := run.ending(d.intent.Step, d.openCall, d.tool)
-	e.DurationMS, e.Spent, e.Descendants = d.took, d.result.Spent, d.result.Descendants
+	b := run.newResult(d.intent.Step, d.openCall, d.tool)
+	b.DurationMS, b.Spent, b.Descendants = d.took, d.result.Spent, d.result.Descendants
 	again := d.intent.Attempt > 1 && d.intent.Effect != tool.ReadOnly // an earlier attempt has given no result
 	pending, waits := errors.AsType[*tool.Pending](d.err)
 	switch {
 	case errors.Is(d.err, errNotCalled):
-		e.MayHaveActed = again
-		return followUp{}, run.Record(e.failed(Refused, tool.Denied, d.err.Error()))
+		b.MayHaveActed = again
+		return followUp{}, run.Record(b.failed(Refused, tool.Denied, d.err.Error()))
 	case waits && effectOf(d.tool).Repeatable():
 		return followUp{turn: pending.Turn, uid: pending.UID}, nil
 	case waits:
-		return followUp{}, run.Record(e.failed(Unknown, tool.OutcomeUnknown,
+		return followUp{}, run.Record(b.failed(Unknown, tool.OutcomeUnknown,
 			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))
 	case d.err == nil:
 		whole := d.result.Content
-		d.result.Content, e.redact = run.redacted(whole), nil // once, because matches are counted
-		e.Undo = compensation.Fill(ctx, d.tool, d.intent.Arguments, whole, d.result.Content)
-		return followUp{}, run.Record(e.succeeded(d.result))
+		d.result.Content, b.redact = run.redacted(whole), nil // once, because matches are counted
+		b.Undo = compensation.Fill(ctx, d.tool, d.intent.Arguments, whole, d.result.Content)
+		return followUp{}, run.Record(b.succeeded(d.result))
 	case !over && run.shouldRetry(ctx, d):
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true
 		return followUp{again: true}, run.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
 	}
-	e.MayHaveActed = again
-	return followUp{}, run.Record(e.failure(over, effectOf(d.tool), d.err))
+	b.MayHaveActed = again
+	return followUp{}, run.Record(b.failure(over, effectOf(d.tool), d.err))
 }
 
 // shouldRetry reports whether a call that gave no result in time is repeated.
@@ -193,27 +194,27 @@ const (
 	unknownSuffix = ". The call may have taken effect. Check whether it did: an identical call will not be made."
 )
 
-// failure returns the end of a call that gave no result. A harmful call may have been made all the same, unless the
-// tool reported what happened. An error without a class does not report that.
-func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record {
+// failure returns the result of a call whose tool returned an error. A harmful call may have been made all the same,
+// unless the error states what happened. Only an error with a class does.
+func (b resultBuilder) failure(over bool, effect tool.Effect, err error) journal.Record {
 	failure := tool.AsError(err)
 	_, classified := errors.AsType[*tool.Error](err)
-	e.Stack = tool.StackOf(err)
+	b.Stack = tool.StackOf(err)
 	uncertain := over || tool.IsUncertain(err) || failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown
-	e.MayHaveActed = e.MayHaveActed || uncertain && effect == tool.Idempotent
+	b.MayHaveActed = b.MayHaveActed || uncertain && effect == tool.Idempotent
 	switch {
 	case over && effect.Repeatable() && !classified:
-		return e.failed(Failed, failure.Class, turnEnded)
+		return b.failed(Failed, failure.Class, turnEnded)
 	case effect.Repeatable():
-		return e.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
+		return b.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
 	case over:
-		return e.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded)
+		return b.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded)
 	case failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown:
-		return e.failedAs(Unknown, failure.Class, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)
+		return b.failedAs(Unknown, failure.Class, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)
 	case tool.IsUncertain(err):
-		return e.failedAs(Unknown, tool.OutcomeUnknown, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)
+		return b.failedAs(Unknown, tool.OutcomeUnknown, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)
 	}
-	return e.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
+	return b.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
 }
 
 // invoke makes the call within the time limit of the tool. It makes no call if the Turn ended while the intent was

@@ -329,7 +329,7 @@ func TestRetryOnTimeout(t *testing.T) {
 				if _, err := loop.Run(ctx, &in); err != nil || time.Since(begin) != tc.took {
 					t.Fatalf("Run: %v after %s, want %s", err, time.Since(begin), tc.took)
 				}
-				f := in.State.Finishes[0]
+				f := in.State.CallResults[0]
 				if len(found.calls) != tc.calls || f.Outcome != tc.outcome || in.State.ToolCalls() != 1 ||
 					in.State.ToolRetries() != tc.calls-1 || f.DurationMS != tc.took.Milliseconds() {
 					t.Errorf("%d calls, %d retries, %+v; want %d and %s: %s", len(found.calls), in.State.ToolRetries(), f,
@@ -416,7 +416,7 @@ func testCallInput(t *testing.T, effect tool.Effect, repeatable bool) {
 		if diff := cmp.Diff(want, found.calls); diff != "" {
 			t.Errorf("the tool was told: -want +got:\n%s", diff)
 		}
-		if f := in.State.Finishes[1]; f.Spent == nil || f.Spent.Turn != "child" {
+		if f := in.State.CallResults[1]; f.Spent == nil || f.Spent.Turn != "child" {
 			t.Errorf("the journal has %+v, want what the sub-agent took", f)
 		}
 	})
@@ -458,7 +458,7 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 		find, server := toolOf("find", tool.ReadOnly, result{after: time.Second, content: "found"})
 		in := withTools(inputOf(t, j, 1, c), find)
 		in.Hold = func(int64) error {
-			if len(in.State.Finishes) > 0 {
+			if len(in.State.CallResults) > 0 {
 				return short
 			}
 			return nil
@@ -466,7 +466,7 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, short) {
 			t.Errorf("Run: %v, want the error of Hold", err)
 		}
-		if made, kept := len(server.keys()), len(in.State.Finishes); made != 8 || kept != made {
+		if made, kept := len(server.keys()), len(in.State.CallResults); made != 8 || kept != made {
 			t.Errorf("%d calls were made and %d have a result, want 8 calls and all their results", made, kept)
 		}
 		in = withTools(inputOf(t, j, 2, c), find)
@@ -582,7 +582,7 @@ func TestKnownResultsAreReserved(t *testing.T) {
 	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 		t.Fatalf("Run: %+v, %v, want an answer", end, err)
 	}
-	if got := in.State.Finishes; len(got) != 1+again || got[again].Outcome != loop.Reused || largest < again*length {
+	if got := in.State.CallResults; len(got) != 1+again || got[again].Outcome != loop.Reused || largest < again*length {
 		t.Errorf("%d calls ended, the last as %s, and at most %d bytes were reserved before; want %d, %s and %d",
 			len(got), got[len(got)-1].Outcome, largest, 1+again, loop.Reused, again*length)
 	}

@@ -60,7 +60,7 @@ func (t *tally) count(e journal.Entry, s *loop.State) {
 	case journal.ToolIntended:
 		t.intended(newest(s.Intents))
 	case journal.ToolFinished:
-		t.finished(newest(s.Finishes))
+		t.finished(newest(s.CallResults))
 	case journal.ApprovalDecided:
 		t.decided(e.Payload)
 	case journal.Compacted:
@@ -175,7 +175,7 @@ func (t *tally) newest() []CallRecord {
 func (r *run) ended() (Counts, []CallRecord) {
 	t := r.replayed.tally
 	t.calls, t.at = slices.Clone(t.calls), maps.Clone(t.at)
-	for _, record := range r.replayed.loop.OpenEnds(r.exposed().Nonce) {
+	for _, record := range r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce) {
 		if f, ok := record.Payload.(loop.CallResult); ok {
 			t.finished(f)
 		}

@@ -18,7 +18,7 @@ func (r *run) collectSubAgents() error {
 	}
 	var waits loop.Parked
 	for c := range r.replayed.loop.Calls {
-		if c.Intent == nil || c.Finish != nil || !r.isSubAgent(c.Intent.Name) {
+		if c.Intent == nil || c.Result != nil || !r.isSubAgent(c.Intent.Name) {
 			continue
 		}
 		result, err := r.in.Child(r.life, *c.Intent, r.replayed.loop.TurnUID(c.Step, c.Call.ID))
@@ -32,7 +32,7 @@ func (r *run) collectSubAgents() error {
 		if err != nil {
 			return err
 		}
-		if err := r.record(loop.EndOfSubAgent(c, r.exposed().Nonce, result)); err != nil {
+		if err := r.record(loop.SubAgentResult(c, r.exposed().Nonce, result)); err != nil {
 			return err
 		}
 	}

@@ -45,11 +45,11 @@ func (r *run) facts(ctx context.Context, of prepare.Turn) ([]turncontext.Fact, e
 
 // contextToolEnd returns the end of a call of a context pack, or nil if the call has not ended.
 func (p *replayed) contextToolEnd(callID string) *loop.CallResult {
-	i := slices.IndexFunc(p.loop.Finishes, func(f loop.CallResult) bool { return f.Step == 0 && f.CallID == callID })
+	i := slices.IndexFunc(p.loop.CallResults, func(f loop.CallResult) bool { return f.Step == 0 && f.CallID == callID })
 	if i < 0 {
 		return nil
 	}
-	return &p.loop.Finishes[i]
+	return &p.loop.CallResults[i]
 }
 
 // withinTime limits the time-out of a tool by the end of the time for all context packs.

@@ -79,7 +79,7 @@ func (r *run) prepareOnly(ctx context.Context) (*Result, error) {
 	return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
 }
 
-// resultOf turns the end of the loop into a result.
+// resultOf returns the result of the Turn for the end of the loop.
 func (r *run) resultOf(end *loop.End) (*Result, error) {
 	last := r.replayed.loop.LastStep()
 	switch {
@@ -133,8 +133,8 @@ func (r *run) loopInput() *loop.Input {
 	return in
 }
 
-// park records that the run ends because the Turn waits. It records nothing if the run has written nothing. It
-// returns waits, or the error of the write.
+// park records that the run ends because the Turn waits, unless this run has written no entry. It returns waits, or the
+// error of the write.
 func (r *run) park(waits *loop.Parked) error {
 	news := r.wrote
 	if r.began && !r.gone {
@@ -174,8 +174,8 @@ func (r *run) ensureTools(ctx context.Context) error {
 	return nil
 }
 
-// reflects reports whether the model checks its draft in this Turn. The number of the Turn stays the one it began
-// with.
+// reflects reports whether the model checks its draft in this Turn. All runs of the Turn use the Turn number that the
+// first run had, so the result does not change.
 func (r *run) reflects() bool {
 	number := r.number
 	if f := r.replayed.input; f != nil {
@@ -184,8 +184,8 @@ func (r *run) reflects() bool {
 	return r.in.ReflectEvery > 0 && number > 0 && number%int64(r.in.ReflectEvery) == 0
 }
 
-// startOfChain returns the index of the candidate that an earlier run has reached, or 0: the one with the newest
-// messages, at the place that was asked last or behind it.
+// startOfChain returns the index of the candidate at which the run starts: the candidate for which the newest messages
+// were prepared, at the place of the newest request or after it. It returns 0 if no messages were prepared.
 func (r *run) startOfChain() int {
 	p := r.replayed.prepared
 	if p == nil {
@@ -199,7 +199,7 @@ func (r *run) startOfChain() int {
 	return max(slices.IndexFunc(r.in.Chain, isPrepared), 0)
 }
 
-// stopped turns an error of a run into a result if that error ends the Turn.
+// stopped returns the result of the Turn if an error of the run ends the Turn. Otherwise it returns the error.
 func (r *run) stopped(err error) (*Result, error) {
 	if failure, ok := errors.AsType[*preparationError](err); ok {
 		return r.finalize(StopPreparationError, failure.Error())
@@ -222,8 +222,9 @@ func (r *run) stopped(err error) (*Result, error) {
 	return nil, err
 }
 
-// overdue returns the message of a Turn whose time is over, with the error that ended its run. If a request waited for
-// its turn, or requests have failed before, it says why the time did not suffice.
+// overdue returns the message of a Turn whose time is over. err is the error that ended its run, or nil. If a request
+// was waiting at the gate of its provider, or if earlier requests failed, the message says so, because this may be why
+// the time did not suffice.
 func (r *run) overdue(err error) string {
 	if r.in.TimeOver != "" {
 		return r.in.TimeOver

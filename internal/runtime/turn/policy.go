@@ -22,9 +22,9 @@ func (r *run) citations() outputpolicy.Citations {
 	if p := r.replayed.prepared; p != nil {
 		local = append(local, p.Sources)
 	}
-	for i := range r.replayed.loop.Finishes {
-		local = append(local, r.replayed.loop.Finishes[i].Documents)
-		web = append(web, r.replayed.loop.Finishes[i].Pages)
+	for i := range r.replayed.loop.CallResults {
+		local = append(local, r.replayed.loop.CallResults[i].Documents)
+		web = append(web, r.replayed.loop.CallResults[i].Pages)
 	}
 	return outputpolicy.Citations{Local: citation.MergeDocuments(local...), Web: citation.Merge(web...)}
 }

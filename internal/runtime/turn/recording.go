@@ -171,7 +171,7 @@ func (b *recordingBuilder) apply(ctx context.Context, e journal.Entry) error {
 
 // addCall adds the newest finished call, if a replay can use its result. Only the first end of a call counts.
 func (b *recordingBuilder) addCall() {
-	end := newest(b.loop.Finishes)
+	end := newest(b.loop.CallResults)
 	if end.Step == 0 { // the result of a context pack is among the facts
 		return
 	}

@@ -88,8 +88,8 @@ func (p *replayed) apply(e journal.Entry) error {
 		return err
 	}
 	p.tally.count(e, &p.loop)
-	if n := len(p.loop.Finishes); e.Kind == journal.ToolFinished {
-		p.artifacts.add(p.loop.Finishes[n-1])
+	if n := len(p.loop.CallResults); e.Kind == journal.ToolFinished {
+		p.artifacts.add(p.loop.CallResults[n-1])
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (r *run) addToSession() (*Result, error) {
 	} else if h != nil {
 		since.After = h.Through
 	}
-	var place session.Tail
+	var place session.End
 	var failure error // one after which this run cannot go on
 	steps := r.engine.steps()
 	ok := steps.Do("session history", func() (err error) {
@@ -111,11 +111,11 @@ func (r *run) addToSession() (*Result, error) {
 }
 
 // appendToHistory adds the Turn to the history of its Session.
-func (r *run) appendToHistory(since session.ExternalState) (session.Tail, error) {
+func (r *run) appendToHistory(since session.ExternalState) (session.End, error) {
 	t := r.addition()
 	var err error
 	if t.Compaction, err = r.compaction(); err != nil {
-		return session.Tail{}, err
+		return session.End{}, err
 	}
 	return session.Add(r.life, r.in.Session.UID, t, since, r.options())
 }
@@ -169,7 +169,7 @@ func (r *run) knownCost() (known decimal.Decimal) {
 			known = known.Add(s.Cost.Amount)
 		}
 	}
-	for spent := range r.replayed.loop.SubAgents {
+	for spent := range r.replayed.loop.SubAgentUsage {
 		switch {
 		case spent.Cost != nil:
 			known = known.Add(spent.Cost.Amount)

@@ -126,8 +126,8 @@ type spans struct {
 	// steps are the times of the steps, from step 1. calls are those of the calls with an intent.
 	steps []interval
 	calls map[callOf]interval
-	// asides is the number of replies that are no steps.
-	asides int
+	// otherReplies is the number of replies that are not steps.
+	otherReplies int
 	// answered is the time of the newest text that may be an answer: a reply to a step, or the result of a call.
 	answered time.Time
 	// ended is the time of the end of the Turn. again is true if an earlier run has recorded it.
@@ -190,7 +190,7 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 		s.begin(&l.Intents[len(l.Intents)-1], e.Time)
 	case journal.ToolFinished:
 		s.answered = e.Time
-		if part := s.callSpan(&l.Finishes[len(l.Finishes)-1], l, e.Time); part != nil && part.Result.Spent == nil {
+		if part := s.callSpan(&l.CallResults[len(l.CallResults)-1], l, e.Time); part != nil && part.Result.Spent == nil {
 			emit(part)
 		}
 	case journal.ApprovalDecided:
@@ -269,8 +269,8 @@ func (s *spans) candidate(r *loop.Request) *loop.Candidate {
 
 // newestReply returns the reply that was folded in last.
 func (s *spans) newestReply(l *loop.State) *loop.Step {
-	if n := len(l.OtherReplies); n > s.asides {
-		s.asides = n
+	if n := len(l.OtherReplies); n > s.otherReplies {
+		s.otherReplies = n
 		return &l.OtherReplies[n-1]
 	}
 	return l.LastStep()
@@ -391,8 +391,8 @@ func (s *spans) end(l *loop.State, observe func(*Span)) {
 			Kind: SpanStep, Key: StepKey(i + 1), Start: earlier(times.start, times.end), End: times.end, Step: i + 1,
 		})
 	}
-	for i := range l.Finishes {
-		f := &l.Finishes[i]
+	for i := range l.CallResults {
+		f := &l.CallResults[i]
 		if _, made := s.calls[callOf{f.Step, f.CallID}]; made && f.Spent != nil {
 			observe(s.callPart(f, l))
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // subAgents returns the total usage of the sub-agents' Turns, or nil if there were none.
-func subAgents(s *loop.State) *SubAgents { return SumOf(slices.Collect(s.SubAgents)) }
+func subAgents(s *loop.State) *SubAgents { return SumOf(slices.Collect(s.SubAgentUsage)) }
 
 // requests yields the usage and the cost of each request. If the journal has no cost, because an older version wrote
 // it or the model had no price yet, the current prices of the chain apply.

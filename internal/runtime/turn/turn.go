@@ -472,7 +472,7 @@ func (r *run) end(result *Result) error {
 	steps.Do("tasks", func() error { tasks = r.followUps(result); return nil })
 	result.Record.Failures = append(result.Record.Failures, steps.Failures...)
 	recorded, version := result.recorded()
-	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
+	err := r.record(append(r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce),
 		journal.Record{
 			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
 			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: of, Tasks: tasks,

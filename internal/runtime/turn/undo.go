@@ -352,7 +352,7 @@ func (r *run) endMarked() error {
 	}
 	var open []loop.CallState
 	for c := range r.replayed.loop.Calls {
-		if c.Intent != nil && c.Finish == nil {
+		if c.Intent != nil && c.Result == nil {
 			open = append(open, c)
 		}
 	}
@@ -377,9 +377,9 @@ func (r *run) endMarked() error {
 		switch {
 		case m == nil, m.TurnUID != r.in.UID, !m.ended:
 		case m.Undone:
-			ends = append(ends, r.replayed.loop.EndLost(c, nil, r.exposed().Nonce))
+			ends = append(ends, r.replayed.loop.LostResult(c, nil, r.exposed().Nonce))
 		case !c.Intent.Effect.Repeatable(): // the others are made again
-			ends = append(ends, r.replayed.loop.EndLost(c, errMarkedFailed, r.exposed().Nonce))
+			ends = append(ends, r.replayed.loop.LostResult(c, errMarkedFailed, r.exposed().Nonce))
 		}
 	}
 	if len(ends) == 0 {
@@ -425,12 +425,12 @@ const maxUndoReason = 300
 
 // outcomeOfUndo returns whether a call of the plan was undone, and otherwise why not.
 func (r *run) outcomeOfUndo(callID string) (undone bool, reason string) {
-	finishes := r.replayed.loop.Finishes
-	i := slices.IndexFunc(finishes, func(f loop.CallResult) bool { return f.Step == 1 && f.CallID == callID })
+	results := r.replayed.loop.CallResults
+	i := slices.IndexFunc(results, func(f loop.CallResult) bool { return f.Step == 1 && f.CallID == callID })
 	if i < 0 {
 		return false, "the turn ended before it was undone"
 	}
-	f := &finishes[i]
+	f := &results[i]
 	if f.Outcome == loop.Succeeded || f.Outcome == loop.Reused {
 		return true, ""
 	}
