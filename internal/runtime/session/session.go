@@ -6,9 +6,9 @@
 // end of its Turn and the addition to the history. The run that continues the Turn then makes the addition. A Turn
 // is added once, whichever run does it.
 //
-// Each entry contains the head of the conversation: its totals, and the first entry that later Turns read. So a
-// Turn reads only the newest entry and the entries that its prompt shows, and the end of a Turn reads none of the
-// earlier ones.
+// Each entry contains a Checkpoint of the conversation: its totals, and the first entry that later Turns read. So a new
+// Turn reads only the newest entry and the entries that its prompt shows. The run that adds a Turn reads only the
+// newest entry.
 package session
 
 import (
@@ -29,8 +29,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// ErrLost is returned if the journal of a Session no longer has some of its entries, or has other entries in their
-// place.
+// ErrLost is returned if some of the requested entries of a Session's journal are missing or were replaced by others.
 var ErrLost = errors.New("the journal of the session has lost entries")
 
 // Turn is the addition of one Turn to the history, as the journal keeps it.
@@ -46,20 +45,21 @@ type Turn struct {
 	// Usage and Cost are the totals of the Turn. Cost is nil if it is not known.
 	Usage model.Usage    `json:"usage"`
 	Cost  *finalize.Cost `json:"cost,omitempty"`
-	// KnownCost is the known part of a cost that is not fully known, summed over all currencies. It is 0 if Cost is
-	// set.
+	// KnownCost is the known part of the cost if Cost is nil, summed over all currencies. If Cost is set, KnownCost is
+	// 0, unlike Totals.KnownCost.
 	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 	// ContextTokens is the number of tokens of the last request and its reply.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
 	// Compaction is set if the Turn has replaced older messages by a summary. Later Turns then begin with the
 	// summary.
 	Compaction *Compaction `json:"compaction,omitempty"`
-	// Head is the head of the conversation after this Turn. Add sets it. It is nil in entries of older versions.
-	Head *Head `json:"head,omitempty"`
+	// Checkpoint is the state of the conversation after this Turn. Add sets it. It is nil in entries of older versions.
+	// Journals name it head.
+	Checkpoint *Checkpoint `json:"head,omitempty"`
 }
 
-// Compaction replaces the oldest entries for later Turns. It is in the same entry as the Turn that paid for it. So
-// the summary is neither lost nor paid for again, however that Turn ends.
+// Compaction replaces the oldest entries by a summary, for later Turns. It is in the entry of the Turn that paid for
+// the summary. So the summary is neither lost nor paid for again, however that Turn ends.
 type Compaction struct {
 	// Summary replaces the messages before First. A model wrote it.
 	Summary string `json:"summary"`
@@ -67,8 +67,8 @@ type Compaction struct {
 	First int64 `json:"first"`
 }
 
-// Head is the state of a conversation after one of its entries.
-type Head struct {
+// Checkpoint is the state of a conversation after one of its entries, so that readers need not read earlier entries.
+type Checkpoint struct {
 	Totals
 	// First is the sequence number of the first entry that later Turns read, from 1.
 	First int64 `json:"first"`
@@ -76,32 +76,33 @@ type Head struct {
 
 // Totals are the totals of a conversation.
 type Totals struct {
-	// Turns is the number of Turns that were added, including those whose history was lost.
+	// Turns is the number of Turns that were added, including the Turns whose history was lost.
 	Turns int64 `json:"turns"`
 	// Usage is the usage of all Turns.
 	Usage model.Usage `json:"usage"`
 	// Cost is the cost of all Turns. It is nil if the cost of a Turn is not known, or if there are several
 	// currencies.
 	Cost *finalize.Cost `json:"cost,omitempty"`
-	// KnownCost is the sum of all known costs, in any currency. It equals Cost if Cost is set; otherwise it covers
-	// only a part of the Turns.
+	// KnownCost is the sum of all known costs, in any currency. Unlike Turn.KnownCost, it is never left out: if Cost is
+	// set, it equals Cost; otherwise it does not contain the unknown costs.
 	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 	// ContextTokens is the number of tokens of the last request and its reply, from the last answered Turn. The
 	// next Turn begins with about this size.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
-	// Missing is the number of Turns whose history is lost: the journal does not have their messages.
+	// Missing is the number of Turns whose history was lost: the journal does not have their messages.
 	Missing int64 `json:"missingTurns,omitempty"`
 }
 
-// Tail is the end of a conversation.
-type Tail struct {
+// End describes the end of a conversation.
+type End struct {
 	// Position is the sequence number of the newest entry, or 0 if there is no entry.
 	Position int64
 	// Last is the name of the Turn that added the newest entry.
 	Last string
 	// Totals are the totals of the whole conversation.
 	Totals Totals
-	// Number is the number of the Turn that was added, from 1, or 0 if none was added. Added is the time of its entry.
+	// Number is the number of the Turn that Add was called for, from 1, and Added is the time of its entry. Latest sets
+	// neither.
 	Number int64
 	Added  time.Time
 }
@@ -120,8 +121,8 @@ type Conversation struct {
 	Counts []int
 }
 
-// Admit is called before entries are read, with the number of bytes that the reader will hold. Its error ends the
-// reading and is returned. A nil Admit accepts all entries.
+// Admit is called before entries are read, with the number of bytes that the reader will hold. If it returns an error,
+// the reader stops and returns this error. If Admit is nil, all entries are read.
 type Admit func(bytes int64) error
 
 // Summary returns the summary that replaces the messages before this part. It is empty if no messages were
@@ -135,8 +136,8 @@ func (c *Conversation) Summary() string {
 	return ""
 }
 
-// Kept returns the sequence number of the first entry that is needed for the last messages of this part. If
-// messages is 0, it returns the sequence number after this part.
+// Kept returns the sequence number of the first entry that must be kept so that at least this number of messages at the
+// end of this part is kept. If messages is 0, it returns the sequence number after this part.
 func (c *Conversation) Kept(messages int) int64 {
 	i := len(c.Counts)
 	for ; messages > 0 && i > 0; i-- {
@@ -168,7 +169,7 @@ func Recall(ctx context.Context, j journal.Journal, uid string, admit Admit) (*C
 	if f.at == 0 {
 		return &Conversation{First: 1}, nil
 	}
-	c, err := Read(ctx, j, uid, f.head.First, f.at, admit)
+	c, err := Read(ctx, j, uid, f.checkpoint.First, f.at, admit)
 	if errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", journal.ErrDamaged, err)
 	}
@@ -196,14 +197,14 @@ func Read(ctx context.Context, j journal.Journal, uid string, first, through int
 	return c, nil
 }
 
-// Outline is like Read, but returns a conversation without its Turns. It holds one entry at a time.
+// Outline is like Read, but leaves Conversation.Turns empty, so that only one entry at a time is in memory.
 func Outline(ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit) (*Conversation, error) {
 	return outline(ctx, j, uid, first, through, admit, func(Turn) {})
 }
 
-// outline reads entries, and calls each with every one.
+// outline reads the entries from first to through inclusive, and calls visit for each of them.
 func outline(
-	ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit, each func(Turn),
+	ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit, visit func(Turn),
 ) (*Conversation, error) {
 	c := &Conversation{First: first, Through: through}
 	if through == 0 {
@@ -213,30 +214,30 @@ func outline(
 	f, err := follow(ctx, j, uid, first, through, admit, func(e journal.Entry, t Turn) {
 		_, _ = sum.Write(e.Payload) // a hash never fails
 		c.Counts = append(c.Counts, len(t.Messages))
-		each(t)
+		visit(t)
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.Totals, c.SHA256 = f.head.Totals, hex.EncodeToString(sum.Sum(nil))
+	c.Totals, c.SHA256 = f.checkpoint.Totals, hex.EncodeToString(sum.Sum(nil))
 	return c, nil
 }
 
 // Latest returns the end of a conversation. It reads only the newest entry, unless an older version wrote the
 // journal.
-func Latest(ctx context.Context, j journal.Journal, uid string, admit Admit) (Tail, error) {
+func Latest(ctx context.Context, j journal.Journal, uid string, admit Admit) (End, error) {
 	f, err := newest(ctx, j, uid, admit)
 	if err != nil {
-		return Tail{}, err
+		return End{}, err
 	}
-	return f.place(0), nil
+	return f.end(0), nil
 }
 
 // newest reads the newest entry. It reads all entries of a journal that an older version has written.
 func newest(ctx context.Context, j journal.Journal, uid string, admit Admit) (*fold, error) {
 	last, err := j.Last(ctx, uid)
 	if err != nil || last == 0 {
-		return &fold{head: Head{First: 1}}, err
+		return &fold{checkpoint: Checkpoint{First: 1}}, err
 	}
 	f, err := follow(ctx, j, uid, last, last, admit, nil)
 	if err == nil && f.unknown {
@@ -248,12 +249,13 @@ func newest(ctx context.Context, j journal.Journal, uid string, admit Admit) (*f
 	return f, err
 }
 
-// follow folds the entries from first to through inclusive. It calls admit with the size of each before it reads the
-// entry, and each with the entry. Both may be nil. follow returns ErrLost if an entry is missing.
+// follow reads the entries from first to through inclusive into a fold. For each entry, it calls admit with the size of
+// the entry before it reads the entry, and visit afterwards. admit and visit may be nil. follow returns ErrLost if an
+// entry is missing.
 func follow(
-	ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit, each func(journal.Entry, Turn),
+	ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit, visit func(journal.Entry, Turn),
 ) (*fold, error) {
-	f := &fold{at: first - 1, head: Head{First: 1}}
+	f := &fold{at: first - 1, checkpoint: Checkpoint{First: 1}}
 	f.unknown = first > 1
 	for e, err := range j.Read(ctx, uid, first-1) {
 		if err != nil {
@@ -269,8 +271,8 @@ func follow(
 		if err != nil {
 			return nil, fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", e.Seq, e.Kind, uid, journal.ErrDamaged, err)
 		}
-		if each != nil {
-			each(e, t)
+		if visit != nil {
+			visit(e, t)
 		}
 		if e.Seq == through {
 			break
@@ -285,14 +287,14 @@ func follow(
 // fold is the state of a conversation after the entries that were read.
 type fold struct {
 	// at is the sequence number of the last entry that was read, and last is the name of its Turn.
-	at   int64
-	last string
-	head Head
-	// unknown is true while head is not known: the entries that were read are from an older version, so earlier
-	// entries are needed.
+	at         int64
+	last       string
+	checkpoint Checkpoint
+	// unknown is true if checkpoint is not known: none of the entries that were read has one, because an older version
+	// wrote them, so all earlier entries must be read too.
 	unknown bool
-	// uid is the UID of the Turn to look for. number is its number in the conversation, from 1, or 0 if it was not
-	// found. added is the time of its entry.
+	// uid is the UID of the Turn to look for; it may be empty. number is the number of that Turn in the conversation,
+	// from 1, or 0 if it was not found. added is the time of its entry.
 	uid    string
 	number int64
 	added  time.Time
@@ -303,63 +305,64 @@ func (f *fold) apply(e journal.Entry) (Turn, error) {
 	if err := json.Unmarshal(e.Payload, &t); err != nil {
 		return t, err
 	}
-	if t.Head != nil {
-		f.head, f.unknown = *t.Head, false
+	if t.Checkpoint != nil {
+		f.checkpoint, f.unknown = *t.Checkpoint, false
 	} else {
-		f.head = f.head.with(t)
+		f.checkpoint = f.checkpoint.with(t)
 	}
 	f.at, f.last = e.Seq, t.Name
 	if f.uid != "" && t.UID == f.uid && f.number == 0 {
-		f.number, f.added = f.head.Turns, e.Time
+		f.number, f.added = f.checkpoint.Turns, e.Time
 	}
 	return t, nil
 }
 
-func (f *fold) place(number int64) Tail {
-	t := Tail{Position: f.at, Last: f.last, Totals: f.head.Totals, Number: number}
+// end returns the end of the conversation. number is the number of the Turn that was added, or 0.
+func (f *fold) end(number int64) End {
+	e := End{Position: f.at, Last: f.last, Totals: f.checkpoint.Totals, Number: number}
 	if number > 0 {
-		t.Added = f.added
+		e.Added = f.added
 	}
-	return t
+	return e
 }
 
-// with returns the head after one more Turn.
-func (h Head) with(t Turn) Head {
+// with returns the checkpoint after one more Turn.
+func (c Checkpoint) with(t Turn) Checkpoint {
 	costs := []*finalize.Cost{}
-	if h.Usage != (model.Usage{}) {
-		costs = append(costs, h.Cost)
+	if c.Usage != (model.Usage{}) {
+		costs = append(costs, c.Cost)
 	}
 	if t.Usage != (model.Usage{}) {
 		costs = append(costs, t.Cost)
 	}
-	h.Cost = sum(costs)
-	h.Turns++
-	h.Usage = h.Usage.Add(t.Usage)
-	h.KnownCost = h.KnownCost.Add(t.known())
+	c.Cost = sum(costs)
+	c.Turns++
+	c.Usage = c.Usage.Add(t.Usage)
+	c.KnownCost = c.KnownCost.Add(t.known())
 	if len(t.Messages) > 0 {
-		h.ContextTokens = t.ContextTokens
+		c.ContextTokens = t.ContextTokens
 	}
 	if t.Compaction != nil {
-		h.First = t.Compaction.First
+		c.First = t.Compaction.First
 	}
-	return h
+	return c
 }
 
-// ExternalState is the knowledge of a Turn about its conversation from outside the journal.
+// ExternalState is information about a conversation that the run of a Turn has from outside the Session's journal.
 type ExternalState struct {
-	// After is the sequence number of the last entry when the Turn began, so the Turn's own entry comes later. It
-	// is 0 if it is not known.
+	// After is the sequence number of the last entry when the Turn began, or 0 if it is not known. The Turn's own entry
+	// has a higher number.
 	After int64
-	// Known are the totals that were recorded outside of the journal, for example in the status of the Session. A
-	// journal with fewer Turns has lost some; their totals still count.
+	// Known are the totals that were recorded outside of the journal, for example in the status of the Session. If the
+	// journal has fewer Turns, it has lost some, whose usage and cost still count.
 	Known Totals
-	// Number is the number of the Turn in the conversation, from 1, or 0 if it is not known. Known includes this
-	// Turn if Known.Turns is at least Number.
+	// Number is the number of the Turn in the conversation, from 1, or 0 if it is not known. If Known.Turns is at least
+	// Number, Known includes this Turn.
 	Number int64
 }
 
-// MissingOf returns the number of Turns whose history is lost. It counts those that the journal knows of, and those
-// that the known totals include but the journal does not have.
+// MissingOf returns the number of Turns whose history was lost: the missing Turns that the journal itself counts, and
+// the Turns that only the known totals include.
 func (t Totals) MissingOf(known Totals) int64 { return t.Missing + max(0, known.Turns-t.Turns) }
 
 // CombinedWith returns these totals, or the known totals if the journal has fewer Turns.
@@ -371,59 +374,60 @@ func (t Totals) CombinedWith(known Totals) Totals {
 	return known
 }
 
-// maxTries is the number of attempts of Add. An attempt fails if the history has changed since it was read. This
-// happens once or twice if other Turns are added at the same time, and always while the history is being purged.
+// maxTries is the maximum number of attempts of Add. An attempt fails if the history has changed since Add read it. A
+// few attempts fail if other Turns are added at the same time, and all fail while the history is being purged.
 const maxTries = 10
 
-// Add adds a Turn at the end of a conversation, unless the conversation has it, and returns the new end. While the
-// store fails, Add tries again for the time of the options. It sets Apply, First, Known and After of the options
-// itself. Add returns ErrSequence if the history keeps changing, for example because its Session was deleted.
-func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (Tail, error) {
+// Add adds a Turn at the end of a conversation, unless the conversation already has it, and returns the new end. While
+// the store fails, Add tries again for as long as the options say. It ignores Apply, First, Known and After of the
+// options. Add returns ErrSequence if the history keeps changing, for example because its Session was deleted.
+func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
-	return backoff.Retry(ctx, func() (Tail, error) {
+	return backoff.Retry(ctx, func() (End, error) {
 		p, err := add(ctx, uid, t, since, o)
 		if err != nil && !errors.Is(err, journal.ErrSequence) {
-			return Tail{}, backoff.Permanent(err)
+			return End{}, backoff.Permanent(err)
 		}
 		return p, err // after ErrSequence: this or another Turn was added meanwhile, so read the end again
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithMaxTries(maxTries))
 }
 
-func add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (Tail, error) {
+func add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (End, error) {
 	after := since.After
 	f, log, err := open(ctx, uid, t.UID, max(after, 1), o)
 	if err == nil && (f.unknown || f.at < after) && after > 1 { // an older version wrote the entries, or some are lost
 		f, log, err = open(ctx, uid, t.UID, 1, o)
 	}
 	if err != nil || f.number > 0 {
-		return f.place(f.number), err
+		return f.end(f.number), err
 	}
-	t.Head = f.head.next(t, since)
+	t.Checkpoint = f.checkpoint.next(t, since)
 	if err := log.Append(ctx, journal.Record{Kind: journal.SessionTurn, Payload: t}); err != nil {
-		return Tail{}, err
+		return End{}, err
 	}
-	return f.place(f.number), nil
+	return f.end(f.number), nil
 }
 
-// next returns the head for the entry of a Turn. If the journal has lost Turns, it continues from the known totals.
-func (h Head) next(t Turn, since ExternalState) *Head {
-	lost := since.Known.Turns > h.Turns
-	h.Totals = h.CombinedWith(since.Known)
+// next returns the checkpoint for the entry of a Turn. If the journal has lost Turns, next starts from the known
+// totals.
+func (c Checkpoint) next(t Turn, since ExternalState) *Checkpoint {
+	lost := since.Known.Turns > c.Turns
+	c.Totals = c.CombinedWith(since.Known)
 	if lost && since.Number > 0 && since.Known.Turns >= since.Number { // the known totals include this Turn
-		h.Missing--
-		return &h
+		c.Missing--
+		return &c
 	}
-	h = h.with(t)
-	return &h
+	c = c.with(t)
+	return &c
 }
 
-// epoch is the epoch of all entries in histories. Writes are fenced by the epochs of the Turns instead.
+// epoch is the epoch of all entries in histories. Only the epochs of Turns prevent writes of an outdated run.
 const epoch = 1
 
-// open reads a journal from a sequence number on, and looks for the entry of a Turn.
+// open opens a journal, reads its entries from the sequence number first on, and looks for the entry of a Turn.
 func open(ctx context.Context, uid, turnUID string, first int64, o journal.Options) (*fold, *journal.Log, error) {
-	f := &fold{head: Head{First: 1}, unknown: first > 1, uid: turnUID}
+	f := &fold{checkpoint: Checkpoint{First: 1}, unknown: first > 1, uid: turnUID}
 	o.First, o.Known, o.After = nil, 0, first-1
 	o.Apply = func(e journal.Entry) error {
 		_, err := f.apply(e)
@@ -433,7 +437,7 @@ func open(ctx context.Context, uid, turnUID string, first int64, o journal.Optio
 	return f, log, err
 }
 
-// known returns the known part of the Turn's cost.
+// known returns the known part of the Turn's cost, which is all of it if Cost is set.
 func (t Turn) known() decimal.Decimal {
 	if t.Cost == nil {
 		return t.KnownCost
@@ -445,6 +449,7 @@ func (t Turn) known() decimal.Decimal {
 	return amount
 }
 
+// sum returns the sum of costs, or nil if there are none, if one of them is not known, or if their currencies differ.
 func sum(costs []*finalize.Cost) *finalize.Cost {
 	var total decimal.Decimal
 	currency := ""

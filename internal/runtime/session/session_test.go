@@ -70,7 +70,7 @@ func answered(uid string) session.Turn {
 	}
 }
 
-func add(t *testing.T, j journal.Journal, turns ...session.Turn) (at session.Tail) {
+func add(t *testing.T, j journal.Journal, turns ...session.Turn) (at session.End) {
 	t.Helper()
 	for _, turn := range turns {
 		var err error
@@ -94,7 +94,7 @@ func recall(t *testing.T, j journal.Journal) *session.Conversation {
 func withoutHeads(turns []session.Turn) []session.Turn {
 	turns = slices.Clone(turns)
 	for i := range turns {
-		turns[i].Head = nil
+		turns[i].Checkpoint = nil
 	}
 	return turns
 }
@@ -113,11 +113,11 @@ func TestHistory(t *testing.T) {
 				Cost: &finalize.Cost{Amount: "0.22", Currency: "USD"}, ContextTokens: 30,
 				KnownCost: decimal.RequireFromString("0.22"),
 			}
-			tail := session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 3, Added: now()}
+			tail := session.End{Position: 3, Last: "turn-c", Totals: totals, Number: 3, Added: now()}
 			if diff := cmp.Diff(tail, add(t, j, want...)); diff != "" {
 				t.Errorf("Add: the next Turn must begin where the last answered one ended: -want +got:\n%s", diff)
 			}
-			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 2, Added: now()},
+			if diff := cmp.Diff(session.End{Position: 3, Last: "turn-c", Totals: totals, Number: 2, Added: now()},
 				add(t, j, answered("b"))); diff != "" {
 				t.Errorf("a Turn that is there already is not added again: -want +got:\n%s", diff)
 			}
@@ -132,7 +132,7 @@ func TestHistory(t *testing.T) {
 				t.Errorf("messages, in order and as they were said: -want +got:\n%s", diff)
 			}
 			latest, err := session.Latest(t.Context(), j, "s", nil)
-			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals}, latest); diff != "" || err != nil {
+			if diff := cmp.Diff(session.End{Position: 3, Last: "turn-c", Totals: totals}, latest); diff != "" || err != nil {
 				t.Errorf("Latest (error %v): -want +got:\n%s", err, diff)
 			}
 			other, err := session.Recall(t.Context(), j, "other", nil)
@@ -172,7 +172,7 @@ func TestAPartOfAHistory(t *testing.T) {
 	}
 }
 
-// TestAHistoryOfAnOlderVersion checks entries without a head.
+// TestAHistoryOfAnOlderVersion checks entries without a checkpoint.
 func TestAHistoryOfAnOlderVersion(t *testing.T) {
 	j := &journaltest.Memory{}
 	for i, uid := range []string{"a", "b"} {
@@ -355,7 +355,7 @@ func TestAStoreThatFails(t *testing.T) {
 		cancel()
 		j := &failing{Memory: &journaltest.Memory{}, left: 1}
 		if h, err := session.Add(ctx, "s", answered("a"), session.ExternalState{},
-			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Tail{}) {
+			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.End{}) {
 			t.Errorf("Add = %v, %v; want it to stop when the run ends", h, err)
 		}
 	})
@@ -378,7 +378,7 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, since := &purged{}, time.Now()
 		h, err := session.Add(t.Context(), "s", answered("a"), session.ExternalState{}, journal.Options{Journal: j, Now: now})
-		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Tail{}) || j.tries != 10 ||
+		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.End{}) || j.tries != 10 ||
 			took < time.Second || took > 10*time.Second {
 			t.Errorf("Add = %+v, %v after %d tries in %s; want it to stop after 10 tries within seconds", h, err, j.tries, took)
 		}
