@@ -96,7 +96,7 @@ func (b *bench) watchFinished(ctx context.Context, n int, counts func(*v1alpha1.
 		return counted == n, nil
 	})
 	if err != nil {
-		return fmt.Errorf("failed to wait for the Turns, %d of %d have finished: %w", counted, n, err)
+		return fmt.Errorf("gave up waiting for the Turns, %d of %d have finished: %w", counted, n, err)
 	}
 	return nil
 }

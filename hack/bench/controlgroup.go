@@ -19,18 +19,20 @@ const cgroupRoot = "/sys/fs/cgroup"
 // cpuPeriod is the period of a CPU limit in microseconds. Kubernetes uses the same one.
 const cpuPeriod = 100_000
 
-// controlGroup is a control group that bounds the memory and the CPU time of its processes, as a container's does.
+// controlGroup is a control group that limits the memory and the CPU time of its processes, like the control group of a
+// container.
 type controlGroup struct {
-	// dirs are the folders of the group: one for each hierarchy of version 1, or the one of version 2. The first
-	// one limits the memory. If the group limits the CPU time, the last one does that.
+	// dirs are the folders of the group: one in each hierarchy of version 1, or one in the only hierarchy of version 2.
+	// The first folder limits the memory. If the group limits the CPU time, the last folder does so.
 	dirs []string
-	// version is the version of the hierarchy, 1 or 2.
+	// version is the version of control groups on this machine, 1 or 2.
 	version int
 	events  string // the file that counts the processes killed for lack of memory
 }
 
-// newControlGroup creates a control group with a memory limit in bytes, and a number of CPUs such as 0.5; 0 CPUs
-// set no limit. With version 2, the group also gets no swap. It needs Linux and root. The caller must call remove.
+// newControlGroup creates a control group with a memory limit in bytes, and a limit on the CPU time as a number of
+// CPUs, such as 0.5. 0 CPUs mean no limit on the CPU time. With version 2, the group gets no swap. newControlGroup
+// needs Linux and root. The caller must call remove.
 func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	defer func() {
 		if err != nil {
@@ -51,8 +53,8 @@ func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 		limits["cpu.max"] = fmt.Sprintf("%s %d", quota, cpuPeriod)
 	}
 	for _, controller := range []string{"+memory", "+cpu"} {
-		// The write fails if processes of this container are in the same group. Then setting the limit fails as
-		// well.
+		// If this write fails, for example because processes of this container are in the root group, setting the limit
+		// below fails and reports it.
 		_ = os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte(controller), 0o600)
 	}
 	if err := g.add("", limits); err != nil {
@@ -62,7 +64,7 @@ func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	return g, nil
 }
 
-// add creates a folder of the group in a hierarchy and sets limits there, by the names of their files.
+// add creates a folder of the group in a hierarchy, and sets limits there. The keys of limits are names of files.
 func (g *controlGroup) add(hierarchy string, limits map[string]string) error {
 	dir, err := os.MkdirTemp(filepath.Join(cgroupRoot, hierarchy), "capstan-bench-")
 	if err != nil {
@@ -87,8 +89,9 @@ func writeExisting(path, value string) error {
 	return errors.Join(err, file.Close())
 }
 
-// command returns the command that runs a program in the group from its first instruction. The process keeps its
-// ID. A nil group returns the program unchanged.
+// command returns the command that runs a program in the group from its first instruction on. A shell enters the group
+// and then becomes the program, so the process ID does not change. If the group is nil, command returns the program
+// unchanged.
 func (g *controlGroup) command(path string, args []string) (program string, arguments []string) {
 	if g == nil {
 		return path, args
@@ -97,7 +100,8 @@ func (g *controlGroup) command(path string, args []string) (program string, argu
 	return "/bin/sh", slices.Concat([]string{"-c", enter, "enter"}, g.dirs, []string{"--", path}, args)
 }
 
-// kills returns the number of processes of the group that were killed for lack of memory, and 0 for a nil group.
+// kills returns the number of processes of the group that the kernel killed for lack of memory. It returns 0 if the
+// group is nil.
 func (g *controlGroup) kills() (int, error) {
 	if g == nil {
 		return 0, nil
@@ -106,14 +110,15 @@ func (g *controlGroup) kills() (int, error) {
 	return counts["oom_kill"], err
 }
 
-// throttled returns the periods of the CPU limit in which the processes ran, and those in which the limit stopped
-// them.
+// throttled returns the number of periods of the CPU limit in which the processes ran, and the number of periods in
+// which the limit stopped them.
 func (g *controlGroup) throttled() (periods, stopped int, err error) {
 	counts, err := countsOf(filepath.Join(g.dirs[len(g.dirs)-1], "cpu.stat"), "nr_periods", "nr_throttled")
 	return counts["nr_periods"], counts["nr_throttled"], err
 }
 
-// countsOf reads a file of lines with a name and a number each. It returns an error if one of the names is missing.
+// countsOf reads numbers from a file whose lines each have a name and a number. It returns an error if one of the names
+// is missing.
 func countsOf(path string, names ...string) (map[string]int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -142,7 +147,7 @@ func (g *controlGroup) remove() error {
 	for _, dir := range g.dirs {
 		backoff := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Steps: 8}
 		var err error
-		_ = wait.ExponentialBackoff(backoff, func() (bool, error) { // err says more than this error
+		_ = wait.ExponentialBackoff(backoff, func() (bool, error) { // its error only says that the attempts are used up
 			err = os.Remove(dir)
 			return err == nil, nil
 		})
@@ -151,7 +156,7 @@ func (g *controlGroup) remove() error {
 	return errors.Join(errs...)
 }
 
-// String says for the report what limits the memory.
+// String describes for the report how the memory is limited.
 func (g *controlGroup) String() string {
 	if g == nil {
 		return "no control group: the report compares the peak with the limit"

@@ -16,12 +16,13 @@ import (
 const (
 	// agentsTimeout bounds the time until all Agents are ready.
 	agentsTimeout = 5 * time.Minute
-	// crowdDeadline is startingDeadlineSeconds of the Turns. A Turn that waits long for a slot should show up as slow
-	// and not end at its deadline.
+	// crowdDeadline is startingDeadlineSeconds of the Turns. It is so long that a Turn which waits long for a slot counts
+	// as slow, and does not end at its deadline.
 	crowdDeadline = 3600
 )
 
-// measureCrowd measures a small manager that serves many namespaces. All their Turns are created at once.
+// measureCrowd measures a small manager that serves many namespaces. The Turns of all namespaces are created at the
+// same time.
 func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport, err error) {
 	model, url, err := b.serveModel(ctx, b.scale.latency)
 	if err != nil {
@@ -56,7 +57,7 @@ func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport,
 	return r, errors.Join(errs...)
 }
 
-// runCrowd creates the Turns of all namespaces and waits until they have ended. b.model is their model.
+// runCrowd creates the Turns of all namespaces and waits until they have ended. The Turns must use the model b.model.
 func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGroup, k *keeper) (*CrowdReport, error) {
 	if err := b.waitForAgents(ctx, len(tenants)); err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	if err != nil {
 		return nil, fmt.Errorf("the manager is not running at the end, after %d restarts: %w", r.Restarts, err)
 	}
-	r.CPUPerTurn = milliseconds(last.cpu-idle.cpu) / float64(turns) // without meaning if the manager has restarted
+	r.CPUPerTurn = milliseconds(last.cpu-idle.cpu) / float64(turns) // meaningless if the manager has restarted
 	if r.OutOfMemoryKills, err = group.kills(); err != nil {
 		return nil, err
 	}
@@ -104,7 +105,7 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	return r, err
 }
 
-// waitForAgents waits until this many Agents in the namespaces of tenants are ready.
+// waitForAgents waits until this number of Agents in the namespaces of tenants is ready.
 func (b *bench) waitForAgents(ctx context.Context, want int) error {
 	ready := 0
 	err := wait.PollUntilContextTimeout(ctx, b.settle, agentsTimeout, true, func(ctx context.Context) (bool, error) {
@@ -122,7 +123,7 @@ func (b *bench) waitForAgents(ctx context.Context, want int) error {
 		return ready == want, nil
 	})
 	if err != nil {
-		return fmt.Errorf("failed to wait for the Agents, %d of %d are ready: %w", ready, want, err)
+		return fmt.Errorf("gave up waiting for the Agents, %d of %d are ready: %w", ready, want, err)
 	}
 	return nil
 }

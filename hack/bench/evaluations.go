@@ -16,40 +16,45 @@ import (
 )
 
 const (
-	judgedName = "bench-judged" // the name of the Agent whose answers are evaluated, of its profile and of the judges' model
+	// judgedName is the name of the Agent whose answers are evaluated, of its profile, and of the ModelProvider of its
+	// judges.
+	judgedName = "bench-judged"
 
-	// evaluatedTurns is the number of Turns of a burst, and evaluationRounds the number of pairs of bursts with and
-	// without evaluations.
-	evaluatedTurns, evaluationRounds = 200, 5
-	// maxDelay is the bound of the ratio of the times until an answer.
-	maxDelay = 1.3
-	// evaluateTimeout bounds the time until the answers of a round are evaluated.
+	// evaluatedTurns is the number of Turns of a burst.
+	evaluatedTurns = 200
+	// evaluationRounds is the number of rounds: see compareEvaluations.
+	evaluationRounds = 5
+	// maxSlowdown is the maximum ratio of the times until an answer, with evaluations to without.
+	maxSlowdown = 1.3
+	// evaluateTimeout bounds the time until all answers of a round are evaluated.
 	evaluateTimeout = 5 * time.Minute
 )
 
-// EvaluationsReport compares answers beside the evaluation of other answers with answers without evaluations. The
-// values are the medians of several rounds.
+// EvaluationsReport compares the times until answers while other answers are evaluated with the times without any
+// evaluations. The times are the medians of several rounds.
 type EvaluationsReport struct {
-	// Turns is the number of Turns at once, beside the evaluations of as many others.
-	Turns  int `json:"turns"`
-	Rounds int `json:"rounds"`
-	// Without and With are the times from the creation of a Turn to its completion.
-	Without Percentiles `json:"withoutMilliseconds"`
-	With    Percentiles `json:"withMilliseconds"`
-	// EvaluatedSeconds is the time from the end of the last Turn of a round until all Turns of the round were
+	// TurnsPerBurst is the number of Turns that run at the same time. Where answers are evaluated, those of the same
+	// number of other Turns are evaluated during this time.
+	TurnsPerBurst int `json:"turnsPerBurst"`
+	Rounds        int `json:"rounds"`
+	// WithoutEvaluations and WithEvaluations are the times from the creation of a Turn to its completion.
+	WithoutEvaluations Percentiles `json:"withoutEvaluationsMilliseconds"`
+	WithEvaluations    Percentiles `json:"withEvaluationsMilliseconds"`
+	// SecondsUntilEvaluated is the time from the end of the last Turn of a round until all answers of the round are
 	// evaluated.
-	EvaluatedSeconds float64 `json:"evaluatedSeconds"`
-	// Evaluated is the number of evaluated Turns of all rounds, and Failed that of Turns with an evaluation that
-	// failed.
-	Evaluated int `json:"evaluated"`
-	Failed    int `json:"failed,omitempty"`
-	// FailedTurns are Turns that did not succeed, by reason.
+	SecondsUntilEvaluated float64 `json:"secondsUntilEvaluated"`
+	// EvaluatedTurns is the number of Turns of all rounds whose answers were evaluated. FailedEvaluations is the number
+	// of these Turns that a judge did not let pass, or whose judge failed.
+	EvaluatedTurns    int `json:"evaluatedTurns"`
+	FailedEvaluations int `json:"failedEvaluations,omitempty"`
+	// FailedTurns are the numbers of Turns that did not succeed, by reason.
 	FailedTurns map[string]int `json:"failedTurns,omitempty"`
 }
 
-// compareEvaluations measures the time until an answer beside the evaluations of other answers. In each round, a burst
-// of Turns follows another burst at once. With evaluations, those of the first burst run beside the second one, which
-// is measured.
+// compareEvaluations measures the time until an answer while other answers are evaluated. A round consists of two
+// bursts of Turns without evaluations, and of two bursts of Turns whose answers are evaluated. Of each two bursts, the
+// second one starts when the Turns of the first one have ended, and only the second one is measured. So the answers of
+// the first burst are evaluated while the Turns of the second one run.
 func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, error) {
 	_, judgeURL, err := b.harness.ServeModel(ctx, server.Config{Rules: []server.Rule{{
 		Reply: server.Reply{Text: new(`{"score": 90, "reason": "The answer keeps to it."}`), IgnoreMaxTokens: true},
@@ -57,8 +62,8 @@ func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, err
 	if err != nil {
 		return nil, err
 	}
-	own := judgedObjects(judgeURL)
-	if err := b.createAll(ctx, own); err != nil {
+	judged := judgedObjects(judgeURL)
+	if err := b.createAll(ctx, judged); err != nil {
 		return nil, err
 	}
 	t, err := b.start(ctx, contender{name: phaseEvaluations, members: []member{managerMember(b.manager, "manager", "bench")}})
@@ -68,16 +73,16 @@ func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, err
 	if err := b.warmUp(ctx, t, phaseEvaluations); err != nil {
 		return nil, err
 	}
-	r := &EvaluationsReport{Turns: evaluatedTurns, Rounds: evaluationRounds, FailedTurns: map[string]int{}}
+	r := &EvaluationsReport{TurnsPerBurst: evaluatedTurns, Rounds: evaluationRounds, FailedTurns: map[string]int{}}
 	var without, with []Percentiles
 	var evaluated []float64
 	for round := range evaluationRounds {
 		b.say("%s: round %d of %d", phaseEvaluations, round+1, evaluationRounds)
-		one, err := b.twoBursts(ctx, fmt.Sprintf("without-%d", round), objectName, r)
+		baseline, err := b.twoBursts(ctx, fmt.Sprintf("without-%d", round), objectName, r)
 		if err != nil {
 			return nil, err
 		}
-		other, err := b.twoBursts(ctx, fmt.Sprintf("with-%d", round), judgedName, r)
+		evaluating, err := b.twoBursts(ctx, fmt.Sprintf("with-%d", round), judgedName, r)
 		if err != nil {
 			return nil, err
 		}
@@ -85,23 +90,25 @@ func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, err
 		if err := b.awaitEvaluations(ctx, r); err != nil {
 			return nil, err
 		}
-		without, with = append(without, one), append(with, other)
+		without, with = append(without, baseline), append(with, evaluating)
 		evaluated = append(evaluated, time.Since(start).Seconds())
 		if err := b.deleteTurns(ctx); err != nil {
 			return nil, err
 		}
 	}
-	r.Without, r.With, r.EvaluatedSeconds = medianPercentiles(without), medianPercentiles(with), median(evaluated)
+	r.WithoutEvaluations, r.WithEvaluations = medianPercentiles(without), medianPercentiles(with)
+	r.SecondsUntilEvaluated = median(evaluated)
 	errs := []error{t.stop()}
-	for _, object := range own {
+	for _, object := range judged {
 		errs = append(errs, b.api.Delete(ctx, object))
 	}
 	return r, errors.Join(errs...)
 }
 
-// twoBursts runs two bursts of an Agent, one right after the other, and returns the times of the second one.
+// twoBursts runs two bursts of Turns of an Agent, one right after the other, and returns the times of the second burst.
+// It adds the failed Turns of both to r.
 func (b *bench) twoBursts(ctx context.Context, name, agent string, r *EvaluationsReport) (Percentiles, error) {
-	var last *burstResult
+	var second *burstResult
 	for i := range 2 {
 		result, err := b.burstOf(ctx, evaluatedTurns, func(n int) *v1alpha1.Turn {
 			turn := newTurn(fmt.Sprintf("%s-%d-%d", name, i, n), b.payload)
@@ -114,12 +121,13 @@ func (b *bench) twoBursts(ctx context.Context, name, agent string, r *Evaluation
 		for reason, n := range result.failed {
 			r.FailedTurns[reason] += n
 		}
-		last = result
+		second = result
 	}
-	return percentiles(last.latencies, 0), nil
+	return percentiles(second.latencies, 0), nil
 }
 
-// awaitEvaluations waits until all Turns of the Agent with judges are evaluated, and counts them.
+// awaitEvaluations waits until the answers of all Turns of the Agent with judges are evaluated, and adds their numbers
+// to r.
 func (b *bench) awaitEvaluations(ctx context.Context, r *EvaluationsReport) error {
 	var done, failed int
 	err := wait.PollUntilContextTimeout(ctx, b.settle, evaluateTimeout, true, func(ctx context.Context) (bool, error) {
@@ -141,14 +149,15 @@ func (b *bench) awaitEvaluations(ctx context.Context, r *EvaluationsReport) erro
 		}
 		return done == 2*evaluatedTurns, nil
 	})
-	r.Evaluated, r.Failed = r.Evaluated+done, r.Failed+failed
+	r.EvaluatedTurns, r.FailedEvaluations = r.EvaluatedTurns+done, r.FailedEvaluations+failed
 	if err != nil {
-		return fmt.Errorf("failed to wait for the evaluations of %d Turns, %d are done: %w", 2*evaluatedTurns, done, err)
+		return fmt.Errorf("gave up waiting for the evaluations of %d Turns, %d are done: %w", 2*evaluatedTurns, done, err)
 	}
 	return nil
 }
 
-// judgedObjects returns the objects of the Agent whose answers are evaluated, in addition to those of objects.
+// judgedObjects returns the objects that Turns with evaluated answers need, in addition to the objects that the
+// function objects returns.
 func judgedObjects(judgeURL string) []client.Object {
 	own := metav1.ObjectMeta{Name: judgedName, Namespace: namespace}
 	return []client.Object{
@@ -183,49 +192,53 @@ func medianPercentiles(all []Percentiles) Percentiles {
 	return Percentiles{P50: median(p50), P95: median(p95)}
 }
 
-// failure returns an error if a Turn or an evaluation has failed, or if evaluations delayed the answers.
+// failure returns an error if a Turn or an evaluation failed, or if evaluations delayed the answers by more than
+// maxSlowdown.
 func (r *EvaluationsReport) failure() error {
 	var errs []error
 	if len(r.FailedTurns) > 0 {
-		errs = append(errs, fmt.Errorf("not all Turns succeeded beside evaluations: %v", r.FailedTurns))
+		errs = append(errs, fmt.Errorf("not all Turns succeeded: %v", r.FailedTurns))
 	}
-	if want := 2 * r.Turns * r.Rounds; r.Evaluated != want || r.Failed > 0 {
+	if want := 2 * r.TurnsPerBurst * r.Rounds; r.EvaluatedTurns != want || r.FailedEvaluations > 0 {
 		errs = append(errs, fmt.Errorf("%d Turns were evaluated, %d with a failed evaluation, want %d and none",
-			r.Evaluated, r.Failed, want))
+			r.EvaluatedTurns, r.FailedEvaluations, want))
 	}
 	for _, p := range r.rows() {
-		if p.with > p.without*maxDelay {
-			errs = append(errs, fmt.Errorf("answers beside evaluations took %s of the time of other answers, %s, more than %.2f",
-				ratio(p.with, p.without), p.name, maxDelay))
+		if p.with > p.without*maxSlowdown {
+			errs = append(errs, fmt.Errorf("creation to completion, %s: %s ms with evaluations, %s ms without, %s times as long, "+
+				"more than %.2f", p.name, number(p.with), number(p.without), ratio(p.with, p.without), maxSlowdown))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-type delayRow struct {
+// slowdownRow is a percentile of the times until an answer, in milliseconds, without and with evaluations.
+type slowdownRow struct {
 	name          string
 	without, with float64
 }
 
-func (r *EvaluationsReport) rows() []delayRow {
-	return []delayRow{{"p50", r.Without.P50, r.With.P50}, {"p95", r.Without.P95, r.With.P95}}
+func (r *EvaluationsReport) rows() []slowdownRow {
+	return []slowdownRow{
+		{"p50", r.WithoutEvaluations.P50, r.WithEvaluations.P50}, {"p95", r.WithoutEvaluations.P95, r.WithEvaluations.P95},
+	}
 }
 
 func (r *EvaluationsReport) table(s Setup) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d Turns at once beside the evaluations of %d others, model latency %s, %d CPUs, medians of %d rounds\n\n",
-		r.Turns, r.Turns, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.CPUs, r.Rounds)
+	fmt.Fprintf(&text, "%d Turns at once during the evaluations of %d others, model latency %s, %d CPUs, medians of %d rounds\n\n",
+		r.TurnsPerBurst, r.TurnsPerBurst, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.CPUs, r.Rounds)
 	const line = "%-34s%10s%10s%8s%10s%s\n"
 	fmt.Fprintf(&text, line, "evaluations", "none", "all", "ratio", "at most", "")
 	for _, p := range r.rows() {
 		mark := ""
-		if p.with > p.without*maxDelay {
+		if p.with > p.without*maxSlowdown {
 			mark = "  EXCEEDED"
 		}
 		fmt.Fprintf(&text, line, "creation to completion, "+p.name+", ms", number(p.without), number(p.with), ratio(p.with, p.without),
-			number(maxDelay), mark)
+			number(maxSlowdown), mark)
 	}
 	fmt.Fprintf(&text, "\nAll %d Turns with judges were evaluated, the %d of a round %.1f s after its last answer.\n",
-		r.Evaluated, 2*r.Turns, r.EvaluatedSeconds)
+		r.EvaluatedTurns, 2*r.TurnsPerBurst, r.SecondsUntilEvaluated)
 	return text.String()
 }

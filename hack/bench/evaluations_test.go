@@ -10,8 +10,9 @@ import (
 // evaluationsReport returns a report that keeps within all bounds.
 func evaluationsReport() *EvaluationsReport {
 	return &EvaluationsReport{
-		Turns: 200, Rounds: 5, Without: Percentiles{P50: 2000, P95: 3000}, With: Percentiles{P50: 2200, P95: 3300},
-		EvaluatedSeconds: 4.21, Evaluated: 2000,
+		TurnsPerBurst: 200, Rounds: 5, WithoutEvaluations: Percentiles{P50: 2000, P95: 3000},
+		WithEvaluations:       Percentiles{P50: 2200, P95: 3300},
+		SecondsUntilEvaluated: 4.21, EvaluatedTurns: 2000,
 	}
 }
 
@@ -20,7 +21,7 @@ func TestEvaluationsReport(t *testing.T) {
 	if err := r.failure(); err != nil {
 		t.Errorf("failure = %v, want none", err)
 	}
-	const want = `200 Turns at once beside the evaluations of 200 others, model latency 2s, 2 CPUs, medians of 5 rounds
+	const want = `200 Turns at once during the evaluations of 200 others, model latency 2s, 2 CPUs, medians of 5 rounds
 
 evaluations                             none       all   ratio   at most
 creation to completion, p50, ms         2000      2200    1.10      1.30
@@ -35,9 +36,12 @@ All 2000 Turns with judges were evaluated, the 400 of a round 4.2 s after its la
 		change func(*EvaluationsReport)
 		want   string
 	}{
-		"delay":      {func(r *EvaluationsReport) { r.With.P95 = 4000 }, "took 1.33 of the time of other answers, p95, more than 1.30"},
-		"failed":     {func(r *EvaluationsReport) { r.Failed = 1 }, "1 with a failed evaluation, want 2000 and none"},
-		"missing":    {func(r *EvaluationsReport) { r.Evaluated = 1999 }, "1999 Turns were evaluated"},
+		"delay": {
+			func(r *EvaluationsReport) { r.WithEvaluations.P95 = 4000 },
+			"p95: 4000 ms with evaluations, 3000 ms without, 1.33 times as long, more than 1.30",
+		},
+		"failed":     {func(r *EvaluationsReport) { r.FailedEvaluations = 1 }, "1 with a failed evaluation, want 2000 and none"},
+		"missing":    {func(r *EvaluationsReport) { r.EvaluatedTurns = 1999 }, "1999 Turns were evaluated"},
 		"failedTurn": {func(r *EvaluationsReport) { r.FailedTurns = map[string]int{"Timeout": 2} }, "map[Timeout:2]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +52,7 @@ All 2000 Turns with judges were evaluated, the 400 of a round 4.2 s after its la
 			}
 		})
 	}
-	r.With.P95 = 4000
+	r.WithEvaluations.P95 = 4000
 	if table := r.table(Setup{}); !strings.Contains(table, "1.33      1.30  EXCEEDED") {
 		t.Errorf("the table does not mark the bound:\n%s", table)
 	}

@@ -92,7 +92,8 @@ func (m *Measurement) spread() float64 {
 	return float64(slices.Max(turns)) / float64(slices.Min(turns))
 }
 
-// table shows the one process and, beside it, both setups with two executors and their ratios to the one process.
+// table shows the values of the one process, the values of both setups with two executors, and their ratios to the
+// values of the one process.
 func (r *ExecutorsReport) table(s Setup) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Two executors on PostgreSQL: %s\n\n", s.head())

@@ -61,7 +61,7 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 	for _, l := range []Load{r.Finished.Few, r.Finished.Many} {
 		if len(l.Bursts) == 0 || len(l.FailedTurns) > 0 || l.Cost.Requests < 2 || l.Cost.Requests > 10 || l.ReadySeconds <= 0 ||
 			l.Idle.HeapMiB < 1 || l.After.HeapMiB < 1 || l.Idle.ResidentMiB < l.Idle.HeapMiB || l.StartPeakMiB < l.Idle.HeapMiB {
-			t.Errorf("measurement beside %d finished Turns is implausible: %+v", l.Finished, l)
+			t.Errorf("measurement with %d finished Turns is implausible: %+v", l.Finished, l)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// fewFinished is the number of finished Turns on the side with few of them.
+	// fewFinished is the number of finished Turns in the API server of the side few.
 	fewFinished = 100
 
 	// progressEvery is the number of finished Turns that are created between two lines of progress.
@@ -28,23 +28,24 @@ const (
 	// moreBursts multiplies the number of bursts if the first ones show a cost above its bound.
 	moreBursts = 3
 
-	// silentIntervals is the number of consecutive intervals of settleInterval that must pass without requests. The
-	// manager still looks up a deleted Turn two seconds after the deletion.
+	// silentIntervals is the number of consecutive intervals, each of the length settleInterval, that must pass without
+	// requests. A few are needed, because the manager still looks up a deleted Turn two seconds after the deletion.
 	silentIntervals = 4
 
-	// quietTimeout bounds the wait for a process to become quiet.
+	// quietTimeout bounds the wait until the memory of a process is stable.
 	quietTimeout = 5 * time.Minute
 	// scrapeInterval is the time between two scrapes while the benchmark waits for the next garbage collection. The
 	// scrapes themselves produce the garbage that triggers the collection.
 	scrapeInterval = 50 * time.Millisecond
-	// quietChange is the fraction by which the memory of a quiet process may change between two samples.
+	// quietChange is the fraction by which the memory of a process may change between two samples and still count as
+	// stable.
 	quietChange = 0.02
 )
 
 // Metrics of the manager.
 const (
 	metricCollections = "go_gc_cycles_total_gc_cycles_total"
-	metricLiveHeap    = "go_gc_heap_live_bytes" // the heap that the last collection has found alive
+	metricLiveHeap    = "go_gc_heap_live_bytes" // the live heap that the last collection found
 	metricStacks      = "go_memory_classes_heap_stacks_bytes"
 	metricRequests    = "rest_client_requests_total"
 )
@@ -56,8 +57,8 @@ type side struct {
 	team team
 }
 
-// compareFinished measures one manager beside few finished Turns and one beside many. Each has an API server of its
-// own, so that the bursts can alternate between them. Other load on the machine then slows down both.
+// compareFinished measures one manager with few finished Turns in its API server, and one with many. Each manager has
+// its own API server, so that the bursts can alternate between them. Other load on the machine then slows down both.
 func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	crowded, err := b.withOwnControlPlane(ctx, "many")
 	if err != nil {
@@ -90,8 +91,8 @@ func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	return r, nil
 }
 
-// withOwnControlPlane returns a benchmark with a control plane of its own, which stops together with this
-// benchmark's.
+// withOwnControlPlane returns a copy of the benchmark with another control plane, which stops together with the control
+// plane of b.
 func (b *bench) withOwnControlPlane(ctx context.Context, name string) (*bench, error) {
 	other := *b
 	other.dir = filepath.Join(b.dir, name)
@@ -147,10 +148,10 @@ func (s *side) start(ctx context.Context) error {
 }
 
 // runBursts runs bursts on both sides alternately, each after the manager is idle again. If a ratio is above its
-// bound, runBursts adds bursts once, to tell a cost from the noise of the machine.
+// bound after that, runBursts runs more bursts once, because the reason may be other load on the machine.
 func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	for _, s := range []*side{few, many} {
-		if err := s.warmUp(ctx, s.team, "beside"); err != nil {
+		if err := s.warmUp(ctx, s.team, "finished"); err != nil {
 			return err
 		}
 	}
@@ -158,7 +159,7 @@ func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	for i := 0; i < count; i++ {
 		order := []*side{few, many}
 		if i%2 == 1 {
-			slices.Reverse(order) // so that the leftovers of the other side do not always hit the same one
+			slices.Reverse(order) // so that work of one side after its burst does not always slow down the other side
 		}
 		for _, s := range order {
 			if err := s.measureBurst(ctx, i); err != nil {
@@ -193,7 +194,7 @@ func (s *side) measureBurst(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	result, err := s.burst(ctx, fmt.Sprintf("beside-%d", i), s.options.turns)
+	result, err := s.burst(ctx, fmt.Sprintf("finished-%d", i), s.options.turns)
 	if err != nil {
 		return err
 	}
@@ -222,8 +223,9 @@ type expense struct {
 	requests float64 // requests to the API server
 }
 
-// whenSilent waits until the manager has sent no requests for a while, except for a Lease and an occasional read of
-// the API server. Some work follows the end or the deletion of a Turn by seconds.
+// whenSilent waits until the manager has sent no requests to the API server for a while, except for writes of a Lease
+// and occasional reads. It then returns the manager's expense. The wait is needed because some work is done only
+// seconds after the end or the deletion of a Turn.
 func (s *side) whenSilent(ctx context.Context) (expense, error) {
 	now := expense{}
 	silent := 0
@@ -236,14 +238,14 @@ func (s *side) whenSilent(ctx context.Context) (expense, error) {
 		return silent == silentIntervals, err
 	})
 	if err != nil {
-		return expense{}, fmt.Errorf("failed to wait for the end of all requests of the manager: %w", err)
+		return expense{}, fmt.Errorf("gave up waiting for the end of all requests of the manager: %w", err)
 	}
 	u, err := useOf(s.team[0].PID())
 	now.cpu = u.cpu
 	return now, err
 }
 
-// whenQuiet waits until the memory of a process is the same after two garbage collections, and returns it.
+// whenQuiet waits until the memory of the manager is about the same after two garbage collections, and returns it.
 func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
 	start := time.Now()
 	var last, now Memory
@@ -254,7 +256,7 @@ func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
 		return err == nil && now.near(last), err
 	})
 	if err != nil {
-		return Memory{}, fmt.Errorf("failed to wait until the manager's memory is stable (last %+v, before %+v): %w", now, last, err)
+		return Memory{}, fmt.Errorf("gave up waiting until the manager's memory is stable (last %+v, before %+v): %w", now, last, err)
 	}
 	s.say("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished,
 		time.Since(start).Seconds(), number(now.ResidentMiB), number(now.HeapMiB))
@@ -273,7 +275,7 @@ func memoryAfterCollection(ctx context.Context, p *running) (Memory, error) {
 		return now.collections > first.collections, err
 	})
 	if err != nil {
-		return Memory{}, fmt.Errorf("failed to wait for a garbage collection: %w", err)
+		return Memory{}, fmt.Errorf("gave up waiting for a garbage collection: %w", err)
 	}
 	u, err := useOf(p.PID())
 	return Memory{ResidentMiB: mebibytes(u.memory), HeapMiB: now.liveHeap / (1 << 20), StacksMiB: now.stacks / (1 << 20)}, err
@@ -298,7 +300,7 @@ func scrape(ctx context.Context, url string) (s scraped, err error) {
 	if err != nil {
 		return s, fmt.Errorf("failed to read the manager's metrics: %w", err)
 	}
-	defer func() { _ = response.Body.Close() }() // the body was read to its end, or the other error is more useful
+	defer func() { _ = response.Body.Close() }() // an error while reading is more useful than this one
 	return parseScraped(response.Body)
 }
 

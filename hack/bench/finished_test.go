@@ -143,7 +143,7 @@ func exampleFinished() *FinishedReport {
 func TestFinishedTableMarksValuesAboveTheirBounds(t *testing.T) {
 	r := exampleFinished()
 	r.Many.Idle.HeapMiB = 12
-	want := `A manager beside finished Turns: 5 bursts of 300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
+	want := `A manager with finished Turns: 5 bursts of 300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
 
 finished Turns                           100     20000   ratio   at most
 memory when idle, MiB                   70.0      77.0    1.10      1.30
@@ -175,7 +175,7 @@ func TestRatiosAboveTheirBoundAreAnError(t *testing.T) {
 		"within after rounding": {func(r *FinishedReport) { r.Ratios.Time = 1.3049 }, ""},
 		"memory": {
 			func(r *FinishedReport) { r.Many.Idle.ResidentMiB = 200 },
-			"memory when idle, MiB: 70.0 beside 100 finished Turns, 200 beside 20000, 2.86 times",
+			"memory when idle, MiB: 70.0 with 100 finished Turns, 200 with 20000, 2.86 times",
 		},
 		"the heap": {func(r *FinishedReport) { r.Many.After.HeapMiB = 20 }, "live heap, MiB"},
 		"CPU":      {func(r *FinishedReport) { r.Ratios.CPU = 1.31 }, "CPU per Turn, ms"},
@@ -183,7 +183,7 @@ func TestRatiosAboveTheirBoundAreAnError(t *testing.T) {
 		"time":     {func(r *FinishedReport) { r.Ratios.Time = 2 }, "time per Turn, ms"},
 		"failed Turns": {
 			func(r *FinishedReport) { r.Many.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3} },
-			"beside 20000 finished ones map[ModelFailed:3]",
+			"with 20000 finished ones map[ModelFailed:3]",
 		},
 		"a slow start": {func(r *FinishedReport) { r.Many.ReadySeconds, r.Many.StartPeakMiB = 100, 1000 }, ""},
 	} {

@@ -12,25 +12,25 @@ import (
 // the cost of a Turn.
 const finishedBound = 1.3
 
-// FinishedReport compares a manager beside few finished Turns with a manager beside many.
+// FinishedReport compares a manager with few finished Turns in its API server to a manager with many.
 type FinishedReport struct {
 	// MakingSeconds is the time that the creation of the finished Turns took.
 	MakingSeconds float64 `json:"makingSeconds"`
 	Few           Load    `json:"few"`
 	Many          Load    `json:"many"`
-	// Ratios are the medians of the ratios between two bursts at about the same time, one beside many finished
-	// Turns and one beside few.
+	// Ratios are the medians of the ratios between two bursts that run one after the other, one with many finished Turns
+	// in the API server and one with few.
 	Ratios Cost `json:"ratios"`
 }
 
-// Load is the cost of a manager beside this many finished Turns.
+// Load is the cost of a manager with a number of finished Turns in its API server.
 type Load struct {
 	Finished int `json:"finished"`
-	// ReadySeconds is from the start of the process until it is ready.
+	// ReadySeconds is the time from the start of the process until it was ready.
 	ReadySeconds float64 `json:"readySeconds"`
-	// StartCPUSeconds is the CPU time until it was idle.
+	// StartCPUSeconds is the CPU time that the process used until it was idle.
 	StartCPUSeconds float64 `json:"startCPUSeconds"`
-	// StartPeakMiB is the peak of the resident memory until it was idle.
+	// StartPeakMiB is the peak of the resident memory until the process was idle.
 	StartPeakMiB float64 `json:"startPeakMiB"`
 	// Idle is the memory before the first Turn, and After the memory when the manager is idle again.
 	Idle  Memory `json:"idle"`
@@ -44,7 +44,7 @@ type Load struct {
 // Memory is the memory of a process right after a garbage collection.
 type Memory struct {
 	ResidentMiB float64 `json:"residentMiB"`
-	// HeapMiB is the heap that the collection has found alive.
+	// HeapMiB is the live heap that the collection found.
 	HeapMiB float64 `json:"heapMiB"`
 	// StacksMiB is the memory of the stacks of goroutines.
 	StacksMiB float64 `json:"stacksMiB"`
@@ -63,11 +63,11 @@ type Cost struct {
 // exceeds reports whether one of the ratios is above a bound.
 func (c Cost) exceeds(bound float64) bool { return max(c.CPU, c.Requests, c.Time) > bound }
 
-// comparison is one value beside few finished Turns and beside many.
+// comparison is one value with few finished Turns and with many.
 type comparison struct {
 	name             string
 	few, many, ratio float64
-	bound            float64 // of the ratio; 0 means none
+	bound            float64 // the maximum ratio; 0 means that there is none
 }
 
 func (r *FinishedReport) comparisons() []comparison {
@@ -97,12 +97,12 @@ func (r *FinishedReport) failure() error {
 	var errs []error
 	for _, l := range []Load{r.Few, r.Many} {
 		if len(l.FailedTurns) > 0 {
-			errs = append(errs, fmt.Errorf("not all Turns succeeded: beside %d finished ones %v", l.Finished, l.FailedTurns))
+			errs = append(errs, fmt.Errorf("not all Turns succeeded: with %d finished ones %v", l.Finished, l.FailedTurns))
 		}
 	}
 	for _, c := range r.comparisons() {
 		if c.exceeded() {
-			errs = append(errs, fmt.Errorf("%s: %s beside %d finished Turns, %s beside %d, %.2f times as much, more than %.2f times",
+			errs = append(errs, fmt.Errorf("%s: %s with %d finished Turns, %s with %d, %.2f times as much, more than %.2f times",
 				strings.TrimSpace(c.name), number(c.few), r.Few.Finished, number(c.many), r.Many.Finished, c.ratio, c.bound))
 		}
 	}
@@ -111,7 +111,7 @@ func (r *FinishedReport) failure() error {
 
 func (r *FinishedReport) table(s Setup) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "A manager beside finished Turns: %d bursts of %s\n\n", len(r.Few.Bursts), s.head())
+	fmt.Fprintf(&text, "A manager with finished Turns: %d bursts of %s\n\n", len(r.Few.Bursts), s.head())
 	const line = "%-34s%10s%10s%8s%10s%s\n"
 	fmt.Fprintf(&text, line, "finished Turns", strconv.Itoa(r.Few.Finished), strconv.Itoa(r.Many.Finished), "ratio", "at most", "")
 	for _, c := range r.comparisons() {

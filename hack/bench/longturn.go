@@ -214,7 +214,7 @@ func (s *longServers) killAndMeasure(ctx context.Context, k *keeper, c *LongCost
 		c.ResumeSeconds = at.Sub(k.lastStart()).Seconds()
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("failed to wait until the Turn continues: %w", context.Cause(ctx))
+		return fmt.Errorf("gave up waiting until the Turn continues: %w", context.Cause(ctx))
 	}
 }
 

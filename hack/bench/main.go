@@ -1,18 +1,23 @@
 // Command bench measures the cost of Capstan, on a real control plane and against a fake model with a fixed
 // latency. It has seven phases:
 //
-//   - floor: many Turns at once, beside a bare client-go program that does the minimum for each Turn;
-//   - executors: many Turns at once in one process, beside a controller and two executors, on one PostgreSQL;
-//   - tools: many Turns in flight that have called a tool each, and Turns of one step beside Turns of many steps.
-//     Memory and API writes have bounds;
-//   - scale: a small manager that many namespaces share, many more Turns in flight, and a long Turn whose manager is
-//     killed. It runs only on request. Restarts, requests and calls must have exact numbers;
-//   - evaluations: Turns at once while the answers of others are evaluated, beside Turns without evaluations. The ratio
-//     has a bound;
-//   - finished: a manager with few finished Turns in the API server, beside a manager with thousands. It has
-//     bounds, too;
-//   - neighbours: a tenant with a steady load, beside tenants that attack the manager, each in one way. It runs
-//     only on request. The load and the manager have bounds.
+//   - floor compares a manager that runs many Turns at the same time with a bare client-go program that does the
+//     minimum for each Turn;
+//   - executors compares one process that runs many Turns at the same time with a controller and two executors, all on
+//     one PostgreSQL;
+//   - tools measures a manager with many Turns in flight, each of which has called a tool, and compares Turns of one
+//     step with Turns of many steps. It fails if the memory or the number of API writes exceeds its bound;
+//   - scale measures a small manager that many namespaces share, a manager with many more Turns in flight, and a long
+//     Turn whose manager is killed. It fails unless the numbers of restarts, requests and calls are exactly as
+//     expected;
+//   - evaluations compares Turns that run while other answers are evaluated with Turns without evaluations. It fails if
+//     evaluations slow the Turns down too much;
+//   - finished compares a manager with few finished Turns in its API server with a manager with thousands. It fails if
+//     the second one costs much more;
+//   - neighbours measures a tenant with a steady load while other tenants attack the manager, one attack at a time. It
+//     fails if the tenant or the manager suffers too much.
+//
+// The phases scale, evaluations and neighbours run only on request.
 package main
 
 import (
@@ -84,7 +89,7 @@ var (
 	onRequest = []string{phaseEvaluations, phaseScale, phaseNeighbours}
 )
 
-// runs reports whether a phase runs. Without --only, all phases run that are not in onRequest.
+// runs reports whether a phase runs. Without --only, all phases run except those in onRequest.
 func (o *options) runs(phase string) bool {
 	return len(o.only) == 0 && !slices.Contains(onRequest, phase) || slices.Contains(o.only, phase)
 }
@@ -100,7 +105,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
-	// The benchmark gets everything that it needs to know as errors.
+	// Discard the logs of the libraries: the benchmark reports all that matters as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	switch {
@@ -148,7 +153,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.IntVar(&o.capacity, "capacity", 50, "slots of the process that is compared with two executors, an even number")
 	f.IntVar(&o.inFlight, "in-flight", 1000, "Turns with tools to have in flight at once, from 1 to 100000")
 	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished Turns to create, more than %d", fewFinished))
-	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns beside few and beside many finished Turns; the report "+
+	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns with few and with many finished Turns in the API server; the report "+
 		"shows medians, of three times as many bursts if a ratio is above its bound")
 	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "time for which the memory of an idle process must be stable")
 	var attackNames []string

@@ -90,7 +90,7 @@ func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	}
 	if b.runs(phaseEvaluations) {
 		if report.Evaluations, err = b.compareEvaluations(ctx); err != nil {
-			return nil, fmt.Errorf("failed to measure answers beside evaluations: %w", err)
+			return nil, fmt.Errorf("failed to measure answers during evaluations: %w", err)
 		}
 	}
 	if b.runs(phaseScale) {
@@ -100,12 +100,12 @@ func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	}
 	if b.runs(phaseFinished) {
 		if report.Finished, err = b.compareFinished(ctx); err != nil {
-			return nil, fmt.Errorf("failed to measure a manager beside finished Turns: %w", err)
+			return nil, fmt.Errorf("failed to measure a manager with finished Turns: %w", err)
 		}
 	}
 	if b.runs(phaseNeighbours) {
 		if report.Neighbours, err = b.compareNeighbours(ctx); err != nil {
-			return nil, fmt.Errorf("failed to measure a victim beside attackers: %w", err)
+			return nil, fmt.Errorf("failed to measure a victim of attackers: %w", err)
 		}
 	}
 	return report, nil

@@ -59,7 +59,7 @@ type neighbourhood struct {
 	victim *victim
 }
 
-// compareNeighbours measures the victim beside each attacker in turn. Each attack gets a new manager with the same
+// compareNeighbours measures the victim during one attack after another. Each attack gets a new manager with the same
 // memory limit.
 func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error) {
 	n := &neighbourhood{bench: b}
@@ -131,7 +131,7 @@ func quietest(measure func(try int) (*AttackReport, error)) (*AttackReport, erro
 	return best, nil
 }
 
-// measureAttack measures the victim without an attacker and beside one, and cleans up.
+// measureAttack measures the victim before and during an attack, and cleans up.
 func (n *neighbourhood) measureAttack(ctx context.Context, a attack, try int) (result *AttackReport, err error) {
 	name := a.name
 	if try > 1 {

@@ -25,11 +25,11 @@ const (
 	systemNamespace = "capstan-system" // the namespace of the manager's Leases
 	namespace       = "bench"          // the namespace of the Turns and of all objects that they need
 	objectName      = "bench"          // the name of the objects that the Turns need
-	finishedLabel   = "bench-finished" // on Turns that are created as finished ones
+	finishedLabel   = "bench-finished" // the label of Turns that makeFinished created
 	modelName       = "bench"
 
-	// maxFacts bounds the facts of a Turn of the benchmark, and so --payload; the API allows 128. A Turn can run only
-	// if its whole spec has at most 96 KiB. maxFactChars is the limit of the API for one fact.
+	// maxFacts is the maximum number of facts in a Turn of the benchmark, and so limits --payload. The API allows 128. A
+	// Turn can run only if its whole spec has at most 96 KiB. maxFactChars is the API's limit on the text of one fact.
 	maxFacts     = 64
 	maxFactChars = 4096
 )
@@ -41,7 +41,7 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// turnClient returns client-go's plain REST client for the Turns of an API group: Capstan's group or the one of the
+// turnClient returns client-go's REST client for the Turns of an API group: Capstan's group, or the group of the
 // minimal object (see minimalVersion).
 func turnClient(config *rest.Config, version schema.GroupVersion) (rest.Interface, error) {
 	types := runtime.NewScheme()
@@ -83,7 +83,7 @@ func objects(namespace, modelURL string, latency time.Duration) []client.Object 
 	}
 }
 
-// newTurn returns a Turn whose facts have payload characters in all.
+// newTurn returns a Turn whose facts together have payload characters.
 func newTurn(name string, payload int) *v1alpha1.Turn {
 	turn := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
@@ -96,7 +96,7 @@ func newTurn(name string, payload int) *v1alpha1.Turn {
 	return turn
 }
 
-// factsOf returns a context whose facts have chars characters in all.
+// factsOf returns a context whose facts together have chars characters.
 func factsOf(chars int) *v1alpha1.TurnContext {
 	c := &v1alpha1.TurnContext{}
 	for i := 0; chars > 0; i++ {
@@ -107,8 +107,8 @@ func factsOf(chars int) *v1alpha1.TurnContext {
 	return c
 }
 
-// deleteTurns deletes the Turns of a burst, so that they do not affect the next one. It keeps the Turns that were
-// created as finished ones.
+// deleteTurns deletes the Turns of a burst, so that they do not affect the next burst. It keeps the Turns that
+// makeFinished created.
 func (b *bench) deleteTurns(ctx context.Context) error {
 	others, err := labels.NewRequirement(finishedLabel, selection.DoesNotExist, nil)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// namedServer and postgresPrograms are environment variables: the URL of a PostgreSQL, and the folder of the
-	// programs of PostgreSQL. The tests use the same variables.
+	// namedServer is the environment variable with the URL of a PostgreSQL server, and postgresPrograms the one with the
+	// folder of the programs of PostgreSQL. The tests use the same variables.
 	namedServer      = "CAPSTAN_TEST_POSTGRES"
 	postgresPrograms = "CAPSTAN_POSTGRES_BIN"
 )
 
-// errNoPostgres tells the user how to provide a PostgreSQL.
+// errNoPostgres tells the user how to provide a PostgreSQL server.
 var errNoPostgres = fmt.Errorf("no PostgreSQL is available: run through make, or set %s to the folder that hack/postgres/get.sh prints, "+
 	"or %s to the URL of a server whose user may create databases", postgresPrograms, namedServer)
 
 // havePostgres reports whether a PostgreSQL is available.
 func havePostgres() bool { return os.Getenv(namedServer) != "" || os.Getenv(postgresPrograms) != "" }
 
-// startPostgres returns the URL of the named server, or of a new one that runs until the harness stops. A new server
-// writes to disk as in production.
+// startPostgres returns the URL of the server in namedServer. If there is none, it starts a server that runs until the
+// harness stops, and that waits for the disk as in production.
 func (b *bench) startPostgres(ctx context.Context) (string, error) {
 	if named := os.Getenv(namedServer); named != "" {
 		return named, nil
@@ -66,7 +66,7 @@ func (b *bench) newDatabase(ctx context.Context, server string) (string, error) 
 	return location.String(), nil
 }
 
-// execute runs a statement on a connection of its own.
+// execute runs a statement on a new connection.
 func execute(ctx context.Context, server, statement string) error {
 	conn, err := pgx.Connect(ctx, server)
 	if err != nil {
@@ -79,8 +79,8 @@ func execute(ctx context.Context, server, statement string) error {
 	return nil
 }
 
-// skipsExecutors reports whether the phase is left out because there is no PostgreSQL and --only does not name the
-// phase.
+// skipsExecutors reports whether the phase executors is left out because there is no PostgreSQL. If --only names the
+// phase, it is never left out.
 func (b *bench) skipsExecutors() bool {
 	return !havePostgres() && !slices.Contains(b.only, phaseExecutors)
 }

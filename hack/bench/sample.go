@@ -25,8 +25,8 @@ const (
 	// serverCPUMetric is kube-apiserver's own CPU time, in seconds.
 	serverCPUMetric = "process_cpu_seconds_total"
 
-	// settleInterval is the time without writes after which the work counts as done. Events are written after their
-	// Turns.
+	// settleInterval is the time without writes after which the work counts as done. It is needed because the manager
+	// writes Events after the Turns that they are about.
 	settleInterval = time.Second
 	settleTimeout  = 30 * time.Second
 )
@@ -34,14 +34,14 @@ const (
 // mutating lists the verbs of requestsMetric that write.
 var mutating = []string{"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}
 
-// writes counts requests to the API server by the resource that they write, such as "PUT turns/status". The name of
-// a refused request ends with its HTTP status.
+// writes counts write requests to the API server by verb and resource, such as "PUT turns/status". If the API server
+// refused the requests, the name ends with the HTTP status.
 type writes map[string]float64
 
-// sample holds all counters at one time.
+// sample holds the values of all counters at one point in time.
 type sample struct {
 	counters
-	uses          []use // of each program of the measured contender, in its order
+	uses          []use // the use of each program of the measured contender, in the order of the contender
 	modelRequests int64
 }
 
@@ -60,7 +60,7 @@ type use struct {
 	anonymous  uint64 // the resident memory without pages of files, in bytes
 }
 
-// sampleAfterWrites waits until the writes have stopped and takes a sample.
+// sampleAfterWrites waits until the writes to the API server have stopped, and takes a sample.
 func (b *bench) sampleAfterWrites(ctx context.Context, t team) (sample, error) {
 	var last counters
 	err := wait.PollUntilContextTimeout(ctx, b.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
@@ -77,7 +77,7 @@ func (b *bench) sampleAfterWrites(ctx context.Context, t team) (sample, error) {
 		return same, nil
 	})
 	if err != nil {
-		return sample{}, fmt.Errorf("failed to wait for the end of all writes: %w", err)
+		return sample{}, fmt.Errorf("gave up waiting for the end of all writes: %w", err)
 	}
 	s := sample{counters: last, modelRequests: b.model.Stats().Requests}
 	for _, p := range t {
@@ -146,7 +146,7 @@ func writeName(labels map[string]string) string {
 	return name
 }
 
-// minus returns the writes between an earlier count and this one.
+// minus returns the writes that were made after an earlier count.
 func (w writes) minus(earlier writes) writes {
 	difference := writes{}
 	for name, count := range w {

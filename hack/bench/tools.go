@@ -21,17 +21,18 @@ import (
 const (
 	toolsName = "bench-tools" // the name of the Agent with tools, its model and its tool server
 
-	// holdTimeout bounds the time until all Turns are in flight, and readyTimeout the time until the tools of an
-	// Agent are known.
+	// holdTimeout bounds the time until all Turns are in flight, for each 1,000 Turns. readyTimeout bounds the time until
+	// the tools of an Agent are known.
 	holdTimeout  = 2 * time.Minute
 	readyTimeout = time.Minute
 
-	// manySteps is the number of steps of a long Turn. A Turn of one step calls no tool.
+	// manySteps is the number of steps of a long Turn. Each step but the last one calls a tool.
 	manySteps = 20
-	// stepTurns is the number of such Turns that run at once: few enough that each is quick.
+	// stepTurns is the number of Turns that run at the same time when their API writes are counted. It is small, so that
+	// each Turn is quick.
 	stepTurns = 10
-	// stepTries bounds the attempts until all Turns are shorter than progressAfter. After that time the progress of
-	// a Turn is written to its status, and that write would distort the count.
+	// stepTries is the maximum number of times that these Turns are run until each of them takes less than progressAfter.
+	// After that time, the manager writes the progress of a Turn to its status, and that write would distort the count.
 	stepTries     = 5
 	progressAfter = 5 * time.Second
 )
@@ -43,8 +44,8 @@ const (
 	messageManySteps = "many steps: search again and again"
 )
 
-// compareTools measures a manager with many Turns in flight that have called a tool each. It also measures the API
-// writes of Turns of one step and of many steps.
+// compareTools measures a manager with many Turns in flight, each of which has called a tool. It also counts the API
+// writes for Turns of one step and for Turns of many steps.
 func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
 	r := &ToolsReport{HeldReport: HeldReport{InFlight: b.inFlight, BoundMiB: peakBoundMiB(b.inFlight)}}
 	t, err := b.holdTurns(ctx, phaseTools, nil, &r.HeldReport)
@@ -63,8 +64,8 @@ func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
 	return r, errors.Join(t.stop(), b.removeTools(ctx))
 }
 
-// holdTurns starts a manager, in the group unless that is nil, and measures it with r.InFlight Turns in flight. The
-// caller must stop the manager and call removeTools.
+// holdTurns starts a manager and measures it with r.InFlight Turns in flight. If group is not nil, the manager runs in
+// that control group. The caller must stop the manager and call removeTools.
 func (b *bench) holdTurns(ctx context.Context, name string, group *controlGroup, r *HeldReport) (team, error) {
 	g := newGate(r.InFlight)
 	modelURL, toolsURL, err := b.startToolSite(ctx, g)
@@ -101,7 +102,8 @@ func (b *bench) removeTools(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// startToolSite serves a model behind a gate, and tools, both from this process, until the harness stops.
+// startToolSite serves a model and a tool server from this process until the harness stops. The gate decides when the
+// model replies.
 func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL string, err error) {
 	model, err := server.New(toolModel(b.replyChars), server.WithKeptRequests(0))
 	if err != nil {
@@ -114,8 +116,8 @@ func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL 
 	return modelURL + "/v1", toolsURL, err
 }
 
-// toolModel returns a model that calls a tool as often as the message says and then answers. Each call has
-// different arguments, because a repeated call would not reach the server.
+// toolModel returns a model that calls a tool as often as the message of the Turn requires, and then answers. Each call
+// has different arguments, because the manager would answer an identical call without the server.
 func toolModel(replyChars int) server.Config {
 	text := "x"
 	answer := server.Reply{Text: &text, Repeat: replyChars, IgnoreMaxTokens: true}
@@ -130,7 +132,8 @@ func toolModel(replyChars int) server.Config {
 	}}
 }
 
-// toolObjects returns the objects that a Turn with tools needs in addition to those of objects.
+// toolObjects returns the objects that Turns with tools need, in addition to the objects that the function objects
+// returns.
 func toolObjects(modelURL, toolsURL string) []client.Object {
 	own := metav1.ObjectMeta{Name: toolsName, Namespace: namespace}
 	const seconds = 600 // a slow Turn should show up as slow and not end at its deadline
@@ -155,7 +158,7 @@ func toolObjects(modelURL, toolsURL string) []client.Object {
 	}
 }
 
-// toolTurns returns a function that creates Turns with a message.
+// toolTurns returns a function that returns the Turn with a number. All these Turns have the same message.
 func toolTurns(prefix, message string, payload int) func(int) *v1alpha1.Turn {
 	return func(i int) *v1alpha1.Turn {
 		turn := newTurn(fmt.Sprintf("%s-%d", prefix, i), payload)
@@ -164,7 +167,7 @@ func toolTurns(prefix, message string, payload int) func(int) *v1alpha1.Turn {
 	}
 }
 
-// waitForTools waits until the manager knows the tools of the server, and the Agent can use them.
+// waitForTools waits until the manager knows the tools of the server and the Agent is ready to use them.
 func (b *bench) waitForTools(ctx context.Context) error {
 	var tools v1alpha1.ToolServer
 	var agent v1alpha1.Agent
@@ -175,7 +178,7 @@ func (b *bench) waitForTools(ctx context.Context) error {
 			meta.IsStatusConditionTrue(agent.Status.Conditions, v1alpha1.ConditionReady), err
 	})
 	if err != nil {
-		return fmt.Errorf("failed to wait for the tools (conditions of their server %+v, of the Agent %+v): %w",
+		return fmt.Errorf("gave up waiting for the tools (conditions of their server %+v, of the Agent %+v): %w",
 			tools.Status.Conditions, agent.Status.Conditions, err)
 	}
 	return nil
@@ -220,8 +223,8 @@ func (b *bench) measureHeld(ctx context.Context, name string, p *running, g *gat
 	return err
 }
 
-// measureSteps counts the API writes of Turns with this many steps. It repeats the burst if a Turn was so slow that
-// its progress was written.
+// measureSteps counts the API writes for Turns with this number of steps. It runs the Turns again if one of them was so
+// slow that its progress was written.
 func (b *bench) measureSteps(ctx context.Context, t team, steps int, message string) (StepsCost, error) {
 	for try := range stepTries {
 		c, err := b.stepsCost(ctx, t, fmt.Sprintf("steps-%d-%d", steps, try), message)
@@ -235,6 +238,7 @@ func (b *bench) measureSteps(ctx context.Context, t team, steps int, message str
 		stepTries, progressAfter)
 }
 
+// stepsCost runs stepTurns Turns and returns their cost.
 func (b *bench) stepsCost(ctx context.Context, t team, prefix, message string) (StepsCost, error) {
 	if err := b.deleteTurns(ctx); err != nil {
 		return StepsCost{}, err

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The bounds of the peak of the manager's resident memory, until all Turns have ended: 300 MiB with up to 1,000 Turns
-// in flight, 600 MiB with 10,000, and in proportion between and beyond.
+// The bounds on the peak of the manager's resident memory until all Turns have ended: 300 MiB with up to 1,000 Turns in
+// flight, and 600 MiB with 10,000. Between these numbers and above them, the bound grows linearly.
 const (
 	fewTurns, fewTurnsMiB   = 1_000, 300
 	manyTurns, manyTurnsMiB = 10_000, 600
@@ -20,17 +20,17 @@ func peakBoundMiB(inFlight int) int {
 	return fewTurnsMiB + max(inFlight-fewTurns, 0)*(manyTurnsMiB-fewTurnsMiB)/(manyTurns-fewTurns)
 }
 
-// HeldReport is the cost of many Turns in flight that have called a tool each.
+// HeldReport is the cost of many Turns in flight, each of which has called a tool.
 type HeldReport struct {
 	// InFlight is the number of Turns that have called a tool and wait for the model, all at the same time.
 	InFlight int `json:"inFlight"`
-	// UntilInFlightSeconds is the time from the first creation until all of them waited.
+	// UntilInFlightSeconds is the time from the creation of the first Turn until all Turns waited for the model.
 	UntilInFlightSeconds float64 `json:"untilInFlightSeconds"`
 	// IdleMiB is the manager's resident memory before the first Turn.
 	IdleMiB float64 `json:"idleMiB"`
 	// Held is the manager's memory while the Turns waited.
 	Held Memory `json:"held"`
-	// PeakMiB is the peak of the resident memory until all Turns had ended, and BoundMiB its bound.
+	// PeakMiB is the peak of the resident memory until all Turns had ended, and BoundMiB the maximum that it may reach.
 	PeakMiB     float64        `json:"peakMiB"`
 	BoundMiB    int            `json:"boundMiB"`
 	FailedTurns map[string]int `json:"failedTurns,omitempty"`

@@ -204,7 +204,7 @@ func (c *executorsPhase) awaitWork(ctx context.Context, prefix string) error {
 			return nil
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to wait until both executors run Turns (Turns per executor: %v): %w", bound, context.Cause(ctx))
+			return fmt.Errorf("gave up waiting until both executors run Turns (Turns per executor: %v): %w", bound, context.Cause(ctx))
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (c *executorsPhase) awaitAsleep(ctx context.Context) error {
 	defer cancel()
 	for !c.first.stopped() {
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to wait until the executor stops itself at %s: %w", c.first.spec.pause, context.Cause(ctx))
+			return fmt.Errorf("gave up waiting until the executor stops itself at %s: %w", c.first.spec.pause, context.Cause(ctx))
 		}
 	}
 	return nil
@@ -238,7 +238,7 @@ func (c *executorsPhase) awaitRenewal(ctx context.Context, p *process) error {
 			return nil
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to wait until executor %q renews its Lease: %w", p.spec.name, context.Cause(ctx))
+			return fmt.Errorf("gave up waiting until executor %q renews its Lease: %w", p.spec.name, context.Cause(ctx))
 		}
 	}
 }

@@ -140,7 +140,7 @@ func (r *rig) awaitCalls(ctx context.Context, n int) error {
 	defer cancel()
 	for r.tools.made() < n {
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to wait for %d tool calls: %d were made: %w", n, r.tools.made(), context.Cause(ctx))
+			return fmt.Errorf("gave up waiting for %d tool calls: %d were made: %w", n, r.tools.made(), context.Cause(ctx))
 		}
 	}
 	return nil

@@ -142,7 +142,7 @@ func (l *lossPhase) awaitWork(ctx context.Context, names map[string]bool) error 
 			return l.suspend(ctx, turns, names)
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to wait for Turns in the middle of their work: %d are running and %d wait for approval: %w", at,
+			return fmt.Errorf("gave up waiting for Turns in the middle of their work: %d are running and %d wait for approval: %w", at,
 				parked, context.Cause(ctx))
 		}
 	}

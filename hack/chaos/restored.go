@@ -97,7 +97,7 @@ func (l *lossPhase) outrunCopy(ctx context.Context, name string) error {
 			}
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to wait for a Lease with position %d or later (now %d) and two more calls: %w", last, now,
+			return fmt.Errorf("gave up waiting for a Lease with position %d or later (now %d) and two more calls: %w", last, now,
 				context.Cause(ctx))
 		}
 		if now, err = l.position(ctx); err != nil {

@@ -49,7 +49,7 @@ func (w workspace) stop(ctx context.Context, out io.Writer) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("failed to wait until the demo stops: %w; its logs are in %s", ctx.Err(), w.path("logs"))
+			return fmt.Errorf("gave up waiting until the demo stops: %w; its logs are in %s", ctx.Err(), w.path("logs"))
 		case <-ticker.C:
 		}
 	}

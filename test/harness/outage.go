@@ -44,7 +44,7 @@ func (c *ControlPlane) PauseAPIServer(ctx context.Context) (resume func() error,
 		return isStopped(pid)
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("failed to wait until kube-apiserver has stopped: %w", err), c.resumeAPIServer())
+		return nil, errors.Join(fmt.Errorf("gave up waiting until kube-apiserver has stopped: %w", err), c.resumeAPIServer())
 	}
 	return c.resumeAPIServer, nil
 }

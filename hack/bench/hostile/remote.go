@@ -12,29 +12,30 @@ import (
 	"syscall"
 )
 
-// Remote is a Server in a process of its own. In the process that measures, its garbage and its thousands of streams
-// would delay the measurement. Its process has the lowest priority, because a real attacker has machines of their own.
+// Remote is a Server in another process. In the process that measures, its garbage and its thousands of streams would
+// delay the measurement. Its process has the lowest priority, because a real attacker uses other machines than the
+// manager.
 type Remote struct {
 	Endpoints
 
 	cmd *exec.Cmd
-	// stdin keeps the process running. The process ends when it is closed, and so also when this process ends.
+	// stdin keeps the process running. The process ends when stdin is closed, and so also when this process ends.
 	stdin io.Closer
 }
 
 const (
 	statsPath = "/stats"
-	// lowestPriority is the priority that gets only the CPU time that no other process wants.
+	// lowestPriority is the niceness of a process that gets only the CPU time that no other process needs.
 	lowestPriority = 19
 )
 
-// stats are the figures of a server.
+// stats are the results of Server.Stats.
 type stats struct {
 	Requests  int64 `json:"requests"`
 	SentBytes int64 `json:"sentBytes"`
 }
 
-// Start starts a program that calls Serve, and returns when its server can be used.
+// Start starts a program that must call Serve, and returns when its server is ready.
 func Start(ctx context.Context, program string, args ...string) (r *Remote, err error) {
 	r = &Remote{cmd: exec.CommandContext(ctx, program, args...)}
 	r.cmd.Stderr = os.Stderr
@@ -70,8 +71,8 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	return errors.Join(err, s.Close())
 }
 
-// Stats returns the number of requests so far (for the tarpit: of connections) and the number of bytes in the bodies of
-// the responses.
+// Stats returns the number of requests so far, including connections to the tarpit, and the number of bytes in the
+// bodies of the responses.
 func (r *Remote) Stats(ctx context.Context) (requests, sentBytes int64, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL+statsPath, http.NoBody)
 	if err != nil {
@@ -89,5 +90,5 @@ func (r *Remote) Stats(ctx context.Context) (requests, sentBytes int64, err erro
 	return got.Requests, got.SentBytes, nil
 }
 
-// Close stops the server, breaks off all requests, and returns when its process has ended.
+// Close stops the server, aborts all requests, and returns when its process has ended.
 func (r *Remote) Close() error { return errors.Join(r.stdin.Close(), r.cmd.Wait()) }

@@ -1,6 +1,6 @@
-// Package hostile serves HTTP endpoints that misbehave on purpose: models and MCP servers of a tenant who wants
-// more than a fair share of a manager. The benchmark attacks a manager with them. They produce their data once, so
-// that they cost the machine much less than they cost the manager.
+// Package hostile serves HTTP endpoints that misbehave on purpose: models and MCP servers of a tenant who tries to get
+// more than a fair share of a manager. The benchmark attacks a manager with them. They generate their data only once,
+// so that they use much less of the machine than the manager under attack.
 package hostile
 
 import (
@@ -33,7 +33,7 @@ type Server struct {
 	connected []net.Conn // connections of the tarpit
 }
 
-// New starts a server. Close stops it.
+// New starts a server. The caller must call Close.
 func New(ctx context.Context) (*Server, error) {
 	s := &Server{random: sync.OnceValue(randomText), listing: sync.OnceValue(listing), bomb: sync.OnceValue(bomb)}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -50,7 +50,7 @@ func New(ctx context.Context) (*Server, error) {
 	return s, nil
 }
 
-// Close stops the server and breaks off all requests.
+// Close stops the server and aborts all requests.
 func (s *Server) Close() error {
 	err := errors.Join(s.web.Close(), s.tarpit.Close())
 	s.done.Wait()
@@ -62,7 +62,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Stats returns the number of requests so far (for the tarpit: of connections) and the number of bytes in the
+// Stats returns the number of requests so far, including connections to the tarpit, and the number of bytes in the
 // bodies of the responses.
 func (s *Server) Stats() (requests, sentBytes int64) { return s.requests.Load(), s.sent.Load() }
 
@@ -76,7 +76,7 @@ func (s *Server) handler() http.Handler {
 	for path, complete := range models {
 		mux.HandleFunc("POST "+path+"/v1/chat/completions", complete)
 		mux.HandleFunc("GET "+path+"/v1/models", func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, `{"object":"list","data":[]}`) // a client that is gone needs no body
+			_, _ = io.WriteString(w, `{"object":"list","data":[]}`) // an error means that the client has left
 		})
 	}
 	one := func() []byte { return []byte(noteListing) }
@@ -121,5 +121,5 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap returns the writer for http.ResponseController.
+// Unwrap returns the wrapped writer. http.ResponseController needs it.
 func (c *counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -162,7 +162,7 @@ func (r *recorder) wait(ctx context.Context, done func(Stats) bool) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("failed to wait for the fake model's requests: %w; its counts are %+v", context.Cause(ctx), stats)
+			return fmt.Errorf("gave up waiting for the fake model's requests: %w; its counts are %+v", context.Cause(ctx), stats)
 		}
 	}
 }
