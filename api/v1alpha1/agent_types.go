@@ -16,7 +16,7 @@ type AgentSpec struct {
 	// +required
 	PromptProfileRef SharedReference `json:"promptProfileRef"`
 
-	// models is the chain of models, 1 to 8. The first model is asked first; the others are fallbacks, in order. A
+	// models is the chain of 1 to 8 models. The first model is asked first; the others are fallbacks, in order. A
 	// fallback is asked if a model could not be reached within its retries, or if its provider refused the credentials
 	// or the request. If the prompt is too long for a model, only a fallback with a larger context window is asked.
 	// +required
@@ -207,7 +207,7 @@ type AgentApproval struct {
 // Approvers are users. A user is one of them by name or as a member of a group.
 // +kubebuilder:validation:MinProperties=1
 type Approvers struct {
-	// users are the names of users, as the API server authenticates them, 1 to 64.
+	// users are the names of 1 to 64 users, as the API server authenticates them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -216,7 +216,7 @@ type Approvers struct {
 	// +kubebuilder:validation:items:MaxLength=512
 	Users []string `json:"users,omitempty"`
 
-	// groups are the names of groups, as the API server authenticates them, 1 to 64. The decision must name the group
+	// groups are the names of 1 to 64 groups, as the API server authenticates them. The decision must name the group
 	// in its decidedByGroups, which capstan approve does.
 	// +optional
 	// +listType=set
@@ -291,7 +291,7 @@ const (
 
 // AgentLearning says what Capstan learns from the Turns of an agent, and within which limits.
 type AgentLearning struct {
-	// scopes are the scopes of the memories that are learned and used, 1 to 2. Session: memories of a conversation,
+	// scopes are the 1 or 2 scopes of the memories that are learned and used. Session: memories of a conversation,
 	// made of the message, the answer and the results of tools. They are never used outside of their Session. User:
 	// memories of the requester, made of the requester's own messages alone. They need a requester that the API server
 	// has checked.

@@ -102,7 +102,7 @@ type BudgetSelector struct {
 // BudgetAgents selects Agents by name, by label, or both. If both are set, an Agent must match both.
 // +kubebuilder:validation:MinProperties=1
 type BudgetAgents struct {
-	// names are the names of Agents, 1 to 64. NAME is an Agent of the namespace of the budget, and NAMESPACE/NAME an
+	// names are the names of 1 to 64 Agents. NAME is an Agent of the namespace of the budget, and NAMESPACE/NAME an
 	// Agent of another namespace, which Turns of this namespace use as a sub-agent.
 	// +optional
 	// +listType=set

@@ -144,13 +144,13 @@ type ModelProviderSpec struct {
 	Timeouts ProviderTimeouts `json:"timeouts,omitzero"`
 
 	// limits bound the requests to all models of the endpoint together. A Turn whose request must wait is Queued.
-	// Without limits, only those that the endpoint states in its answers apply.
+	// Without limits here, only the limits that the endpoint states in its answers apply.
 	// +optional
 	Limits *RateLimits `json:"limits,omitempty"`
 }
 
-// RateLimits bound requests to an endpoint. All executors together keep to them: each has an equal part, but may
-// always send one request at a time.
+// RateLimits bound requests to an endpoint. They apply to all executors together: each executor has an equal share, but
+// may always send one request at a time.
 // +kubebuilder:validation:MinProperties=1
 type RateLimits struct {
 	// requestsPerMinute is the maximum number of requests in a minute, from 1 to 10000000. They are spread evenly over
@@ -241,8 +241,7 @@ type Model struct {
 
 	// capabilities are abilities of the model. StructuredOutput: it can restrict its answer to a JSON Schema.
 	// Reasoning: it has a setting for the amount of reasoning. Images: it accepts images. Files: it accepts PDFs. Tools
-	// and Streaming are assumed for every model, and
-	// need not be listed.
+	// and Streaming are assumed for every model, and need not be listed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
@@ -359,7 +358,7 @@ type RetryPolicy struct {
 // ProviderTimeouts limit the time of one request. Answers are streamed, so the Turn's deadline alone limits the
 // total time.
 type ProviderTimeouts struct {
-	// connectSeconds is the time limit for connecting to the endpoint, TLS included, in seconds, from 1 to 60.
+	// connectSeconds is the time limit for connecting to the endpoint, including TLS, in seconds, from 1 to 60.
 	// Default 5.
 	// +optional
 	// +kubebuilder:default=5
@@ -369,14 +368,14 @@ type ProviderTimeouts struct {
 
 	// firstEventSeconds is the maximum time from a request to the first part of its answer, in seconds, from 1 to 3600.
 	// By default, a request may wait until the deadline of its Turn, or for half of the time that is left if the chain
-	// has another model. Comments, empty events and single bytes are no part of an answer.
+	// has another model. Comments, empty events and single bytes do not count as parts of an answer.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	FirstEventSeconds *int32 `json:"firstEventSeconds,omitempty"`
 
 	// idleSeconds is the maximum time between two parts of an answer, in seconds, from 1 to 600. Default 60. Comments
-	// and single bytes are no parts of an answer.
+	// and single bytes do not count as parts of an answer.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1

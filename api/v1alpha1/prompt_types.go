@@ -9,14 +9,14 @@ const (
 	PromptModeFull PromptMode = "Full"
 	// PromptModeMinimal has the sections that a sub-agent needs: no skills, no subject and no live context.
 	PromptModeMinimal PromptMode = "Minimal"
-	// PromptModeTask has the sections of Full. It addresses an agent that does a task without questions to the
-	// user.
+	// PromptModeTask has the sections of Full. It addresses an agent that carries out a task and asks the user no
+	// questions.
 	PromptModeTask PromptMode = "Task"
 	// PromptModeNone has no sections. The prompt is one fixed line and the guardrails of the profile.
 	PromptModeNone PromptMode = "None"
 )
 
-// Level is one of three levels.
+// Level is Low, Medium or High.
 // +kubebuilder:validation:Enum=Low;Medium;High
 type Level string
 
@@ -47,8 +47,8 @@ type Overlay struct {
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
-	// source is the origin of the overlay, such as product, at most 256 characters. It is recorded and is not part
-	// of the prompt.
+	// source says where the overlay comes from, such as product, in at most 256 characters. It is recorded and is not
+	// part of the prompt.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Source string `json:"source,omitempty"`
@@ -60,7 +60,8 @@ type Overlay struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not contain the character U+0000"
 	Text string `json:"text"`
 
-	// priority is Low, Medium (the default) or High. The prompt has the texts of High first, then Medium, then Low.
+	// priority is Low, Medium (the default) or High. The prompt lists the overlays with priority High first, then those
+	// with Medium, and then those with Low.
 	// +optional
 	// +kubebuilder:default=Medium
 	Priority Level `json:"priority,omitempty"`
@@ -71,9 +72,9 @@ type Overlay struct {
 type GuardrailKind string
 
 const (
-	// GuardrailTone constrains the tone. It caps the humor of the expression.
+	// GuardrailTone constrains the tone. It also limits shaping.expression.humor.
 	GuardrailTone GuardrailKind = "ToneConstraint"
-	// GuardrailSensitivity concerns delicate subjects. It caps the humor of the expression.
+	// GuardrailSensitivity concerns delicate subjects. It also limits shaping.expression.humor.
 	GuardrailSensitivity GuardrailKind = "SensitivityConstraint"
 	// GuardrailTruthfulness concerns the truth of statements.
 	GuardrailTruthfulness GuardrailKind = "TruthfulnessConstraint"
@@ -94,8 +95,8 @@ type Guardrail struct {
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
-	// source is the origin of the guardrail, such as workspace, at most 256 characters. It is recorded and is not
-	// part of the prompt.
+	// source says where the guardrail comes from, such as workspace, in at most 256 characters. It is recorded and is
+	// not part of the prompt.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Source string `json:"source,omitempty"`
@@ -107,14 +108,15 @@ type Guardrail struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="rule must not contain the character U+0000"
 	Rule string `json:"rule"`
 
-	// priority is Low, Medium (the default) or High. The prompt has the texts of High first, then Medium, then Low.
+	// priority is Low, Medium (the default) or High. The prompt lists the guardrails with priority High first, then those
+	// with Medium, and then those with Low.
 	// +optional
 	// +kubebuilder:default=Medium
 	Priority Level `json:"priority,omitempty"`
 
-	// kind is the subject of the rule. ToneConstraint and SensitivityConstraint limit the humor of the expression: to
-	// Off if the priority is High, and to Light otherwise. TruthfulnessConstraint, ChannelConstraint,
-	// IdentityPreservation and Other (the default) do not limit it.
+	// kind is the subject of the rule. ToneConstraint and SensitivityConstraint limit shaping.expression.humor: to Off
+	// if the priority is High, and to Light otherwise. TruthfulnessConstraint, ChannelConstraint, IdentityPreservation
+	// and Other (the default) do not limit the humor.
 	// +optional
 	// +kubebuilder:default=Other
 	Kind GuardrailKind `json:"kind,omitempty"`
@@ -124,15 +126,15 @@ type Guardrail struct {
 // +kubebuilder:validation:MinProperties=1
 type Shaping struct {
 	// mode is the current activity of the assistant, such as review, as one line of at most 128 characters. If the
-	// Agent's contributionTrust is Trusted, the Turn's mode replaces that of the profile. Otherwise the model receives
-	// both, and the Turn's mode is a wish: data that does not instruct the model.
+	// Agent's contributionTrust is Trusted, the Turn's mode replaces the profile's mode. Otherwise the model receives
+	// both modes, and the Turn's mode is a wish: data that does not instruct the model.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Mode string `json:"mode,omitempty"`
 
-	// overlays are additional instructions, 1 to 32. The prompt has them in the order of their priority. Among overlays
-	// of the same priority, those of the profile come before those of the Turn. Unless the Agent's contributionTrust is
+	// overlays are 1 to 32 additional instructions. The prompt lists them in the order of their priority. Among overlays
+	// of the same priority, the profile's overlays come before the Turn's. Unless the Agent's contributionTrust is
 	// Trusted, the Turn's overlays are wishes: data that does not instruct the model.
 	// +optional
 	// +listType=map
@@ -141,12 +143,12 @@ type Shaping struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overlays []Overlay `json:"overlays,omitempty"`
 
-	// expression says how the assistant speaks. Each field that the Turn sets replaces that of the profile. Both
-	// replace the defaults that follow from the traits of the identity.
+	// expression says how the assistant speaks. Each field that the Turn sets replaces the profile's field. A field that
+	// neither sets has a default, which follows from the traits of the identity.
 	// +optional
 	Expression *Expression `json:"expression,omitempty"`
 
-	// responseStyle is the form of the answer. Each field that the Turn sets replaces that of the profile.
+	// responseStyle is the form of the answer. Each field that the Turn sets replaces the profile's field.
 	// +optional
 	ResponseStyle *ResponseStyle `json:"responseStyle,omitempty"`
 }
@@ -154,8 +156,8 @@ type Shaping struct {
 // Expression is the way in which the assistant speaks.
 // +kubebuilder:validation:MinProperties=1
 type Expression struct {
-	// tone is the tone, such as dry, at most 128 characters. A Turn's tone is a wish, unless the Agent's
-	// contributionTrust is Trusted.
+	// tone is the tone, such as dry, at most 128 characters. Unless the Agent's contributionTrust is Trusted, a Turn's
+	// tone is a wish: data that does not instruct the model.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
@@ -236,8 +238,8 @@ type Contribution struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Text *string `json:"text,omitempty"`
 
-	// configMapKeyRef names the ConfigMap key with the text, which may have at most 65536 characters. It is read when
-	// the prompt of a Turn is made.
+	// configMapKeyRef names the ConfigMap key with the text, which may have at most 65536 characters. The key is read
+	// when the prompt of a Turn is made.
 	// +optional
 	ConfigMapKeyRef *ConfigMapKeyReference `json:"configMapKeyRef,omitempty"`
 

@@ -531,7 +531,7 @@ type ModelTexts struct {
 	// +optional
 	Overrides *Overrides `json:"overrides,omitempty"`
 
-	// contributions are texts for the section live_context, 1 to 16.
+	// contributions are 1 to 16 texts for the section live_context.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -32,11 +32,11 @@ type SecretKeyReference struct {
 	Key string `json:"key"`
 }
 
-// ClientTLS configures the certificates of a client's connections.
+// ClientTLS configures TLS for the connections of a client: the authorities that it trusts, and its own certificate.
 // +kubebuilder:validation:MinProperties=1
 type ClientTLS struct {
-	// caBundleRef names the Secret key with certificates of authorities, in PEM. They are trusted in addition to those
-	// of the system.
+	// caBundleRef names the Secret key with the certificates of certificate authorities, in PEM. Capstan trusts these
+	// authorities in addition to those of the system.
 	// +optional
 	CABundleRef *SecretKeyReference `json:"caBundleRef,omitempty"`
 
@@ -86,7 +86,7 @@ type Limits struct {
 	// maxTokens is the number of tokens that all requests of the Turn may use, input and output together, from 1 to
 	// 1000000000. Default 1000000 if neither Turn nor Agent sets it. A request that would probably exceed the limit is
 	// not sent, and no tool is called once the tokens are used up. The Turn then ends with reason BudgetExceeded and
-	// the result so far. Requests that were interrupted by a restart count with an estimate.
+	// the result that it has so far. The usage of requests that a restart interrupted is estimated.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000
@@ -94,9 +94,8 @@ type Limits struct {
 
 	// maxCost is the cost that all requests of the Turn may cause, a decimal above 0 in the currency of the models'
 	// prices. A request that would probably exceed the limit is not sent: the Turn ends with reason BudgetExceeded and
-	// the result so far. If neither Turn nor Agent sets it, the default is 5 if all prices of the Agent's models are in
-	// USD, EUR, GBP or CHF; otherwise the cost has no limit. Requests whose price is unknown do
-	// not count.
+	// the result that it has so far. Default if neither Turn nor Agent sets it: 5 if all prices of the Agent's models
+	// are in USD, EUR, GBP or CHF; otherwise the cost has no limit. Requests whose price is unknown do not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")
@@ -113,9 +112,9 @@ type Limits struct {
 	MaxDepth *int32 `json:"maxDepth,omitempty"`
 
 	// maxDescendants is the number of Turns that may be created for sub-agents below the Turn, at any depth, from 0 (no
-	// sub-agents) to 1000. Default 25 if the Agent does not set it; a Turn can lower the limit and never raise it. The
-	// first sub-agent may use all Turns that are left, and returns the unused ones when it ends. Further calls of
-	// sub-agents are refused, and the model receives the reason.
+	// sub-agents) to 1000. Default 25 if the Agent does not set it; a Turn can lower the limit and never raise it. While
+	// a sub-agent runs, it may use all Turns that are left of the limit; when it ends, the unused ones are available
+	// again. If no Turn is left, calls of sub-agents are refused, and the model receives the reason.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -131,32 +130,32 @@ type Limits struct {
 }
 
 const (
-	// DefaultMaxSteps is the number of steps of a Turn if neither it nor its Agent sets a limit.
+	// DefaultMaxSteps is the limit on the steps of a Turn if neither the Turn nor its Agent sets a limit.
 	DefaultMaxSteps int32 = 6
-	// DefaultMaxToolCalls is the number of tool calls of a Turn if neither it nor its Agent sets a limit.
+	// DefaultMaxToolCalls is the limit on the tool calls of a Turn if neither the Turn nor its Agent sets a limit.
 	DefaultMaxToolCalls int32 = 25
-	// DefaultMaxTokens is the number of tokens of a Turn if neither it nor its Agent sets a limit. It is a little
-	// more than six steps and the last answer use if each fills a context window of 128,000 tokens, so it stops no
-	// Turn with the other defaults.
+	// DefaultMaxTokens is the limit on the tokens of a Turn if neither the Turn nor its Agent sets a limit.
+	// DefaultMaxSteps steps and a last answer use less, even if each of them fills a context window of 128,000 tokens. So
+	// a Turn with the other defaults does not reach this limit.
 	DefaultMaxTokens int64 = 1_000_000
-	// DefaultMaxCost is the cost of a Turn, in each of DefaultCostCurrencies, if neither it nor its Agent sets a
-	// limit. It is about the price of a million tokens of large models.
+	// DefaultMaxCost is the limit on the cost of a Turn, in each of DefaultCostCurrencies, if neither the Turn nor its
+	// Agent sets a limit. A million tokens of a large model cost about this amount.
 	DefaultMaxCost = "5"
 	// DefaultMaxDepth is the greatest depth of sub-agents if neither the Turn nor its Agent sets a limit.
 	DefaultMaxDepth int32 = 3
-	// DefaultMaxDescendants is the number of Turns that may be created for sub-agents below a Turn if its Agent
-	// sets no limit.
+	// DefaultMaxDescendants is the limit on the Turns that may be created for sub-agents below a Turn if its Agent sets
+	// no limit.
 	DefaultMaxDescendants int32 = 25
 	// DefaultApprovalTimeoutSeconds is how long a call waits for an approval if neither the Turn nor its Agent sets
 	// a limit.
 	DefaultApprovalTimeoutSeconds int32 = 86_400
-	// DefaultTimeoutSeconds is the time limit of a Turn if neither it nor its Agent sets one.
+	// DefaultTimeoutSeconds is the time limit of a Turn if neither the Turn nor its Agent sets one.
 	DefaultTimeoutSeconds int32 = 60
-	// DefaultStartingDeadlineSeconds is how long a Turn waits for its start if neither it nor its Agent sets a
+	// DefaultStartingDeadlineSeconds is how long a Turn waits for its start if neither the Turn nor its Agent sets a
 	// limit.
 	DefaultStartingDeadlineSeconds int32 = 600
 )
 
-// DefaultCostCurrencies returns the currencies in which DefaultMaxCost is a sensible amount. A limit of cost has no
-// currency of its own, and 5 units of another currency may be worth less than one request.
+// DefaultCostCurrencies returns the currencies for which DefaultMaxCost applies. limits.maxCost has no currency of its
+// own: it is in the currency of the models' prices, and in other currencies one request may cost more than 5 units.
 func DefaultCostCurrencies() []string { return []string{"USD", "EUR", "GBP", "CHF"} }

@@ -21,8 +21,8 @@ type SharedReference struct {
 	// +  digit"
 	Name string `json:"name"`
 
-	// namespace is the namespace of the object, whose spec.allowedNamespaces must allow this one. Default: the
-	// namespace of the object that holds this reference.
+	// namespace is the namespace of the object. Default: the namespace of the object that holds this reference. For
+	// another namespace, spec.allowedNamespaces of the named object must allow the namespace that holds this reference.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -48,7 +48,8 @@ func ParseSharedReference(text string) SharedReference {
 	return SharedReference{Name: text}
 }
 
-// Key returns the object that the reference means in an object of a namespace.
+// Key returns the namespace and the name of the object that the reference names. namespace is the namespace of the
+// object that holds the reference.
 func (r SharedReference) Key(namespace string) types.NamespacedName {
 	if r.Namespace != "" {
 		namespace = r.Namespace
@@ -65,7 +66,7 @@ const (
 	NamespacesFromSame NamespacesFrom = "Same"
 	// NamespacesFromAll allows all namespaces.
 	NamespacesFromAll NamespacesFrom = "All"
-	// NamespacesFromSelector allows the namespaces that a selector selects, and that of the object.
+	// NamespacesFromSelector allows the namespaces that a selector selects, and the namespace of the object.
 	NamespacesFromSelector NamespacesFrom = "Selector"
 )
 
@@ -84,11 +85,11 @@ type AllowedNamespaces struct {
 	Selector *LabelSelector `json:"selector,omitempty"`
 }
 
-// LabelSelector has the form of the label selectors of Kubernetes, with bounds. What matches must match all its
-// requirements.
+// LabelSelector has the form of the label selectors of Kubernetes, with bounds. It selects the namespaces whose labels
+// meet all of its requirements.
 // +kubebuilder:validation:MinProperties=1
 type LabelSelector struct {
-	// matchLabels are labels with their values, 1 to 16.
+	// matchLabels are 1 to 16 labels with the values that they must have.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
@@ -98,7 +99,7 @@ type LabelSelector struct {
 	// + message="the name of a label must be valid, such as team or example.com/team"
 	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
 
-	// matchExpressions are requirements on labels, 1 to 16.
+	// matchExpressions are 1 to 16 requirements on labels.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -129,7 +130,7 @@ type LabelRequirement struct {
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
 	Operator metav1.LabelSelectorOperator `json:"operator"`
 
-	// values are the values for In and NotIn, 1 to 64.
+	// values are the 1 to 64 values for the operators In and NotIn.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -137,7 +138,7 @@ type LabelRequirement struct {
 	Values []LabelValue `json:"values,omitempty"`
 }
 
-// Selector returns the selector of Kubernetes with the same requirements. It returns an error if a name or a value of a
+// Selector returns the labels.Selector with the same requirements. It returns an error if the name or the value of a
 // label is not valid.
 func (s *LabelSelector) Selector() (labels.Selector, error) {
 	standard := metav1.LabelSelector{MatchLabels: map[string]string{}}

@@ -13,23 +13,23 @@ const (
 	ApprovalDenied ApprovalDecision = "Denied"
 )
 
-// ToolApprovalSpec is the decision about one call of one Turn. The decision is used only if every value in it
-// equals that of the call in the Turn's status.pendingApprovals. It is immutable.
+// ToolApprovalSpec is the decision about one call of one Turn. The decision is used only if all fields that identify
+// the call have the same values as in the Turn's status.pendingApprovals. The spec is immutable.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec must not change: a decision is final"
 type ToolApprovalSpec struct {
 	// turnRef names the Turn with the pending call.
 	// +required
 	TurnRef ObjectReference `json:"turnRef"`
 
-	// turnUID is the UID of that Turn, 1 to 64 characters. It prevents a decision about another Turn with the same
-	// name.
+	// turnUID is the UID of the Turn in turnRef, 1 to 64 characters. The decision does not apply to a later Turn with the
+	// same name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	TurnUID string `json:"turnUID"`
 
 	// requestID is the requestID of the call in the Turn's status.pendingApprovals, 1 to 64 characters. It is
-	// random and is created with the request, so no decision can be older than its request.
+	// random and is created with the request for approval, so no decision can be made before its request.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -89,9 +89,9 @@ type ToolApprovalSpec struct {
 	// +kubebuilder:validation:MaxLength=256
 	DecidedBy string `json:"decidedBy"`
 
-	// decidedByGroups are groups of that user, 1 to 64. They are needed if the approval.approvers of the Turn's Agent
-	// names groups. Each must be a group of the user who creates this object; the policy that Capstan installs enforces
-	// this.
+	// decidedByGroups are 1 to 64 groups of the user in decidedBy. They are needed if the approval.approvers of the
+	// Turn's Agent names groups. Each must be a group of the user who creates this object; the policy that Capstan
+	// installs enforces this.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

@@ -4,9 +4,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // PendingApproval is a call that requires approval. Only the Turn's journal has the arguments of the call.
 type PendingApproval struct {
-	// requestID identifies this request for approval, at most 64 characters. A decision must name it. It is random,
-	// so no decision can be made before the request. It is absent if an older version parked the Turn; the Turn
-	// then makes a new request.
+	// requestID identifies this request for approval, at most 64 characters. A decision must name it. It is random, so no
+	// decision can be made before the request. It is absent if an older version of Capstan parked the Turn. Such a call
+	// gets a new request when the Turn continues.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RequestID string `json:"requestID,omitempty"`
@@ -16,13 +16,13 @@ type PendingApproval struct {
 	// +kubebuilder:validation:Minimum=1
 	Step int32 `json:"step"`
 
-	// callID is the ID of the call, at most 128 characters, and unique within the Turn. The model assigns it;
-	// Capstan replaces one that is empty, too long or repeated.
+	// callID is the ID of the call, at most 128 characters, and unique within the Turn. The model assigns the ID, but
+	// Capstan replaces an ID that is empty, too long or repeated.
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	CallID string `json:"callID"`
 
-	// name is the name of the tool, as the model knows it, at most 64 characters. A decision names it in toolName.
+	// name is the name of the tool, as the model knows it, at most 64 characters. A ToolApproval names it in toolName.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
@@ -66,16 +66,16 @@ const (
 	ToolCallRefused ToolCallOutcome = "Refused"
 	// ToolCallUnknown means that the call may or may not have been made.
 	ToolCallUnknown ToolCallOutcome = "Unknown"
-	// ToolCallReused means that the same read-only call had succeeded before, and that its result was used again.
+	// ToolCallReused means that an identical read-only call had succeeded before, and that its result was used again.
 	ToolCallReused ToolCallOutcome = "Reused"
-	// ToolCallPending means that the call has not ended. When a Turn ends, none of its calls is pending.
+	// ToolCallPending means that the call has not ended. After the end of a Turn, no call of the Turn is Pending.
 	ToolCallPending ToolCallOutcome = "Pending"
 )
 
 // ToolCallRecord is a tool call that the model requested, with its outcome.
 type ToolCallRecord struct {
-	// callID is the ID of the call, at most 128 characters, and unique within the Turn. The model assigns it;
-	// Capstan replaces one that is empty, too long or repeated.
+	// callID is the ID of the call, at most 128 characters, and unique within the Turn. The model assigns the ID, but
+	// Capstan replaces an ID that is empty, too long or repeated.
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	CallID string `json:"callID"`
@@ -85,8 +85,8 @@ type ToolCallRecord struct {
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
 
-	// step is the step of the call, from 1. It is 0 for a tool with the role ContextPack, which is
-	// called before the first request to a model.
+	// step is the step of the call, from 1. It is 0 for a tool with the role ContextPack, which is called before the
+	// first request to a model.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Step int32 `json:"step"`

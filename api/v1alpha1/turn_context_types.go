@@ -6,7 +6,7 @@ import apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1
 // except for a skill if the Agent's contributionTrust is Trusted.
 // +kubebuilder:validation:MinProperties=1
 type TurnContext struct {
-	// facts are short texts for this request, each with its source, 1 to 128. The model receives them in this
+	// facts are 1 to 128 short texts for this request, each with its source. The model receives them in this
 	// order.
 	// +optional
 	// +listType=map
@@ -15,7 +15,7 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=128
 	Facts []Fact `json:"facts,omitempty"`
 
-	// contributions are texts for the section live_context, 1 to 16. They come after the contributions of the profile
+	// contributions are 1 to 16 texts for the section live_context. They come after the contributions of the profile
 	// and those of the Agent.
 	// +optional
 	// +listType=map
@@ -24,7 +24,7 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// memories are texts that the application has kept from earlier requests, 1 to 64. The prompt contains the most
+	// memories are 1 to 64 texts that the application has kept from earlier requests. The prompt contains the most
 	// relevant ones, at most memory.maxItems of the Agent. status.preparation.provenance lists which were used and
 	// which were dropped.
 	// +optional
@@ -34,7 +34,7 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=64
 	Memories []Memory `json:"memories,omitempty"`
 
-	// enrichments are results of other parts of the application, 1 to 64. The prompt contains the 8 most important ones
+	// enrichments are 1 to 64 results of other parts of the application. The prompt contains the 8 most important ones
 	// whose audience is not Product. status.preparation.provenance lists which were used and which were dropped.
 	// +optional
 	// +listType=map

@@ -68,8 +68,8 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the Turn. The main one is Succeeded: it is Unknown until the Turn ends, and True or False from
-	// then on.
+	// conditions are the conditions of the Turn. The main one is Succeeded: it is Unknown until the Turn ends, and True
+	// or False from then on.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -80,17 +80,18 @@ type TurnStatus struct {
 	// +optional
 	Executor *ExecutorBinding `json:"executor,omitempty"`
 
-	// traceID is the ID of the distributed trace that the Turn belongs to: 32 hexadecimal digits. It is that of the
-	// annotation capstan.dev/traceparent, or else one of the Turn's own. It is set when the Turn is first bound to an
-	// executor, and all its runs have the same trace. The Turn of a sub-agent has the trace of its parent.
+	// traceID is the ID of the distributed trace that the Turn belongs to: 32 hexadecimal digits. If the Turn has the
+	// annotation capstan.dev/traceparent, it belongs to that trace; the Turn of a sub-agent belongs to the trace of its
+	// parent; any other Turn has a new trace. traceID is set when the Turn is first bound to an executor, and all runs of
+	// the Turn have the same trace.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9a-f]{32}$")`,
 	// + message="traceID must be 32 hexadecimal digits in lower case"
 	TraceID string `json:"traceID,omitempty"`
 
-	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, it is the time
-	// of the first binding after the suspension. limits.timeoutSeconds counts from it.
+	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, startTime is the
+	// time of the first binding after the suspension. limits.timeoutSeconds counts from startTime.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
 
@@ -104,12 +105,12 @@ type TurnStatus struct {
 	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
 
 	// parkedTime is the time at which the current wait for an approval or for the reset of a Budget began. It is absent
-	// while the Turn does not wait for either. The wait does not count against limits.timeoutSeconds.
+	// while the Turn waits for neither. The wait does not count against limits.timeoutSeconds.
 	// +optional
 	ParkedTime *metav1.MicroTime `json:"parkedTime,omitempty"`
 
-	// parkedMilliseconds is the total time of earlier waits of that kind, in milliseconds. It does not count against
-	// limits.timeoutSeconds.
+	// parkedMilliseconds is the total time of earlier waits for approvals and for resets of Budgets, in milliseconds.
+	// These waits do not count against limits.timeoutSeconds.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ParkedMilliseconds int64 `json:"parkedMilliseconds,omitempty"`
@@ -139,8 +140,8 @@ type TurnStatus struct {
 	// answer so far. Budget: the tokens or the cost are used up. MaxOutputTokens: the answer was cut off at a length
 	// limit. OutputInvalid: the answer does not fit the schema, even after two corrections. OutputPolicy: the answer
 	// violates an output policy of the profile. ContentFilter: the content filter or the model refused the answer.
-	// ContextLength: the prompt is too long for the model. ModelError: no model
-	// gave a usable answer. PreparationError: the prompt could not be made. InvalidSpec: the spec cannot be used.
+	// ContextLength: the prompt is too long for the model. ModelError: no model gave a usable answer.
+	// PreparationError: the prompt could not be made. InvalidSpec: the spec cannot be used.
 	// Deadline: a time limit was exceeded. SessionClosed: the budget of the Session is used up. QueueFull: too many
 	// Turns of the namespace are waiting. Interrupted: Capstan failed internally, or the journal is damaged or lost.
 	// Cancelled: desiredState became Cancelled.
@@ -174,36 +175,36 @@ type TurnStatus struct {
 	Result *TurnResult `json:"result,omitempty"`
 
 	// policyViolations are the output policies of the profile that the newest answer violates, or that could not be
-	// checked for it, at most 8. They contain no part of the answer.
+	// checked against it, at most 8. They contain no part of the answer.
 	// +optional
 	// +listType=map
 	// +listMapKey=policy
 	// +kubebuilder:validation:MaxItems=8
 	PolicyViolations []PolicyViolation `json:"policyViolations,omitempty"`
 
-	// redactions are the numbers of texts that the Agent's spec.redaction has removed from the Turn, by rule, at most
-	// 16 rules: those with the most matches. They contain no text.
+	// redactions say how many texts each rule of the Agent's spec.redaction has removed from the Turn. They cover at most
+	// 16 rules, those with the most matches, and contain no text.
 	// +optional
 	// +listType=map
 	// +listMapKey=rule
 	// +kubebuilder:validation:MaxItems=16
 	Redactions []RedactionCount `json:"redactions,omitempty"`
 
-	// usage is the total token usage and cost of the Turn, across all attempts. It has the provider's figures, or
-	// estimates where the provider reports none. While the Turn runs, it has the figures of the last status write. It
-	// is absent if nothing was used.
+	// usage is the total token usage and cost of the Turn, across all attempts. Its figures are those that the provider
+	// reports, or estimates if the provider reports none. While the Turn runs, they are as old as the last write of this
+	// status. usage is absent if nothing was used.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
-	// prices say which prices usage.cost is computed from, one entry for each model that was used, at most 8. The list
-	// is written when the Turn ends.
+	// prices are the prices from which usage.cost is computed, one entry for each model that was used, at most 8. The
+	// list is written when the Turn ends.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Prices []UsedPrice `json:"prices,omitempty"`
 
 	// subAgentUsage is the total token usage and cost of the Turns of sub-agents, at any depth. It counts against this
-	// Turn's budget. It is not part of usage.
+	// Turn's limits, but is not part of usage.
 	// +optional
 	SubAgentUsage *Usage `json:"subAgentUsage,omitempty"`
 
@@ -241,7 +242,7 @@ const (
 	EvaluationError EvaluationResult = "Error"
 )
 
-// Evaluation is what one judge says about the answer of a Turn.
+// Evaluation is the verdict of one judge about the answer of a Turn.
 type Evaluation struct {
 	// name is the name of the judge in the PromptProfile.
 	// +required
@@ -253,8 +254,8 @@ type Evaluation struct {
 	// +required
 	Type JudgeType `json:"type"`
 
-	// result is the outcome. Passed: the score is not below the threshold. Failed: it is. Error: there is no score,
-	// because the judge failed; reason says why.
+	// result is the outcome. Passed: the score is not below the threshold. Failed: the score is below the threshold.
+	// Error: there is no score, because the judge failed; reason says why.
 	// +required
 	Result EvaluationResult `json:"result"`
 
@@ -268,8 +269,8 @@ type Evaluation struct {
 	// +kubebuilder:validation:MaxLength=4
 	Threshold string `json:"threshold,omitempty"`
 
-	// reason is why, in one line of at most 300 characters and 600 bytes. The model of the judge wrote it, so it may
-	// quote the answer, unless result is Error.
+	// reason is the reason for the result, in one line of at most 300 characters and 600 bytes. Unless result is Error,
+	// the model of the judge wrote the reason, so it may quote the answer.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	Reason string `json:"reason,omitempty"`
@@ -288,7 +289,7 @@ type Evaluation struct {
 	Time metav1.Time `json:"time"`
 }
 
-// PolicyViolation is an output policy that an answer violates, or that could not be checked for it.
+// PolicyViolation is an output policy that an answer violates, or that could not be checked against the answer.
 type PolicyViolation struct {
 	// policy is the name of the policy in the profile.
 	// +required
@@ -621,7 +622,7 @@ type TurnResult struct {
 	Citations *Citations `json:"citations,omitempty"`
 }
 
-// Artifact is content that is too large for a status.
+// Artifact names a text or JSON that is too large for a status.
 type Artifact struct {
 	// name is the name of the artifact, such as answer.txt.
 	// +required
@@ -744,8 +745,8 @@ type AwaitedBudget struct {
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid"`
 
-	// generation is the generation of the Budget that refused the request. The Turn continues if the Budget has another
-	// one.
+	// generation is the generation of the Budget that refused the request. The Turn continues when the Budget has another
+	// generation.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Generation int64 `json:"generation"`

@@ -165,7 +165,7 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="undo must not change: create a new Turn instead"
 	Undo *TurnUndo `json:"undo,omitempty"`
 
-	// attachments are images and files that belong to the message, 1 to 8. Later Turns of the Session see their names,
+	// attachments are 1 to 8 images and files that belong to the message. Later Turns of the Session see their names,
 	// and not their contents. At least one model of the Agent must accept them; models that do not are skipped.
 	// +optional
 	// +listType=map
@@ -176,7 +176,7 @@ type TurnSpec struct {
 	// + message="attachments must not change: create a new Turn instead"
 	Attachments []Attachment `json:"attachments,omitempty"`
 
-	// parameters are values for the variables that the PromptProfile of the Agent declares, 1 to 32.
+	// parameters are the values of 1 to 32 variables that the PromptProfile of the Agent declares.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -212,7 +212,7 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="shaping must not change: create a new Turn instead"
 	Shaping *Shaping `json:"shaping,omitempty"`
 
-	// guardrails are rules that constrain all other instructions, 1 to 32. Unless the Agent's contributionTrust is
+	// guardrails are 1 to 32 rules that constrain all other instructions. Unless the Agent's contributionTrust is
 	// Trusted, they are wishes: data that does not instruct the model. If they are trusted, the prompt has them in the
 	// order of their priority, together with those of the PromptProfile. Among guardrails of the same priority, those
 	// of the PromptProfile come first. The guardrails of the PromptProfile always apply.
