@@ -17,10 +17,10 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// kinds are the resources of capstan.dev that a manager needs.
-var kinds = []string{"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"}
+// resources are the resources of the API group capstan.dev that a manager needs.
+var resources = []string{"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"}
 
-// errNoDefinitions means that CustomResourceDefinitions are missing; the wrapping error names them.
+// errNoDefinitions means that CustomResourceDefinitions are missing. The error that wraps it names them.
 var errNoDefinitions = errors.New("install them with the chart (crds.install) or with make install")
 
 // definitionsHealth checks that the CustomResourceDefinitions exist.
@@ -31,13 +31,14 @@ func definitionsHealth(d discovery.DiscoveryInterface, log logr.Logger) *health 
 			if err := CheckDefinitions(ctx, d); errors.Is(err, errNoDefinitions) {
 				return err
 			}
-			return nil // without an answer, the check of the API server fails
+			return nil // other errors are reported by the health check of the API server
 		},
 	}
 }
 
 // CheckDefinitions returns an error that wraps errNoDefinitions if CustomResourceDefinitions of capstan.dev are
-// missing. Every authenticated user may ask the API server which kinds it serves.
+// missing. It needs no permission beyond those of every authenticated user: it asks the API server which resources it
+// serves.
 func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error {
 	var served metav1.APIResourceList
 	err := d.RESTClient().Get().AbsPath("apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version).Do(ctx).Into(&served)
@@ -45,9 +46,9 @@ func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error
 		return fmt.Errorf("failed to check for the custom resource definitions: %w", err)
 	}
 	var missing []string
-	for _, kind := range kinds {
-		if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == kind }) {
-			missing = append(missing, kind+"."+v1alpha1.GroupVersion.Group)
+	for _, name := range resources {
+		if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == name }) {
+			missing = append(missing, name+"."+v1alpha1.GroupVersion.Group)
 		}
 	}
 	if len(missing) > 0 {
@@ -56,8 +57,8 @@ func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error
 	return nil
 }
 
-// awaitDefinitions waits until the CustomResourceDefinitions exist, at most storePatience, and logs each failure.
-// They may be installed at the same time as the manager.
+// awaitDefinitions waits until the CustomResourceDefinitions exist, because they may be installed at the same time as
+// the manager. It logs each failed check, and returns the error of the last one when storePatience has passed.
 func awaitDefinitions(ctx context.Context, d discovery.DiscoveryInterface, log logr.Logger) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second

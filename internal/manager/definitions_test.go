@@ -20,11 +20,11 @@ import (
 
 // serving returns a client of an API server that serves these resources of capstan.dev. nil means none, as if no
 // CustomResourceDefinition were installed.
-func serving(t *testing.T) (d discovery.DiscoveryInterface, resources *atomic.Pointer[[]string]) {
+func serving(t *testing.T) (d discovery.DiscoveryInterface, served *atomic.Pointer[[]string]) {
 	t.Helper()
-	resources = &atomic.Pointer[[]string]{}
+	served = &atomic.Pointer[[]string]{}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		now := resources.Load()
+		now := served.Load()
 		if now == nil {
 			w.WriteHeader(http.StatusNotFound)
 			return
@@ -44,11 +44,11 @@ func serving(t *testing.T) (d discovery.DiscoveryInterface, resources *atomic.Po
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d, resources
+	return d, served
 }
 
 func TestManagerWithoutDefinitionsIsNotReady(t *testing.T) {
-	d, resources := serving(t)
+	d, served := serving(t)
 	h := definitionsHealth(d, logr.Discard())
 	expect := func(says string) {
 		t.Helper()
@@ -58,23 +58,23 @@ func TestManagerWithoutDefinitionsIsNotReady(t *testing.T) {
 			t.Errorf("ready = %v, want %q", err, says)
 		}
 	}
-	resources.Store(&kinds)
+	served.Store(&resources)
 	expect("")
-	resources.Store(nil)
+	served.Store(nil)
 	expect("turns.capstan.dev: install them with the chart (crds.install) or with make install")
-	some := slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return k == "sessions" })
-	resources.Store(&some)
+	some := slices.DeleteFunc(slices.Clone(resources), func(k string) bool { return k == "sessions" })
+	served.Store(&some)
 	expect("definitions sessions.capstan.dev: install")
-	resources.Store(&kinds)
+	served.Store(&resources)
 	expect("")
 }
 
 func TestStartWaitsForDefinitions(t *testing.T) {
-	d, resources := serving(t)
+	d, served := serving(t)
 	var lines []string
 	log := funcr.New(func(_, args string) {
 		lines = append(lines, args)
-		resources.Store(&kinds) // they exist after the first wait was logged
+		served.Store(&resources) // they exist after the first wait was logged
 	}, funcr.Options{})
 	if err := awaitDefinitions(t.Context(), d, log); err != nil || len(lines) != 1 ||
 		!strings.Contains(lines[0], "Waiting for the custom resource definitions") {

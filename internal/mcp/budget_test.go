@@ -29,14 +29,14 @@ func owned(t *testing.T) *exchange {
 
 // large returns a stream that contains one event of the given size.
 func large(ctx context.Context, ex *exchange, budget *serverBudget, size int) *stream {
-	s := &stream{ctx: ctx, wire: &wire{budget: budget, memory: process}, ex: ex, cancel: func(error) {}}
+	s := &stream{ctx: ctx, wire: &wire{serverShare: budget, memory: process}, ex: ex, cancel: func(error) {}}
 	s.begin(io.NopCloser(strings.NewReader("data: "+strings.Repeat("x", size)+"\n\n")), MaxResponseBytes)
 	return s
 }
 
 // holdLargest reserves the memory for a response of the maximum size.
 func holdLargest(ctx context.Context, ex *exchange, budget *serverBudget, cut context.CancelCauseFunc) error {
-	_, err := ex.reserve(ctx, &wire{budget: budget, memory: process}, MaxResponseBytes, MaxResponseBytes, cut)
+	_, err := ex.reserve(ctx, &wire{serverShare: budget, memory: process}, MaxResponseBytes, MaxResponseBytes, cut)
 	return err
 }
 
@@ -99,7 +99,7 @@ func TestABodyOfKnownLengthNeedsNoMore(t *testing.T) {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			budget, ex := bytebudget.New(1<<20, 2*MaxResponseBytes), owned(t)
 			s := &stream{
-				ctx: t.Context(), wire: &wire{budget: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
+				ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
 				ex: ex, cancel: func(error) {},
 			}
 			body := io.NopCloser(strings.NewReader(strings.Repeat("x", length)))
@@ -117,7 +117,7 @@ func TestABodyOfKnownLengthNeedsNoMore(t *testing.T) {
 
 // TestALongLineIsNotKept checks that a long line that is no response keeps no memory after its event.
 func TestALongLineIsNotKept(t *testing.T) {
-	s := &stream{ctx: t.Context(), wire: &wire{budget: newServerBudget(), memory: process}, ex: owned(t), cancel: func(error) {}}
+	s := &stream{ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: process}, ex: owned(t), cancel: func(error) {}}
 	s.begin(io.NopCloser(strings.NewReader(": "+strings.Repeat("x", 50<<10)+"\n\ndata: {}\n\n")), MaxResponseBytes)
 	for range 2 {
 		if _, err := s.event(); err != nil {
@@ -173,7 +173,7 @@ func TestSmallResponsesCountToo(t *testing.T) {
 			memory := budget.Account("team", bytebudget.Results)
 			get := func(bytes int) *exchange {
 				ex := owned(t)
-				s := &stream{ctx: t.Context(), wire: &wire{budget: newServerBudget(), memory: memory}, ex: ex, cancel: func(error) {}}
+				s := &stream{ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: memory}, ex: ex, cancel: func(error) {}}
 				if data, err := read(s, strings.NewReader(strings.Repeat("x", bytes))); err != nil || len(data) != bytes {
 					t.Errorf("%d bytes, %v; want %d", len(data), err, bytes)
 				}
@@ -360,7 +360,7 @@ func TestErrorOfSlowResponse(t *testing.T) {
 					synctest.Wait()
 					got <- holdLargest(t.Context(), waits, budget, func(error) {})
 				}()
-				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{budget: budget, memory: process}, ex: ex}, body)
+				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{serverShare: budget, memory: process}, ex: ex}, body)
 				if !errors.Is(err, errSlow) {
 					t.Errorf("reading fails with %v, want it to say that it was too slow", err)
 				}
@@ -397,8 +397,8 @@ func TestBufferOfABodyIsReserved(t *testing.T) {
 			s := &stream{
 				ctx: t.Context(), ex: ex, cancel: func(error) {},
 				wire: &wire{
-					budget: newServerBudget(),
-					memory: bytebudget.New(1<<20, 2*MaxResponseBytes).Account("team", bytebudget.Results),
+					serverShare: newServerBudget(),
+					memory:      bytebudget.New(1<<20, 2*MaxResponseBytes).Account("team", bytebudget.Results),
 				},
 			}
 			body, err := s.readAll(&http.Response{Body: io.NopCloser(strings.NewReader(strings.Repeat("x", bytes))), ContentLength: known})

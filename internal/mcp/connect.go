@@ -113,7 +113,7 @@ func (c *Client) backOffLocked(cause error) {
 func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 	s := &session{}
 	w := &wire{
-		client: c.http, url: c.cfg.URL, life: c.life, budget: c.budget, memory: c.cfg.Memory,
+		client: c.http, url: c.cfg.URL, life: c.life, serverShare: c.budget, memory: c.cfg.Memory,
 		onChange: c.noteChange, onLost: func() { s.lost.Store(true) },
 	}
 	transport := &sdk.StreamableClientTransport{

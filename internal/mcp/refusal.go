@@ -11,14 +11,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// isFailure reports whether a status means that a request failed on its way or in the server. The body does not
-// matter: the outcome of the request is unknown.
+// isFailure reports whether a status means that a request failed on its way or in the server. The outcome of such a
+// request is unknown, whatever the body says.
 func isFailure(status int) bool {
 	return status == http.StatusRequestTimeout || status >= http.StatusInternalServerError
 }
 
-// handleRefusal handles a response with a status other than 200. If the body is a response to this request, it counts
-// whatever the status is, because the server has processed the request.
+// handleRefusal handles a response with a status other than 200. If the body is a response to this request in the
+// protocol, handleRefusal returns that response, because the server has processed the request. An exception are
+// statuses that mean Refused.
 func (w *wire) handleRefusal(req *http.Request, resp *http.Response, ex *exchange, call jsonrpc.ID, body []byte) (*http.Response, error) {
 	said := responseTo(call, body, ex.whole)
 	if said == nil || kindOf(resp.StatusCode) == Refused {
@@ -35,9 +36,9 @@ func (w *wire) handleRefusal(req *http.Request, resp *http.Response, ex *exchang
 	return reply(req, resp, http.StatusOK, jsonType, answer), nil
 }
 
-// responseTo returns the response in a body, or nil if the body is not about the request. The ID may be a number or
-// the same number as a text. The initialize request has no side effect, so for it an error without an ID is
-// accepted, too.
+// responseTo returns the response in a body, or nil if the body is not a response to the request call. The ID in the
+// body may be a number or the same number as a string. greeting is true for the initialize request: because it has no
+// side effect, responseTo then also accepts an error without an ID.
 func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
 	var said struct {
 		ID     json.RawMessage `json:"id"`
@@ -78,7 +79,7 @@ func (w *wire) refusal(req *http.Request, resp *http.Response) error {
 	return w.status(req, resp.StatusCode, detailOf(resp))
 }
 
-// detailOf returns the start of the body of a refusal.
+// detailOf returns the start of the body of a response with an error status.
 func detailOf(resp *http.Response) string {
 	detail, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes)) // a partial text is good enough
 	return string(detail)
@@ -92,14 +93,15 @@ func (w *wire) status(req *http.Request, status int, detail string) error {
 	return &statusError{status: status, detail: detail}
 }
 
-// isOver reports whether a refusal means that the server does not know the session. The protocol's status for that
-// is 404; servers based on examples of the reference SDK send 400 and mention the session. According to the
+// isOver reports whether a status and a body mean that the server does not know the session. The protocol's status for
+// this case is 404; servers based on examples of the reference SDK send 400 and mention the session. According to the
 // protocol, such a server has not processed the request, but an error of the tool itself may look the same.
 func isOver(req *http.Request, status int, detail string) bool {
 	return req.Header.Get(sessionHeader) != "" && (status == http.StatusNotFound || status == http.StatusBadRequest && namesSession(detail))
 }
 
-// namesSession reports whether a text is about a protocol session, not about a session of the server's application.
+// namesSession reports whether a text is about a session of the protocol, and not about a session of the server's
+// application.
 func namesSession(detail string) bool {
 	text := strings.ToLower(detail)
 	return slices.ContainsFunc([]string{"session id", "session not found", "invalid session", "mcp-session-id", "no valid session"},

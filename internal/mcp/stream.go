@@ -62,9 +62,9 @@ type stream struct {
 	done    bool
 }
 
-// standing returns the stream for messages that no request has asked for. It connects on the first read, and again
-// after a break, until the session ends.
-func (w *wire) standing(req *http.Request) *http.Response {
+// openStandingStream returns the stream of messages that the server sends on its own. The stream connects on the first
+// read, and again after its connection breaks, until the session ends.
+func (w *wire) openStandingStream(req *http.Request) *http.Response {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	//nolint:contextcheck // because the connection may end before the request
 	stop := context.AfterFunc(w.life, func() { cancel(ErrClosed) })

@@ -19,11 +19,12 @@ import (
 )
 
 const (
-	// MaxResponseBytes is the maximum number of bytes that are read of the response to one request.
+	// MaxResponseBytes is the maximum number of bytes that are read from the response to one request.
 	MaxResponseBytes = 8 << 20
-	// maxErrorBytes is the maximum number of bytes that are read of a refusal.
+	// maxErrorBytes is the maximum number of bytes that are read from the body of a response with an error status.
 	maxErrorBytes = 16 << 10
-	// noticeTimeout limits a message without a response, and farewellTimeout the last message of a session.
+	// noticeTimeout is the time limit for sending a message that has no response, and farewellTimeout the one for the
+	// DELETE request that ends a session.
 	noticeTimeout   = 5 * time.Second
 	farewellTimeout = 2 * time.Second
 )
@@ -48,21 +49,20 @@ var (
 	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
 	errProtocol = errors.New("the response does not follow the Model Context Protocol")
 	errBroken   = errors.New("the connection broke before the response arrived")
-	// errMoved is a redirect that servers send after they have processed a request: the result is at another
-	// address.
+	// errMoved means that the response is a redirect of a kind that servers send after they have processed a request.
 	errMoved = fmt.Errorf("%w, and may have dealt with the request", netpolicy.ErrRedirect)
 )
 
 // statusError is an HTTP status that refuses a request.
 type statusError struct {
 	status int
-	// detail is the text of the server about the refusal.
+	// detail is the start of the response's body.
 	detail string
 }
 
-// sessionError is a refusal because the server does not know the session. It wraps errSession.
+// sessionError is the refusal of a request because the server does not know the session. It wraps errSession.
 type sessionError struct {
-	// detail is the text of the server about the refusal.
+	// detail is the start of the response's body.
 	detail string
 }
 
@@ -79,12 +79,12 @@ func (e *statusError) Error() string { return fmt.Sprintf("HTTP %d", e.status) }
 type wire struct {
 	client *http.Client
 	url    string
-	life   context.Context //nolint:containedctx // because it is the life of the connection
-	// budget is the server's share of the budget for large responses.
-	budget *serverBudget
-	// memory is the budget for large responses.
+	life   context.Context //nolint:containedctx // because it ends when the connection is closed
+	// serverShare is the server's share of the budget for large responses. All connections to the server use it.
+	serverShare *serverBudget
+	// memory is the account of the whole budget for large responses.
 	memory bytebudget.Account
-	// onChange is called when the tools may have changed, onLost when the session is over.
+	// onChange is called when the tools may have changed, and onLost when the server has ended the session.
 	onChange, onLost func()
 }
 
@@ -92,13 +92,13 @@ type wire struct {
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch req.Method {
 	case http.MethodGet:
-		return w.standing(req), nil
+		return w.openStandingStream(req), nil
 	case http.MethodPost:
 		return w.post(req)
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), farewellTimeout)
 	defer cancel()
-	return w.brief(req.Clone(ctx))
+	return w.sendWithoutReply(req.Clone(ctx))
 }
 
 // post sends a message.
@@ -115,7 +115,7 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 	if call, ok := message.(*jsonrpc.Request); ok && call.IsCall() {
 		if call.Method != "tools/call" { // net/http may repeat all other requests if the connection turns out to be closed
 			req = req.Clone(req.Context())
-			req.Header["X-Idempotency-Key"] = nil // tells net/http that it may repeat the request; the header is not sent
+			req.Header["X-Idempotency-Key"] = nil // net/http sends no header without values, but repeats requests that have this key
 		}
 		return w.call(req, body, call.ID)
 	}
@@ -123,7 +123,7 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 	defer cancel()
 	out := req.Clone(ctx)
 	setBody(out, body)
-	return w.brief(out)
+	return w.sendWithoutReply(out)
 }
 
 func setBody(req *http.Request, body []byte) {
@@ -138,8 +138,8 @@ func (w *wire) withTimeout(ctx context.Context, limit time.Duration) (context.Co
 	return ctx, func() { stop(); cancel() }
 }
 
-// brief sends a request whose response has no relevant content.
-func (w *wire) brief(req *http.Request) (*http.Response, error) {
+// sendWithoutReply sends a request and returns an empty response. It reads the server's response only for errors.
+func (w *wire) sendWithoutReply(req *http.Request) (*http.Response, error) {
 	resp, err := w.do(req)
 	if err != nil {
 		return nil, err
@@ -170,8 +170,8 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 	return plain(resp)
 }
 
-// plain returns resp if it is not compressed. For a compressed response it returns an error, or the bare status if
-// that is a refusal.
+// plain returns resp if its body is not compressed. If the body is compressed, plain returns an error, or for an error
+// status the response without its body.
 func plain(resp *http.Response) (*http.Response, error) {
 	err := netpolicy.CheckPlain(resp)
 	if err == nil {
@@ -185,19 +185,19 @@ func plain(resp *http.Response) (*http.Response, error) {
 	return resp, nil
 }
 
-// call sends a request that has a response. It returns the response, or the stream that contains it.
+// call sends a request that has a response in the protocol. It returns this response, or the stream that contains it.
 func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Response, error) {
 	ex := exchangeOf(req.Context())
 	// The context outlives the caller, so that the last bytes of a response can be read and its connection reused.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(req.Context()))
-	parting := []func() bool{
+	stops := []func() bool{ // each one stops a function that would cancel ctx
 		//nolint:contextcheck // because the context belongs to the request
 		context.AfterFunc(req.Context(), func() { cancel(context.Cause(req.Context())) }),
 		//nolint:contextcheck // because the connection may end before the request
 		context.AfterFunc(w.life, func() { cancel(ErrClosed) }),
 	}
 	release := func() {
-		for _, stop := range parting {
+		for _, stop := range stops {
 			stop()
 		}
 	}
@@ -218,7 +218,8 @@ func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Respon
 	return resp, nil
 }
 
-// answer converts a response for the SDK. A broken response fails only its own request, never the whole connection.
+// answer converts a response for the SDK. If the response is broken, only its own request fails, and the connection
+// stays usable.
 func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *stream) (*http.Response, error) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode == http.StatusOK && kind == eventsType {
@@ -248,10 +249,10 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, body)), nil
 }
 
-// reply returns a response with a body in memory.
-func reply(req *http.Request, to *http.Response, status int, kind string, body []byte) *http.Response {
+// reply returns a response for the SDK with a body in memory. It copies only the session ID of the original response.
+func reply(req *http.Request, original *http.Response, status int, kind string, body []byte) *http.Response {
 	header := http.Header{}
-	if id := to.Header.Get(sessionHeader); id != "" {
+	if id := original.Header.Get(sessionHeader); id != "" {
 		header.Set(sessionHeader, id)
 	}
 	if kind != "" {

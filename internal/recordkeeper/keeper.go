@@ -1,20 +1,22 @@
 // Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together
-// with the end in its journal. If there was no executor, so that only the object of the Turn has its end, this package
-// ends the journal in the same way. It adds the records of Turns without such a journal from their status: no executor
-// has run them, their journal is lost, or an older version has ended them. It also deletes old records, tasks that
-// followed Turns and count for no limit any more, and memories that have expired. It does so whether or not any process
-// evaluates Turns or learns from them.
+// with the last entry of the Turn's journal. If a Turn ended without an executor, its status shows the end but its
+// journal does not. This package then ends the journal in the same way as an executor. If the journal cannot be the
+// source of the record, this package makes the record from the Turn's status. This is so in three cases: no executor
+// has run the Turn, its journal is lost, or an older version of Capstan has ended it. The package also deletes old
+// records, tasks that followed Turns and count for no limit any more, and memories that have expired. It does so
+// whether or not any process evaluates Turns or learns from them.
 //
 // It works in the background of the leader, so no controller waits for the store:
 //
-//  1. The watch of finished Turns hints at a Turn. The package asks the store whether the Turn has a record.
-//  2. A periodic round compares all finished Turns with all records. It finds the Turns of hints that got lost.
+//  1. A controller that watches Turns calls Finished for each Turn that has finished: a hint. The package then asks
+//     the store whether the Turn has a record.
+//  2. A periodic round compares all finished Turns with all records. It finds the Turns whose hints were lost.
 //
-// A Turn without an entry in a journal that is deleted before either has seen it leaves no record. Such a Turn has
-// used nothing.
+// A Turn leaves no record if it has no entry in a journal and is deleted before the hint or the round is handled. Such
+// a Turn has used nothing.
 //
-// Such a Turn may have a reservation in Budgets: its run was killed during a request, and no run has continued it. The
-// package also charges these reservations.
+// A Turn that ended without an executor may have a reservation in Budgets: its run was killed during a request, and no
+// later run continued the Turn. The package also charges these reservations.
 package recordkeeper
 
 import (
@@ -56,10 +58,10 @@ type Store interface {
 type Keeper struct {
 	// Store keeps the records, the tasks and the memories.
 	Store Store
-	// Ledger has the reservations of Turns in Budgets. If Ledger is nil, there are none.
+	// Ledger has the reservations of Turns in Budgets. If Ledger is nil, there are no reservations.
 	Ledger budget.Ledger
 	// End ends the journal of a Turn that has ended, together with its record. It returns false if the status must be
-	// the source of the record. If End is nil, it always is.
+	// the source of the record. If End is nil, the status is the source of all records.
 	End func(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error)
 	// Reader reads from the API server.
 	Reader client.Reader
@@ -83,20 +85,20 @@ type Keeper struct {
 }
 
 const (
-	// maxHints bounds the hints. The next round finds the Turns of further ones.
+	// maxHints is the maximum number of pending hints. If a hint is dropped, the next round finds its Turn.
 	maxHints = 10_000
-	// settleTime is the time from a hint to the question whether there is a record, so that one question covers many
-	// Turns.
+	// settleTime is the time without a new hint after which the store is asked for the records of all hints. So one
+	// request to the store covers many Turns.
 	settleTime = 2 * time.Second
-	// roundInterval is the time between two rounds, and retryTime that after a failed one.
+	// roundInterval is the time from a round to the next one, and retryTime the time after a round that failed.
 	roundInterval, retryTime = time.Hour, time.Minute
-	// page is the number of Turns that are compared at once.
+	// page is the number of Turns whose records one request to the store looks up or adds.
 	page = 500
 	// batch is the number of records, tasks or memories that are deleted at once. pause is the time between two batches.
 	batch, pause = 500, 50 * time.Millisecond
 	// keepTasks is how long a task counts for the limits of its Agent after its work has ended.
 	keepTasks = task.Day + task.Hour
-	// waitForChildren is the time from the end of a Turn until its record waits no more for Turns of its sub-agents.
+	// waitForChildren is how long after the end of a Turn its record waits for the Turns of its sub-agents to end.
 	waitForChildren = time.Hour
 	// maxFailures bounds the failures that a round reports.
 	maxFailures = 10
@@ -114,7 +116,7 @@ func (k *Keeper) init() {
 	k.once.Do(func() { k.hints, k.hinted = map[types.UID]types.NamespacedName{}, make(chan struct{}, 1) })
 }
 
-// Finished receives a Turn that has finished. It never blocks.
+// Finished adds a hint that a Turn has finished. It never blocks.
 func (k *Keeper) Finished(key types.NamespacedName, uid types.UID) {
 	k.init()
 	k.mu.Lock()
@@ -137,7 +139,7 @@ func (k *Keeper) takeHints() map[types.UID]types.NamespacedName {
 	return all
 }
 
-// Start works until ctx ends.
+// Start handles hints and runs rounds until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	k.init()
 	round, settle := time.NewTimer(0), time.NewTimer(time.Hour)
@@ -153,7 +155,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-settle.C:
 			err := k.record(ctx, k.takeHints())
 			k.report("record finished turns", err)
-			if err != nil { // a round finds them, too, but not before an hour is over
+			if err != nil { // a round finds these Turns too, so run it earlier than after roundInterval
 				round.Reset(retryTime)
 			}
 		case <-round.C:
@@ -188,8 +190,8 @@ func (k *Keeper) Round(ctx context.Context) error {
 	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx), k.purgeTasks(ctx), k.purgeMemories(ctx))...)
 }
 
-// repair adds the missing records of a namespace. It reads only the metadata of the Turns that have a record. Turns
-// that have no record afterwards do not keep it from the others.
+// repair adds the missing records of a namespace. For the Turns that have a record, it reads only their metadata. If it
+// fails for some Turns, it continues with the others.
 func (k *Keeper) repair(ctx context.Context, namespace string) error {
 	var errs []error
 	for next := ""; ; {
@@ -198,7 +200,7 @@ func (k *Keeper) repair(ctx context.Context, namespace string) error {
 		err := k.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(next),
 			client.MatchingFieldsSelector{Selector: finished})
 		if apierrors.IsResourceExpired(err) {
-			return errors.Join(errs...) // so many Turns were created meanwhile that the page is gone; the next round begins anew
+			return errors.Join(errs...) // the list took so long that its token expired; the next round begins anew
 		}
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("failed to list the finished turns: %w", err))...)
@@ -218,8 +220,8 @@ func (k *Keeper) repair(ctx context.Context, namespace string) error {
 	}
 }
 
-// closeReservations charges the requests of Turns that have ended without a run. No run knows the end of such a
-// request, and the journal may stay for as long as the Turn.
+// closeReservations charges the reserved requests of Turns that have ended without an executor. No run will report how
+// such a request ended. The journal may exist for as long as the Turn, so its deletion is too late for the charge.
 func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	if k.Ledger == nil || len(turns) == 0 {
 		return nil
@@ -232,8 +234,8 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record sees to the records of those Turns that have none. A Turn that is gone, or whose record would be purged at
-// once, is left out.
+// record adds the records of those of the given Turns that have none. It leaves out a Turn that does not exist any
+// more, and a Turn whose record would be too old to be kept.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
 		return nil
@@ -248,7 +250,8 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 	if err != nil {
 		return fmt.Errorf("failed to find out which turns have records: %w", err)
 	}
-	// In this order, a Turn has its record only after its reservations are closed, whatever is killed in between.
+	// Add the records last: a Turn with a record is not handled again, so its reservations must be closed before, even
+	// if this process is killed in between.
 	records, alive, ended := k.settle(ctx, turns, missing)
 	missing = slices.DeleteFunc(missing, func(uid string) bool { return slices.Contains(alive, uid) })
 	if err := k.closeReservations(ctx, missing); err != nil {
@@ -257,8 +260,9 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 	return errors.Join(ended, k.add(ctx, records))
 }
 
-// settle ends the journals of those Turns whose own end did not reach them, and returns the records of the others.
-// alive are the Turns whose journal could not be ended. A run may still write there, and settle its requests itself.
+// settle ends the journals of the missing Turns together with their records. It returns the records of the Turns whose
+// status must be the source. alive are the Turns whose journal could not be ended: a run may still write to it, and
+// close its reservations itself.
 func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
 	records []turnrecord.Record, alive []string, err error,
 ) {
@@ -281,7 +285,7 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		}
 		recorded, err := k.end(ctx, &t)
 		if _, waits := errors.AsType[*loop.Parked](err); waits && k.Now().Sub(r.Completed) > waitForChildren {
-			err = nil // its record must not depend on Turns that may never end
+			err = nil // the Turns of sub-agents may never end, so make the record from the status
 		}
 		switch {
 		case err != nil:
@@ -304,7 +308,7 @@ func (k *Keeper) end(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err 
 	return k.End(bounded, t)
 }
 
-// add adds records.
+// add adds records to the store.
 func (k *Keeper) add(ctx context.Context, records []turnrecord.Record) error {
 	for some := range slices.Chunk(records, page) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)

@@ -14,15 +14,17 @@ import (
 	"testing"
 )
 
-// InterceptingProxy is a reverse proxy in front of a server. It forwards all messages, but tests can use it in two
-// ways to make the server change its list of tools:
+// InterceptingProxy is a reverse proxy in front of a server. It forwards all messages unchanged, with two exceptions
+// by which tests make the server change its list of tools:
 //
-// 1. Hold back the notification that a client is ready. When the server receives it, the server adds a tool.
-// 2. Claim further capabilities for clients. The server has more tools for clients with these capabilities.
+//  1. Hold holds back the notifications by which clients say that they are ready. The server adds a tool when it
+//     receives one.
+//  2. ClaimCapabilities claims further capabilities for clients. The server has more tools for clients with these
+//     capabilities.
 //
 // It is safe for concurrent use.
 type InterceptingProxy struct {
-	// URL is the URL of the server's endpoint behind the door.
+	// URL is the URL of the proxy. Requests to it reach the server's endpoint.
 	URL string
 
 	tb     testing.TB
@@ -32,18 +34,18 @@ type InterceptingProxy struct {
 	transport *http.Transport
 
 	mu sync.Mutex
-	// closed is true while notifications are held back. kept holds these notifications.
-	closed bool
-	kept   []*http.Request
-	// capabilities are claimed for each client. If it is nil, clients keep their own.
+	// holding is true while notifications are held back. held holds these notifications.
+	holding bool
+	held    []*http.Request
+	// capabilities replace those of each client. If capabilities is nil, clients keep their own.
 	capabilities map[string]any
 	// listening holds an item for each stream of notifications that a client has opened.
 	listening chan struct{}
-	// taken holds the tool names of calls to which the server has begun to reply.
-	taken chan string
+	// answeredCalls holds the tool names of calls to which the server has begun to reply.
+	answeredCalls chan string
 }
 
-// maxNoted is the maximum number of streams and calls that an InterceptingProxy records.
+// maxNoted is the maximum number of streams, and also of calls, that an InterceptingProxy records.
 const maxNoted = 1000
 
 // calledTool is the context key for the name of the called tool.
@@ -56,7 +58,9 @@ func (s *Server) Proxy(tb testing.TB) *InterceptingProxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &InterceptingProxy{tb: tb, target: target, listening: make(chan struct{}, maxNoted), taken: make(chan string, maxNoted)}
+	p := &InterceptingProxy{
+		tb: tb, target: target, listening: make(chan struct{}, maxNoted), answeredCalls: make(chan string, maxNoted),
+	}
 	p.transport = &http.Transport{}
 	tb.Cleanup(p.transport.CloseIdleConnections)
 	p.proxy = &httputil.ReverseProxy{
@@ -79,11 +83,11 @@ func (s *Server) Proxy(tb testing.TB) *InterceptingProxy {
 	return p
 }
 
-// Hold holds back the notifications of clients that are ready, from now on.
+// Hold holds back the notifications by which clients say that they are ready, from now on.
 func (p *InterceptingProxy) Hold() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
+	p.holding = true
 }
 
 // ClaimCapabilities claims these capabilities for each client that connects from now on.
@@ -93,8 +97,8 @@ func (p *InterceptingProxy) ClaimCapabilities(capabilities map[string]any) {
 	p.capabilities = capabilities
 }
 
-// Forward forwards the notifications that were held back. It first waits for a client to listen for the resulting
-// change.
+// Forward forwards the notifications that were held back, and ends Hold. It first waits until a client listens for the
+// change of the tools that follows.
 func (p *InterceptingProxy) Forward(ctx context.Context) {
 	p.tb.Helper()
 	select {
@@ -103,41 +107,42 @@ func (p *InterceptingProxy) Forward(ctx context.Context) {
 		p.tb.Fatalf("no client has opened a stream of notifications: %v", context.Cause(ctx))
 	}
 	p.mu.Lock()
-	kept := p.kept
-	p.closed, p.kept = false, nil
+	held := p.held
+	p.holding, p.held = false, nil
 	p.mu.Unlock()
-	if len(kept) == 0 {
+	if len(held) == 0 {
 		p.tb.Fatal("no client has sent the notification that it is ready")
 	}
-	for _, r := range kept {
+	for _, r := range held {
 		resp, err := p.transport.RoundTrip(r.WithContext(ctx))
 		if err != nil {
-			p.tb.Fatalf("failed to tell the server that a client is ready: %v", err)
+			p.tb.Fatalf("failed to forward the notification that a client is ready: %v", err)
 		}
 		_ = resp.Body.Close() // the body is empty
 		if resp.StatusCode != http.StatusAccepted {
-			p.tb.Fatalf("the server answers HTTP %d to a client that is ready, want 202", resp.StatusCode)
+			p.tb.Fatalf("the server answers the notification that a client is ready with HTTP %d, want 202", resp.StatusCode)
 		}
 	}
 }
 
-// AwaitCall waits until the server has begun to reply to another call of a tool. It discards earlier calls of other
-// tools.
+// AwaitCall waits until the server has begun to reply to a call of a tool. Each recorded call counts once. AwaitCall
+// discards the calls of other tools that were recorded before it.
 func (p *InterceptingProxy) AwaitCall(ctx context.Context, tool string) {
 	p.tb.Helper()
 	for {
 		select {
-		case name := <-p.taken:
+		case name := <-p.answeredCalls:
 			if name == tool {
 				return
 			}
 		case <-ctx.Done():
-			p.tb.Fatalf("no call of %q has arrived: %v", tool, context.Cause(ctx))
+			p.tb.Fatalf("the server has not replied to a call of %q: %v", tool, context.Cause(ctx))
 		}
 	}
 }
 
-// note records a request to which the server replies. It drops records over maxNoted.
+// note records a request to which the server has begun to reply. If maxNoted requests of its kind are recorded, it
+// does nothing.
 func (p *InterceptingProxy) note(r *http.Request) {
 	if r.Method == http.MethodGet {
 		select {
@@ -147,7 +152,7 @@ func (p *InterceptingProxy) note(r *http.Request) {
 	}
 	if name, ok := r.Context().Value(calledTool{}).(string); ok {
 		select {
-		case p.taken <- name:
+		case p.answeredCalls <- name:
 		default:
 		}
 	}
@@ -164,11 +169,11 @@ func (p *InterceptingProxy) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	switch params, _ := m["params"].(map[string]any); {
-	case m["method"] == "notifications/initialized" && p.closed:
-		kept := r.Clone(context.WithoutCancel(r.Context())) // the copy outlives the request
-		kept.RequestURI, kept.Host, kept.Body = "", "", io.NopCloser(bytes.NewReader(body))
-		kept.URL = p.target
-		p.kept = append(p.kept, kept)
+	case m["method"] == "notifications/initialized" && p.holding:
+		held := r.Clone(context.WithoutCancel(r.Context())) // the copy outlives the request
+		held.RequestURI, held.Host, held.Body = "", "", io.NopCloser(bytes.NewReader(body))
+		held.URL = p.target
+		p.held = append(p.held, held)
 		p.mu.Unlock()
 		w.WriteHeader(http.StatusAccepted)
 		return

@@ -13,24 +13,26 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Contents puts the contents of attachments into the body of a request. Body gets marks, which are random texts, and
-// each mark is replaced by its content afterwards. So each content is in memory only for a moment, besides the body.
+// Contents puts the data of attachments into the body of a request. The body is first made with a mark, a random
+// placeholder, for each attachment. Then insert replaces one mark after another by the data of its attachment, so that
+// besides the body, the data of only one attachment is in memory at a time.
 type Contents struct {
 	marks []mark
-	// request reads the contents.
+	// request reads the data of the attachments.
 	request *model.Request
 }
 
-// mark stands for a content within a text in JSON.
+// mark is the placeholder for the data of an attachment, within a JSON string.
 type mark struct {
 	text       string
 	attachment *model.Attachment
 }
 
-// Base64 returns the mark of an image or a file, which becomes its content in base64.
+// Base64 returns the mark of an image or a file. insert replaces the mark by the data in base64.
 func (c *Contents) Base64(a *model.Attachment) string { return c.mark(a) }
 
-// Text returns the text of a message: its text attachments, each in a fence, and its own text.
+// Text returns the text of a message: a mark for each of its text attachments, followed by its own text. insert
+// replaces each mark by the text of the attachment in a fence.
 func (c *Contents) Text(m *model.Message) string {
 	var text strings.Builder
 	for i := range m.Attachments {
@@ -58,7 +60,8 @@ func (c *Contents) mark(a *model.Attachment) string {
 	return m.text
 }
 
-// insert replaces the marks in a body, in their order. It takes over the body.
+// insert replaces the marks in a body, in the order in which they were made. It may change body, so the caller must not
+// use body afterwards.
 func (c *Contents) insert(ctx context.Context, body []byte) ([]byte, error) {
 	if len(c.marks) == 0 {
 		return body, nil
@@ -71,7 +74,8 @@ func (c *Contents) insert(ctx context.Context, body []byte) ([]byte, error) {
 	for _, m := range c.marks {
 		before, after, ok := bytes.Cut(body, []byte(m.text))
 		if !ok {
-			return nil, Unsendable("attachment %q has no place in the request, which is a bug in Capstan", m.attachment.Name)
+			return nil, Unsendable("the placeholder for attachment %q is missing from the request body: this is a bug in Capstan",
+				m.attachment.Name)
 		}
 		data, err := c.request.Content(m.attachment)
 		if err != nil {
@@ -82,7 +86,7 @@ func (c *Contents) insert(ctx context.Context, body []byte) ([]byte, error) {
 	return append(out, body...), nil
 }
 
-// append appends a content as a part of a text in JSON.
+// append appends the data of the attachment to out, encoded as a part of a JSON string.
 func (m *mark) append(ctx context.Context, out, data []byte) []byte {
 	defer fairgate.AcquireProcessor(ctx, len(data))()
 	if model.KindOf(m.attachment.MediaType) != model.AttachedText {

@@ -8,14 +8,14 @@ import (
 
 // silence is how long a connection stays in use without a sign of life from the server's machine, for example after
 // a loss of power or network. Calls have timeouts of their own, but this limit ends the connection of a read before
-// its minute is over.
+// the read's timeout of a minute.
 const silence = 15 * time.Second
 
 // dial connects to a server.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 3, Interval: silence / 3, Count: 2},
-		Control:         acknowledge,
+		Control:         limitUnacknowledged,
 	}
 	return d.DialContext(ctx, network, address)
 }

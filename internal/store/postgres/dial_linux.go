@@ -8,10 +8,10 @@ import (
 // tcpUserTimeout is TCP_USER_TIMEOUT. Package syscall has no name for it.
 const tcpUserTimeout = 18
 
-// acknowledge limits how long the server may take to acknowledge data. Keep-alives only cover connections without
-// unacknowledged data. Without this limit, Linux retransmits for about 15 minutes. A kernel that does not know the
-// option ignores it.
-func acknowledge(network, _ string, c syscall.RawConn) error {
+// limitUnacknowledged limits how long the server may leave data unacknowledged. Keep-alives only detect the loss of
+// connections without unacknowledged data. Without this limit, Linux retransmits data for about 15 minutes. A kernel
+// that does not know the option ignores it.
+func limitUnacknowledged(network, _ string, c syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil
 	}

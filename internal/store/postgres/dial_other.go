@@ -4,5 +4,6 @@ package postgres
 
 import "syscall"
 
-// acknowledge does nothing on this system. Only keep-alives and the timeouts of calls apply.
-func acknowledge(string, string, syscall.RawConn) error { return nil }
+// limitUnacknowledged does nothing on this system, which has no such option. Only keep-alives and the timeouts of calls
+// end a connection whose data is not acknowledged.
+func limitUnacknowledged(string, string, syscall.RawConn) error { return nil }

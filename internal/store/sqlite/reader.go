@@ -17,9 +17,9 @@ import (
 // Reader reads the journals in a file that another process may use at the same time. It changes no entries.
 type Reader struct{ store *Store }
 
-// OpenReader opens the journals in a file for reading. It first migrates a file with an older schema, which fails
-// with ErrInUse while another process uses the file. It fails if a newer version wrote the file. The caller must
-// call Close.
+// OpenReader opens the journals in a file for reading. If the file has an older schema, OpenReader migrates it first,
+// and returns ErrInUse if another process uses the file. It also returns an error if a newer version of Capstan wrote
+// the file. The caller must call Close.
 func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	r, err := openReader(ctx, path)
 	if !errors.Is(err, errOlder) {
@@ -29,15 +29,16 @@ func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	if err == nil {
 		err = s.Close()
 	}
+	// Open may have failed because another process uses the file. That process may have migrated it, so try again.
 	if r, again := openReader(ctx, path); again == nil {
-		return r, nil // also if the other process has migrated the schema in the meantime
+		return r, nil
 	} else if err == nil {
 		err = again
 	}
 	return nil, err
 }
 
-// errOlder means that a file does not have the newest schema yet.
+// errOlder means that the schema of a file is older than the newest schema.
 var errOlder = errors.New("its schema is older than this program's")
 
 func openReader(ctx context.Context, path string) (*Reader, error) {
@@ -47,14 +48,14 @@ func openReader(ctx context.Context, path string) (*Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
 	}
-	has, newest, err := versions(ctx, db)
+	current, newest, err := versions(ctx, db)
 	if err == nil {
-		err = schema.Check(has, newest)
+		err = schema.Check(current, newest)
 	}
 	switch {
 	case err != nil:
 		err = explain(err)
-	case has < newest:
+	case current < newest:
 		err = errOlder
 	default:
 		return &Reader{&Store{path: path, db: db, closing: make(chan struct{})}}, nil
@@ -67,20 +68,20 @@ func (r *Reader) Read(ctx context.Context, uid string, after int64) iter.Seq2[jo
 	return r.store.Read(ctx, uid, after)
 }
 
-// Last returns the last sequence number, as Store.Last does.
+// Last returns the sequence number of the last entry of a journal, as Store.Last does.
 func (r *Reader) Last(ctx context.Context, uid string) (int64, error) { return r.store.Last(ctx, uid) }
 
-// Append always fails. It makes Reader a journal.Journal.
+// Append always returns an error. It exists because journal.Journal requires it.
 func (r *Reader) Append(context.Context, string, ...journal.Entry) error {
 	return fmt.Errorf("failed to write to the journal %q: it was opened for reading only", r.store.path)
 }
 
-// Accounts returns the accounts of budgets, as Store.Accounts does.
+// Accounts returns the accounts of budgets at a time, as Store.Accounts does.
 func (r *Reader) Accounts(ctx context.Context, at time.Time) ([]budget.Account, error) {
 	return r.store.Accounts(ctx, at)
 }
 
-// PayloadBytes returns the size of payloads, as Store.PayloadBytes does.
+// PayloadBytes returns the size of the payloads of entries, as Store.PayloadBytes does.
 func (r *Reader) PayloadBytes(ctx context.Context, uid string, first, last int64) (int64, error) {
 	return r.store.PayloadBytes(ctx, uid, first, last)
 }
@@ -90,7 +91,7 @@ func (r *Reader) Artifact(ctx context.Context, uid, sha256 string) (journal.Arti
 	return r.store.Artifact(ctx, uid, sha256)
 }
 
-// UIDs returns UIDs, as Store.UIDs does.
+// UIDs returns the UIDs that have a journal, as Store.UIDs does.
 func (r *Reader) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
 	return r.store.UIDs(ctx, after, limit)
 }
