@@ -1,7 +1,7 @@
 // Package barrier removes the credentials of a namespace from everything that a process writes about the objects of
-// that namespace: status, Events and log lines. It is the second barrier. The first barrier are the adapters, each
-// of which redacts the credential that it has sent to its server, and the engine, which redacts the texts of models
-// and tools before it records them.
+// that namespace: status, Events and log lines. It is the second barrier. The first barrier are the adapters and the
+// engine: each adapter redacts the credential that it has sent to its server, and the engine redacts the texts of
+// models and tools before it records them.
 package barrier
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// Client returns a client that redacts the texts of a status in each update. known are the credentials of all
-// namespaces.
+// Client returns a client that redacts the texts of a status when it updates the status. known has the credentials of
+// all namespaces.
 func Client(c client.Client, known *redact.Set) client.Client {
 	return &redacting{Client: c, known: known}
 }
@@ -38,8 +38,8 @@ type statusWriter struct {
 	known *redact.Set
 }
 
-// Update writes the status of an object. It redacts the texts in the object itself, so the caller continues with
-// the texts as written.
+// Update writes the status of an object. It replaces the texts in o itself by the redacted texts, so afterwards the
+// caller's object is equal to the written one.
 func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	clean := w.known.RedactFunc(namespacesOf(o)...)
 	for _, text := range texts(o) {
@@ -52,7 +52,7 @@ func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...c
 	return w.SubResourceWriter.Update(ctx, o, options...)
 }
 
-// namespacesOf returns the namespaces whose credentials must not be in a text about an object.
+// namespacesOf returns the namespaces whose credentials must not appear in a text about an object.
 func namespacesOf(o metav1.Object) []string {
 	if t, ok := o.(*v1alpha1.Turn); ok {
 		return t.CredentialNamespaces()
@@ -60,8 +60,8 @@ func namespacesOf(o metav1.Object) []string {
 	return []string{o.GetNamespace()}
 }
 
-// texts returns the parts of a status that may quote servers. Names, hashes, enums and numbers are not redacted: an
-// object must keep its identity, whatever a credential looks like.
+// texts returns the parts of a status that may quote servers. It leaves out names, hashes, enums and numbers. An object
+// must keep its identity, even if a credential happens to equal its name.
 func texts(o client.Object) []*string {
 	switch o := o.(type) {
 	case *v1alpha1.Turn:
@@ -111,8 +111,8 @@ func elements(list []string) []*string {
 	return all
 }
 
-// Events returns a recorder that redacts the notes of Events. The namespace of the regarded object decides which
-// credentials are removed; for a Turn, also that of its Agent.
+// Events returns a recorder that redacts the notes of Events. It removes the credentials of the namespace of the object
+// that the Event is about. If this object is a Turn, it also removes the credentials of the namespace of its Agent.
 func Events(to events.EventRecorder, known *redact.Set) events.EventRecorder {
 	return &recorder{to, known}
 }

@@ -49,8 +49,8 @@ const decideExamples = `  # review the pending call, and decide
   # decide about all calls without confirmation
   capstan %[1]s close-tickets --all -y -o name`
 
-// decisionEffects says for each decision what the Turn does next, and unreadArguments what happens if the arguments
-// of a call cannot be read. The help texts contain both.
+// decisionEffects describes for each decision how the Turn continues. unreadArguments describes how the command behaves
+// if the arguments of a call cannot be read. The help texts contain both.
 var (
 	decisionEffects = map[v1alpha1.ApprovalDecision]string{
 		v1alpha1.ApprovalApproved: "The Turn then continues and makes the calls.",

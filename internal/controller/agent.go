@@ -35,8 +35,8 @@ type AgentReconciler struct {
 	// Recheck is the interval at which Agents are reconciled where ConfigMaps may not be watched. If Recheck is 0,
 	// the reconciler watches ConfigMaps.
 	Recheck time.Duration
-	// ProbeInterval is the time between two probes of an endpoint that answers. It limits how long an object counts
-	// as new.
+	// ProbeInterval is the time between two probes of an endpoint that answers. It is also an upper bound on the time for
+	// which an object counts as new.
 	ProbeInterval time.Duration
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut
@@ -124,9 +124,9 @@ func earliest(times ...time.Duration) time.Duration {
 	return first
 }
 
-// awaitedNew returns why Turns wait for an object, and for how long. Turns wait only for an object that is new and
-// does not answer; for any other it returns nothing. why gives the reason and not the message. The message is on
-// the object, and each change of it would be written to every Agent and every waiting Turn.
+// awaitedNew returns why Turns wait for an object, and for how long. Turns wait only for an object that is new and does
+// not answer; for other objects awaitedNew returns nothing. why contains the reason of the object's condition, but not
+// the condition's message: each change of the message would be written to every Agent and every waiting Turn.
 func (r *AgentReconciler) awaitedNew(kind string, o client.Object, c *metav1.Condition) (why string, left time.Duration) {
 	if !isUnreachable(c) {
 		return "", 0
@@ -138,8 +138,8 @@ func (r *AgentReconciler) awaitedNew(kind string, o client.Object, c *metav1.Con
 		c.Reason, newAge(r.ProbeInterval)), left
 }
 
-// combineFindings combines findings. The reason is that of the first finding that does not hold; the message joins the
-// messages of all that do not.
+// combineFindings combines findings. If some of them do not hold, the result has the reason of the first of these, and
+// the messages of all of these.
 func combineFindings(findings ...finding) finding {
 	sum := finding{holds: true, reason: v1alpha1.ReasonReady, message: "the agent can run turns"}
 	var messages []string
@@ -166,7 +166,7 @@ func checkRedaction(a *v1alpha1.Agent) finding {
 	return finding{holds: true}
 }
 
-// resolveProfile finds the Agent's profile and renders both together. hash is the hash of the rendered prompt; it
+// resolveProfile finds the Agent's profile and renders the prompt of both. hash is the hash of the rendered prompt; it
 // is empty if rendering failed.
 func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent) (f finding, hash string, err error) {
 	name := a.Spec.PromptProfileRef
@@ -218,7 +218,8 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 	return resolved, report.RenderHash, nil
 }
 
-// unrenderedReason returns the reason for an Agent that does not render. The field tells which object is at fault.
+// unrenderedReason returns the condition's reason for an Agent whose prompt cannot be rendered. The field with the
+// error tells whether the Agent or its profile is at fault.
 func unrenderedReason(err error, field string) string {
 	_, missing := errors.AsType[*translate.MissingError](err)
 	switch {

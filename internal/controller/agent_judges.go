@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// resolveJudges finds out whether the answers of an Agent can be evaluated as its profile asks. It returns nil if the
-// Agent evaluates nothing. A finding that does not hold prevents no Turn.
+// resolveJudges checks whether the answers of an Agent can be evaluated by the judges of its profile. It returns nil if
+// the Agent's answers are not evaluated. Turns run even if the finding does not hold.
 func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	if a.Spec.Evaluation == nil {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
@@ -50,8 +50,8 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the judges of the PromptProfile evaluate answers"}, nil
 }
 
-// resolveLearning finds out whether the models can be used that extract memories for an Agent. It returns nil if the
-// Agent learns nothing. A finding that does not hold prevents no Turn.
+// resolveLearning checks whether the models that extract memories for an Agent can be used. It returns nil if the Agent
+// does not learn. Turns run even if the finding does not hold.
 func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	if !translate.Learns(a) {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
@@ -62,8 +62,9 @@ func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "memories are learned from turns"}, nil
 }
 
-// checkModels returns a finding if models of an Agent besides its chain cannot be used: their ModelProvider does not
-// exist, it may not be used, or a model cannot fulfill a parameter. field is the Agent's field with the models.
+// checkModels returns a finding if models cannot be used that an Agent has in addition to its chain: their
+// ModelProvider does not exist or may not be used, or a model cannot fulfill a parameter. field is the Agent's field
+// with the models.
 func (r *AgentReconciler) checkModels(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
 ) (*finding, error) {

@@ -20,8 +20,9 @@ import (
 // parameters that a model cannot fulfill: a request with one fails before it is sent, and Turns fall back. The finding
 // holds if one of the models can fulfill its parameters, and one of the ModelProviders can be used:
 //
-//  1. The endpoint of one answers. Turns use the other models only as far as they can.
-//  2. No endpoint answers, and Turns need not wait for one. A probe may be out of date, so each Turn tries them.
+//  1. The endpoint of at least one ModelProvider answers. Turns use the models of the others as far as possible.
+//  2. No endpoint answers, and Turns need not wait for one. Because a probe may be out of date, each Turn tries the
+//     models itself.
 func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) (finding, error) {
 	providers, err := r.modelProviders(ctx, a)
 	if err != nil {
@@ -86,8 +87,8 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	return f, nil
 }
 
-// usedProvider is a ModelProvider to which an Agent refers. One that does not exist, or that may not be used, has no
-// resource version.
+// usedProvider is a ModelProvider to which an Agent refers. If the ModelProvider does not exist or may not be used, it
+// has no resource version.
 type usedProvider struct {
 	*v1alpha1.ModelProvider
 	ref v1alpha1.SharedReference

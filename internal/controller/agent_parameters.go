@@ -14,8 +14,8 @@ import (
 )
 
 // unsupported returns the parameters that models of an Agent cannot fulfill, each with the reason, and the number of
-// models that exist and can fulfill theirs. field is the Agent's field with the models, and check checks those of one
-// model.
+// models that exist and can fulfill their parameters. field is the Agent's field with the models, and check checks the
+// parameters of one model.
 func (r *AgentReconciler) unsupported(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
 	check func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error,
@@ -28,7 +28,7 @@ func (r *AgentReconciler) unsupported(
 			return nil, 0, fmt.Errorf("failed to get model provider %q: %w", m.ProviderRef, err)
 		}
 		if objectbudget.IsLeftOut(p) {
-			continue // it is not ready, and the cache does not have what it supports
+			continue // the Agent is not ready because of this provider, and the cache does not have its spec
 		}
 		err = check(fmt.Sprintf("%s[%d]", field, i), m, p)
 		if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {

@@ -42,7 +42,7 @@ type toolFindings struct {
 }
 
 // resolveTools finds the ToolServers and sub-agents of an Agent, and returns the tools that a Turn would be offered
-// now. It sends no requests: the tools of a server are those in its status.
+// now. It takes the tools of a server from the status of the ToolServer, and sends no requests to it.
 //
 // An unreachable server does not make the Agent unready. Calls of its tools fail. If the server was never reached,
 // Turns run without its tools and say so. There are two exceptions, for which Turns wait as they wait for a missing
@@ -84,8 +84,8 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	if err != nil {
 		return fmt.Errorf("failed to get tool server %q: %w", name, err)
 	}
-	// The notes give the reason and not the message. The message is on the ToolServer, and each change of it would
-	// be written to every Agent.
+	// The notes contain the reason of the ToolServer's condition, but not its message: each change of the message would be
+	// written to every Agent.
 	c, known := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady), s.Status.LastDiscoveryTime != nil
 	why, left := r.awaitedNew("ToolServer", s, c)
 	switch {
@@ -119,8 +119,8 @@ func wasAsked(s *v1alpha1.ToolServer) bool {
 	return s.Status.LastDiscoveryTime != nil || c != nil && !sendsNoRequest(c.Reason)
 }
 
-// toolsInStatus returns the tools in the status of a server. unusable holds those that no model can be offered, by the
-// status.
+// toolsInStatus returns the tools in the status of a server. unusable holds the tools that the status marks as
+// unusable, so that no model can be offered them.
 func toolsInStatus(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 	for i := range s.Status.Tools {
 		t := &s.Status.Tools[i]
@@ -136,7 +136,8 @@ func toolsInStatus(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 	return tools, unusable
 }
 
-// matchingTools returns the tools whose names match one of the patterns; all tools if there are no patterns.
+// matchingTools returns the tools whose names match one of the patterns. If there are no patterns, it returns all
+// tools.
 func matchingTools(tools []tool.Tool, patterns []string) []tool.Tool {
 	names := make([]tool.Tool, 0, len(tools)) // without server, because only the names matter here
 	for _, t := range tools {
@@ -168,8 +169,8 @@ func (f *toolFindings) offer(entry *v1alpha1.AgentTool, server string, tools []t
 	f.offers = append(f.offers, tool.Offer{Server: server, Tools: tools, Allow: entry.Allow, RequireApproval: entry.RequireApproval})
 }
 
-// checkPatterns notes the patterns of an entry that match none of its tools. A requireApproval pattern that matches
-// nothing is worse than such an allow pattern: calls would be made without approval.
+// checkPatterns adds notes about the patterns of an entry that match none of its tools. For requireApproval, the note
+// is important: the calls that the pattern was meant for are made without approval.
 func (f *toolFindings) checkPatterns(entry *v1alpha1.AgentTool, of string, tools []tool.Tool) {
 	for _, list := range []struct {
 		field    string

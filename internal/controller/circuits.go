@@ -115,8 +115,8 @@ func (c *OpenCircuits) models(key types.NamespacedName) []string {
 	return slices.Compact(all)
 }
 
-// availability returns the finding for the condition Available. ok is false if the condition is not needed: no circuit
-// is open, and none was.
+// availability returns the finding for the condition Available. ok is false if the condition is not needed, because no
+// circuit is or was open.
 func availability(conditions []metav1.Condition, open []string) (found finding, ok bool) {
 	if len(open) == 0 {
 		return finding{holds: true, reason: v1alpha1.ReasonCircuitClosed, message: "requests are sent"},

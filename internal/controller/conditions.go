@@ -45,9 +45,9 @@ func (f *finding) setOrRemove(conditions *[]metav1.Condition, kind string, gener
 	f.set(conditions, kind, generation, now)
 }
 
-// stall writes the finding as the condition Stalled, or removes that condition. An object is stalled if only a
-// change of its own spec helps; GitOps tools then report failure at once. An object that waits for another object
-// is not stalled, because the same sync may bring that object.
+// stall writes the finding as the condition Stalled, or removes that condition. An object is stalled if only a change
+// of its own spec helps. GitOps tools report a stalled object as failed immediately. An object that waits for another
+// object is not stalled, because the same sync may create that other object.
 func (f finding) stall(conditions *[]metav1.Condition, generation int64, now time.Time, stalled bool) {
 	if !stalled {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)
@@ -85,8 +85,8 @@ func sendsNoRequest(reason string) bool {
 }
 
 // keepMessage keeps the message of a failure that lasts. The messages of an endpoint or a resolver differ from check to
-// check by request IDs, ports and addresses. Each change would be written here, to every Agent and to every Turn
-// that waits for such an Agent.
+// check by request IDs, ports and addresses. Each change would be written to this object, to every Agent that uses it,
+// and to every Turn that waits for such an Agent.
 func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
 	// A message about a Secret changes only with the Secret.

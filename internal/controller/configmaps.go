@@ -38,7 +38,8 @@ func profileConfigMaps(o client.Object) []string {
 	return names
 }
 
-// agentConfigMaps returns the names of the ConfigMaps that an Agent takes texts from, without those of its profile.
+// agentConfigMaps returns the names of the ConfigMaps that an Agent takes texts from. It leaves out the ConfigMaps that
+// only the Agent's profile names.
 func agentConfigMaps(o client.Object) []string {
 	a, ok := o.(*v1alpha1.Agent)
 	if !ok {
@@ -90,7 +91,7 @@ func turnConfigMaps(t *v1alpha1.Turn) []configMapField {
 	return all
 }
 
-// sourceConfigMaps returns the name of the ConfigMap of a source; none if there is no source.
+// sourceConfigMaps returns the name of the ConfigMap of a source. If there is no source, it returns nothing.
 func sourceConfigMaps(from *v1alpha1.ContentSource) []string {
 	if from == nil {
 		return nil
@@ -139,9 +140,9 @@ func sharedReferrers(c client.Client, field string) handler.EventHandler {
 	})
 }
 
-// agentsOfConfigMap maps a ConfigMap to the Agents whose prompts contain its texts: those that name it, and those
-// whose profile names it. The event of such a profile is not enough, because its status may stay the same when the
-// text changes.
+// agentsOfConfigMap maps a ConfigMap to the Agents whose prompts contain its texts: the Agents that name it, and the
+// Agents whose profile names it. An event of the profile is not enough for the latter, because the profile's status may
+// stay the same when the text changes.
 func agentsOfConfigMap(c client.Client) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		requests := requestsFor(ctx, c, &v1alpha1.AgentList{}, o.GetNamespace(), indexAgentConfigMap, o.GetName())

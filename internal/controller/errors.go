@@ -18,8 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// staleInterval is how soon an object is reconciled again after a write that lost against a newer one. The event of
-// the newer write may not be enough, because most predicates drop changes of labels and annotations.
+// staleInterval is how soon an object is reconciled again after a write that failed because of a newer write. The event
+// of the newer write may not be enough, because most predicates drop changes of labels and annotations.
 const staleInterval = 50 * time.Millisecond
 
 // resultAfterWrite returns the result of a reconciliation that has written an object. A conflict is not an error:
@@ -40,8 +40,8 @@ const (
 	maxRetryDelay = 30 * time.Second
 )
 
-// retryOptions makes a controller retry a failed object at least every maxRetryDelay. A missing right, for example, is
-// granted without an event.
+// retryOptions makes a controller retry a failed object at least every maxRetryDelay, because the cause may disappear
+// without an event. For example, there is no event when a missing permission is granted.
 func retryOptions() controller.Options {
 	return controller.Options{
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetryDelay, maxRetryDelay),
@@ -57,8 +57,8 @@ func fairOptions(workers, ofNamespace int) controller.Options {
 	return options
 }
 
-// Each reconciliation of a PromptProfile or an Agent renders prompts, which needs a processor, and then waits for
-// one write. Per namespace, one is rendered at a time.
+// Each reconciliation of a PromptProfile or an Agent renders prompts, which uses a processor, and then waits for a
+// write. Within a namespace, one of them is reconciled at a time.
 const (
 	renderingsAtOnce      = 4
 	renderingsOfNamespace = 1

@@ -12,19 +12,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// action says what the reconciler does about a Turn.
+// action is the next step of the reconciler for a Turn.
 type action string
 
 const (
-	// nothing: there is nothing left to do.
+	// nothing: there is nothing to do.
 	nothing action = "nothing"
-	// follow: the Turn is bound, and its executor acts.
+	// follow: the Turn is bound, so leave it to its executor.
 	follow action = "follow"
-	// hold: the Turn cannot continue at present, and is reconciled again soon. It keeps its position in the queue.
+	// hold: the Turn cannot continue now and keeps its position in the queue. Reconcile it again soon.
 	hold action = "hold"
 	// queue: write to the status why the Turn waits for a slot.
 	queue action = "queue"
-	// stay: the Turn waits for a slot as its status says, or its binding may have been written.
+	// stay: leave the status unchanged. The Turn waits for a slot as its status says, or its binding may have been
+	// written.
 	stay action = "stay"
 	// remove: delete the Turn.
 	remove action = "remove"
@@ -32,7 +33,7 @@ const (
 	observe action = "observe"
 	// end: end the Turn without a run.
 	end action = "end"
-	// wait: write to the status what the Turn waits for.
+	// wait: write to the status why the Turn waits, if it does not wait for a slot.
 	wait action = "wait"
 	// schedule: find a free slot and bind the Turn.
 	schedule action = "schedule"
@@ -42,12 +43,12 @@ const (
 	cancelSubAgents action = "cancelSubAgents"
 	// cancel: set the Turn's desiredState to Cancelled.
 	cancel action = "cancel"
-	// endFromJournal: bind the Turn to an executor, which only writes its end with the usage and the result in the
+	// endFromJournal: bind the Turn to an executor that only writes the Turn's end, with the usage and the result from the
 	// journal, and asks no model. If there is no executor, end the Turn without one.
 	endFromJournal action = "endFromJournal"
 )
 
-// slotUse says what an action does with the slot of a Turn, and with its position in the queue for slots.
+// slotUse is the effect of an action on the slot of a Turn, and on its position in the queue for slots.
 type slotUse int
 
 const (
@@ -64,7 +65,7 @@ const (
 	reserveSlot
 )
 
-// slot returns what an action does with the slot of the Turn.
+// slot returns the effect of an action on the slot of the Turn.
 func (a action) slot() slotUse {
 	switch a {
 	case nothing, remove, observe, end, wait, park, cancelSubAgents:
@@ -99,11 +100,11 @@ type snapshot struct {
 	refusedAgent string
 	// executorAlive reports whether the executor that the Turn is bound to holds its Lease.
 	executorAlive bool
-	// missing says which ConfigMap the Turn waits for; empty if none is missing. recheck is when to look for it
-	// again; 0 if an event will say so.
+	// missing says which ConfigMap the Turn waits for; it is empty if none is missing. recheck is when to look for the
+	// ConfigMap again; it is 0 if an event will report the ConfigMap.
 	missing string
 	recheck time.Duration
-	// refused says why no model of the Agent accepts the Turn's attachments; empty if one does.
+	// refused says why no model of the Agent accepts the Turn's attachments. It is empty if a model accepts them.
 	refused string
 	// ahead is the Turn directly ahead of this one in its Session; nil if there is none. It belongs to the cache and
 	// must not be changed.
@@ -146,7 +147,7 @@ var policies = []policy{
 	whenJournalsFull,
 }
 
-// decide returns what to do about a Turn. It is pure.
+// decide returns the decision of the first policy that makes one. It has no side effects.
 func decide(v snapshot) decision {
 	for _, p := range policies {
 		if d, ok := p(v); ok {
@@ -156,7 +157,8 @@ func decide(v snapshot) decision {
 	return decision{action: schedule, after: untilDeadline(v)}
 }
 
-// whenDeleted leaves a Turn that only a finalizer keeps. Its executor has stopped.
+// whenDeleted does nothing about a Turn that is being deleted and that only a finalizer keeps. Its executor has
+// stopped.
 func whenDeleted(v snapshot) (decision, bool) {
 	return decision{action: nothing}, !v.turn.DeletionTimestamp.IsZero()
 }
@@ -198,8 +200,8 @@ func whenCancelled(v snapshot) (decision, bool) {
 	return decision{action: endAction(v), reason: v1alpha1.TurnReasonCancelled, message: message}, true
 }
 
-// endAction returns the action that ends a Turn. If the Turn has run, its journal knows all requests and their cost,
-// whatever has happened to its Agent, profile and models. Without a prompt there were no requests.
+// endAction returns the action that ends a Turn. If the Turn has run, its journal has all requests and their cost, even
+// if its Agent, profile or models do not exist any more. If it has no prompt yet, there were no requests.
 func endAction(v snapshot) action {
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return endFromJournal
@@ -225,8 +227,8 @@ func whenSpecTooLarge(v snapshot) (decision, bool) {
 	return decision{action: end, reason: v1alpha1.TurnReasonInvalidSpec, message: err.Error()}, true
 }
 
-// whenForeignAgentUncalled ends a Turn of an Agent of another namespace that no Turn has called. The schema and the
-// policy for requesters refuse most of them.
+// whenForeignAgentUncalled ends a Turn whose Agent is in another namespace, unless a Turn has called this Agent as a
+// sub-agent. The schema and the policy for requesters already refuse most of these Turns.
 func whenForeignAgentUncalled(v snapshot) (decision, bool) {
 	if _, called := translate.Parent(v.turn); called || !v.turn.IsOfForeignAgent() {
 		return decision{}, false
@@ -294,9 +296,9 @@ func untilDeadline(v snapshot) time.Duration {
 	return min(since.Add(limit).Sub(v.now), limit+time.Second)
 }
 
-// executorGrace returns how long a Turn still waits for an executor after its time is over. It waits once more for
-// as long as its time limit, or its starting deadline, because the journal may hold an answer that was paid for. A
-// Turn that never ran has no journal.
+// executorGrace returns how long a Turn whose time is over still waits for an executor, because its journal may hold an
+// answer that was paid for. The total of this wait is as long as the Turn's time limit, or its starting deadline. A
+// Turn that never ran has no journal, and does not wait.
 func (v snapshot) executorGrace() time.Duration {
 	switch {
 	case v.turn.Epoch() == 0:

@@ -18,15 +18,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 )
 
-// slotEvents releases the slot of a Turn as soon as the watch shows that the Turn has ended, was deleted or was
-// unbound. The slot goes to the next Turn at once, however long the queue of the reconciler is. The handler adds
-// nothing to that queue, but reports to it the writes that the watch shows.
+// slotEvents returns a handler that releases the slot of a Turn as soon as the watch shows that the Turn has ended, was
+// deleted or was unbound. So the slot goes to the next Turn immediately, however long the queue of the reconciler is.
+// The handler adds nothing to that queue. It only tells the queue which writes the watch has shown.
 func (r *TurnReconciler) slotEvents() handler.EventHandler {
 	return handler.Funcs{
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ turnQueue) {
 			before, ok := e.ObjectOld.(*v1alpha1.Turn)
 			after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
-			if !ok || !isTurn || r.expectations.IsStale(after) { // this process has bound it anew since
+			if !ok || !isTurn || r.expectations.IsStale(after) { // this process has written the Turn again since this event
 				return
 			}
 			key := client.ObjectKeyFromObject(after)
@@ -50,8 +50,9 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 	}
 }
 
-// agentEvents passes changes of Agents to the scheduler, and enqueues the Turns that a change may concern. While an
-// Agent stays ready, its Turns that wait for a slot are not enqueued: the scheduler knows the Agent's new limit.
+// agentEvents returns a handler that passes changes of Agents to the scheduler, and enqueues the Turns that a change
+// may affect. If an Agent was ready and still is, it does not enqueue the Agent's Turns that wait for a slot, because
+// the scheduler has received the Agent's new limit.
 func (r *TurnReconciler) agentEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ turnQueue) {
@@ -92,7 +93,7 @@ func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alph
 		return
 	}
 	if !checked || before != nil && !readinessChanged(before, after) {
-		return // an Agent that is not checked yet will be checked in a moment
+		return // if the Agent is not checked yet, its check follows and causes another event
 	}
 	r.wakeUnbound(ctx, after, func(t *v1alpha1.Turn) bool {
 		_, why := agentReadinessOf(after, key, t.Namespace)
@@ -107,8 +108,8 @@ func readinessChanged(before, after *v1alpha1.Agent) bool {
 	return (was == nil) != (is == nil) || was != nil && (was.Status != is.Status || was.Message != is.Message)
 }
 
-// isConcerned reports whether the readiness of its Agent may matter to an unbound Turn. why says why the Agent is
-// not ready; it is empty if the Agent is ready.
+// isConcerned reports whether an unbound Turn must be reconciled after a change of its Agent's readiness. why says why
+// the Agent is not ready; it is empty if the Agent is ready.
 func (r *TurnReconciler) isConcerned(t *v1alpha1.Turn, why string) bool {
 	switch t.StateReason() {
 	case v1alpha1.TurnReasonWaitingForAgent:
@@ -122,7 +123,8 @@ func (r *TurnReconciler) isConcerned(t *v1alpha1.Turn, why string) bool {
 	return false
 }
 
-// wakeUnbound enqueues the unbound Turns of an Agent that a change concerns, in all namespaces, the oldest first.
+// wakeUnbound enqueues the unbound Turns of an Agent for which concerned returns true, in all namespaces, the oldest
+// first.
 func (r *TurnReconciler) wakeUnbound(ctx context.Context, a *v1alpha1.Agent, concerned func(*v1alpha1.Turn) bool) {
 	var turns v1alpha1.TurnList
 	err := r.Client.List(ctx, &turns, client.MatchingFields{indexTurnAgent: client.ObjectKeyFromObject(a).String()},

@@ -23,7 +23,7 @@ import (
 type waitProgress struct {
 	// decided reports for each of the Turn's pendingApprovals whether there is a decision.
 	decided []bool
-	// unused says why some decisions may not be used; empty if there are none of that kind.
+	// unused says why some decisions may not be used. It is empty if all decisions may be used.
 	unused string
 	// unfinished holds the Turn's awaitedTurns that have not ended. They belong to the cache and must not be
 	// changed.
@@ -55,7 +55,7 @@ func whenParked(v snapshot) (decision, bool) {
 	}
 	for i, p := range t.Status.PendingApprovals {
 		left := p.ExpiryTime.Sub(v.now)
-		// A request without an ID comes from an older version, which showed too little of the call: the executor
+		// A request without an ID comes from an older version, which did not show enough of the call, so the executor
 		// requests the approval again.
 		if v.awaited.isDecided(i) || left <= 0 || p.RequestID == "" {
 			return decision{}, false
@@ -73,8 +73,8 @@ func whenParked(v snapshot) (decision, bool) {
 	return d, true
 }
 
-// unusedRecheck is the interval at which a Turn is reconciled while a decision about one of its calls may not be
-// used. The cause is in objects that the manager does not watch.
+// unusedRecheck is the interval at which a Turn is reconciled while a decision about one of its calls may not be used.
+// It is needed because the manager does not watch the objects that determine which decisions may be used.
 const unusedRecheck = 10 * time.Second
 
 // wakeWithin makes sure that the Turn is reconciled again no later than after this time.
@@ -97,9 +97,9 @@ func (v snapshot) clockPaused() bool {
 	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked() || waitsForReset(v.turn, v.now)
 }
 
-// waitProgress returns the progress of everything that an unbound Turn waits for. One watch delivers parent and
-// child, and the child is created first. So the cache shows a child before it shows that its parent waits for it,
-// and a child that is missing has ended or was deleted. agent is nil if the Agent does not exist.
+// waitProgress returns the progress of everything that an unbound Turn waits for. agent is nil if the Agent does not
+// exist. One watch delivers both parents and children, and a child is created before its parent waits for it. So the
+// cache shows the child first, and a child that the cache does not have has ended or was deleted.
 func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent) (waitProgress, error) {
 	var w waitProgress
 	if len(t.Status.PendingApprovals) > 0 {
@@ -161,8 +161,9 @@ func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1al
 	return turns.Items, nil
 }
 
-// whenSubAgentsRunning cancels the Turns that a Turn waits for, before the Turn itself ends. The Turn then waits until
-// they have ended, so that their usage is known. A Turn whose time is over waits at most for executorGrace.
+// whenSubAgentsRunning cancels the Turns of sub-agents that a Turn waits for, before the Turn itself ends. The Turn
+// then waits until they have ended, so that their usage is known. If the time of the Turn is over, it waits at most for
+// executorGrace.
 func whenSubAgentsRunning(v snapshot) (decision, bool) {
 	t := v.turn
 	if t.BoundTo() != "" || len(v.awaited.unfinished) == 0 {
@@ -204,7 +205,7 @@ func whenOrphaned(v snapshot) (decision, bool) {
 func (r *TurnReconciler) isOrphaned(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
 	owner, ok := translate.Parent(t)
 	if _, called := t.Labels[translate.ParentLabel]; !ok || !called {
-		return false, nil // another client has created it; its Turns may own each other for other reasons
+		return false, nil // another client has created the Turn, and may set owner references for other reasons
 	}
 	var parent v1alpha1.Turn
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: owner.Name}, &parent)
@@ -262,7 +263,7 @@ func (r *TurnReconciler) relativesOf(ctx context.Context, o client.Object) []rec
 	return requests
 }
 
-// relativesChanged passes the changes of a Turn that concern its parent and its children: the Turn is over, or it
+// relativesChanged passes the changes of a Turn that may affect its parent and its children: the Turn ends, or it
 // starts or stops waiting for people.
 func relativesChanged() predicate.Predicate {
 	return predicate.Funcs{

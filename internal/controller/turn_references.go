@@ -43,9 +43,9 @@ func agentReadiness(v snapshot) (checked bool, why string) {
 	return agentReadinessOf(v.agent, v.turn.AgentKey(), v.turn.Namespace)
 }
 
-// agentReadinessOf is agentReadiness for an Agent with this key and a Turn of the namespace from. The Agent is nil if
-// it does not exist. A message for another namespace does not have the message of the Agent, which may have names that
-// are known in its own namespace only.
+// agentReadinessOf is like agentReadiness, for an Agent with this key and a Turn in the namespace from. The Agent is
+// nil if it does not exist. If from is another namespace than the Agent's, the result does not quote the Agent's
+// condition, which may contain names that only the Agent's namespace may know.
 func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey, from string) (checked bool, why string) {
 	if a == nil {
 		return true, fmt.Sprintf("Agent %q does not exist in namespace %q", key.Name, key.Namespace)
@@ -67,8 +67,8 @@ func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey, from string) (che
 }
 
 // mayContinue reports whether a Turn may continue although its Agent is not ready. If the Turn was bound before, its
-// journal may hold the prompt, and no change of a profile alters that. One of its models must be usable, and its
-// profile must have been rendered, which takes only a moment.
+// journal may hold the prompt, and a change of the profile does not change that prompt. One of the Agent's models must
+// be usable, and the Agent's prompt must have been rendered, which takes only a moment.
 func mayContinue(v snapshot) bool {
 	if v.agent == nil || v.turn.Epoch() == 0 || lacksPrompt(v.turn) {
 		return false

@@ -73,8 +73,8 @@ func isQueued(t *v1alpha1.Turn) bool {
 	return t.BoundTo() == "" && t.StateReason() == v1alpha1.TurnReasonQueued
 }
 
-// assign requests a slot for a Turn and binds the Turn to the executor that has it. It returns the action that is
-// left: the Turn follows its executor, waits in the queue for slots, or ends without an executor.
+// assign requests a slot for a Turn and binds the Turn to the executor with the slot. It returns the remaining action:
+// to leave the Turn to its executor, to let it wait for a slot, or to end it without an executor.
 func (r *TurnReconciler) assign(ctx context.Context, v snapshot, d decision) (decision, error) {
 	// From here on, an executor that appears wakes the Turn, even while the executors are being listed.
 	r.slots.AwaitExecutor(client.ObjectKeyFromObject(v.turn))
@@ -95,7 +95,7 @@ func (r *TurnReconciler) assign(ctx context.Context, v snapshot, d decision) (de
 	return r.bind(ctx, v, executorByName(executors, name), overdue)
 }
 
-// schedule returns the executor whose slot a Turn gets. If there is none, it returns what to do instead.
+// schedule returns the executor whose slot a Turn gets. If the Turn gets none, it returns another decision.
 func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
 	wanted := requestOf(v.turn)
 	wanted.Agent = agentInfo(v.agent)
@@ -142,7 +142,7 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 	case apierrors.IsNotFound(err):
 		return decision{action: nothing}, nil
 	case err != nil:
-		// The write may have succeeded all the same, so the Turn keeps its slot until the next reconciliation.
+		// The write may have succeeded despite the error, so the Turn keeps its slot until the next reconciliation.
 		return decision{action: stay}, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
 	}
 	if first {
@@ -151,8 +151,8 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 	if name == r.Executors.Self {
 		return decision{action: follow}, nil
 	}
-	// If the executor's Lease expires before the cache shows this binding, the Turn is not among the Turns that are
-	// bound anew. So look again after the Lease would have expired.
+	// If the executor's Lease expires before the cache shows this binding, the Turn is not woken with the other Turns of
+	// the executor. So reconcile the Turn again after the time at which the Lease would have expired.
 	return decision{action: follow, after: executor.LeaseDuration}, nil
 }
 

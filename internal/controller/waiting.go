@@ -21,17 +21,18 @@ const (
 	// waitWarning is how long a Turn waits for one cause before an Event reports it. A Turn with a short starting
 	// deadline gets its Event after half of that deadline.
 	waitWarning = time.Minute
-	// warningsOfNamespace limits the number of these Events: thousands of Turns may wait for one Agent.
+	// warningsOfNamespace is the maximum number of these Events in a namespace, for one cause and within warningWindow,
+	// because thousands of Turns may wait for one Agent.
 	warningsOfNamespace = 10
-	// warningWindow is the period in which a namespace gets at most that many Events for one cause.
+	// warningWindow is the period of warningsOfNamespace.
 	warningWindow = 10 * time.Minute
 )
 
 // waitingTurns records the Turns that wait, except those that wait for people or sub-agents: since when each waits,
 // and whether an Event has reported it. The metrics count them. The zero value has none.
 //
-// A new leader knows no waiting Turns. So it waits as long as its predecessor did before it warns, and may warn
-// once more.
+// A new leader does not know since when Turns have waited. So it counts their waits from its own start, and may emit an
+// Event that its predecessor has already emitted.
 type waitingTurns struct {
 	mu       sync.Mutex
 	turns    map[client.ObjectKey]waitingTurn
@@ -47,7 +48,7 @@ type waitingTurn struct {
 	warned bool
 }
 
-// warningBudget counts the Events for a cause since a time.
+// warningBudget is the number of Events for a cause since the start of a window.
 type warningBudget struct {
 	since   time.Time
 	emitted int
@@ -66,9 +67,9 @@ func waitReason(t *v1alpha1.Turn) (reason string, ok bool) {
 	return "", false
 }
 
-// observe records a Turn as it is now. warn reports whether to emit an Event about its wait. last reports whether that
-// is the last Event for its cause in this window. If warn is false, left is when to look again; 0 if there is no
-// need to.
+// observe records the current state of a Turn. warn reports whether to emit an Event about its wait. last reports
+// whether this Event is the last one for its cause in this window. If warn is false, left is how long after now observe
+// must be called again; it is 0 if that is not necessary.
 func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now time.Time) (warn, last bool, left time.Duration) {
 	key := client.ObjectKeyFromObject(t)
 	reason, ok := waitReason(t)
@@ -164,9 +165,9 @@ func (w *waitingTurns) takeWarning(cause metrics.Wait, now time.Time) (granted, 
 	return true, b.emitted == warningsOfNamespace
 }
 
-// warnLongWait emits an Event for a Turn that has waited long, once for each cause. It also shortens the requeue so
-// that the Turn is reconciled when that time comes. result and err are those of the reconciliation that has just
-// ended.
+// warnLongWait emits an Event for a Turn that has waited long, once for each cause. If the Turn has not waited long
+// enough yet, it shortens the requeue so that the Turn is reconciled at that time. result and err are the results of
+// the reconciliation that has just ended.
 func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, result ctrl.Result, err error) (ctrl.Result, error) {
 	if err != nil {
 		return result, err

@@ -23,8 +23,8 @@ func (r *run) endInterrupted(ctx context.Context, message string) error {
 }
 
 // account completes the end of a Turn whose journal is lost or cannot be used: it adds the usage of the sub-agents'
-// Turns, and charges the Session. Then it returns cut. It returns a *loop.Parked while such a Turn has not ended,
-// and an *unreadError if the attempt must be repeated.
+// Turns to cut, charges the Session, and returns cut. While a Turn of a sub-agent has not ended, it returns a
+// *loop.Parked instead, and if the attempt must be repeated, an *unreadError.
 func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	var err error
 	if cut.SubAgents, err = r.collectUsage(ctx); err != nil {
@@ -84,9 +84,8 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 	return nil
 }
 
-// chargeKnown adds a Turn that ends without a result of the engine to the history of its Session. The charge is the
-// status of the Turn after its end. chargeKnown returns the place of the Turn in that history, or nil if there is
-// nothing to charge:
+// chargeKnown adds a Turn that ends without a result of the engine to the history of its Session, with the usage in the
+// Turn's status. It returns the place of the Turn in that history, or nil if there is nothing to charge:
 //
 //   - The Turn has no Session, or is not known to have asked a model.
 //   - The Session is gone, or its history cannot be read.

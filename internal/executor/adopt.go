@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// claimsAtOnce is the number of Turns that are claimed at once during the start. It equals the number of Turns that
-// the controller binds at once.
+// claimsAtOnce is the number of Turns that are claimed at the same time during the start. It equals the number of Turns
+// that the controller binds at the same time.
 const claimsAtOnce = 8
 
 // adopt claims a Turn that was bound to this name before the process started. The claim is a new epoch, so that

@@ -30,9 +30,9 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, redaction *redact.Tu
 	}
 }
 
-// artifacts returns the function that reads the artifacts of other Turns that a Turn names. It reads such a Turn from
-// the API server, because the cache has no finished ones. Texts are searched for credentials again, because some may
-// have become known since the artifact was written.
+// artifacts returns a function that reads the artifacts that a Turn names, which belong to other Turns. The function
+// reads the other Turn from the API server, because the cache has no finished Turns. It redacts the texts of artifacts
+// again, because the process may have learned of further credentials since the artifact was written.
 func (e *Executor) artifacts(t *v1alpha1.Turn) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
 		source := new(v1alpha1.Turn)

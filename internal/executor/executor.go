@@ -58,7 +58,7 @@ var (
 type Executor struct {
 	// Name is the name that Turns are bound to: the name of this process's Pod.
 	Name string
-	// Capacity is the number of Turns that the controller may bind to this executor at once.
+	// Capacity is the maximum number of Turns that the controller may bind to this executor at the same time.
 	Capacity int
 	// Elected makes the executor wait until its process is the leader. It is set if only one process at a time may
 	// use the store.
@@ -73,8 +73,8 @@ type Executor struct {
 	Reader client.Reader
 	// Store is the store in which the Engine keeps journals.
 	Store *store.Tracker
-	// Cache is the cache whose Turns are watched. It holds every Turn that is bound to this executor, and no
-	// finished one.
+	// Cache is the cache whose Turns are watched. It holds every unfinished Turn that is bound to this executor, and no
+	// finished Turns.
 	Cache ctrlcache.Cache
 	// Leases writes the Lease.
 	Leases kubernetes.Interface
@@ -86,7 +86,8 @@ type Executor struct {
 	Ceiling *v1alpha1.Limits
 	// Approvals checks which decisions about calls may be used.
 	Approvals approvals.Check
-	// Requesters checks whether the API server has checked the requester of a Turn. If Requesters is nil, it has not.
+	// Requesters checks whether the API server has verified the requester of a Turn. If Requesters is nil, no requester is
+	// verified.
 	Requesters approvals.RequesterCheck
 	// Budgets returns the Budgets that apply to a Turn, by the labels of its Agent and by its requester: see
 	// budgets.Set.Rules. If Budgets is nil, there are none.
@@ -95,7 +96,8 @@ type Executor struct {
 	) ([]budget.Rule, error)
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
-	// Specs receives the specs of the Turns that run. If Specs is nil, the cache keeps specs of its own.
+	// Specs receives the specs of the Turns that run, so that the cache can share them. If Specs is nil, the cache keeps
+	// its own copies.
 	Specs *Specs
 	// Provider returns the client for the endpoint of a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
@@ -107,17 +109,17 @@ type Executor struct {
 	// Credentials are the credentials that this process uses, by namespace. Runs remove them from everything that
 	// they record. If Credentials is nil, nothing is removed.
 	Credentials *redact.Set
-	// Tools returns further tools that are offered to the Turns of an Agent, besides those of its spec. If Tools is
-	// nil, there are none.
+	// Tools returns tools that are offered to the Turns of an Agent in addition to the tools of its spec. If Tools is nil,
+	// there are none.
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
 	// Sharing checks whether objects of other namespaces may be used.
 	Sharing *sharing.Checker
 	// ConfigMaps returns the reader for the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
-	// Contents returns the reader for the ConfigMaps of a namespace with the contents of attachments, which may be
+	// Contents returns the reader for the ConfigMaps of a namespace that hold the data of attachments, which may be
 	// binary.
 	Contents func(namespace string) translate.ConfigMaps
-	// Fetch returns the function that fetches the contents of attachments from URLs for a namespace.
+	// Fetch returns the function that fetches the data of attachments from URLs for a namespace.
 	Fetch func(namespace string) translate.Fetch
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
@@ -126,17 +128,17 @@ type Executor struct {
 	Quota func() *quota.Report
 	// Traces exports the parts of Turns as spans. If Traces is nil, nothing is exported.
 	Traces *tracing.Provider
-	// Processors limits how much work on large texts is done at once; namespaces take turns. If Processors is nil,
-	// there is no limit.
+	// Processors limits how much work on large texts is done at the same time; namespaces take turns. If Processors is
+	// nil, there is no limit.
 	Processors *fairgate.Processors
-	// Writes limits how many statuses are prepared and written at once, so that few of them are in memory while
+	// Writes limits how many statuses are prepared and written at the same time, so that few of them are in memory while
 	// many Turns end. If Writes is nil, there is no limit.
 	Writes *fairgate.Gate
-	// Endings limits how many Turns are worked on at once that only end: they were cancelled, or their time was over,
-	// before they were bound. If Endings is nil, there is no limit.
+	// Endings limits how many Turns that only have to end are handled at the same time. These Turns were cancelled, or
+	// their time was over, before they were bound. If Endings is nil, there is no limit.
 	Endings *fairgate.Gate
-	// LiveReads limits how many objects are read from the API server at once because the cache has no memory for them.
-	// If LiveReads is nil, there is no limit.
+	// LiveReads limits how many objects are read from the API server at the same time because the cache has no memory for
+	// them. If LiveReads is nil, there is no limit.
 	LiveReads *fairgate.Gate
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.
@@ -156,7 +158,7 @@ type Executor struct {
 	// Grace is how long runs may continue after the process was asked to stop. Handing back the remaining Turns may
 	// then take another fifth of Grace, at least one second.
 	Grace time.Duration
-	// Log of the executor.
+	// Log is the logger of the executor.
 	Log logr.Logger
 
 	// agents and providers keep one copy of each version of an object, which the runs that use it share.
@@ -200,7 +202,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	e.mu.Lock()
 	e.runs, e.done = map[types.UID]*run{}, map[types.UID]int64{}
 	e.mu.Unlock()
-	// Runs outlive ctx by the grace period, so they have a context of their own.
+	// Runs may continue for the grace period after ctx ends, so they have another context.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 

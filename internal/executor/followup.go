@@ -195,7 +195,7 @@ func (f *followUp) begin(ctx context.Context, questions []asked, perHour int32, 
 func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn, refused bool) bool) error {
 	e, k := f.executor, f.task
 	if err := e.Writes.Enter(ctx, k.Namespace); err != nil {
-		return fmt.Errorf("failed to wait until turn %q could be written: %w", k.Turn, err)
+		return fmt.Errorf("gave up waiting until turn %q could be written: %w", k.Turn, err)
 	}
 	defer e.Writes.Leave(k.Namespace)
 	refused := false

@@ -11,47 +11,50 @@ import (
 )
 
 const (
-	// unreservedConversation is the number of bytes that a conversation may have without a reservation. The limit of
-	// concurrent Turns limits the sum of these bytes.
+	// unreservedConversation is the number of bytes that a conversation may have without a reservation. The limit on
+	// concurrent Turns bounds the sum of these bytes.
 	unreservedConversation = 8 << 10
-	// perByte is the memory that each byte of a conversation needs: one byte for itself, and two in the body of a
-	// request while that is made.
+	// perByte is the number of bytes of memory to reserve for each byte of a conversation: one for the conversation
+	// itself, and two for the body of a request while it is made.
 	perByte = 3
-	// maxStepRoom is the maximum number of bytes that a Turn which waited may add in its next step without another
-	// wait. A smaller conversation may double.
-	maxStepRoom = 1 << 20
-	// callBytes is the memory of a tool call beside others, in bytes: its connection, three goroutines and their
-	// garbage. 6,300 such calls take 29 KiB each, and the garbage collector lets that grow by half.
+	// maxStepGrowth bounds the memory that a Turn reserves for its next step when it waits for memory. The reservation
+	// allows the conversation to double, or to grow by maxStepGrowth bytes if it is larger than that.
+	maxStepGrowth = 1 << 20
+	// callBytes is the number of bytes of memory to reserve for each further tool call that a Turn makes at the same
+	// time. In a measurement, 6,300 calls took 29 KiB each for their connections and goroutines. The garbage collector
+	// lets the memory grow to half as much again.
 	callBytes = 48 << 10
 )
 
 // conversation is the memory of a run's conversation.
 type conversation struct {
-	// held is the reservation, or nil if there was none yet.
+	// held is the reservation. It is nil until the run needs one.
 	held *bytebudget.Reservation
-	// read is true once the journal is read. Until then the conversation grows to the size that it had before.
+	// read is true once this attempt has read the journal. While the journal is read, the conversation grows from nothing
+	// to the size that it had before.
 	read bool
-	// peak is the largest reservation that the run has wanted so far.
+	// peak is the largest reservation that the run has needed so far.
 	peak int64
-	// room is true from the end of a wait until the run has read the journal again and begun its next step.
-	room bool
+	// hasRoom is true from the end of a wait for memory until the run has read the journal again and begun its next step.
+	// In that time, held may be larger than the conversation, and hold must not make it smaller.
+	hasRoom bool
 }
 
-// shortError means that the run cannot get the memory for its conversation now. It gives all its memory back before
-// it waits.
-type shortError struct {
+// memoryShortageError means that the run cannot reserve the memory for its conversation now. The run must release all
+// its memory and wait until it can reserve want bytes: see awaitMemory.
+type memoryShortageError struct {
 	want int64
 	err  error
 }
 
 // Error returns the message of the cause.
-func (e *shortError) Error() string { return e.err.Error() }
+func (e *memoryShortageError) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
-func (e *shortError) Unwrap() error { return e.err }
+func (e *memoryShortageError) Unwrap() error { return e.err }
 
-// hold reserves the memory for a conversation of the given size, and releases what is reserved beyond that. A
-// conversation may take half of the memory that one namespace can have.
+// hold changes the reservation to the memory for a conversation of the given size. A conversation may use at most half
+// of the memory that one namespace can reserve.
 func (r *run) hold(bytes int64) error {
 	account, m := r.memoryAccount(), &r.memory
 	most, want := account.MaxReservation(), max(0, bytes-unreservedConversation)*perByte
@@ -60,24 +63,28 @@ func (r *run) hold(bytes int64) error {
 		return nil
 	case want > most/2:
 		return &turn.TooLargeError{Message: fmt.Sprintf(
-			"the conversation has %d KiB, and a turn may hold at most %d KiB of the manager's memory: ask for shorter "+
-				"replies and results, have the agent summarise older messages (context.compaction), or raise the manager's memory limit",
+			"the conversation has %d KiB, and the manager's memory allows at most %d KiB for a turn: ask for shorter replies "+
+				"and results, have the agent summarise older messages (context.compaction), or raise the manager's memory limit",
 			bytes>>10, (most/2/perByte+unreservedConversation)>>10)}
-	case want <= m.held.Bytes() && (!m.read || m.room):
-		m.room = m.room && !m.read
+	case want <= m.held.Bytes() && (!m.read || m.hasRoom):
+		m.hasRoom = m.hasRoom && !m.read
 		return nil
 	case m.held == nil:
 		m.held, _ = account.TryReserve(0) // it cannot fail
 	}
 	m.peak = max(m.peak, want)
 	if err := m.held.Resize(want); err != nil {
-		room := min(bytes, maxStepRoom) * perByte
-		return &shortError{min(max(want+room, m.peak), most), fmt.Errorf("failed to hold a conversation of %d bytes: %w", bytes, err)}
+		growth := min(bytes, maxStepGrowth) * perByte
+		return &memoryShortageError{
+			min(max(want+growth, m.peak), most),
+			fmt.Errorf("failed to reserve memory for a conversation of %d bytes: %w", bytes, err),
+		}
 	}
 	return nil
 }
 
-// reserveCall reserves the memory of a tool call beside others. It returns nil if there is none.
+// reserveCall reserves the memory for a tool call while other calls of the Turn are running. It returns nil if there is
+// not enough memory.
 func (r *run) reserveCall() (release func()) {
 	held, err := r.memoryAccount().TryReserve(callBytes)
 	if err != nil {
@@ -86,21 +93,21 @@ func (r *run) reserveCall() (release func()) {
 	return held.Release
 }
 
-// reserveRead waits until it has the memory to read an output of this size from the store: as stored, and
-// decompressed.
+// reserveRead waits until it has reserved the memory to read an output of this size from the store, for the stored and
+// for the decompressed bytes.
 func (r *run) reserveRead(ctx context.Context, bytes int64) (release func(), err error) {
 	release, err = r.executor.reserveResult(ctx, r.namespace, bytes)
 	if err != nil && ctx.Err() == nil {
 		return nil, &tool.Error{
 			Class: tool.Unavailable, Err: err,
-			Message: "the manager has no memory left for large outputs: read it later",
+			Message: "the manager has no memory left for large outputs: read this output later",
 		}
 	}
 	return release, err
 }
 
-// reserveResult waits until it has the memory to read this number of bytes of a namespace from the store: as stored,
-// and decompressed.
+// reserveResult waits until it has reserved the memory to read this number of bytes of a namespace from the store, for
+// the stored and for the decompressed bytes.
 func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes int64) (release func(), err error) {
 	account := e.Memory.Account(namespace, bytebudget.Results)
 	small := account.Content()
@@ -118,10 +125,13 @@ func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes in
 	return held.Release, nil
 }
 
-// keep keeps the memory of the newest reply, which is in the journal, and releases the memory of the previous one.
-// release is nil if there is no reply, or once the conversation counts it. While the memory is kept, no request is
-// sent or waits for its provider, and no call is made: a run that waits for memory of that kind must hold none, and no
-// other run that holds some may wait for it.
+// keep keeps the memory of the newest reply, which is already in the journal, and releases the memory of the previous
+// reply. release releases the memory of the newest reply. It is nil if there is no such reply, or if the reservation of
+// the conversation includes the reply.
+//
+// While a run keeps the memory of a reply, it must not send a request, wait for a provider, or make a call. All of
+// these may wait for the memory of replies and results, and runs that keep such memory while they wait for it could
+// deadlock.
 func (r *run) keep(release func()) {
 	if r.reply != nil {
 		r.reply()
@@ -133,10 +143,12 @@ func (r *run) memoryAccount() bytebudget.Account {
 	return r.executor.Memory.Account(r.namespace, bytebudget.Conversations)
 }
 
-// awaitMemory releases the memory of the run, and waits until it can reserve what the run needs. It returns
-// loop.ErrInterrupted if the run must stop meanwhile. The status is written at intervals and never by awaitMemory: a
-// write may wait for minutes, and a run that has the memory must use it.
-func (r *run) awaitMemory(ctx context.Context, short *shortError) error {
+// awaitMemory releases the memory of the run, and waits until it can reserve the memory that the run needs. It returns
+// loop.ErrInterrupted if the run must stop during the wait.
+//
+// awaitMemory does not write the status itself. It only sets the state that the next periodic write shows, because a
+// write may take minutes, and a run with a reservation must not leave it unused for so long.
+func (r *run) awaitMemory(ctx context.Context, short *memoryShortageError) error {
 	r.memory.held.Release()
 	waiting, stop := r.untilInterrupt(ctx)
 	defer stop()
@@ -146,6 +158,6 @@ func (r *run) awaitMemory(ctx context.Context, short *shortError) error {
 	if err != nil {
 		return err
 	}
-	r.memory.held, r.memory.room = held, true
+	r.memory.held, r.memory.hasRoom = held, true
 	return nil
 }

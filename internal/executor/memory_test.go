@@ -214,7 +214,7 @@ func TestReservationFollowsTheConversation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var short *shortError
+	var short *memoryShortageError
 	if err := r.hold(300 * kib); !errors.As(err, &short) || short.want != max(of(300*kib)+300*kib*perByte, of(800*kib)) {
 		t.Fatalf("hold = %v with %+v, want a wait for the conversation and a step that doubles it", err, short)
 	}

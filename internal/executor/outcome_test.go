@@ -41,7 +41,7 @@ func TestOutcomeOf(t *testing.T) {
 		"store is not available":                 {err: errors.New("no connection"), want: failed},
 		"store is not available, suspended":      {err: errors.New("no connection"), suspends: true, full: true, want: failed},
 		"ConfigMap cannot be read":               {err: &unreadError{errors.New("no connection")}, want: failed},
-		"memory is short":                        {err: &shortError{}, want: failed},
+		"memory is short":                        {err: &memoryShortageError{}, want: failed},
 		"abandoned":                              {err: context.Canceled, want: failed},
 	} {
 		t.Run(name, func(t *testing.T) {

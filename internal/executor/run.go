@@ -70,7 +70,7 @@ type run struct {
 
 	// gone is true if the Turn has left the watch. The executor's lock guards it.
 	gone bool
-	// next is the Turn's new binding to this executor, which arrived while this run was ending; nil if there is
+	// next is the Turn with a new binding to this executor, which arrived while this run was ending. It is nil if there is
 	// none. The executor's lock guards it.
 	next *v1alpha1.Turn
 }
@@ -89,9 +89,9 @@ func newCancellation(ctx context.Context) cancellation {
 	return c
 }
 
-// observe brings the run in line with the Turn's current state. mine reports whether the Turn is bound to this
-// executor and is not being deleted. A Turn that is being deleted, but that a finalizer still holds, ends as a
-// cancelled one. The caller must hold the executor's lock.
+// observe informs the run of the Turn's current state. mine reports whether the Turn is bound to this executor and is
+// not being deleted. If the Turn is being deleted but a finalizer still keeps it, it ends as if it were cancelled. The
+// caller must hold the executor's lock.
 func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 	r.gone, r.next = false, nil
 	switch {
@@ -101,7 +101,7 @@ func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 	case mine && t.Epoch() == r.epoch:
 		r.handleDesiredState(t.Spec.DesiredState)
 	default:
-		// The run's own last write may cause this event too; the run has then ended or is about to end.
+		// The last write of this run may also cause this event. In this case the run has ended or is about to end.
 		r.abandon(errSuperseded)
 		if mine {
 			r.next = t
@@ -205,12 +205,12 @@ const (
 
 // execute runs the engine until the Turn has ended or must stop. Attempts are repeated in these cases:
 //
-//   - The journal cannot be read, or it holds an entry that this run does not know: an append that succeeded
-//     although it seemed to fail. The next attempt continues from the journal.
+//   - The journal cannot be read, or it has an entry that this run does not know, because an append succeeded although
+//     it returned an error. The next attempt continues from the journal.
 //   - A ConfigMap cannot be read.
 //
-// Attempts continue beyond the Turn's deadline. The engine then ends the Turn with everything that the journal
-// holds, so no paid work is lost because the store is unavailable for long.
+// Attempts are also repeated after the Turn's deadline. The engine then ends the Turn with everything that the journal
+// has, so no paid work is lost even if the store is unavailable for a long time.
 func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	var again waits
 	for {
@@ -241,7 +241,7 @@ type waits struct {
 func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	r.keep(nil) // the next attempt reads the reply from the journal
 	r.leaveEndings()
-	if short, isShort := errors.AsType[*shortError](err); isShort {
+	if short, isShort := errors.AsType[*memoryShortageError](err); isShort {
 		if err = r.awaitMemory(ctx, short); err == nil {
 			return nil
 		}
@@ -298,9 +298,9 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	return in, nil
 }
 
-// enterEndings waits until the run may work on a Turn that only ends. The controller binds such Turns beyond the limit
-// of concurrent Turns, and thousands of Turns may be cancelled at once. It returns loop.ErrInterrupted if the run must
-// stop meanwhile.
+// enterEndings waits until the gate Endings admits a Turn that only has to end. The gate is needed because the limit on
+// concurrent Turns does not apply to these Turns, and thousands of Turns may be cancelled at the same time.
+// enterEndings returns loop.ErrInterrupted if the run must stop during the wait.
 func (r *run) enterEndings(ctx context.Context) error {
 	gate := r.executor.Endings
 	if r.leave != nil || gate == nil {
@@ -358,8 +358,8 @@ func (r *run) endAttempt(ctx context.Context, err error) error {
 	return err
 }
 
-// isFutile reports whether a new run that began at once would fail in the same way: the Turn needs something that
-// is missing, or the Turn waits for something that has not happened.
+// isFutile reports whether a new run would fail in the same way if it began immediately: the Turn needs something that
+// is missing, or waits for something that has not happened.
 func (r *run) isFutile(err error) bool {
 	if _, notReady := errors.AsType[*notReadyError](err); notReady {
 		return true
@@ -374,8 +374,8 @@ type handBackError struct{ error }
 // Unwrap returns the cause.
 func (e *handBackError) Unwrap() error { return e.error }
 
-// delayHandBack waits before a Turn is handed back because something that it needs is missing. Otherwise a controller
-// that still believes that it exists could bind the Turn again at once. The wait grows with each epoch.
+// delayHandBack waits before a Turn is handed back because an object that it needs is missing. Otherwise a controller
+// whose cache still has the object could bind the Turn again immediately. The wait grows with each epoch.
 func (r *run) delayHandBack(ctx context.Context) {
 	timer := time.NewTimer(min(100*time.Millisecond<<min(r.epoch, 10), 10*time.Second))
 	defer timer.Stop()

@@ -70,8 +70,8 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 	}
 }
 
-// total writes the current totals of a Session into its status, and repeats that until it succeeds. It runs before
-// the end of the Turn is written, so that a client that sees that end also sees these totals.
+// total writes the current totals of a Session into its status, and repeats the write until it succeeds. It runs before
+// the end of the Turn is written, so that a client that sees the end of the Turn also sees these totals.
 func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.SessionPosition, end time.Time) {
 	if place == nil {
 		return
@@ -91,7 +91,8 @@ func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Sess
 	}
 }
 
-// writeTotals makes one attempt to write the totals. It does nothing if the Session is gone or was created anew.
+// writeTotals makes one attempt to write the totals. It does nothing if the Session was deleted, even if another
+// Session has its name.
 func writeTotals(
 	ctx context.Context, reader client.Reader, writer client.Client, key client.ObjectKey, place *turn.SessionPosition, end time.Time,
 ) error {

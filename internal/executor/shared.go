@@ -10,14 +10,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// sharedProvider is a ModelProvider for a Turn, where the ModelProvider or the Agent of the Turn is in another
-// namespace. Their owners must consent to each request, so that withdrawn consent takes effect at the next one.
+// sharedProvider is a ModelProvider for a Turn if the ModelProvider or the Agent of the Turn is in another namespace.
+// The consent of their owners is checked before each request, so a withdrawn consent takes effect at the next request.
 type sharedProvider struct {
 	model.Provider
 	executor *Executor
 	turn     *v1alpha1.Turn
 	ref      v1alpha1.SharedReference
-	// owner is the namespace of the Agent, which the owner of the ModelProvider must allow.
+	// owner is the namespace of the Agent. The ModelProvider must allow this namespace.
 	owner string
 	// hidden is true if the ModelProvider is in another namespace than the Turn.
 	hidden bool

@@ -19,10 +19,10 @@ func (e *Executor) JournalUse() *quota.Report {
 	return e.Quota()
 }
 
-// awaitSpace returns loop.ErrInterrupted if the quotas of the journals do not allow the run to begin. The
-// controller may have bound the Turn before it knew about the quota, because the Leases report a measurement some
-// seconds later. The run waits for these seconds first, so that the Turn is not bound again at once. It returns nil
-// if the Turn is cancelled meanwhile, because the end of a Turn needs little space.
+// awaitSpace returns loop.ErrInterrupted if the quotas of the journals do not allow the run to begin. Before it returns
+// the error, it waits for the few seconds after which the Leases have reported the measurement to the controller.
+// Otherwise the controller could bind the Turn again immediately. awaitSpace returns nil if the Turn is cancelled
+// during the wait, because the end of a Turn needs little space.
 func (r *run) awaitSpace(ctx context.Context) error {
 	v := r.executor.JournalUse().VerdictFor(r.namespace)
 	begins := r.first && !r.tried

@@ -8,9 +8,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Specs are the specs of the Turns that an executor runs. A spec may have a mebibyte, and its Turn is decoded anew with
-// each event of the watch. With Specs, the cache and the run of a Turn keep one copy. It is safe for concurrent use.
-// The zero Specs is empty, and a nil one stays empty.
+// Specs are the specs of the Turns that an executor runs. A spec may have a size of one mebibyte, and each event of the
+// watch creates another copy. With Specs, the cache and the run of a Turn share one copy. Specs is safe for concurrent
+// use. The zero Specs is empty, and a nil *Specs stays empty.
 type Specs struct {
 	mu    sync.Mutex
 	byUID map[types.UID]runningSpec
@@ -22,8 +22,8 @@ type runningSpec struct {
 	spec       *v1alpha1.TurnSpec
 }
 
-// Share replaces the spec of a Turn by the equal one of its run. It does nothing if there is no run of this Turn and
-// generation. Others must not read the Turn yet.
+// Share replaces the spec of a Turn by the equal spec that its run uses. It does nothing if there is no run of this
+// Turn and generation. The caller must be the only user of the Turn.
 func (s *Specs) Share(t *v1alpha1.Turn) {
 	if s == nil {
 		return

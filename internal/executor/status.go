@@ -18,8 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// finish writes the end of a Turn, then emits its Events. If the API server is unavailable, the write is repeated
-// until it succeeds or the Turn belongs to another run. Meanwhile the journal holds the result.
+// finish writes the end of a Turn, then emits its Events. If the API server is unavailable, finish repeats the write
+// until it succeeds or the Turn belongs to another run. Until then, only the journal has the result.
 func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
@@ -71,8 +71,8 @@ func isRefused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// persist updates a status until the update succeeds. It returns nil if the Turn is gone or bound elsewhere. It
-// returns an error, and logs it, if ctx ends first or the API server refuses the status.
+// persist repeats the update of a status until it succeeds. It returns nil if the Turn was deleted or is bound
+// elsewhere. It logs and returns an error if ctx ends first or the API server refuses the status.
 func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
@@ -96,11 +96,11 @@ const maxConflicts = 10
 
 // update changes the status of a Turn that is bound to this executor with the given epoch. It first waits until the
 // Writes gate admits its namespace. On a conflict, for example because the spec changed, it reads the Turn from the
-// API server and checks the binding again. It returns the Turn as written, nil if the Turn is gone, has ended or is
-// no longer ours, and an error if the write may succeed later.
+// API server and checks the binding again. It returns the Turn as written. It returns nil if the Turn was deleted, has
+// ended or is not bound to this executor with this epoch any more, and an error if the write may succeed later.
 func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	if err := e.Writes.Enter(ctx, t.Namespace); err != nil {
-		return nil, fmt.Errorf("failed to wait until turn %q could be written: %w", t.Name, err)
+		return nil, fmt.Errorf("gave up waiting until turn %q could be written: %w", t.Name, err)
 	}
 	defer e.Writes.Leave(t.Namespace)
 	current := t.DeepCopy()

@@ -19,8 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// subAgent calls another Agent. Each call is a Turn, a child of the calling Turn. A repeated call finds the Turn
-// that it has already created. subAgent is safe for concurrent use.
+// subAgent calls another Agent. Each call creates a Turn, a child of the calling Turn. A repeated call finds the child
+// that it created earlier. subAgent is safe for concurrent use.
 type subAgent struct {
 	executor *Executor
 	// parent is the calling Turn, and caller is its Agent.
@@ -30,10 +30,10 @@ type subAgent struct {
 	agent string
 }
 
-// Call creates the child or finds it. It returns the child's answer, or a *tool.Pending while there is none. While
-// the API server or the journal is unavailable, Call tries again until ctx ends. If it is then unknown whether the
-// child was created, or how it ended, the call is pending as well: the controller wakes the parent, and the next
-// attempt checks again.
+// Call creates the child, or finds it if it exists. It returns the child's answer, or a *tool.Pending if there is no
+// answer yet. While the API server or the journal is unavailable, Call tries again until ctx ends. If it is unknown
+// then whether the child was created, or how it ended, Call returns a *tool.Pending too: the controller wakes the
+// parent, and the next run checks again.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	wanted, err := translate.ChildOf(s.parent, s.caller, s.agent, c)
 	if err != nil {
@@ -87,8 +87,8 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 	return result, err
 }
 
-// endDeleted ends a call whose Turn was deleted before its answer was read. The usage of that Turn counts, as far as
-// its journal can be read.
+// endDeleted returns the result of a call whose child was deleted before its answer was read. The result contains the
+// usage of the child if its journal can be read.
 func (s *subAgent) endDeleted(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
 	spent, err := family{s.executor.Reader, s.executor.Engine}.usageOfDeleted(ctx, uid)
 	if err != nil {
@@ -97,8 +97,8 @@ func (s *subAgent) endDeleted(ctx context.Context, wanted *v1alpha1.Turn, uid st
 	return tool.Result{Spent: spent}, goneError(wanted.Name)
 }
 
-// goneError returns the error of a call whose Turn was deleted before its answer was read. Capstan does not create
-// that Turn again, because its work would be done twice.
+// goneError returns the error of a call whose child was deleted before its answer was read. Capstan does not create the
+// child again, because its work would be done twice.
 func goneError(name string) error {
 	return &tool.Error{
 		Class: tool.OutcomeUnknown,

@@ -44,7 +44,7 @@ type Tasks struct {
 	Journal journal.Journal
 	// Learner observes the Turns that are learned from.
 	Learner memories.Learner
-	// Slots is the number of tasks that are worked on at once, at least 1.
+	// Slots is the maximum number of tasks that are worked on at the same time, at least 1.
 	Slots int
 	Log   logr.Logger
 

@@ -9,23 +9,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxNamespaces bounds the namespaces that have their own series: those with the fullest quotas.
+// maxNamespaces is the maximum number of namespaces with their own series. Namespaces with the fullest quotas have
+// them.
 const maxNamespaces = 20
 
-// Use is the use of the journals' quotas, in bytes. A quota of 0 means no quota.
+// Use is the size of all journals and their quota, in bytes, and the same for each namespace. A Quota of 0 means that
+// there is no quota.
 type Use struct {
 	Bytes, Quota int64
 	Namespaces   map[string]NamespaceUse
 }
 
-// NamespaceUse is the use of a namespace's quota, in bytes. A quota of 0 means no quota.
+// NamespaceUse is the size of the journals of a namespace and their quota, in bytes. A Quota of 0 means that there is
+// no quota.
 type NamespaceUse struct{ Bytes, Quota int64 }
 
-// JournalUse reports the use of the journals' quotas.
+// JournalUse sets the values of the gauges of the journals' quotas.
 func JournalUse(u Use) { journalUse.use.Store(&u) }
 
-// journalUses has the gauges of the journals' quotas. Only a process that measures exports them, after its first
-// measurement.
+// journalUses has the gauges of the journals' quotas. A process exports them only after it has measured the journals
+// for the first time.
 type journalUses struct{ use atomic.Pointer[Use] }
 
 var (
@@ -63,7 +66,7 @@ func (j *journalUses) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// fullest returns the namespaces that have their own series.
+// fullest returns the namespaces with the fullest quotas, at most maxNamespaces, the fullest first.
 func (u *Use) fullest() []string {
 	full := func(namespace string) float64 {
 		n := u.Namespaces[namespace]

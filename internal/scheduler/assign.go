@@ -11,7 +11,7 @@ type state int
 const (
 	// waiting: the Turn waits for a slot.
 	waiting state = iota
-	// reserved: the Turn holds a slot, but its binding is not confirmed.
+	// reserved: the Turn holds a slot, but it is not known that the API server has its binding.
 	reserved
 	// bound: the Turn holds a slot, and the API server has its binding.
 	bound
@@ -36,7 +36,7 @@ type agent struct {
 	Agent
 	// home is the namespace of the Agent.
 	home *namespace
-	// exists is false for an Agent that does not exist, although Turns name it.
+	// exists is false if Turns name the Agent although it does not exist.
 	exists bool
 	// held is true while none of the Agent's models answers.
 	held bool
@@ -70,7 +70,8 @@ func (a *agent) isFull() bool {
 	return a.MaxParallelTurns > 0 && a.running >= a.MaxParallelTurns || a.isHeldBack()
 }
 
-// isHeldBack reports whether a Turn of the Agent tries its models, which do not answer, so that no other Turn may.
+// isHeldBack reports whether none of the Agent's models answers and one of its Turns is already trying them. No other
+// Turn of the Agent may have a slot then.
 func (a *agent) isHeldBack() bool { return a.held && a.running > 0 }
 
 type namespace struct {
@@ -78,7 +79,7 @@ type namespace struct {
 	// users is the number of the namespace's Agents and lanes in the scheduler; existing is the number of the Agents
 	// that exist.
 	users, existing int
-	// running and waiting count Turns.
+	// running is the number of the namespace's Turns that hold slots, and waiting the number of Turns that wait for one.
 	running, waiting int
 	// eligible ranks the lanes whose first Turn may have a slot. The lane whose Turn has waited longest is at the top.
 	eligible ranking[*lane]
@@ -117,7 +118,7 @@ func (s *Slots) setExecutors(executors []Executor) {
 	s.executorAppeared = s.executorAppeared || more
 }
 
-// requeue makes a Turn wait again. If it has a reserved slot, it gives up the slot.
+// requeue makes a Turn wait again. If a slot is reserved for the Turn, requeue frees the slot.
 func (s *Slots) requeue(t *turn, deferred bool) {
 	t = s.replace(t, t.Request)
 	if t.deferred = deferred; deferred {
@@ -141,7 +142,7 @@ func (s *Slots) replace(before *turn, r Request) *turn {
 	return t
 }
 
-// updateNamespaceLimit computes how many Turns of a namespace may run at once.
+// updateNamespaceLimit computes how many Turns of a namespace may hold slots at the same time.
 func (s *Slots) updateNamespaceLimit() {
 	capacity := 0
 	for _, e := range s.executors {
@@ -276,9 +277,9 @@ func (s *Slots) occupy(t *turn, as state, executor string) {
 	s.countRunning(t.lane, 1)
 }
 
-// countRunning adds to the number of the running Turns of an Agent, after the Turns of a lane have changed. If the
-// Agent then has reached its limit, or has not any more, this concerns all of its lanes. The changed lane goes first,
-// because a ranking can have only one element whose rank has changed.
+// countRunning adds more to the number of the running Turns of an Agent, after the Turns of a lane have changed. If
+// the Agent has now reached its limit, or is below it again, countRunning updates the ranks of all lanes of the Agent.
+// It updates the changed lane first, because a ranking can have only one element whose rank has changed.
 func (s *Slots) countRunning(l *lane, more int) {
 	full := l.agent.isFull()
 	l.agent.running += more
@@ -327,9 +328,9 @@ func (s *Slots) updateNamespaceRank(n *namespace) {
 	s.eligible.update(n, n.eligible.Len() > 0 && !s.isFull(n))
 }
 
-// fill gives free slots to eligible Turns until there are no more free slots or no more such Turns. It wakes the Turns
-// that get a slot, except caller, whose reconciler is making this call; caller may be nil. If an executor has
-// appeared, fill also wakes the Turns that await one.
+// fill gives free slots to eligible Turns until there are no more free slots or no more eligible Turns. It wakes the
+// Turns that get a slot, except caller, whose reconciler is making this call; caller may be nil. If an executor has
+// appeared, fill also wakes the Turns in awaiting.
 func (s *Slots) fill(caller *turn) {
 	s.assign(caller)
 	if !s.executorAppeared {
@@ -359,8 +360,8 @@ func (s *Slots) assign(caller *turn) {
 	}
 }
 
-// freest returns the executor with the most free slots, and the number of its free slots. Of several such executors it
-// returns the first by name. If no slot is free, the name is empty.
+// freest returns the executor with the most free slots, and the number of its free slots. If several executors have the
+// same number, it returns the first of them by name. If no slot is free, the name is empty.
 func (s *Slots) freest() (name string, free int) {
 	for _, e := range s.executors {
 		if left := e.Capacity - s.used[e.Name]; left > free {

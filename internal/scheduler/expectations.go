@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Expectations remembers which version of an object this process wrote last, until the cache shows that version. A
-// Turn that was just bound still looks unbound in the cache. A reconciler that acted on the old version would give
-// away its slot. The zero value is ready to use. Expectations is safe for concurrent use.
+// Expectations remembers which version of an object this process wrote last, until the cache shows that version. For
+// example, a Turn that was just bound still looks unbound in the cache, and a reconciler that acted on this old version
+// would give the Turn's slot to another Turn. The zero value is ready to use. Expectations is safe for concurrent use.
 type Expectations struct {
 	mu       sync.Mutex
 	versions map[Key]expectation
@@ -21,7 +21,7 @@ type expectation struct {
 	version string
 }
 
-// Expect records an object as a write returned it.
+// Expect records the object that a write returned.
 func (w *Expectations) Expect(o client.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,15 +14,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 )
 
-// Leases decides who holds a Lease by when this process saw the Lease change, not by the times inside it: the
-// clocks of other machines may be wrong by any amount. client-go elects a leader in the same way.
+// Leases decides whether the holder of a Lease is alive. The decision depends on when this process saw the Lease
+// change, and not on the times inside the Lease, because the clocks of other machines may be wrong by any amount.
+// client-go elects a leader in the same way.
 //
-// A process watches the Leases from its start, before it leads. So the Lease of an executor and that of leader
-// election expire at the same time if one lost process held both.
+// A process watches the Leases from its start, before it leads. So if one process holds the Lease of an executor and
+// the Lease of leader election and is lost, both Leases expire at the same time.
 //
 // An unchanged Lease is a sign of a lost holder only while Leases can be written. A leader knows that they can,
-// because it renews its own. Another process knows it from the renewals that it sees. After a gap in them, each
-// Lease is given its full duration again.
+// because it renews its own Lease. Another process knows it from the renewals that it sees. After a gap in these
+// renewals, each Lease is given its full duration again.
 //
 // The zero value knows no Leases. Leases is safe for concurrent use.
 type Leases struct {
@@ -51,10 +52,11 @@ type sighting struct {
 	spec coordinationv1.LeaseSpec
 	// version is the newest resource version of the Lease that this process has seen.
 	version string
-	// changed is when this process first saw the Lease as it is now, with a reading of the monotonic clock.
+	// changed is the time at which this process first saw the current version of the Lease, with a reading of the
+	// monotonic clock.
 	changed time.Time
-	// lost means that the holder counts as lost. Only a read from the API server sets it, because the cache may be
-	// cut off.
+	// lost is true if the holder counts as lost. It must be set only after a read from the API server, because the watch
+	// of the cache may have lost its connection.
 	lost bool
 	// renewed is true if this process has seen the Lease change, so that its holder is known to be running.
 	renewed bool
@@ -93,15 +95,15 @@ func (l *Leases) Lead(now time.Time) {
 	}
 }
 
-// Observe records a Lease as the informer shows it.
+// Observe records a Lease that the informer has received.
 func (l *Leases) Observe(lease *coordinationv1.Lease, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.record(lease, now)
 }
 
-// Check records a Lease as the cache has it. left is how long its holder still counts as alive; at 0 or less, the
-// holder does not count as alive. mayGetTurns reports whether new Turns may be bound to the holder.
+// Check records a Lease that was read from the cache. left is how long its holder still counts as alive. If left is 0
+// or less, the holder does not count as alive. mayGetTurns reports whether new Turns may be bound to the holder.
 //
 // A Lease is held for its duration after each change that this process sees. The first time that this process sees
 // the Lease counts as a change. So if an executor died before this process started, its Turns are bound anew one
@@ -140,7 +142,7 @@ func (l *Leases) MarkLost(lease *coordinationv1.Lease, now time.Time) {
 	l.seen[lease.Name] = s
 }
 
-// RecordOutage records that the API server did not answer: meanwhile no Lease could be renewed or read. All Leases that
+// RecordOutage records that the API server did not answer, so that no Lease could be renewed or read. All Leases that
 // were not lost before are given their full duration again.
 func (l *Leases) RecordOutage(now time.Time) {
 	l.mu.Lock()
@@ -156,16 +158,16 @@ func (l *Leases) RecordOutage(now time.Time) {
 // These constants say how long the Lease of a lost executor is kept. Each Pod has a new name, so Leases would
 // accumulate.
 const (
-	// MaxLeaseRetention applies while no other Lease has reached the position of its store. A copy of the store that is
-	// restored meanwhile is compared with this position.
+	// MaxLeaseRetention applies as long as no other Lease has reached the store position of this Lease. If a copy of the
+	// store is restored in this time, its position is compared with the position in this Lease.
 	MaxLeaseRetention = time.Hour
-	// CoveredLeaseRetention applies once another executor has reached the position. The Lease is then kept only for
-	// people who look for it.
+	// CoveredLeaseRetention applies once another Lease has reached the store position. The Lease is then kept only for
+	// people who want to see it.
 	CoveredLeaseRetention = 5 * time.Minute
 )
 
-// KeepFor returns after which time KeepFor must be called again for the Lease of a lost executor. It returns 0 if the
-// Lease may be deleted now. all are the Leases of all executors.
+// KeepFor returns how long the Lease of a lost executor must still be kept at least. KeepFor must then be called again.
+// It returns 0 if the Lease may be deleted now. all are the Leases of all executors.
 func (l *Leases) KeepFor(lease *coordinationv1.Lease, all []coordinationv1.Lease, now time.Time) time.Duration {
 	kept := MaxLeaseRetention
 	for i := range all {
@@ -199,8 +201,8 @@ func (l *Leases) Forget(name string) {
 	delete(l.seen, name)
 }
 
-// record records a Lease and returns what is known about it. A read from the cache may follow a read from the API
-// server and return an older version. That is no change, and the newer knowledge stays.
+// record records a Lease and returns what is known about it. The cache may return an older version than an earlier read
+// from the API server did. Then record does not change anything.
 func (l *Leases) record(lease *coordinationv1.Lease, now time.Time) sighting {
 	last, known := l.seen[lease.Name]
 	if known {
@@ -229,7 +231,7 @@ func (l *Leases) record(lease *coordinationv1.Lease, now time.Time) sighting {
 	return s
 }
 
-// heldFor returns for how long a Lease is held after each renewal; 0 if it was released or never held.
+// heldFor returns how long a Lease is held after each renewal. It returns 0 if the Lease was released or never held.
 func heldFor(s *coordinationv1.LeaseSpec) time.Duration {
 	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
 		return 0

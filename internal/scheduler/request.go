@@ -17,27 +17,28 @@ type Key = types.NamespacedName
 type Executor struct {
 	// Name is the name of the executor.
 	Name string
-	// Capacity is the number of Turns that may be bound to the executor at once.
+	// Capacity is the maximum number of Turns that may be bound to the executor at the same time.
 	Capacity int
-	// Store is the store in which the executor keeps journals. It is the zero value if the executor does not report
-	// one, as an older version does not.
+	// Store is the store in which the executor keeps journals. It is the zero value if the executor reports none, because
+	// it has an older version.
 	Store executor.StoreIdentity
 }
 
 // Agent holds the scheduler's facts about an Agent.
 type Agent struct {
 	Key Key
-	// MaxParallelTurns is the number of the Agent's Turns that may run at once, in all namespaces; 0 means no limit.
+	// MaxParallelTurns is the maximum number of the Agent's Turns that may run at the same time, in all namespaces; 0
+	// means no limit.
 	MaxParallelTurns int
-	// Version orders reports of the limit: a report with an older version has no effect. Version 0 means that the
-	// limit is unknown, and has no effect either.
+	// Version is the version of the Agent from which the limit comes. A limit from an older version than the stored one
+	// is ignored. Version 0 means that the limit is unknown, and is also ignored.
 	Version int64
 }
 
 // Request is a Turn that needs a slot.
 type Request struct {
 	Turn Key
-	// Agent is the Agent of the Turn. It may be in another namespace. Fairness and the limits of namespaces regard the
+	// Agent is the Agent of the Turn. It may be in another namespace. Fairness and the limits of namespaces apply to the
 	// namespace of the Turn.
 	Agent Agent
 	// Since orders the Turns of a namespace: the earliest goes first.
@@ -58,13 +59,13 @@ func (r *Request) compare(other *Request) int {
 
 // Limits are the limits of the slots and the queue of one namespace.
 type Limits struct {
-	// Running is the number of Turns of one namespace that may hold slots at once.
+	// Running is the maximum number of Turns of one namespace that may hold slots at the same time.
 	Running Share
-	// Queued is the number of Turns of one namespace that may wait for a slot at once; 0 means no limit.
+	// Queued is the maximum number of Turns of one namespace that may wait for a slot at the same time; 0 means no limit.
 	Queued int
 }
 
-// Cause is the reason for which a Turn gets no slot now.
+// Cause says why a Turn gets no slot now.
 type Cause int
 
 const (
@@ -72,8 +73,8 @@ const (
 	NoCause Cause = iota
 	// NoExecutor means that no executor is running.
 	NoExecutor
-	// AllSlotsTaken means that all slots are taken, or that other Turns go first, because their namespace runs fewer
-	// Turns or because they have waited longer.
+	// AllSlotsTaken means that no slot is free for this Turn: all slots are taken, or the free ones go to Turns that have
+	// waited longer or whose namespace runs fewer Turns.
 	AllSlotsTaken
 	// AgentLimit means that the Agent already runs as many Turns as it may.
 	AgentLimit
@@ -85,7 +86,7 @@ const (
 	QueueFull
 )
 
-// Verdict is the answer to a request.
+// Verdict is the result of a request for a slot.
 type Verdict struct {
 	// Executor is the executor with the slot; empty if the Turn gets none.
 	Executor string

@@ -16,9 +16,9 @@ import (
 // Sessions orders the unfinished Turns of each Session, so that a decision about one Turn need not list all Turns of
 // its Session.
 //
-// The watch adds and removes Turns. Status writes of this process only update Turns that are in a queue, and the
-// watch does not undo a newer write. So the queues are never older than the cache. The write that binds a Turn
-// still decides, because it needs the newest resource version.
+// The watch adds and removes Turns. Status writes of this process only update Turns that are in a queue, and an older
+// event of the watch does not undo such an update. So the queues are never older than the cache. They may still be
+// older than the API server. But the write that binds a Turn then fails, because it needs the newest resource version.
 //
 // A search takes logarithmic time; a change of the order moves pointers in one slice. The zero value is ready to
 // use. Sessions is safe for concurrent use. The cache shares the Turns, so they must not be changed.
@@ -26,7 +26,7 @@ type Sessions struct {
 	mu     sync.Mutex
 	turns  map[types.UID]*v1alpha1.Turn
 	queues map[Key]*sessionQueue // by Session
-	// locked holds the Sessions of which a Turn is being bound.
+	// locked holds the Sessions for which a Turn is being bound.
 	locked map[Key]struct{}
 }
 
@@ -46,8 +46,8 @@ type sessionQueue struct {
 // Two Turns of one Session are never bound at the same time, even if the cache shows an old state of the other
 // Turn:
 //
-//  1. The position of a Turn that was never bound only moves back.
-//  2. Only the first Turn is bound, and the write that binds it fails if it has changed since.
+//  1. A Turn that was never bound can only move back in the order.
+//  2. Only the first Turn is bound, and the write that binds the Turn fails if the Turn has changed since it was read.
 func compareInSession(a, b *v1alpha1.Turn) int {
 	return cmp.Or(
 		cmp.Compare(min(1, b.Epoch()), min(1, a.Epoch())),
@@ -71,8 +71,8 @@ func SessionOrder(t *v1alpha1.Turn) int64 {
 	return version
 }
 
-// BlocksSession reports whether later Turns of the Session must wait for this Turn. They wait for a cancelled Turn
-// only if it was ever bound, until its executor has written its end: its usage counts in the Session.
+// BlocksSession reports whether later Turns of the Session must wait for this Turn. If the Turn was cancelled, they
+// wait only if it was ever bound: its usage counts in the Session, so its executor must first write its end.
 func BlocksSession(t *v1alpha1.Turn) bool {
 	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
 		return false
@@ -85,15 +85,15 @@ func SessionKey(t *v1alpha1.Turn) Key {
 	return Key{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 }
 
-// Observe updates a Turn as the watch delivers it.
+// Observe records a Turn that the watch has delivered.
 func (s *Sessions) Observe(t *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(t)
 }
 
-// Written updates a Turn as a write of this process returned it. It ignores a Turn that the watch has not
-// shown yet, or no longer shows, because no event would remove that Turn.
+// Written records a Turn that a write of this process has returned. It ignores a Turn that the watch has not shown yet,
+// or no longer shows, because no event would remove that Turn.
 func (s *Sessions) Written(t *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,8 +193,8 @@ func (s *Sessions) First(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.T
 	return q.order[0], next
 }
 
-// LastEntered returns the Turn that last entered the Session of t. It returns nil if that is t itself or a Turn
-// that has left. known is false if the watch has not shown t yet, or no longer shows it.
+// LastEntered returns the Turn that last entered the Session of t. It returns nil if this Turn is t itself or has left
+// the queue. known is false if the watch has not shown t yet, or no longer shows t.
 func (s *Sessions) LastEntered(t *v1alpha1.Turn) (last *v1alpha1.Turn, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,8 @@ func (s Share) String() string {
 	return strconv.Itoa(s.count)
 }
 
-// of returns the share as a number of slots; 0 means no limit. A percentage is rounded up, and applies only if there
-// are at least two tenants: a single tenant need not leave slots to others.
+// of returns the share as a number of slots; 0 means no limit. A percentage is rounded up. It applies only if there are
+// at least two tenants, because a single tenant need not leave slots to others.
 func (s Share) of(slots, tenants int) int {
 	switch {
 	case s.percent == 0:

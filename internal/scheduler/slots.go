@@ -21,9 +21,9 @@ import (
 // namespace to the Turn that has waited longest. So the first Turn of a namespace waits for only one slot to become
 // free, however many Turns of another namespace wait.
 //
-// The call that frees a slot reserves it for the next Turn at once and wakes that Turn, which then obtains it with
-// Reserve. So no slot stays free while an eligible Turn waits, however long the queue of the reconciler is. A Turn
-// that does not use its reserved slot must call Defer or Release.
+// The call that frees a slot immediately reserves the slot for the next Turn and wakes that Turn. The reconciler of
+// that Turn then obtains the slot with Reserve. So no slot stays free while an eligible Turn waits, however long the
+// queue of the reconciler is. If a Turn cannot use its reserved slot, its reconciler must call Defer or Release.
 //
 // Slots is safe for concurrent use.
 type Slots struct {
@@ -36,7 +36,8 @@ type Slots struct {
 	namespaces map[string]*namespace
 	// eligible ranks the namespaces that have an eligible lane. The namespace that goes first is at the top.
 	eligible ranking[*namespace]
-	// executors is sorted by name. used counts the occupied slots by executor, including executors that are gone.
+	// executors is sorted by name. used is the number of occupied slots of each executor, including executors that do not
+	// exist any more.
 	executors []Executor
 	used      map[string]int
 	// namespaceLimit is the number of Turns of a namespace that may hold slots; 0 means no limit.
@@ -69,9 +70,9 @@ func New(limits Limits, wake func(turn Key, urgent bool)) *Slots {
 	return s
 }
 
-// Reserve requests a slot. The Turn gets one at once, or waits and is woken when it gets one. If a slot is already
-// reserved for the Turn, it gets that slot. If the Turn holds a slot as a bound Turn, it first gives up that slot.
-// executors are the executors that may get Turns now.
+// Reserve requests a slot for a Turn. The Turn gets a slot immediately, or waits and is woken when it gets one. If a
+// slot is already reserved for the Turn, it gets that slot. If the Turn was bound and still holds a slot, Reserve first
+// frees that slot. executors are the executors that may get Turns now.
 func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,8 +191,8 @@ func (s *Slots) Release(turn Key) {
 	}
 }
 
-// ReleaseBound is Release for a Turn whose binding is confirmed. It ignores any other Turn, because its reconciler
-// has newer information than the caller.
+// ReleaseBound is like Release, but does nothing unless the binding of the Turn is confirmed. If it is not, the
+// reconciler of the Turn has newer information than the caller.
 func (s *Slots) ReleaseBound(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,9 +202,9 @@ func (s *Slots) ReleaseBound(turn Key) {
 	}
 }
 
-// Defer records that a Turn cannot use a slot now. If a slot is reserved for it, the slot goes to the next Turn. The
-// Turn keeps its position in the queue. It gets a slot only after Reserve is called for it again, or Resume for its
-// Agent.
+// Defer records that a Turn cannot use a slot now. If a slot is reserved for the Turn, the slot goes to the next Turn.
+// The deferred Turn keeps its position in the queue. It gets a slot only after Reserve is called for it again, or
+// Resume for its Agent.
 func (s *Slots) Defer(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,8 +225,9 @@ func (s *Slots) SetAgent(a Agent) {
 	s.fill(nil)
 }
 
-// HoldAgent records whether no model of an Agent answers. Then only one of its Turns may take a slot, to try the
-// models: Turns that wait for an endpoint would otherwise occupy the slots of others. Turns that hold slots keep them.
+// HoldAgent records whether an Agent is held, because none of its models answers. Only one Turn of a held Agent may get
+// a slot, to try the models. Otherwise Turns that wait for an endpoint would occupy slots that other Turns need. Turns
+// that already hold slots keep them.
 func (s *Slots) HoldAgent(key Key, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,9 +24,9 @@ type Reader func(ctx context.Context, key types.NamespacedName) (*corev1.Secret,
 // Without the annotation the values may be sent to any host.
 const AllowedHosts = "capstan.dev/allowed-hosts"
 
-// MaxCredential is the greatest length of a value that is sent in a header, in bytes and without surrounding white
-// space. Servers accept headers of 8 to 16 KiB. The search for a credential in texts needs about ten times its
-// length in memory.
+// MaxCredential is the maximum length of a value that is sent in a header, in bytes and without surrounding white
+// space. Servers accept headers of at most 8 to 16 KiB. In addition, the search for a credential in texts needs about
+// ten times the credential's length in memory.
 const MaxCredential = 16 << 10
 
 // Kind classifies the errors of this package.
@@ -56,8 +56,8 @@ type Error struct {
 func (e *Error) Error() string { return e.Reason }
 
 // Header returns the value of a key for an HTTP header of a request to a URL, without surrounding white space. It
-// returns an *Error if the value is missing, is longer than MaxCredential or must not be sent there. Any other
-// error is that of reading the Secret.
+// returns an *Error if the value is missing, cannot be sent in a header, or must not be sent to this URL. It returns an
+// error of another type if it could not read the Secret.
 func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, to string) (string, error) {
 	value, secret, err := r.value(ctx, namespace, ref, "put the credential there")
 	if err != nil {
@@ -81,8 +81,8 @@ func isHeaderValue(value string) bool {
 	return !strings.ContainsFunc(value, func(c rune) bool { return c < 0x20 || c > 0x7e })
 }
 
-// Headers returns the values of headers of a request to a URL, in the order of the headers. In addition to the
-// errors of Header, it returns an *Error for a header that must not be set.
+// Headers returns the values of headers for a request to a URL, in the order of the headers. It returns the errors of
+// Header, and an *Error for a header that must not be set.
 func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha1.Header, to string) ([]string, error) {
 	values := make([]string, 0, len(headers))
 	for _, h := range headers {
@@ -116,7 +116,7 @@ func (r Reader) value(
 	return value, secret, err
 }
 
-// secret reads the Secret of a key.
+// secret reads the Secret that a reference to a key names.
 func (r Reader) secret(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference) (*corev1.Secret, error) {
 	secret, err := r(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name})
 	switch {
@@ -153,7 +153,7 @@ func checkHost(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyRe
 	return nil
 }
 
-// allows reports whether a list of hosts, as in AllowedHosts, contains the host of a URL.
+// allows reports whether a list of hosts, in the form of AllowedHosts, contains the host of a URL.
 func allows(hosts, to string) bool {
 	target, err := url.Parse(to)
 	if err != nil {
@@ -195,8 +195,8 @@ func refuse(namespace string, ref v1alpha1.SecretKeyReference, why string) error
 	}
 }
 
-// IsAway reports whether a Secret could not be read because the API server did not answer, or answered with an
-// error that will pass.
+// IsAway reports whether a Secret could not be read because the API server did not answer, or answered with a temporary
+// error.
 func IsAway(err error) bool {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return false

@@ -101,8 +101,8 @@ func readFile(path string) (data []byte, err error) {
 	return io.ReadAll(io.LimitReader(f, attachment.MaxBytes+1))
 }
 
-// Attachments returns the function that reads the attachments of the Turn: see translate.Attach. artifacts reads those
-// of other Turns. redaction removes parts of texts.
+// Attachments returns the function that reads the attachments of the Turn: see translate.Attach. artifacts reads the
+// attachments that are artifacts of other Turns. redaction redacts the texts.
 func (p *Bundle) Attachments(
 	artifacts translate.Artifacts, redaction *redact.Turn,
 ) (read func(context.Context) ([]attachment.Content, error), most int64) {

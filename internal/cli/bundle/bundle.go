@@ -40,7 +40,7 @@ type Source struct {
 	Files []string
 	// Turn is NAME or NAMESPACE/NAME of the Turn. It may be empty if the manifests contain one Turn.
 	Turn string
-	// Object is the Turn to use in place of those in the manifests. It is nil for a Turn of the manifests.
+	// Object is the Turn to use instead of a Turn in the manifests. If it is nil, the manifests have the Turn.
 	Object *v1alpha1.Turn
 	// Namespace is the namespace of objects that do not name one.
 	Namespace string
@@ -202,8 +202,9 @@ func (p *Bundle) configMaps(namespace string) translate.ConfigMaps {
 	}
 }
 
-// provider returns the ModelProvider that a reference of the Agent means. If it is in another namespace, it must allow
-// that of the Agent. A selector counts as consent, because the labels of namespaces are not in manifests.
+// provider returns the ModelProvider that a reference of the Agent names. A ModelProvider in another namespace must
+// allow the namespace of the Agent. If it allows a selector, provider assumes that the selector matches, because
+// manifests do not contain the labels of namespaces.
 func (p *Bundle) provider(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
 	key := ref.Key(p.Agent.Namespace)
 	object, ok := p.Set.ModelProvider(key.Namespace, key.Name)

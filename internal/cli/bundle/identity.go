@@ -31,7 +31,8 @@ func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error)
 		ConfigMaps                      map[string]*string `json:",omitempty"`
 		ManagerSkills                   []prepare.Skill    `json:",omitempty"`
 		Subject                         string             `json:",omitempty"`
-		// ToolServers and SubAgents are those that the Turn may use, directly or through sub-agents.
+		// ToolServers and SubAgents are the ToolServers and sub-agents that the Turn may use, directly or through other
+		// sub-agents.
 		ToolServers map[string]v1alpha1.ToolServerSpec `json:",omitempty"`
 		SubAgents   map[string]subAgentSpec            `json:",omitempty"`
 	}{
@@ -101,8 +102,8 @@ func (p *Bundle) contents(ctx context.Context, now time.Time) map[string]*string
 	return found
 }
 
-// sessionOf returns a Session of the Turn's namespace: the one in the manifests, or else a new one, which a
-// cluster would create, too.
+// sessionOf returns the Session with a name in the Turn's namespace. If the manifests do not have it, sessionOf returns
+// a new Session, as the controller in a cluster would create one.
 func (p *Bundle) sessionOf(name string) *v1alpha1.Session {
 	s := &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: p.Turn.Namespace, Name: name}}
 	if held, ok := p.Set.Session(p.Turn.Namespace, name); ok {

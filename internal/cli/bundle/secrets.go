@@ -74,7 +74,8 @@ func (p *Bundle) JudgeLink(ctx context.Context, cache *providers.Cache, i int, w
 	return l, p.connect(ctx, cache, &l, waits)
 }
 
-// LearningLinks returns the models that extract memories for the Agent. It returns nil if they are those of the Agent.
+// LearningLinks returns the models that extract memories for the Agent. It returns nil if the Agent names none, so that
+// the models of its chain extract them.
 func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
 	var all []translate.Link
 	for i, m := range p.Agent.Spec.Memory.Learning.Models {

@@ -38,7 +38,7 @@ func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 	return box
 }
 
-// gone returns a NotFound error. It is a safeguard: find has checked that the manifests have all objects.
+// gone returns a NotFound error. It is only a safeguard, because find has checked that the manifests have all objects.
 func gone(kind, name string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: kind}, name)
 }

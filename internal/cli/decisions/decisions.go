@@ -33,8 +33,8 @@ type pendingCalls struct {
 	api   client.Client
 	turn  *v1alpha1.Turn
 	calls []v1alpha1.PendingApproval
-	// who is the name of the user, according to the API server. groups are those of the user's groups that the Agent
-	// of the Turn may require.
+	// who is the name of the user, according to the API server. groups are the groups of the user that the Agent of the
+	// Turn may require for a decision.
 	who    string
 	groups []string
 	// created lists the ToolApprovals that this command has created.

@@ -20,9 +20,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// Verb describes one of the two commands that decide about calls, approve and deny.
+// Verb is one of the two commands that decide about calls: approve or deny.
 type Verb struct {
-	// Name is the verb, such as approve, and Done its past participle.
+	// Name is the name of the command, such as approve, and Done its past participle, such as approved.
 	Name, Done string
 	Decision   v1alpha1.ApprovalDecision
 }
@@ -37,12 +37,12 @@ var (
 type Options struct {
 	Env  terminal.Environment
 	Verb Verb
-	// Namespace is the namespace of the Turn. If it is empty, that of the kubeconfig's context is used.
+	// Namespace is the namespace of the Turn. If it is empty, the namespace of the kubeconfig's context is used.
 	Namespace string
 	Cluster   journals.ClusterFlags
 	// Call is the ID of the only call to decide about. If it is empty, all pending calls are selected.
 	Call string
-	// All decides about all calls at once, and Yes decides without confirmation.
+	// All decides about all pending calls without a question about each, and Yes decides without any confirmation.
 	All, Yes bool
 	// WithoutArguments approves calls even if their arguments cannot be read.
 	WithoutArguments bool

@@ -41,7 +41,7 @@ type BacktestOptions struct {
 	Agent string
 	// Last is the number of Turns, the newest ones, from 1 to MaxLast.
 	Last int
-	// Replay asks the models and the judges, too.
+	// Replay also asks the models and the judges, instead of only comparing the prompts.
 	Replay bool
 	// Feedback selects the Turns to which people have given feedback, and makes their scores expectations.
 	Feedback bool
@@ -76,12 +76,13 @@ type Backtest struct {
 	Changed int `json:"changed"`
 	Same    int `json:"same"`
 	Fails   int `json:"fails"`
-	// Changes are the different changes, those of most Turns first, at most 10. MoreChanges is the number of others.
+	// Changes are at most 10 different changes of prompts, sorted by the number of Turns that they affect, the largest
+	// number first. MoreChanges is the number of further changes.
 	Changes     []*Change `json:"changes,omitempty"`
 	MoreChanges int       `json:"moreChanges,omitempty"`
 	// Skipped are the Turns that cannot be replayed, whatever the prompt is. They do not count.
 	Skipped []Skipped `json:"skipped,omitempty"`
-	// Spent is what the recorded Turns have used, without their sub-agents.
+	// Spent is the usage and cost of the recorded Turns, without their sub-agents.
 	Spent Spent `json:"spent"`
 }
 
@@ -106,7 +107,7 @@ type RecordedTurn struct {
 	Reason string `json:"reason"`
 	// Answer is the answer, at most its first 32000 characters.
 	Answer string `json:"answer,omitempty"`
-	// Evaluations are those of the recorded answer by the same judges.
+	// Evaluations are the evaluations of the recorded answer by the same judges.
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
 	Spent       Spent        `json:"spent"`
 }

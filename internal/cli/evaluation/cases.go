@@ -67,7 +67,7 @@ type Expect struct {
 	Tools Tools `json:"tools,omitzero"`
 	// Judges replace the thresholds of judges of the profile, by name.
 	Judges map[string]string `json:"judges,omitempty"`
-	// Feedback is what people think of an earlier answer, or nil.
+	// Feedback is the feedback of people about an earlier answer, or nil if there is none.
 	Feedback *Feedback `json:"feedback,omitempty"`
 }
 
@@ -293,8 +293,8 @@ func load(ctx context.Context, path string, manifests []string, documents []byte
 	return set, nil
 }
 
-// beside returns a path that is relative to the folder of a file.
-func beside(file, path string) string {
+// relativeTo resolves a path relative to the folder of a file.
+func relativeTo(file, path string) string {
 	if filepath.IsAbs(path) || file == "-" {
 		return path
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// unmet returns one line for each expectation that a Turn does not meet, without those of judges.
+// unmet returns one line for each expectation that a Turn does not meet. It leaves out expectations about judges.
 func (e *Expect) unmet(ctx context.Context, t *v1alpha1.Turn, r *turn.Result) []string {
 	var problems []string
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -86,7 +86,7 @@ func matches(expression, text string) bool {
 	return err == nil && p.MatchString(text) // check has compiled it
 }
 
-// visible returns what expressions can see of a result.
+// visible returns the variables of expressions for a result.
 func visible(r *turn.Result) *outputpolicy.Output {
 	u := r.Record.Usage
 	o := &outputpolicy.Output{

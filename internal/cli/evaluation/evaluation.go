@@ -41,7 +41,7 @@ type Options struct {
 	Namespace string
 	// Agent is NAME or NAMESPACE/NAME of the Agent. If it is empty, the file names it, or there is only one.
 	Agent string
-	// Profile is the name of a PromptProfile that replaces that of the Agent. It may be empty.
+	// Profile is the name of a PromptProfile that replaces the Agent's PromptProfile. It may be empty.
 	Profile string
 	// Cases are the names of the cases to run. If there are none, all run.
 	Cases []string
@@ -138,7 +138,7 @@ func (o *Options) prepare(ctx context.Context) (*evaluation, error) {
 	}
 	paths := slices.Clone(o.Manifests)
 	for _, path := range f.Manifests {
-		paths = append(paths, beside(o.File, path))
+		paths = append(paths, relativeTo(o.File, path))
 	}
 	if len(paths) == 0 {
 		return nil, errors.New("there are no manifests: name them in the field manifests of the file, or with --manifests")
@@ -358,9 +358,9 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 	return out
 }
 
-// judge asks the judges about the answer of a case. They are also asked about an earlier answer that people liked. It
-// adds to the result what they say, and which expectations are not met. It returns false if ctx ends before all were
-// asked.
+// judge asks the judges to evaluate the answer of a case, and also an earlier answer with good feedback from people. It
+// adds the evaluations and the expectations that are not met to the result. It returns false if ctx ends before all
+// judges were asked.
 func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, result *turn.Result, out *Result) bool {
 	people := c.Expect.Feedback.score()
 	if people != nil {

@@ -124,17 +124,17 @@ type Result struct {
 	// for a case of a file, and if no model was asked.
 	Recorded *RecordedTurn       `json:"recorded,omitempty"`
 	Calls    *turn.AnswerSummary `json:"calls,omitempty"`
-	// Feedback is what people think of the recorded answer, or nil without --feedback.
+	// Feedback is the feedback of people about the recorded answer, or nil without --feedback.
 	Feedback *PeopleScore `json:"feedback,omitempty"`
 	// diff is the beginning of the changes of the prompt, and change identifies all of them.
 	diff, change string
-	// used is what the recorded Turn has used.
+	// used is the usage and cost of the recorded Turn.
 	used Spent
 	// skipped is true for a Turn that cannot be replayed.
 	skipped bool
 }
 
-// Evaluation is what a judge says about an answer.
+// Evaluation is the verdict of a judge about an answer.
 type Evaluation struct {
 	Judge     string        `json:"judge"`
 	Type      judge.Kind    `json:"type"`
@@ -192,7 +192,7 @@ func (r *Result) addTurn(result *turn.Result) {
 	}
 }
 
-// addEvaluation adds what a judge says.
+// addEvaluation adds the evaluation of a judge, with its cost.
 func (r *Result) addEvaluation(e *judge.Evaluation) {
 	r.Evaluations = append(r.Evaluations, evaluationOf(e))
 	r.addCost(e)
@@ -245,7 +245,7 @@ func (e *Evaluation) score() string {
 	return e.Score
 }
 
-// arrow returns a recorded value and the new one, or one of them if they are equal.
+// arrow returns "RECORDED → NEW" for a recorded and a new value, or one of the values if they are equal.
 func arrow(recorded, now string) string {
 	if recorded == now {
 		return now
@@ -253,7 +253,7 @@ func arrow(recorded, now string) string {
 	return recorded + " → " + now
 }
 
-// tokens and cost return the tokens and the cost for people. Those of a recorded Turn stand before an arrow.
+// tokens and cost return the tokens and the cost for people. The values of a recorded Turn come before an arrow.
 func (r *Result) tokens() string {
 	now := termsafe.Thousands(r.Spent.Tokens)
 	if r.Recorded == nil {
@@ -329,7 +329,7 @@ func (r *Report) summary() string {
 	return text
 }
 
-// unit returns the name of what is evaluated.
+// unit returns the plural noun for the evaluated items.
 func (r *Report) unit() string {
 	if r.Backtest != nil {
 		return "Turns"
@@ -337,7 +337,7 @@ func (r *Report) unit() string {
 	return "cases"
 }
 
-// passed returns what the results that passed have done.
+// passed returns the words that follow the number of results that passed.
 func (r *Report) passed() string {
 	if r.Backtest != nil && !r.Backtest.Replayed {
 		return "prompts can be made"
@@ -409,7 +409,7 @@ func (r *Report) columns() (titles []string, cells func(*Result) []string) {
 	return r.columnsOf()
 }
 
-// columnsOf is columns without those of feedback.
+// columnsOf is like columns, without the columns about feedback.
 func (r *Report) columnsOf() (titles []string, cells func(*Result) []string) {
 	switch {
 	case r.Backtest == nil:
@@ -442,7 +442,7 @@ func (r *Report) total() string {
 	return r.summary() + ". " + r.spending()
 }
 
-// spending returns what the Turns and the judges have used.
+// spending describes the usage and cost of the Turns and the judges.
 func (r *Report) spending() string {
 	if r.Backtest != nil && !r.Backtest.Replayed {
 		return "Recorded: " + r.Backtest.Spent.String() + "."

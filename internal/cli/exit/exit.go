@@ -14,7 +14,7 @@ const (
 	Failed = 1
 	// Usage: the flags are wrong, or manifests cannot be read or are invalid.
 	Usage = 2
-	// Parked: the Turn requires an approval, and there is no terminal at which to ask for it.
+	// Parked: the Turn requires an approval, and there is no terminal on which to ask a person.
 	Parked = 3
 	// Differs: render --diff found a difference. With --diff, usage errors exit with Failed instead of Usage, so
 	// that 2 always means a difference.

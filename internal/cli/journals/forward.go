@@ -94,7 +94,7 @@ func elsewhere(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", errNowhere, what, err)
 }
 
-// byNearness sorts Leases: the Lease named own comes first, then the others, the most recently renewed first.
+// byNearness sorts Leases: first the Lease named own, and then the others, the most recently renewed Lease first.
 func byNearness(leases []coordinationv1.Lease, own string) []coordinationv1.Lease {
 	renewed := func(l coordinationv1.Lease) time.Time {
 		if l.Spec.RenewTime == nil {

@@ -66,8 +66,8 @@ func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
 	return s, nil
 }
 
-// openLocal returns a reader of a Turn's journal in a folder: the journal with the given UID, or else the newest
-// one of the name.
+// openLocal returns a reader of a Turn's journal in a folder. If uid is empty, it is the newest journal of a Turn with
+// the name.
 func openLocal(ctx context.Context, env terminal.Environment, dir, namespace, name, uid string) (reader, error) {
 	s, err := openFolder(ctx, dir)
 	if err != nil {
@@ -116,8 +116,8 @@ type folder interface {
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
 }
 
-// Newest returns the UID of the newest Turn of a name that has a journal, or an empty text if there is none. The Turn
-// with the UID besides does not count.
+// Newest returns the UID of the newest Turn with a name that has a journal, or "" if there is none. It leaves out the
+// Turn with the UID besides.
 func Newest(ctx context.Context, s folder, namespace, name, besides string) (uid string, err error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {

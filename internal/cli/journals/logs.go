@@ -48,7 +48,8 @@ func (l *Logs) Run(ctx context.Context, turn string) error {
 	return err
 }
 
-// waiting wraps show: after each entry, the spinner shows what the Turn is waiting for, until the last entry.
+// waiting returns a function that calls show for an entry. Until the last entry, it then shows in the spinner what the
+// Turn is waiting for.
 func waiting(live *terminal.Spinner, show func(journal.Entry) error) func(journal.Entry) error {
 	const next = "waiting for the next entry"
 	var now Activities

@@ -73,8 +73,8 @@ func (r *Recordings) Close() error {
 	return r.folder.Close()
 }
 
-// Find returns the Turn with a name, given as NAME or NAMESPACE/NAME. In a folder, it is the one of --uid, or else the
-// newest one of the name.
+// Find returns the Turn with a name, given as NAME or NAMESPACE/NAME. If a folder has several Turns with this name,
+// Find returns the Turn of --uid, or without --uid the newest one.
 func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
 	namespace, name, err := cluster.SplitName(name, r.source.Namespace)
 	if err != nil {

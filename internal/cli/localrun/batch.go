@@ -109,7 +109,7 @@ func (b *Batch) Judge(ctx context.Context, uid string, i int) judge.Evaluation {
 	return b.JudgeAnswer(ctx, uid, "", i)
 }
 
-// JudgeAnswer is Judge with another answer in place of that of the Turn, unless it is empty.
+// JudgeAnswer is like Judge, but judges the given answer instead of the Turn's answer, unless the given one is empty.
 func (b *Batch) JudgeAnswer(ctx context.Context, uid, answer string, i int) judge.Evaluation {
 	s, err := turn.Subject(ctx, b.run.store, uid, nil)
 	if err != nil {

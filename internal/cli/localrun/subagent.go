@@ -19,7 +19,7 @@ func (j *localRun) toolbox(w *localTurn) *toolbox.Box {
 	return box
 }
 
-// subAgent calls another Agent. Each call is a Turn of its own, which runs while the calling Turn is parked.
+// subAgent calls another Agent. Each call is a new Turn, which runs while the calling Turn is parked.
 type subAgent struct {
 	localRun *localRun
 	parent   *localTurn

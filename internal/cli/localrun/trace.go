@@ -32,10 +32,10 @@ func (p earlierRuns) started() (s firstRun) {
 	return s
 }
 
-// joinTrace decides which trace a Turn belongs to: that of its earlier runs, that of its annotation, that of the
-// environment, or a new one. The UID of a Turn here follows from its manifests, so it cannot identify an exported
-// trace: the same Turn may run many times. If nothing is exported, the trace follows from the UID, so that the same
-// Turn prints the same status.
+// joinTrace decides which trace a Turn belongs to: the trace of its earlier runs, the trace in its annotation, the
+// trace in the environment, or a new one. The command line computes the UID of a Turn from its manifests, and the same
+// Turn may run many times, so the UID cannot identify an exported trace. If nothing is exported, the trace ID is
+// computed from the UID, so that the same Turn prints the same status.
 func joinTrace(t *v1alpha1.Turn, before earlierRuns, lookup func(string) (string, bool), exported bool) error {
 	if value, _ := lookup(traceVariable); value != "" {
 		if err := tracing.Annotate(t, value); err != nil {

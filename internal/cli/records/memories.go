@@ -26,7 +26,7 @@ type Memories struct {
 	Turn, Scope, ID string
 }
 
-// keeper has memories: those of a cluster or of a folder.
+// keeper has the memories of a cluster or of a folder.
 type keeper interface {
 	list(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error)
 	remove(ctx context.Context, s store.MemorySelector) (int, error)

@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// attachments reads the attachments of the Turn, without those that are artifacts of other Turns.
+// attachments reads the attachments of the Turn, except for attachments that are artifacts of other Turns.
 func attachments(ctx context.Context, p *bundle.Bundle) ([]model.Attachment, error) {
 	here := *p
 	here.Turn = p.Turn.DeepCopy()

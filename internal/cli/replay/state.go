@@ -28,13 +28,13 @@ import (
 // Flags select the new state: the objects with which recorded Turns are prepared again.
 type Flags struct {
 	Env terminal.Environment
-	// Files are the paths of manifests with the change. Their objects replace those of Manifests with the same kind,
-	// namespace and name.
+	// Files are the paths of manifests with the change. Their objects replace the objects of Manifests that have the same
+	// kind, namespace and name.
 	Files []string
 	// Manifests are the paths of the other manifests: the Agent, its ModelProviders and Secrets.
 	Manifests []string
-	// Profile is the name of the PromptProfile to use. If it is empty, it is the only one of Files, or else that of
-	// the Agent.
+	// Profile is the name of the PromptProfile to use. If it is empty and Files have exactly one PromptProfile, this one
+	// is used; otherwise the PromptProfile of the Agent.
 	Profile string
 	// Model is the model to ask, as MODEL or PROVIDER:MODEL. If it is empty, the Agent decides.
 	Model string
@@ -57,7 +57,7 @@ type State struct {
 	adapted map[types.NamespacedName]bool
 }
 
-// Load reads the manifests. namespace is that of objects that do not name one.
+// Load reads the manifests. namespace is the namespace of objects that do not name one.
 func (f *Flags) Load(ctx context.Context, namespace string) (*State, error) {
 	if len(f.Files)+len(f.Manifests) == 0 {
 		return nil, errors.New("there are no manifests: name the changed ones with -f, and the others with --manifests")
@@ -186,8 +186,8 @@ func (s *State) named(agent types.NamespacedName) (types.NamespacedName, bool) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, true
 }
 
-// adapt changes an Agent for replays: it gets the selected profile and model, and no tools, because those of the
-// recorded Turn answer.
+// adapt changes an Agent for replays: it gets the selected profile and model, and no tools, because the replay uses the
+// recorded results of tools.
 func (s *State) adapt(a *v1alpha1.Agent, key types.NamespacedName) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +212,8 @@ func (s *State) adapt(a *v1alpha1.Agent, key types.NamespacedName) error {
 	return nil
 }
 
-// chosenModel returns the model of --model: that of the Agent's chain with its parameters, or else one of a provider.
+// chosenModel returns the model that --model names. If the Agent's chain has this model, the result includes its
+// parameters; otherwise it is a model of the named ModelProvider, without parameters.
 func chosenModel(a *v1alpha1.Agent, name string) (v1alpha1.ModelReference, error) {
 	wanted := prepare.ParseModelName(name)
 	for _, m := range a.Spec.Models {
@@ -269,8 +270,8 @@ func (p *Prepared) Profile() (name, version string) {
 	return p.bundle.Profile.Name, p.bundle.Profile.Spec.Version
 }
 
-// Remove returns a text of the recorded Turn without what the redaction rules of the new Agent remove. The recorded
-// text may have it, because the rules are new.
+// Remove applies the redaction rules of the new Agent to a text of the recorded Turn, because some of the rules may be
+// newer than the recorded text.
 func (p *Prepared) Remove(ctx context.Context, text string) (string, error) {
 	if p.bundle.Agent == nil {
 		return text, nil

@@ -164,11 +164,11 @@ func (o *Options) confirm(ctx context.Context, p *turn.UndoPlan) error {
 }
 
 const (
-	// suffix is part of the names of Turns that undo others.
+	// suffix is a part of the names of Turns that undo other Turns.
 	suffix = "-undo-"
-	// suffixChars is the number of random characters in such a name.
+	// suffixChars is the number of random characters after suffix.
 	suffixChars = 5
-	// longestBase is the number of characters of the other Turn's name in such a name.
+	// longestBase is the maximum number of characters of the other Turn's name before suffix.
 	longestBase = 200
 )
 

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// ErrorKind classifies the failure of a request, and so decides what to do next.
+// ErrorKind classifies the failure of a request. The kind decides whether the request is repeated, and whether another
+// model of the chain is asked.
 type ErrorKind string
 
 const (
@@ -13,7 +14,7 @@ const (
 	RateLimited ErrorKind = "RateLimited"
 	// Overloaded means that the endpoint failed on its side (HTTP 5xx).
 	Overloaded ErrorKind = "Overloaded"
-	// Timeout means that no connection was made, or no part of an answer arrived, in the time allowed.
+	// Timeout means that no connection was made, or that no part of an answer arrived, within a time limit.
 	Timeout ErrorKind = "Timeout"
 	// Network means that the endpoint could not be reached, or the connection broke.
 	Network ErrorKind = "Network"
@@ -80,7 +81,7 @@ func (k ErrorKind) Next() NextModel {
 
 // Error is a failed request.
 type Error struct {
-	// Kind of the failure.
+	// Kind is the kind of the failure.
 	Kind ErrorKind
 	// Message tells people what happened and what to do, in Capstan's own words. It contains no secret.
 	Message string
@@ -88,7 +89,7 @@ type Error struct {
 	// only in the journal: users who can read the status must not see answers of internal endpoints that they cannot
 	// reach themselves.
 	RemoteMessage string
-	// RetryAfter is the wait that the endpoint asked for, or 0.
+	// RetryAfter is the wait that the endpoint requested, or 0.
 	RetryAfter time.Duration
 	// Unsent is true if the request was never sent, for example because a credential is missing. It does not count
 	// as a request.

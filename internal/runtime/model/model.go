@@ -10,14 +10,13 @@ import (
 
 // Provider sends one request to one endpoint.
 //
-// Generate returns the whole reply or an *Error, in which case the reply is nil. A reply may hold memory until its
-// Release is called. An *Error contains the kind of the failure and the usage, if the endpoint reported it. Generate
-// cuts off a reply that is too long to keep. When ctx ends, Generate stops promptly, returns an *Error of kind
-// Cancelled or Timeout, and leaves nothing running. Generate never retries, because the loop does that. It is safe for
-// concurrent use.
+// Generate returns the whole reply, or nil and an *Error. A reply may hold memory until its Release is called. An
+// *Error contains the kind of the failure and the usage, if the endpoint reported it. Generate cuts off a reply that is
+// too long to keep. When ctx ends, Generate stops promptly, returns an *Error of kind Cancelled or Timeout, and leaves
+// no goroutine running. Generate does not retry, because the loop does that. It is safe for concurrent use.
 //
-// The request belongs to Generate, which may change it, until Generate returns. It and the reply are pointers because
-// thousands of waiting Turns would hold copies on their stacks.
+// The caller must not use the request until Generate returns, because Generate may change it. The request and the reply
+// are pointers because thousands of waiting Turns would otherwise hold copies of them on their stacks.
 type Provider interface {
 	Generate(ctx context.Context, req *Request) (*Reply, error)
 }
@@ -35,20 +34,20 @@ const (
 
 // Message is one message of a request.
 type Message struct {
-	// Role of the message.
+	// Role is the role of the message.
 	Role Role `json:"role"`
 	// Name identifies the content of the message, such as system_prompt or context_pack.
 	Name string `json:"name"`
-	// Content of the message. It may be empty in an assistant's message with tool calls.
+	// Content is the text of the message. It may be empty in an assistant's message with tool calls.
 	Content string `json:"content"`
-	// ToolCalls that an assistant's message asks for, in order.
+	// ToolCalls are the calls that an assistant's message requests, in order.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
-	// ToolCallID is the call that a tool's message answers. It is empty in other messages.
+	// ToolCallID is the ID of the call whose result a tool's message has. It is empty in other messages.
 	ToolCallID string `json:"toolCallID,omitempty"`
-	// ProviderData is the provider's data of an assistant's message, or nil if the provider that receives the request
-	// did not make the message or needs no data.
+	// ProviderData is data in an assistant's message for the provider that wrote the message. It is nil if another
+	// provider receives the request, or if the provider needs no data.
 	ProviderData *ProviderData `json:"providerData,omitempty"`
-	// Attachments of a user's message. Their contents come from Request.Content.
+	// Attachments are the attachments of a user's message. Request.Content returns their data.
 	Attachments []Attachment `json:"attachments,omitempty"`
 	// StableChars is the number of leading code points that are the same for all Turns of the same agent and
 	// profile. A provider that caches up to a marker sets its marker there. It is 0 in all messages except the
@@ -58,41 +57,41 @@ type Message struct {
 
 // Tool describes a tool that a model may call.
 type Tool struct {
-	// Name of the tool, 1 to 64 letters, digits, '_' and '-'.
+	// Name is the name of the tool, 1 to 64 letters, digits, '_' and '-'.
 	Name string `json:"name"`
-	// Description of the tool; it may be empty.
+	// Description is the description of the tool. It may be empty.
 	Description string `json:"description,omitempty"`
 	// Parameters is the JSON Schema of the arguments, which are an object.
 	Parameters json.RawMessage `json:"parameters"`
 }
 
-// ToolCall is a call of a tool that a model asks for.
+// ToolCall is a call of a tool that a model requests.
 type ToolCall struct {
-	// ID of the call: 1 to MaxCallID printable ASCII characters without a space. An adapter makes the ID unique
+	// ID is the ID of the call: 1 to MaxCallID printable ASCII characters without a space. An adapter makes the ID unique
 	// within its reply, and the loop makes it unique within its Turn: see IdentifyCalls. Journals of older versions
 	// have longer IDs and repeat IDs between replies.
 	ID string `json:"id"`
-	// Name of the tool as the model wrote it.
+	// Name is the name of the tool as the model wrote it.
 	Name string `json:"name"`
-	// Arguments should be a JSON object. In a reply, they are the text of the model and may be anything. In a
-	// request, they are a JSON object.
+	// Arguments are the arguments. In a request, they are a JSON object. In a reply, they are the text that the model
+	// wrote, which should be a JSON object but may be any text.
 	Arguments string `json:"arguments"`
-	// ProviderData is the provider's data of this call, as JSON that is sent back unchanged. It belongs to the
-	// ProviderData of the message, and is nil if that is nil.
+	// ProviderData is the data of this call for the provider, as JSON that is sent back unchanged. It supplements the
+	// ProviderData of the message, and is nil if the message has none.
 	ProviderData json.RawMessage `json:"providerData,omitempty"`
 }
 
-// Parameters control a reply. The provider decides about parameters that are nil.
+// Parameters control a reply. If a parameter is nil, the provider decides.
 type Parameters struct {
-	// Temperature from 0 to 2.
+	// Temperature is the sampling temperature, from 0 to 2.
 	Temperature *float64 `json:"temperature,omitempty"`
-	// MaxOutputTokens limits the reply; at least 1.
+	// MaxOutputTokens is the maximum number of tokens in the reply, at least 1.
 	MaxOutputTokens *int `json:"maxOutputTokens,omitempty"`
-	// Effort of the model's reasoning: low, medium or high. If it is empty, the provider decides.
+	// Effort is the effort of the model's reasoning: low, medium or high. If it is empty, the provider decides.
 	Effort string `json:"effort,omitempty"`
-	// Seed makes replies to the same request more alike, as far as the endpoint can; at least 0.
+	// Seed makes replies to the same request more alike, as far as the endpoint can. It is at least 0.
 	Seed *int64 `json:"seed,omitempty"`
-	// Stop are texts at which a reply ends, without the text itself, at most 4.
+	// Stop are at most 4 texts. The reply ends before the first of them that the model writes.
 	Stop []string `json:"stop,omitempty"`
 	// ServiceTier is the endpoint's own name of the tier that processes the request. It may be empty.
 	ServiceTier string `json:"serviceTier,omitempty"`
@@ -109,9 +108,9 @@ func (p Parameters) ForQuestion() Parameters {
 
 // ExtraField is a further field of a request's body.
 type ExtraField struct {
-	// Name of the field.
+	// Name is the name of the field.
 	Name string `json:"name"`
-	// Value of the field, which should be JSON: otherwise no request is sent.
+	// Value is the value of the field. It must be JSON; otherwise no request is sent.
 	Value string `json:"value"`
 }
 
@@ -128,24 +127,24 @@ func (u *Unsupported) Error() string { return u.Parameter + ": " + u.Problem }
 
 // Request is a request to a model.
 type Request struct {
-	// ID of the request for the endpoint's logs, at most 128 printable ASCII characters. It may be empty.
+	// ID is the ID of the request for the endpoint's logs, at most 128 printable ASCII characters. It may be empty.
 	ID string
 	// Model is the name of the model as the endpoint knows it.
 	Model string
-	// Messages in order; the first is the system prompt.
+	// Messages are the messages in order. The first one is the system prompt.
 	Messages []Message
-	// Tools that the model may call. It is empty if the model must answer.
+	// Tools are the tools that the model may call. If there are none, the model must answer.
 	Tools []Tool
-	// Parameters of the reply.
+	// Parameters are the parameters of the reply.
 	Parameters Parameters
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
-	// Content returns the content of an attachment. It is not nil if a message has attachments. It may be called
-	// several times, until Generate returns, and for one attachment at a time. Its errors are *Error.
+	// Content returns the data of an attachment. It must not be nil if a message has attachments. Until Generate returns,
+	// it may be called several times, but not concurrently. Its errors are of type *Error.
 	Content func(a *Attachment) ([]byte, error) `json:"-"`
-	// FirstEventTimeout bounds the time to the first part of the answer. If it is 0, only the provider and the context
-	// bound that time.
+	// FirstEventTimeout limits the time until the first part of the answer arrives. If it is 0, only the provider and the
+	// context limit that time.
 	FirstEventTimeout time.Duration
 	// Observer follows the answer while it arrives. It may be nil.
 	Observer Observer `json:"-"`
@@ -178,37 +177,39 @@ const (
 
 // Reply is the reply of a model. A provider returns a reply only if the endpoint said that the reply was finished.
 type Reply struct {
-	// Text of the answer, without reasoning. It is never blank if FinishReason is FinishStop or FinishRefusal.
+	// Text is the text of the answer, without reasoning. It is never blank if FinishReason is FinishStop or
+	// FinishRefusal.
 	Text string `json:"text"`
-	// ToolCalls that the model asks for, even if no tools were offered. There is at least one if FinishReason is
-	// FinishToolCalls, and none otherwise.
+	// ToolCalls are the calls that the model requests, even if it was offered no tools. There is at least one if
+	// FinishReason is FinishToolCalls, and none otherwise.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
 	// Reasoning is the text of the model's reasoning, for people. It is empty if the endpoint sends none. It is never
 	// sent back: see ProviderData.
 	Reasoning string `json:"reasoning,omitempty"`
-	// ProviderData is the part of the reply that the endpoint needs again with it, or nil if there is none.
+	// ProviderData is the data that the endpoint needs when it receives this reply again in later requests, or nil if it
+	// needs none.
 	ProviderData *ProviderData `json:"providerData,omitempty"`
 	// FinishReason says why the model stopped.
 	FinishReason FinishReason `json:"finishReason"`
 	// TooLong is true if the adapter cut off a reply that was too long to keep. FinishReason is then FinishLength.
 	TooLong bool `json:"tooLong,omitempty"`
-	// Usage as the endpoint reported it. It is zero if the endpoint reported none.
+	// Usage is the usage that the endpoint reported. It is zero if the endpoint reported none.
 	Usage Usage `json:"usage"`
 	// Received is the number of bytes of text, reasoning and arguments of a reply that was too long, including the
-	// bytes that were not kept. It is 0 otherwise, and if the endpoint reported the final usage. It is not in the
-	// journal, because the usage is estimated from it at once.
+	// bytes that were not kept. It is 0 for other replies, and if the endpoint reported the final usage. It is not in the
+	// journal, because the loop immediately estimates the usage from it.
 	Received int64 `json:"-"`
 	// Release releases the memory that a long reply reserved. It is nil if the reply reserved none. The receiver
-	// must call it once: when the reply is counted in another reservation, or is no longer held. Before that call,
-	// the receiver must not wait for memory for another reply or result.
+	// must call it once: when another reservation includes the reply, or when the reply is no longer in memory. Before
+	// that call, the receiver must not wait for memory for another reply or result.
 	Release func() `json:"-"`
 }
 
 // Usage counts tokens.
 type Usage struct {
-	// InputTokens of the request, including cached tokens.
+	// InputTokens is the number of tokens of the request, including cached tokens.
 	InputTokens int64 `json:"inputTokens"`
-	// OutputTokens of the reply, including reasoning.
+	// OutputTokens is the number of tokens of the reply, including reasoning.
 	OutputTokens int64 `json:"outputTokens"`
 	// ReasoningTokens is the part of OutputTokens spent on reasoning.
 	ReasoningTokens int64 `json:"reasoningTokens,omitempty"`
@@ -221,7 +222,7 @@ type Usage struct {
 	Estimated bool `json:"estimated,omitempty"`
 }
 
-// MaxTokens bounds a number of tokens, because an endpoint may report any number and sums must not overflow.
+// MaxTokens is the maximum of each number of tokens. An endpoint may report any number, and sums must not overflow.
 const MaxTokens int64 = 1 << 50
 
 // Add returns the sum of two usages. Each number stays between 0 and MaxTokens.
