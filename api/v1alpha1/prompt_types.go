@@ -108,8 +108,8 @@ type Guardrail struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="rule must not contain the character U+0000"
 	Rule string `json:"rule"`
 
-	// priority is Low, Medium (the default) or High. The prompt lists the guardrails with priority High first, then those
-	// with Medium, and then those with Low.
+	// priority is Low, Medium (the default) or High. The prompt lists the guardrails with priority High first, then
+	// those with Medium, and then those with Low.
 	// +optional
 	// +kubebuilder:default=Medium
 	Priority Level `json:"priority,omitempty"`
@@ -133,9 +133,9 @@ type Shaping struct {
 	// +kubebuilder:validation:MaxLength=128
 	Mode string `json:"mode,omitempty"`
 
-	// overlays are 1 to 32 additional instructions. The prompt lists them in the order of their priority. Among overlays
-	// of the same priority, the profile's overlays come before the Turn's. Unless the Agent's contributionTrust is
-	// Trusted, the Turn's overlays are wishes: data that does not instruct the model.
+	// overlays are 1 to 32 additional instructions. The prompt lists them in the order of their priority. Among
+	// overlays of the same priority, the profile's overlays come before the Turn's. Unless the Agent's
+	// contributionTrust is Trusted, the Turn's overlays are wishes: data that does not instruct the model.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -143,8 +143,8 @@ type Shaping struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overlays []Overlay `json:"overlays,omitempty"`
 
-	// expression says how the assistant speaks. Each field that the Turn sets replaces the profile's field. A field that
-	// neither sets has a default, which follows from the traits of the identity.
+	// expression says how the assistant speaks. Each field that the Turn sets replaces the profile's field. A field
+	// that neither sets has a default, which follows from the traits of the identity.
 	// +optional
 	Expression *Expression `json:"expression,omitempty"`
 

@@ -112,9 +112,9 @@ type Limits struct {
 	MaxDepth *int32 `json:"maxDepth,omitempty"`
 
 	// maxDescendants is the number of Turns that may be created for sub-agents below the Turn, at any depth, from 0 (no
-	// sub-agents) to 1000. Default 25 if the Agent does not set it; a Turn can lower the limit and never raise it. While
-	// a sub-agent runs, it may use all Turns that are left of the limit; when it ends, the unused ones are available
-	// again. If no Turn is left, calls of sub-agents are refused, and the model receives the reason.
+	// sub-agents) to 1000. Default 25 if the Agent does not set it; a Turn can lower the limit and never raise it.
+	// While a sub-agent runs, it may use all Turns that are left of the limit; when it ends, the unused ones are
+	// available again. If no Turn is left, calls of sub-agents are refused, and the model receives the reason.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -135,8 +135,8 @@ const (
 	// DefaultMaxToolCalls is the limit on the tool calls of a Turn if neither the Turn nor its Agent sets a limit.
 	DefaultMaxToolCalls int32 = 25
 	// DefaultMaxTokens is the limit on the tokens of a Turn if neither the Turn nor its Agent sets a limit.
-	// DefaultMaxSteps steps and a last answer use less, even if each of them fills a context window of 128,000 tokens. So
-	// a Turn with the other defaults does not reach this limit.
+	// DefaultMaxSteps steps and a last answer use less, even if each of them fills a context window of 128,000 tokens.
+	// So a Turn with the other defaults does not reach this limit.
 	DefaultMaxTokens int64 = 1_000_000
 	// DefaultMaxCost is the limit on the cost of a Turn, in each of DefaultCostCurrencies, if neither the Turn nor its
 	// Agent sets a limit. A million tokens of a large model cost about this amount.

@@ -21,8 +21,8 @@ type ToolApprovalSpec struct {
 	// +required
 	TurnRef ObjectReference `json:"turnRef"`
 
-	// turnUID is the UID of the Turn in turnRef, 1 to 64 characters. The decision does not apply to a later Turn with the
-	// same name.
+	// turnUID is the UID of the Turn in turnRef, 1 to 64 characters. The decision does not apply to a later Turn with
+	// the same name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

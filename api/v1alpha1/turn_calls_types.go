@@ -4,9 +4,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // PendingApproval is a call that requires approval. Only the Turn's journal has the arguments of the call.
 type PendingApproval struct {
-	// requestID identifies this request for approval, at most 64 characters. A decision must name it. It is random, so no
-	// decision can be made before the request. It is absent if an older version of Capstan parked the Turn. Such a call
-	// gets a new request when the Turn continues.
+	// requestID identifies this request for approval, at most 64 characters. A decision must name it. It is random, so
+	// no decision can be made before the request. It is absent if an older version of Capstan parked the Turn. Such a
+	// call gets a new request when the Turn continues.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RequestID string `json:"requestID,omitempty"`

@@ -82,16 +82,16 @@ type TurnStatus struct {
 
 	// traceID is the ID of the distributed trace that the Turn belongs to: 32 hexadecimal digits. If the Turn has the
 	// annotation capstan.dev/traceparent, it belongs to that trace; the Turn of a sub-agent belongs to the trace of its
-	// parent; any other Turn has a new trace. traceID is set when the Turn is first bound to an executor, and all runs of
-	// the Turn have the same trace.
+	// parent; any other Turn has a new trace. traceID is set when the Turn is first bound to an executor, and all runs
+	// of the Turn have the same trace.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9a-f]{32}$")`,
 	// + message="traceID must be 32 hexadecimal digits in lower case"
 	TraceID string `json:"traceID,omitempty"`
 
-	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, startTime is the
-	// time of the first binding after the suspension. limits.timeoutSeconds counts from startTime.
+	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, startTime is
+	// the time of the first binding after the suspension. limits.timeoutSeconds counts from startTime.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
 
@@ -182,8 +182,8 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	PolicyViolations []PolicyViolation `json:"policyViolations,omitempty"`
 
-	// redactions say how many texts each rule of the Agent's spec.redaction has removed from the Turn. They cover at most
-	// 16 rules, those with the most matches, and contain no text.
+	// redactions say how many texts each rule of the Agent's spec.redaction has removed from the Turn. They cover at
+	// most 16 rules, those with the most matches, and contain no text.
 	// +optional
 	// +listType=map
 	// +listMapKey=rule
@@ -191,8 +191,8 @@ type TurnStatus struct {
 	Redactions []RedactionCount `json:"redactions,omitempty"`
 
 	// usage is the total token usage and cost of the Turn, across all attempts. Its figures are those that the provider
-	// reports, or estimates if the provider reports none. While the Turn runs, they are as old as the last write of this
-	// status. usage is absent if nothing was used.
+	// reports, or estimates if the provider reports none. While the Turn runs, they are as old as the last write of
+	// this status. usage is absent if nothing was used.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
@@ -745,8 +745,8 @@ type AwaitedBudget struct {
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid"`
 
-	// generation is the generation of the Budget that refused the request. The Turn continues when the Budget has another
-	// generation.
+	// generation is the generation of the Budget that refused the request. The Turn continues when the Budget has
+	// another generation.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Generation int64 `json:"generation"`

@@ -16,8 +16,8 @@ import (
 const (
 	// agentsTimeout bounds the time until all Agents are ready.
 	agentsTimeout = 5 * time.Minute
-	// crowdDeadline is startingDeadlineSeconds of the Turns. It is so long that a Turn which waits long for a slot counts
-	// as slow, and does not end at its deadline.
+	// crowdDeadline is startingDeadlineSeconds of the Turns. It is so long that a Turn which waits long for a slot
+	// counts as slow, and does not end at its deadline.
 	crowdDeadline = 3600
 )
 

@@ -18,8 +18,8 @@ type FinishedReport struct {
 	MakingSeconds float64 `json:"makingSeconds"`
 	Few           Load    `json:"few"`
 	Many          Load    `json:"many"`
-	// Ratios are the medians of the ratios between two bursts that run one after the other, one with many finished Turns
-	// in the API server and one with few.
+	// Ratios are the medians of the ratios between two bursts that run one after the other, one with many finished
+	// Turns in the API server and one with few.
 	Ratios Cost `json:"ratios"`
 }
 

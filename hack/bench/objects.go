@@ -28,8 +28,9 @@ const (
 	finishedLabel   = "bench-finished" // the label of Turns that makeFinished created
 	modelName       = "bench"
 
-	// maxFacts is the maximum number of facts in a Turn of the benchmark, and so limits --payload. The API allows 128. A
-	// Turn can run only if its whole spec has at most 96 KiB. maxFactChars is the API's limit on the text of one fact.
+	// maxFacts is the maximum number of facts in a Turn of the benchmark, and so limits --payload. The API allows 128.
+	// A Turn can run only if its whole spec has at most 96 KiB. maxFactChars is the API's limit on the text of one
+	// fact.
 	maxFacts     = 64
 	maxFactChars = 4096
 )

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// namedServer is the environment variable with the URL of a PostgreSQL server, and postgresPrograms the one with the
-	// folder of the programs of PostgreSQL. The tests use the same variables.
+	// namedServer is the environment variable with the URL of a PostgreSQL server, and postgresPrograms the one with
+	// the folder of the programs of PostgreSQL. The tests use the same variables.
 	namedServer      = "CAPSTAN_TEST_POSTGRES"
 	postgresPrograms = "CAPSTAN_POSTGRES_BIN"
 )

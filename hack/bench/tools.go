@@ -21,18 +21,19 @@ import (
 const (
 	toolsName = "bench-tools" // the name of the Agent with tools, its model and its tool server
 
-	// holdTimeout bounds the time until all Turns are in flight, for each 1,000 Turns. readyTimeout bounds the time until
-	// the tools of an Agent are known.
+	// holdTimeout bounds the time until all Turns are in flight, for each 1,000 Turns. readyTimeout bounds the time
+	// until the tools of an Agent are known.
 	holdTimeout  = 2 * time.Minute
 	readyTimeout = time.Minute
 
 	// manySteps is the number of steps of a long Turn. Each step but the last one calls a tool.
 	manySteps = 20
-	// stepTurns is the number of Turns that run at the same time when their API writes are counted. It is small, so that
-	// each Turn is quick.
+	// stepTurns is the number of Turns that run at the same time when their API writes are counted. It is small, so
+	// that each Turn is quick.
 	stepTurns = 10
-	// stepTries is the maximum number of times that these Turns are run until each of them takes less than progressAfter.
-	// After that time, the manager writes the progress of a Turn to its status, and that write would distort the count.
+	// stepTries is the maximum number of times that these Turns are run until each of them takes less than
+	// progressAfter. After that time, the manager writes the progress of a Turn to its status, and that write would
+	// distort the count.
 	stepTries     = 5
 	progressAfter = 5 * time.Second
 )

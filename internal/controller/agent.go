@@ -35,8 +35,8 @@ type AgentReconciler struct {
 	// Recheck is the interval at which Agents are reconciled where ConfigMaps may not be watched. If Recheck is 0,
 	// the reconciler watches ConfigMaps.
 	Recheck time.Duration
-	// ProbeInterval is the time between two probes of an endpoint that answers. It is also an upper bound on the time for
-	// which an object counts as new.
+	// ProbeInterval is the time between two probes of an endpoint that answers. It is also an upper bound on the time
+	// for which an object counts as new.
 	ProbeInterval time.Duration
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut

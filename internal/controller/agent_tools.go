@@ -84,8 +84,8 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	if err != nil {
 		return fmt.Errorf("failed to get tool server %q: %w", name, err)
 	}
-	// The notes contain the reason of the ToolServer's condition, but not its message: each change of the message would be
-	// written to every Agent.
+	// The notes contain the reason of the ToolServer's condition, but not its message: each change of the message would
+	// be written to every Agent.
 	c, known := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady), s.Status.LastDiscoveryTime != nil
 	why, left := r.awaitedNew("ToolServer", s, c)
 	switch {

@@ -43,8 +43,8 @@ const (
 	cancelSubAgents action = "cancelSubAgents"
 	// cancel: set the Turn's desiredState to Cancelled.
 	cancel action = "cancel"
-	// endFromJournal: bind the Turn to an executor that only writes the Turn's end, with the usage and the result from the
-	// journal, and asks no model. If there is no executor, end the Turn without one.
+	// endFromJournal: bind the Turn to an executor that only writes the Turn's end, with the usage and the result from
+	// the journal, and asks no model. If there is no executor, end the Turn without one.
 	endFromJournal action = "endFromJournal"
 )
 

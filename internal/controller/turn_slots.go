@@ -151,8 +151,8 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 	if name == r.Executors.Self {
 		return decision{action: follow}, nil
 	}
-	// If the executor's Lease expires before the cache shows this binding, the Turn is not woken with the other Turns of
-	// the executor. So reconcile the Turn again after the time at which the Lease would have expired.
+	// If the executor's Lease expires before the cache shows this binding, the Turn is not woken with the other Turns
+	// of the executor. So reconcile the Turn again after the time at which the Lease would have expired.
 	return decision{action: follow, after: executor.LeaseDuration}, nil
 }
 

@@ -9,14 +9,14 @@ import (
 
 // continuity has all facts that decide whether a run may continue from the journal that it has found.
 type continuity struct {
-	// first is true if no earlier run can have begun anything. exact is true if known is the exact number of entries that
-	// the earlier runs have written.
+	// first is true if no earlier run can have begun anything. exact is true if known is the exact number of entries
+	// that the earlier runs have written.
 	first, exact bool
-	// recorded is the store of the earlier runs, as the Turn's binding names it. Its ID is empty if the binding names no
-	// store. own is the store of this run.
+	// recorded is the store of the earlier runs, as the Turn's binding names it. Its ID is empty if the binding names
+	// no store. own is the store of this run.
 	recorded, own store.Identity
-	// found describes the journal. known is the minimum number of entries that the journal must have, or 0 if this number
-	// is unknown.
+	// found describes the journal. known is the minimum number of entries that the journal must have, or 0 if this
+	// number is unknown.
 	found finding
 	known int64
 	// effects is true if a tool that is not ReadOnly may have been called. rerun is true if the Turn's spec allows

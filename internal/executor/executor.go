@@ -86,8 +86,8 @@ type Executor struct {
 	Ceiling *v1alpha1.Limits
 	// Approvals checks which decisions about calls may be used.
 	Approvals approvals.Check
-	// Requesters checks whether the API server has verified the requester of a Turn. If Requesters is nil, no requester is
-	// verified.
+	// Requesters checks whether the API server has verified the requester of a Turn. If Requesters is nil, no requester
+	// is verified.
 	Requesters approvals.RequesterCheck
 	// Budgets returns the Budgets that apply to a Turn, by the labels of its Agent and by its requester: see
 	// budgets.Set.Rules. If Budgets is nil, there are none.
@@ -96,8 +96,8 @@ type Executor struct {
 	) ([]budget.Rule, error)
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
-	// Specs receives the specs of the Turns that run, so that the cache can share them. If Specs is nil, the cache keeps
-	// its own copies.
+	// Specs receives the specs of the Turns that run, so that the cache can share them. If Specs is nil, the cache
+	// keeps its own copies.
 	Specs *Specs
 	// Provider returns the client for the endpoint of a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
@@ -109,8 +109,8 @@ type Executor struct {
 	// Credentials are the credentials that this process uses, by namespace. Runs remove them from everything that
 	// they record. If Credentials is nil, nothing is removed.
 	Credentials *redact.Set
-	// Tools returns tools that are offered to the Turns of an Agent in addition to the tools of its spec. If Tools is nil,
-	// there are none.
+	// Tools returns tools that are offered to the Turns of an Agent in addition to the tools of its spec. If Tools is
+	// nil, there are none.
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
 	// Sharing checks whether objects of other namespaces may be used.
 	Sharing *sharing.Checker
@@ -131,14 +131,14 @@ type Executor struct {
 	// Processors limits how much work on large texts is done at the same time; namespaces take turns. If Processors is
 	// nil, there is no limit.
 	Processors *fairgate.Processors
-	// Writes limits how many statuses are prepared and written at the same time, so that few of them are in memory while
-	// many Turns end. If Writes is nil, there is no limit.
+	// Writes limits how many statuses are prepared and written at the same time, so that few of them are in memory
+	// while many Turns end. If Writes is nil, there is no limit.
 	Writes *fairgate.Gate
 	// Endings limits how many Turns that only have to end are handled at the same time. These Turns were cancelled, or
 	// their time was over, before they were bound. If Endings is nil, there is no limit.
 	Endings *fairgate.Gate
-	// LiveReads limits how many objects are read from the API server at the same time because the cache has no memory for
-	// them. If LiveReads is nil, there is no limit.
+	// LiveReads limits how many objects are read from the API server at the same time because the cache has no memory
+	// for them. If LiveReads is nil, there is no limit.
 	LiveReads *fairgate.Gate
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.

@@ -30,13 +30,13 @@ const (
 type conversation struct {
 	// held is the reservation. It is nil until the run needs one.
 	held *bytebudget.Reservation
-	// read is true once this attempt has read the journal. While the journal is read, the conversation grows from nothing
-	// to the size that it had before.
+	// read is true once this attempt has read the journal. While the journal is read, the conversation grows from
+	// nothing to the size that it had before.
 	read bool
 	// peak is the largest reservation that the run has needed so far.
 	peak int64
-	// hasRoom is true from the end of a wait for memory until the run has read the journal again and begun its next step.
-	// In that time, held may be larger than the conversation, and hold must not make it smaller.
+	// hasRoom is true from the end of a wait for memory until the run has read the journal again and begun its next
+	// step. In that time, held may be larger than the conversation, and hold must not make it smaller.
 	hasRoom bool
 }
 

@@ -70,8 +70,8 @@ type run struct {
 
 	// gone is true if the Turn has left the watch. The executor's lock guards it.
 	gone bool
-	// next is the Turn with a new binding to this executor, which arrived while this run was ending. It is nil if there is
-	// none. The executor's lock guards it.
+	// next is the Turn with a new binding to this executor, which arrived while this run was ending. It is nil if there
+	// is none. The executor's lock guards it.
 	next *v1alpha1.Turn
 }
 

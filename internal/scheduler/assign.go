@@ -79,7 +79,8 @@ type namespace struct {
 	// users is the number of the namespace's Agents and lanes in the scheduler; existing is the number of the Agents
 	// that exist.
 	users, existing int
-	// running is the number of the namespace's Turns that hold slots, and waiting the number of Turns that wait for one.
+	// running is the number of the namespace's Turns that hold slots, and waiting the number of Turns that wait for
+	// one.
 	running, waiting int
 	// eligible ranks the lanes whose first Turn may have a slot. The lane whose Turn has waited longest is at the top.
 	eligible ranking[*lane]

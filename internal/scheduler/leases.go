@@ -55,8 +55,8 @@ type sighting struct {
 	// changed is the time at which this process first saw the current version of the Lease, with a reading of the
 	// monotonic clock.
 	changed time.Time
-	// lost is true if the holder counts as lost. It must be set only after a read from the API server, because the watch
-	// of the cache may have lost its connection.
+	// lost is true if the holder counts as lost. It must be set only after a read from the API server, because the
+	// watch of the cache may have lost its connection.
 	lost bool
 	// renewed is true if this process has seen the Lease change, so that its holder is known to be running.
 	renewed bool
@@ -158,8 +158,8 @@ func (l *Leases) RecordOutage(now time.Time) {
 // These constants say how long the Lease of a lost executor is kept. Each Pod has a new name, so Leases would
 // accumulate.
 const (
-	// MaxLeaseRetention applies as long as no other Lease has reached the store position of this Lease. If a copy of the
-	// store is restored in this time, its position is compared with the position in this Lease.
+	// MaxLeaseRetention applies as long as no other Lease has reached the store position of this Lease. If a copy of
+	// the store is restored in this time, its position is compared with the position in this Lease.
 	MaxLeaseRetention = time.Hour
 	// CoveredLeaseRetention applies once another Lease has reached the store position. The Lease is then kept only for
 	// people who want to see it.

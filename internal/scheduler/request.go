@@ -19,8 +19,8 @@ type Executor struct {
 	Name string
 	// Capacity is the maximum number of Turns that may be bound to the executor at the same time.
 	Capacity int
-	// Store is the store in which the executor keeps journals. It is the zero value if the executor reports none, because
-	// it has an older version.
+	// Store is the store in which the executor keeps journals. It is the zero value if the executor reports none,
+	// because it has an older version.
 	Store executor.StoreIdentity
 }
 
@@ -38,8 +38,8 @@ type Agent struct {
 // Request is a Turn that needs a slot.
 type Request struct {
 	Turn Key
-	// Agent is the Agent of the Turn. It may be in another namespace. Fairness and the limits of namespaces apply to the
-	// namespace of the Turn.
+	// Agent is the Agent of the Turn. It may be in another namespace. Fairness and the limits of namespaces apply to
+	// the namespace of the Turn.
 	Agent Agent
 	// Since orders the Turns of a namespace: the earliest goes first.
 	Since time.Time
@@ -61,7 +61,8 @@ func (r *Request) compare(other *Request) int {
 type Limits struct {
 	// Running is the maximum number of Turns of one namespace that may hold slots at the same time.
 	Running Share
-	// Queued is the maximum number of Turns of one namespace that may wait for a slot at the same time; 0 means no limit.
+	// Queued is the maximum number of Turns of one namespace that may wait for a slot at the same time; 0 means no
+	// limit.
 	Queued int
 }
 
@@ -73,8 +74,8 @@ const (
 	NoCause Cause = iota
 	// NoExecutor means that no executor is running.
 	NoExecutor
-	// AllSlotsTaken means that no slot is free for this Turn: all slots are taken, or the free ones go to Turns that have
-	// waited longer or whose namespace runs fewer Turns.
+	// AllSlotsTaken means that no slot is free for this Turn: all slots are taken, or the free ones go to Turns that
+	// have waited longer or whose namespace runs fewer Turns.
 	AllSlotsTaken
 	// AgentLimit means that the Agent already runs as many Turns as it may.
 	AgentLimit

@@ -36,8 +36,8 @@ type Slots struct {
 	namespaces map[string]*namespace
 	// eligible ranks the namespaces that have an eligible lane. The namespace that goes first is at the top.
 	eligible ranking[*namespace]
-	// executors is sorted by name. used is the number of occupied slots of each executor, including executors that do not
-	// exist any more.
+	// executors is sorted by name. used is the number of occupied slots of each executor, including executors that do
+	// not exist any more.
 	executors []Executor
 	used      map[string]int
 	// namespaceLimit is the number of Turns of a namespace that may hold slots; 0 means no limit.

@@ -28,13 +28,13 @@ import (
 // Flags select the new state: the objects with which recorded Turns are prepared again.
 type Flags struct {
 	Env terminal.Environment
-	// Files are the paths of manifests with the change. Their objects replace the objects of Manifests that have the same
-	// kind, namespace and name.
+	// Files are the paths of manifests with the change. Their objects replace the objects of Manifests that have the
+	// same kind, namespace and name.
 	Files []string
 	// Manifests are the paths of the other manifests: the Agent, its ModelProviders and Secrets.
 	Manifests []string
-	// Profile is the name of the PromptProfile to use. If it is empty and Files have exactly one PromptProfile, this one
-	// is used; otherwise the PromptProfile of the Agent.
+	// Profile is the name of the PromptProfile to use. If it is empty and Files have exactly one PromptProfile, this
+	// one is used; otherwise the PromptProfile of the Agent.
 	Profile string
 	// Model is the model to ask, as MODEL or PROVIDER:MODEL. If it is empty, the Agent decides.
 	Model string

@@ -16,8 +16,8 @@ const (
 	// keptExchanges is the number of newest exchanges that stay whole: this number from earlier Turns and the same
 	// number of steps of this Turn.
 	keptExchanges = 2
-	// worthwhile is a divisor: the messages that a compaction replaces must use at least 1/worthwhile of the room for the
-	// prompt, because a summary of less text costs more than it saves.
+	// worthwhile is a divisor: the messages that a compaction replaces must use at least 1/worthwhile of the room for
+	// the prompt, because a summary of less text costs more than it saves.
 	worthwhile = 20
 	// maxSummaryChars bounds a summary.
 	maxSummaryChars = 16_000

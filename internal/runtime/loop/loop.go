@@ -84,9 +84,9 @@ type Config struct {
 	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
 	// interrupted.
 	Interrupt <-chan struct{}
-	// Redact removes the credentials that the Turn must not have from a text of a model or a tool. The loop calls Redact
-	// once, before the text is recorded, so the journal, the state and all later messages contain the same text. If
-	// Redact is nil, texts stay unchanged.
+	// Redact removes the credentials that the Turn must not have from a text of a model or a tool. The loop calls
+	// Redact once, before the text is recorded, so the journal, the state and all later messages contain the same text.
+	// If Redact is nil, texts stay unchanged.
 	Redact func(text string) string
 	// ReserveCall reserves memory for a call that is made while other calls of the Turn are running, and returns the
 	// function that releases it. It must not wait. If it returns nil, the call is made once another one has ended. If
@@ -211,8 +211,8 @@ type Policy struct {
 type ContextPolicy struct {
 	// Compact makes the model summarize older messages.
 	Compact bool
-	// WarnPercent and CompactPercent are the percentages of the room for the prompt at which the loop warns and compacts,
-	// from 1 to 100. 0 turns the warning or the compaction off.
+	// WarnPercent and CompactPercent are the percentages of the room for the prompt at which the loop warns and
+	// compacts, from 1 to 100. 0 turns the warning or the compaction off.
 	WarnPercent, CompactPercent int
 }
 

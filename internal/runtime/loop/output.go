@@ -189,8 +189,8 @@ func (b resultBuilder) shortened(c neutralOutput) string {
 	if c.out == 0 {
 		c.tail = c.head
 	}
-	// The number of omitted characters depends on the space for head and tail, and that space depends on how many digits
-	// the number has. So reserve space for the total number of characters, which has at least as many digits.
+	// The number of omitted characters depends on the space for head and tail, and that space depends on how many
+	// digits the number has. So reserve space for the total number of characters, which has at least as many digits.
 	all := c.out + utf8.RuneCountInString(c.head)
 	if c.out > 0 {
 		all += utf8.RuneCountInString(c.tail)

@@ -39,8 +39,8 @@ type Repair struct {
 
 // Approval is a journal entry: a request for approval of a call.
 type Approval struct {
-	// Request is the random ID of the request. A decision that names this ID was made after the request. The ID is empty
-	// in journals of older versions; a call with such a request is requested again before it is made.
+	// Request is the random ID of the request. A decision that names this ID was made after the request. The ID is
+	// empty in journals of older versions; a call with such a request is requested again before it is made.
 	Request string `json:"request,omitempty"`
 	Step    int    `json:"step"`
 	CallID  string `json:"callID"`

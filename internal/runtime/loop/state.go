@@ -210,8 +210,8 @@ type State struct {
 	open   bool
 	// place is the place in the chain of the candidate that the newest request or failure names.
 	place int
-	// shortened is the number of failed requests before the newest compaction. Refusals before it do not count any more,
-	// because they were about a longer prompt.
+	// shortened is the number of failed requests before the newest compaction. Refusals before it do not count any
+	// more, because they were about a longer prompt.
 	shortened int
 	// intentIndex and resultIndex are positions by call: of its newest intent in Intents, and of its first result in
 	// CallResults.

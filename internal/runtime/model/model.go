@@ -67,9 +67,9 @@ type Tool struct {
 
 // ToolCall is a call of a tool that a model requests.
 type ToolCall struct {
-	// ID is the ID of the call: 1 to MaxCallID printable ASCII characters without a space. An adapter makes the ID unique
-	// within its reply, and the loop makes it unique within its Turn: see IdentifyCalls. Journals of older versions
-	// have longer IDs and repeat IDs between replies.
+	// ID is the ID of the call: 1 to MaxCallID printable ASCII characters without a space. An adapter makes the ID
+	// unique within its reply, and the loop makes it unique within its Turn: see IdentifyCalls. Journals of older
+	// versions have longer IDs and repeat IDs between replies.
 	ID string `json:"id"`
 	// Name is the name of the tool as the model wrote it.
 	Name string `json:"name"`
@@ -140,11 +140,11 @@ type Request struct {
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
-	// Content returns the data of an attachment. It must not be nil if a message has attachments. Until Generate returns,
-	// it may be called several times, but not concurrently. Its errors are of type *Error.
+	// Content returns the data of an attachment. It must not be nil if a message has attachments. Until Generate
+	// returns, it may be called several times, but not concurrently. Its errors are of type *Error.
 	Content func(a *Attachment) ([]byte, error) `json:"-"`
-	// FirstEventTimeout limits the time until the first part of the answer arrives. If it is 0, only the provider and the
-	// context limit that time.
+	// FirstEventTimeout limits the time until the first part of the answer arrives. If it is 0, only the provider and
+	// the context limit that time.
 	FirstEventTimeout time.Duration
 	// Observer follows the answer while it arrives. It may be nil.
 	Observer Observer `json:"-"`
@@ -186,8 +186,8 @@ type Reply struct {
 	// Reasoning is the text of the model's reasoning, for people. It is empty if the endpoint sends none. It is never
 	// sent back: see ProviderData.
 	Reasoning string `json:"reasoning,omitempty"`
-	// ProviderData is the data that the endpoint needs when it receives this reply again in later requests, or nil if it
-	// needs none.
+	// ProviderData is the data that the endpoint needs when it receives this reply again in later requests, or nil if
+	// it needs none.
 	ProviderData *ProviderData `json:"providerData,omitempty"`
 	// FinishReason says why the model stopped.
 	FinishReason FinishReason `json:"finishReason"`
@@ -196,8 +196,8 @@ type Reply struct {
 	// Usage is the usage that the endpoint reported. It is zero if the endpoint reported none.
 	Usage Usage `json:"usage"`
 	// Received is the number of bytes of text, reasoning and arguments of a reply that was too long, including the
-	// bytes that were not kept. It is 0 for other replies, and if the endpoint reported the final usage. It is not in the
-	// journal, because the loop immediately estimates the usage from it.
+	// bytes that were not kept. It is 0 for other replies, and if the endpoint reported the final usage. It is not in
+	// the journal, because the loop immediately estimates the usage from it.
 	Received int64 `json:"-"`
 	// Release releases the memory that a long reply reserved. It is nil if the reply reserved none. The receiver
 	// must call it once: when another reservation includes the reply, or when the reply is no longer in memory. Before
