@@ -292,9 +292,9 @@ const (
 // AgentLearning says what Capstan learns from the Turns of an agent, and within which limits.
 type AgentLearning struct {
 	// scopes are the 1 or 2 scopes of the memories that are learned and used. Session: memories of a conversation,
-	// made of the message, the answer and the results of tools. They are never used outside of their Session. User:
-	// memories of the requester, made of the requester's own messages alone. They need a requester that the API server
-	// has checked.
+	// learned from the message, the answer and the results of tools. They are never used outside of their Session.
+	// User: memories of the requester, learned only from the requester's own messages. They need a requester that the
+	// API server has checked.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

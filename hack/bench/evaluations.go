@@ -200,8 +200,8 @@ func (r *EvaluationsReport) failure() error {
 		errs = append(errs, fmt.Errorf("not all Turns succeeded: %v", r.FailedTurns))
 	}
 	if want := 2 * r.TurnsPerBurst * r.Rounds; r.EvaluatedTurns != want || r.FailedEvaluations > 0 {
-		errs = append(errs, fmt.Errorf("%d Turns were evaluated, %d with a failed evaluation, want %d and none",
-			r.EvaluatedTurns, r.FailedEvaluations, want))
+		errs = append(errs, fmt.Errorf("%d Turns were evaluated, want %d; the evaluation of %d Turns failed, want 0",
+			r.EvaluatedTurns, want, r.FailedEvaluations))
 	}
 	for _, p := range r.rows() {
 		if p.with > p.without*maxSlowdown {
@@ -238,7 +238,7 @@ func (r *EvaluationsReport) table(s Setup) string {
 		fmt.Fprintf(&text, line, "creation to completion, "+p.name+", ms", number(p.without), number(p.with), ratio(p.with, p.without),
 			number(maxSlowdown), mark)
 	}
-	fmt.Fprintf(&text, "\nAll %d Turns with judges were evaluated, the %d of a round %.1f s after its last answer.\n",
+	fmt.Fprintf(&text, "\nAll %d Turns with judges were evaluated. The %d Turns of a round were evaluated %.1f s after its last answer.\n",
 		r.EvaluatedTurns, 2*r.TurnsPerBurst, r.SecondsUntilEvaluated)
 	return text.String()
 }

@@ -27,7 +27,7 @@ evaluations                             none       all   ratio   at most
 creation to completion, p50, ms         2000      2200    1.10      1.30
 creation to completion, p95, ms         3000      3300    1.10      1.30
 
-All 2000 Turns with judges were evaluated, the 400 of a round 4.2 s after its last answer.
+All 2000 Turns with judges were evaluated. The 400 Turns of a round were evaluated 4.2 s after its last answer.
 `
 	if diff := cmp.Diff(want, r.table(Setup{LatencyMilliseconds: 2000, CPUs: 2})); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
@@ -40,8 +40,8 @@ All 2000 Turns with judges were evaluated, the 400 of a round 4.2 s after its la
 			func(r *EvaluationsReport) { r.WithEvaluations.P95 = 4000 },
 			"p95: 4000 ms with evaluations, 3000 ms without, 1.33 times as long, more than 1.30",
 		},
-		"failed":     {func(r *EvaluationsReport) { r.FailedEvaluations = 1 }, "1 with a failed evaluation, want 2000 and none"},
-		"missing":    {func(r *EvaluationsReport) { r.EvaluatedTurns = 1999 }, "1999 Turns were evaluated"},
+		"failed":     {func(r *EvaluationsReport) { r.FailedEvaluations = 1 }, "the evaluation of 1 Turns failed, want 0"},
+		"missing":    {func(r *EvaluationsReport) { r.EvaluatedTurns = 1999 }, "1999 Turns were evaluated, want 2000"},
 		"failedTurn": {func(r *EvaluationsReport) { r.FailedTurns = map[string]int{"Timeout": 2} }, "map[Timeout:2]"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,7 @@ const (
 	beginInterval = 100 * time.Millisecond
 
 	// maxStolen is the percentage of CPU time that the host may take for its other machines while the victim is
-	// measured. If the host takes more, the attack is repeated, at most maxTries times in all.
+	// measured. If the host takes more, the attack is repeated. Each attack runs at most maxTries times.
 	maxStolen = 5
 	maxTries  = 3
 )

@@ -123,8 +123,8 @@ func newMeasurement(result *burstResult, t team, before, after sample, latency t
 	return m
 }
 
-// writesPerTurn returns the writes between two samples, by kind and in all, without the creation of this many
-// Turns.
+// writesPerTurn returns the writes per Turn between two samples, by kind and in total. It leaves out the creation of
+// the Turns.
 func writesPerTurn(before, after sample, turns float64) (byKind map[string]float64, all float64) {
 	byKind = map[string]float64{}
 	written := after.writes.minus(before.writes)

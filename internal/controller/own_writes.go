@@ -10,16 +10,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
-// ownWrites keeps a reconciler from working on an object that the cache shows as it was before the reconciler's last
-// write. Such an object may already have the status that the reconciler finds now, while the API server has another
-// one. The reconciler would write nothing, and the event of its own write does not reconcile the object again. The
-// zero value is ready to use. ownWrites is safe for concurrent use.
+// ownWrites keeps a reconciler from working on an object whose cached version is older than the reconciler's last
+// write. The status in this old version may equal the status that the reconciler computes now, although the API server
+// has another status. The reconciler would then write nothing, and the event of its last write does not reconcile the
+// object again. The zero value is ready to use. ownWrites is safe for concurrent use.
 type ownWrites struct {
 	expectations scheduler.Expectations
 }
 
-// get reads an object from the cache. If ok is false, the object does not exist or is not as new as the last write, and
-// result and err are those of the reconciliation.
+// get reads an object from the cache. If ok is false, the object does not exist or is older than the last write, and
+// the reconciliation must return result and err.
 func (w *ownWrites) get(
 	ctx context.Context, c client.Reader, key client.ObjectKey, o client.Object,
 ) (ok bool, result ctrl.Result, err error) {
@@ -35,8 +35,8 @@ func (w *ownWrites) get(
 	return true, ctrl.Result{}, nil
 }
 
-// writeStatus writes the status of an object that get has read. It returns whether that succeeded, and the result of
-// the reconciliation, which is then if there is no reason to come back sooner.
+// writeStatus writes the status of an object that get has read. It returns whether the write succeeded, and the result
+// and the error that the reconciliation must return. The result is then, unless the object must be reconciled sooner.
 func (w *ownWrites) writeStatus(
 	ctx context.Context, c client.Client, o client.Object, then ctrl.Result,
 ) (written bool, result ctrl.Result, err error) {

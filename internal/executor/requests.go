@@ -78,7 +78,7 @@ func (a *requests) Begin(ctx context.Context, c *loop.Candidate, r *loop.Request
 		a.contended = a.contended || !slices.ContainsFunc(refusal.Refused, func(one budget.Refused) bool { return !one.Contended })
 		return ctx, &model.Error{Kind: model.OverBudget, Message: loop.DescribeRefusal(rules, c, r, refusal), Unsent: true}
 	}
-	if err != nil && ctx.Err() != nil { // the time of this question is over; that is no failure of the account
+	if err != nil && ctx.Err() != nil { // the time for this question is over, so the account did not fail
 		return ctx, ask.OutOfTime(err)
 	}
 	if err != nil {

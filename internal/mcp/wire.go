@@ -42,7 +42,7 @@ const (
 )
 
 var (
-	// ErrClosed means that the client was closed.
+	// ErrClosed means that the client closed its connection to the server, and aborted the requests on it.
 	ErrClosed = errors.New("the connection was ended")
 
 	errSession  = errors.New("the server has ended the session")

@@ -23,7 +23,7 @@ var ErrBroken = errors.New("the connection broke")
 // silence is how long a stream may be silent before it counts as broken. A server sends something more often.
 const silence = time.Minute
 
-// maxRefusal bounds the bytes that are read of a refusal.
+// maxRefusal is the maximum number of bytes that are read from the body of a response with an error status.
 const maxRefusal = 64 << 10
 
 // Client reads journals and artifacts from a Server.

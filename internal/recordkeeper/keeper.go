@@ -339,7 +339,7 @@ func (k *Keeper) trim(ctx context.Context) error {
 	return inBatches(ctx, func(ctx context.Context) (bool, error) {
 		n, err := k.Store.TrimRecords(ctx, k.MostPerNamespace, batch)
 		if err != nil {
-			return false, fmt.Errorf("failed to delete the oldest records of a namespace: %w", err)
+			return false, fmt.Errorf("failed to delete the oldest records of namespaces that have too many: %w", err)
 		}
 		return n > 0, nil
 	})

@@ -256,7 +256,7 @@ func isWithin[T int32 | int64 | float64](n, most *T) bool {
 	return most == nil || n != nil && *n <= *most
 }
 
-// costOf returns a limit of costs, precise enough for comparisons, or nil if there is none.
+// costOf returns the limit on the cost, precise enough for comparisons, or nil if there is none.
 func costOf(l *v1alpha1.Limits) *float64 {
 	if l.MaxCost == nil {
 		return nil

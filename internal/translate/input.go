@@ -96,7 +96,7 @@ func Input(
 	return in, nil
 }
 
-// defaultLimits returns the limits of tokens and cost that apply if neither the Turn nor its Agent sets them.
+// defaultLimits returns the limits on tokens and cost that apply if neither the Turn nor its Agent sets them.
 func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.Limits {
 	out := &v1alpha1.Limits{MaxTokens: new(v1alpha1.MaxTokens(t.Spec.Limits, a.Spec.Limits))}
 	for _, l := range []*v1alpha1.Limits{t.Spec.Limits, a.Spec.Limits} {
@@ -106,7 +106,7 @@ func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.
 	}
 	for _, l := range chain {
 		switch currency := currencyOf(l); {
-		case currency == "": // the cost of a model without prices is unknown, so no limit of cost can hold for it
+		case currency == "": // the cost of a model without prices is unknown, so no limit on the cost can hold for it
 		case slices.Contains(v1alpha1.DefaultCostCurrencies(), currency):
 			out.MaxCost = new(v1alpha1.DefaultMaxCost)
 		default:

@@ -134,7 +134,7 @@ func BudgetUsed(s *v1alpha1.Session) string {
 	return strings.Join(used, ", ")
 }
 
-// leastCost is the lowest value that a limit of cost can have.
+// leastCost is the lowest value that a limit on the cost can have.
 var leastCost = decimal.New(1, -10)
 
 // RemainingLimits returns the rest of a Session's budget as limits for a Turn, beside those of the Turn and its

@@ -66,7 +66,7 @@ type Retry struct {
 type Config struct {
 	// Chain is the list of models, at least one.
 	Chain []Candidate
-	// Limits of the Turn. They apply to all its runs together.
+	// Limits are the limits of the Turn. They apply to all its runs together.
 	Limits Limits
 	// Budgets returns the budgets that apply to the Turn now, at most budget.MaxOfTurn. It is called before each
 	// request, and should return soon. An error ends the run, and a later run asks again. If Budgets is nil, there are

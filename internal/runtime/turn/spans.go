@@ -217,7 +217,7 @@ func earlier(a, b time.Time) time.Time {
 
 // extend extends a step to a time.
 func (s *spans) extend(step int, to time.Time) {
-	const most = 10_000 // more than any limit of steps; a damaged entry must not use up the memory
+	const most = 10_000 // above any limit on steps, so that a damaged entry does not use up the memory
 	if step < 1 || step > most {
 		return
 	}
