@@ -71,7 +71,7 @@ func TestConversationIsBounded(t *testing.T) {
 	got := runs(t, e)
 	message := got.Status.Conditions[0].Message
 	if got.StateReason() != v1alpha1.TurnReasonBudgetExceeded ||
-		!strings.Contains(message, "of the manager's memory: ask for shorter replies") {
+		!strings.Contains(message, "for a turn: ask for shorter replies") {
 		t.Errorf("the Turn is %s: %s\nwant BudgetExceeded with a remedy", got.StateReason(), message)
 	}
 	if asked := m.asked.Load(); asked < 8 || asked > 11 {
