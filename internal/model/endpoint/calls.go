@@ -165,6 +165,17 @@ func (c *call) whole() string {
 	return all
 }
 
+// areWhole reports whether the arguments of all calls are whole: objects in JSON, or none if calls may have none.
+func (c *calls) areWhole(mayBeEmpty bool) bool {
+	return !slices.ContainsFunc(c.list, func(of *call) bool {
+		whole := strings.TrimSpace(of.whole())
+		if whole == "" {
+			return !mayBeEmpty
+		}
+		return whole[0] != '{' || !json.Valid([]byte(whole))
+	})
+}
+
 // joined is a call with all its arguments.
 type joined struct {
 	*call

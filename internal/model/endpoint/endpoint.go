@@ -254,11 +254,11 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 	in := Answer{facts: x.facts, calls: calls{tools: x.tools}}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
-	var text error // of an event that is no JSON, and the last one so far
+	var text *model.Error // of an event that is no JSON, and the last one so far
 	for {
 		flow.Wait(ctx)
 		event, err := stream.next(int(in.kept))
-		if err != nil && text != nil {
+		if err != nil && text != nil && !(stream.done && in.received > 0 && !namesFailure(text.RemoteMessage)) {
 			return x.finished(ctx, &in, text)
 		}
 		if err != nil {
@@ -304,6 +304,11 @@ func isText(event []byte) bool {
 	return len(event) <= longest && !bytes.ContainsAny(event[:1], `{["`) && !json.Valid(event)
 }
 
+// namesFailure reports whether a short text is an error. Other texts are signs of life.
+func namesFailure(text string) bool {
+	return containsAny(strings.ToLower(text), "error", "exception", "fail", "abort", "timeout", "timed out", "unavailable")
+}
+
 // read adds an event to the part of the reply that has arrived, or returns the error in it.
 func (x *exchange) read(event []byte, in *Answer) error {
 	failure, err := x.decoder.Decode(onlyElement(event), in)
@@ -337,6 +342,8 @@ func (x *exchange) endOf(ctx context.Context, in *Answer, end error, stream *eve
 	defer fairgate.AcquireProcessor(ctx, len(other))()
 	var whole json.RawMessage
 	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
+		isWhole := errors.Is(end, io.EOF) && !stream.cut && len(other) == 0
+		in.complete = in.complete || isWhole && in.endsWhole(hasOwnEnd(x.resp))
 		return end
 	}
 	before := in.received

@@ -19,14 +19,15 @@ import (
 
 // classify turns any error of a request into a *model.Error with a message for people that contains no secrets.
 func (x *exchange) classify(ctx context.Context, err error, came model.Reply) *model.Error {
-	e := x.kindOf(ctx, err)
+	e := x.kindOf(ctx, err, came)
 	e.Message = fmt.Sprintf("provider %q: %s", x.provider.cfg.Name, e.Message)
 	e.RetryAfter = cmp.Or(x.retryAfter, e.RetryAfter, x.limitReset)
 	e.Usage, e.Received = came.Usage, came.Received
 	return e
 }
 
-func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
+// kindOf is classify without the parts of the reply that arrived before the error.
+func (x *exchange) kindOf(ctx context.Context, err error, came model.Reply) *model.Error {
 	p := x.provider
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
@@ -70,7 +71,7 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 		return as(model.InvalidRequest, "the endpoint redirects to another address: set baseURL to the final one")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		e := as(model.Network, "the connection broke before the answer was finished")
-		e.MayBeBilled = worked > unbilled
+		e.MayBeBilled = worked > unbilled || came.Received > 0
 		return e
 	case isSyntax, isType:
 		return as(model.Malformed, "the response does not follow %s%s", p.protocol.Name(), x.contentTypeHint())
@@ -78,7 +79,7 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection to the %s within %s", remote, p.cfg.ConnectTimeout), err)
 	}
 	e := p.withCause(model.Network, fmt.Sprintf("the connection to the %s failed", remote), err)
-	e.MayBeBilled = worked > unbilled
+	e.MayBeBilled = worked > unbilled || came.Received > 0
 	return e
 }
 
@@ -94,8 +95,9 @@ func proxyFailure(e *netpolicy.ProxyError) *model.Error {
 	return &model.Error{Kind: kind, Unsent: true, Message: e.Error()}
 }
 
-// unbilled is the time for which an endpoint may have a request before its connection breaks, and will not bill it.
-// Proxies cut connections without traffic after minutes, while the model works on.
+// unbilled is the time for which an endpoint may have a request before its connection breaks, and will not bill it
+// unless a part of the answer has arrived. Proxies cut connections without traffic after minutes, while the model works
+// on.
 const unbilled = 5 * time.Second
 
 // withCause adds the cause of a failure: to the message if Capstan has words for the cause, otherwise to RemoteMessage.

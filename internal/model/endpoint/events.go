@@ -26,8 +26,9 @@ type events struct {
 	blank bool
 	// other is the text of lines that belong to no event. Some endpoints send an error without an event.
 	other []byte
-	// begun is true after the first line, and done after the event that ends the stream.
-	begun, done bool
+	// begun is true after the first line, and done after the event that ends the stream. cut is true if the stream ended
+	// within an event.
+	begun, done, cut bool
 	// within is true in the middle of an event, which a blank line ends. Other blank lines count as other text.
 	within bool
 	// count is the number of events so far, and between the number of bytes since the last one that were dropped.
@@ -59,6 +60,7 @@ func (e *events) next(kept int) ([]byte, error) {
 			e.done = true
 			return nil, io.EOF
 		case err != nil && (!errors.Is(err, io.EOF) || !json.Valid(data)):
+			e.cut = len(data) > 0
 			return nil, err // what was cut off is not used, but some endpoints omit the last line break
 		case len(data) == 0:
 			continue

@@ -21,10 +21,12 @@ type Answer struct {
 	// If tooLong is true, no more is kept.
 	received, kept int64
 	tooLong        bool
-	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer.
-	finish   string
-	complete bool
-	usage    model.Usage
+	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer. counted
+	// is true if the newest event has the usage alone, which only ends follow. openEnd is true if the endpoint may end an
+	// answer without any mark.
+	finish                     string
+	complete, counted, openEnd bool
+	usage                      model.Usage
 	// facts receives facts about the answer. It may be nil.
 	facts *model.Facts
 }
@@ -54,6 +56,7 @@ func (in *Answer) AddRefusal(piece string) { in.refusal.WriteString(in.keep(piec
 // AddCall adds a piece of a call.
 func (in *Answer) AddCall(piece CallPiece) {
 	piece.Arguments, piece.Data = in.keep(piece.Arguments), in.KeepData(piece.Data)
+	in.counted = false
 	in.calls.add(piece)
 }
 
@@ -70,9 +73,14 @@ func (in *Answer) SetFinish(reason string) { in.finish = cmp.Or(reason, in.finis
 // SetComplete notes that the endpoint has marked the end of the answer. Nothing is read after it.
 func (in *Answer) SetComplete() { in.complete = true }
 
-// Count notes the usage in an event. Some endpoints report it several times while it grows, or in two parts.
+// AllowOpenEnd notes that the endpoint may end an answer without a finish reason and without any other mark.
+func (in *Answer) AllowOpenEnd() { in.openEnd = true }
+
+// Count notes the usage in an event, before the parts of the same event. Some endpoints report it several times while
+// it grows, or in two parts.
 func (in *Answer) Count(now model.Usage) {
 	so := &in.usage
+	in.counted = in.counted || now.OutputTokens > 0
 	so.InputTokens, so.OutputTokens = max(so.InputTokens, now.InputTokens), max(so.OutputTokens, now.OutputTokens)
 	so.ReasoningTokens = max(so.ReasoningTokens, now.ReasoningTokens)
 	so.CacheReadTokens = max(so.CacheReadTokens, now.CacheReadTokens)
@@ -83,6 +91,7 @@ func (in *Answer) Count(now model.Usage) {
 // piece beyond the bound, the part that fits is kept.
 func (in *Answer) keep(piece string) string {
 	in.received += int64(len(piece))
+	in.counted = in.counted && piece == ""
 	return in.KeepData(piece)
 }
 
@@ -123,6 +132,19 @@ func (in *Answer) cutOff(ctx context.Context, end error) bool {
 		return in.received > 0
 	}
 	return in.tooLong && ctx.Err() == nil
+}
+
+// endsWhole reports whether an answer without any mark of its end is whole, if its response has ended properly. The
+// usage is only known at the end. Without the usage, the response may have been ended by a gateway that lost its own
+// connection: so this counts only for endpoints that are known to omit all marks, and each call needs its arguments.
+func (in *Answer) endsWhole(properly bool) bool {
+	if !in.counted && !(in.openEnd && properly) {
+		return false
+	}
+	if in.HasCalls() {
+		return in.calls.areWhole(in.counted)
+	}
+	return strings.TrimSpace(in.text.String()) != "" || strings.TrimSpace(in.refusal.String()) != ""
 }
 
 // ending is the meaning of a finish reason.
@@ -226,7 +248,7 @@ func (x *exchange) unfinished(ctx context.Context, in *Answer, end error) (model
 	case errors.Is(end, io.EOF):
 		broken := Malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
 		worked, _ := x.sent.sentFor()
-		broken.MayBeBilled = worked > unbilled
+		broken.MayBeBilled = worked > unbilled || in.received > 0
 		return in.spent(), broken
 	}
 	return in.spent(), end

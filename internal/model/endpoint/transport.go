@@ -177,6 +177,12 @@ func (x *exchange) bodyLimit() int {
 	return maxOther
 }
 
+// hasOwnEnd reports whether the end of a response differs from a broken connection: it has a length, or a mark of its
+// end.
+func hasOwnEnd(resp *http.Response) bool {
+	return resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor > 1
+}
+
 // redirects reports whether a response is a redirect.
 func redirects(resp *http.Response) bool {
 	switch resp.StatusCode {

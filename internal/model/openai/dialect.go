@@ -51,6 +51,9 @@ type Dialect struct {
 	Accepts model.Accepts
 	// SomeRefuseStop is true if models of OpenAI are known to refuse stop sequences here.
 	SomeRefuseStop bool
+	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. Services of a single vendor always
+	// send them, so that an answer without them is cut off.
+	OpenEnd bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
 	Extra []model.ExtraField
 }
@@ -104,11 +107,12 @@ const Generic = "Generic"
 
 // generic is the dialect Generic, apart from schemas. Chat templates of many models allow a single system message at
 // the front: see github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are
-// refused by Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
-var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
+// refused by Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers. Gateways
+// omit the marks of the end: github.com/earendil-works/pi/pull/7441, github.com/anomalyco/opencode/issues/43379.
+var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages, OpenEnd: true}
 
 // selfHosted is the dialect of self-hosted servers: generic, without service tiers.
-var selfHosted = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages}
+var selfHosted = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages, OpenEnd: true}
 
 // The images and files that endpoints accept. PDFs are a part of the protocol, but few servers know them:
 // developers.openai.com/api/docs/guides/file-inputs.
@@ -172,6 +176,7 @@ var dialects = map[string]Dialect{
 	// reasoning blocks back: openrouter.ai/docs/use-cases/reasoning-tokens.
 	"OpenRouter": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails, Accepts: anyImagesAndPDFs,
+		OpenEnd: true,
 	},
 
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225.
@@ -179,7 +184,7 @@ var dialects = map[string]Dialect{
 	// Error 400 for GIF: github.com/microsoft/vscode/issues/286628.
 	"Gemini": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
-		Accepts: withoutGIF,
+		Accepts: withoutGIF, OpenEnd: true,
 	},
 
 	// Error 422 for names and stream_options, and for max_completion_tokens:
@@ -227,7 +232,9 @@ var dialects = map[string]Dialect{
 
 	// Claude refuses call IDs with other characters than letters, digits, '_' and '-': docs.aws.amazon.com,
 	// ToolUseBlock.
-	"Bedrock": {UseMaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages},
+	"Bedrock": {
+		UseMaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages, OpenEnd: true,
+	},
 }
 
 // hosts are the hosts whose dialect is certain.

@@ -92,6 +92,9 @@ func (d *decoder) Decode(event []byte, answer *endpoint.Answer) (failure []byte,
 
 // add adds a chunk to the answer.
 func (d *decoder) add(c *chunk, in *endpoint.Answer) {
+	if d.dialect.OpenEnd {
+		in.AllowOpenEnd()
+	}
 	in.SetModel(c.Model.Value)
 	in.Count(c.Usage.Value.tokens())
 	in.Count(c.Groq.Value.Usage.Value.tokens())

@@ -1,0 +1,106 @@
+package openai_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestUnmarkedEnd checks which answers are whole if the stream ends without a finish reason and without [DONE].
+func TestUnmarkedEnd(t *testing.T) {
+	const usage = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
+	text, call := delta(`"content":"yes"`), callPart(0, "a", "count", `{"n":1}`)
+	counted := model.Usage{InputTokens: 9, OutputTokens: 4}
+	calls := []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}}
+	wholeText := func(u model.Usage) *model.Reply { return &model.Reply{Text: "yes", FinishReason: model.FinishStop, Usage: u} }
+	wholeCall := func(u model.Usage) *model.Reply {
+		return &model.Reply{ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: u}
+	}
+	generic, strict := openai.DialectOf(openai.Generic, ""), openai.DialectOf("OpenAI", "")
+	for name, tc := range map[string]struct {
+		reason  string
+		dialect openai.Dialect
+		body    string
+		headers []string
+		// want is nil if the answer is not whole.
+		want *model.Reply
+	}{
+		"text":         {"the response has its own end", generic, events(text), nil, wholeText(model.Usage{})},
+		"call":         {"its arguments are whole", generic, events(call), nil, wholeCall(model.Usage{})},
+		"call, usage":  {"the usage is the end", generic, events(call, usage), nil, wholeCall(counted)},
+		"text, usage":  {"the usage is the end", strict, events(text, usage), nil, wholeText(counted)},
+		"no arguments": {"they may be missing", generic, events(callPart(0, "a", "count", "")), nil, nil},
+		"no arguments, usage": {
+			"a call may have none", generic, events(callPart(0, "a", "count", ""), usage), nil,
+			&model.Reply{
+				ToolCalls: []model.ToolCall{{ID: "a", Name: "count"}}, FinishReason: model.FinishToolCalls, Usage: counted,
+			},
+		},
+		"half a call":          {"its arguments are cut off", generic, events(callPart(0, "a", "count", `{"n":`)), nil, nil},
+		"half a call, usage":   {"they are cut off all the same", generic, events(callPart(0, "a", "count", `{"n":`), usage), nil, nil},
+		"half a second call":   {"one of the calls is cut off", generic, events(call, callPart(1, "b", "list", `{`)), nil, nil},
+		"arguments, no object": {"a number may be the beginning of another", generic, events(callPart(0, "a", "count", `1`)), nil, nil},
+		"text, strict":         {"the service marks each end", strict, events(text), nil, nil},
+		"growing usage": {
+			"it comes with each part", strict,
+			events(`{"choices":[{"index":0,"delta":{"content":"yes"}}],"usage":{"prompt_tokens":9,"completion_tokens":4}}`), nil, nil,
+		},
+		"usage first": {"more was to come", strict, events(usage, text), nil, nil},
+		"no length": {
+			"a broken connection looks the same", generic, events(text), []string{"Transfer-Encoding: identity"}, nil,
+		},
+		"no length, usage": {
+			"the usage is the end", generic, events(text, usage), []string{"Transfer-Encoding: identity"}, wholeText(counted),
+		},
+		"half an event":  {"a part is cut off", generic, events(text) + `data: {"choices":[{"ind`, nil, nil},
+		"text at the end": {"it may be an error", generic, events(text) + "upstream closed\n", nil, nil},
+		"only reasoning": {"no answer has begun", generic, events(delta(`"reasoning_content":"hm"`)), nil, nil},
+		"nothing":        {"there is no answer", generic, events(usage), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := serve(t, respond(200, tc.body, append(tc.headers, stream)...))
+			req := withTools("hello")
+			req.Tools = append(req.Tools, model.Tool{Name: "list"})
+			got, err := generate(t.Context(), provider(t, url, in(tc.dialect)), req)
+			if tc.want != nil {
+				if diff := cmp.Diff(*tc.want, got); diff != "" || err != nil {
+					t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
+				}
+				return
+			}
+			e := check(t, got, err)
+			if e.Kind != model.Malformed || e.Message != `provider "demo": the stream ended before the answer was finished` {
+				t.Errorf("%s: error %s %q, want an unfinished stream", tc.reason, e.Kind, e.Message)
+			}
+			if began := name != "nothing" && name != "no arguments"; e.MayBeBilled != began {
+				t.Errorf("MayBeBilled is %v, want %v: parts of the answer are paid for", e.MayBeBilled, began)
+			}
+		})
+	}
+}
+
+// TestBrokenConnectionAfterPartsMayBeBilled checks that an answer that has begun counts as paid for at once.
+func TestBrokenConnectionAfterPartsMayBeBilled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		body string
+		want bool
+	}{
+		"before the first part": {": working\n\n", false},
+		"after a part":          {events(delta(`"content":"ye"`)), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := failure(t, provider(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+				respond(200, tc.body, stream)(w, r)
+				_ = http.NewResponseController(w).Flush() // the client notices
+				panic(http.ErrAbortHandler)
+			})))
+			if e.Kind != model.Network || e.MayBeBilled != tc.want {
+				t.Errorf("error %s, MayBeBilled %v, want Network and %v", e.Kind, e.MayBeBilled, tc.want)
+			}
+		})
+	}
+}
