@@ -107,6 +107,37 @@ type RequestOptions struct {
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 
+	// answerSchemas says which requests may have the schema of an answer, as response_format. Always: all. WithoutTools:
+	// those without tools, because the endpoint refuses both together, or does not call tools then. Never: none. In
+	// other requests, the schema is in the prompt.
+	// +optional
+	AnswerSchemas AnswerSchemas `json:"answerSchemas,omitempty"`
+
+	// answerSchemaForm is the form of the schema of an answer. JSONSchema: within json_schema. JSONObject: beside the
+	// type json_object.
+	// +optional
+	AnswerSchemaForm AnswerSchemaForm `json:"answerSchemaForm,omitempty"`
+
+	// seed is the name of the parameter for a seed. Seed: seed. RandomSeed: random_seed. None: there is no such
+	// parameter, so that an Agent's seed is refused.
+	// +optional
+	Seed SeedParameter `json:"seed,omitempty"`
+
+	// serviceTiers says whether the endpoint has service tiers. On: it decides itself which names it accepts. Off: an
+	// Agent's serviceTier is refused.
+	// +optional
+	ServiceTiers Switch `json:"serviceTiers,omitempty"`
+
+	// stopSequences says whether the models of the endpoint accept stop sequences. On: they are sent to every model. Off:
+	// an Agent's stopSequences are refused.
+	// +optional
+	StopSequences Switch `json:"stopSequences,omitempty"`
+
+	// endMarks says whether the endpoint marks the end of each answer with a finish reason or [DONE]. On: an answer
+	// without them is cut off. Off: it is complete if the response ends properly.
+	// +optional
+	EndMarks Switch `json:"endMarks,omitempty"`
+
 	// images says whether the endpoint accepts images, in data URLs, from models with the capability Images.
 	// +optional
 	Images Switch `json:"images,omitempty"`
@@ -123,6 +154,38 @@ type RequestOptions struct {
 	// +kubebuilder:validation:MaxItems=16
 	ExtraFields []ExtraField `json:"extraFields,omitempty"`
 }
+
+// AnswerSchemas says which requests may have the schema of an answer.
+// +kubebuilder:validation:Enum=Always;WithoutTools;Never
+type AnswerSchemas string
+
+// The requests that may have the schema of an answer.
+const (
+	AnswerSchemasAlways       AnswerSchemas = "Always"
+	AnswerSchemasWithoutTools AnswerSchemas = "WithoutTools"
+	AnswerSchemasNever        AnswerSchemas = "Never"
+)
+
+// AnswerSchemaForm is the form of the schema of an answer.
+// +kubebuilder:validation:Enum=JSONSchema;JSONObject
+type AnswerSchemaForm string
+
+// The forms of the schema of an answer.
+const (
+	AnswerSchemaFormJSONSchema AnswerSchemaForm = "JSONSchema"
+	AnswerSchemaFormJSONObject AnswerSchemaForm = "JSONObject"
+)
+
+// SeedParameter names the parameter for a seed.
+// +kubebuilder:validation:Enum=Seed;RandomSeed;None
+type SeedParameter string
+
+// The names of the parameter for a seed.
+const (
+	SeedParameterSeed       SeedParameter = "Seed"
+	SeedParameterRandomSeed SeedParameter = "RandomSeed"
+	SeedParameterNone       SeedParameter = "None"
+)
 
 // ThinkingForm is a form of the setting for reasoning.
 // +kubebuilder:validation:Enum=Budget;Adaptive;Effort;Switch;ChatTemplate

@@ -46,9 +46,12 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.type == 'OpenAI' || !has(self.requests)
 // +  || (!has(self.requests.outputLimit) && !has(self.requests.systemMessages) && !has(self.requests.messageNames)
 // +  && !has(self.requests.streamOptions) && !has(self.requests.toolCallIDs) && !has(self.requests.developerRole)
-// +  && !has(self.requests.returnedData))",
+// +  && !has(self.requests.returnedData) && !has(self.requests.answerSchemas) && !has(self.requests.answerSchemaForm)
+// +  && !has(self.requests.seed) && !has(self.requests.serviceTiers) && !has(self.requests.stopSequences)
+// +  && !has(self.requests.endMarks))",
 // + message="the type Anthropic has one form of these: remove outputLimit, systemMessages, messageNames, streamOptions,
-// +  toolCallIDs, developerRole and returnedData",fieldPath=".requests"
+// +  toolCallIDs, developerRole, returnedData, answerSchemas, answerSchemaForm, seed, serviceTiers, stopSequences and
+// +  endMarks",fieldPath=".requests"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.requests.thinking)
 // +  || (self.type == 'Anthropic') == (self.requests.thinking in ['Budget', 'Adaptive'])",
 // + message="thinking must be Budget or Adaptive with the type Anthropic, and Effort, Switch or ChatTemplate with the

@@ -15,7 +15,8 @@ import (
 func TestParametersOfAnAgent(t *testing.T) {
 	const (
 		seedless = `Agent spec.models[1].parameters.seed: ModelProvider "b": the Messages protocol has no seed: remove it`
-		stopless = `Agent spec.models[0].parameters.stopSequences: ModelProvider "a": model "o3" refuses them: remove them`
+		stopless = `Agent spec.models[0].parameters.stopSequences: ModelProvider "a": model "o3" refuses them: remove them, ` +
+			`or set requests.stopSequences to "On" if it accepts them`
 		all      = "True Resolved: all models of the chain can be used"
 		part     = "True PartiallyResolved: turns use only a part of the chain: "
 		silent   = "True PartiallyResolved: no endpoint of the chain answers, and turns try those that exist: "
@@ -32,7 +33,7 @@ func TestParametersOfAnAgent(t *testing.T) {
 		return p
 	}
 	a := func(reason string) client.Object {
-		return of("a", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectOpenAI})
+		return of("a", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.openai.com/v1"})
 	}
 	b := func(reason string) client.Object {
 		return of("b", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic})

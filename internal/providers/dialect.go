@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// systemPlaces, callIDForms, returnedData and effortForms are the adapter's terms for those of the API.
+// systemPlaces, callIDForms, returnedData, effortForms and seedNames are the adapter's terms for those of the API.
 var (
 	systemPlaces = map[v1alpha1.SystemMessages]openai.SystemPlace{
 		v1alpha1.SystemMessagesInPlace:       openai.SystemInPlace,
@@ -33,6 +33,11 @@ var (
 		v1alpha1.ThinkingFormSwitch:       openai.ThinkingSwitch,
 		v1alpha1.ThinkingFormChatTemplate: openai.ThinkingTemplate,
 	}
+	seedNames = map[v1alpha1.SeedParameter]openai.SeedName{
+		v1alpha1.SeedParameterSeed:       openai.SeedPlain,
+		v1alpha1.SeedParameterRandomSeed: openai.SeedRandom,
+		v1alpha1.SeedParameterNone:       openai.SeedNone,
+	}
 )
 
 // CheckParameters returns the first parameter that a model of a provider cannot fulfill, or nil.
@@ -50,7 +55,7 @@ func TakesSchemas(spec *v1alpha1.ModelProviderSpec) (alone, besideTools bool) {
 	if spec.Type == v1alpha1.ProviderTypeAnthropic {
 		return true, true
 	}
-	d := openai.DialectOf(string(spec.Dialect), spec.BaseURL)
+	d := dialectOf(spec)
 	return !d.NoSchemas, !d.NoSchemas && !d.SchemasExcludeTools
 }
 
@@ -111,6 +116,7 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	replace(&d.NoStreamOptions, r.StreamOptions, v1alpha1.SwitchOff)
 	replace(&d.StrictSchemas, r.StrictSchemas, v1alpha1.SwitchOn)
 	replace(&d.DeveloperRole, r.DeveloperRole, v1alpha1.SwitchOn)
+	replaceParameters(&d, r)
 	if form, ok := effortForms[r.Thinking]; ok {
 		d.Thinking, d.OneEffort = form, false // the user knows the models
 	}
@@ -118,6 +124,33 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	d.ParallelCalls = parallelCalls(r)
 	d.Extra = extraFields(r)
 	return d
+}
+
+// replaceParameters replaces the settings of a dialect for schemas, parameters and the end of an answer.
+func replaceParameters(d *openai.Dialect, r *v1alpha1.RequestOptions) {
+	if r.AnswerSchemas != "" {
+		d.NoSchemas = r.AnswerSchemas == v1alpha1.AnswerSchemasNever
+		d.SchemasExcludeTools = r.AnswerSchemas == v1alpha1.AnswerSchemasWithoutTools
+	}
+	if r.AnswerSchemaForm != "" {
+		d.SchemasOfObjects = r.AnswerSchemaForm == v1alpha1.AnswerSchemaFormJSONObject
+	}
+	if name, ok := seedNames[r.Seed]; ok {
+		d.Seed = name
+	}
+	switch r.ServiceTiers {
+	case v1alpha1.SwitchOn:
+		d.Tiers = nil
+	case v1alpha1.SwitchOff:
+		d.Tiers = []string{}
+	}
+	switch r.StopSequences {
+	case v1alpha1.SwitchOn:
+		d.Stop = openai.StopAccepted
+	case v1alpha1.SwitchOff:
+		d.Stop = openai.StopRefused
+	}
+	replace(&d.OpenEnd, r.EndMarks, v1alpha1.SwitchOff)
 }
 
 // thinkingForms are the adapter's terms for those of the API.

@@ -81,8 +81,35 @@ func TestDialectOfASpec(t *testing.T) {
 				UseMaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true,
 				CallIDs:       endpoint.CallIDsPlain,
 				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []model.ExtraField{{Name: "top_k", Value: "20"}},
-				Tiers: openai.DialectOf("OpenAI", "").Tiers, SomeRefuseStop: true,
+				Tiers: openai.DialectOf("OpenAI", "").Tiers,
 			},
+		},
+		"parameters of DeepSeek replaced": {
+			"each field replaces its setting",
+			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectDeepSeek, Requests: &v1alpha1.RequestOptions{
+				AnswerSchemas: v1alpha1.AnswerSchemasAlways, AnswerSchemaForm: v1alpha1.AnswerSchemaFormJSONObject,
+				Seed: v1alpha1.SeedParameterRandomSeed, ServiceTiers: v1alpha1.SwitchOn, StopSequences: v1alpha1.SwitchOff,
+				EndMarks: v1alpha1.SwitchOff,
+			}},
+			func() openai.Dialect {
+				d := openai.DialectOf("DeepSeek", "")
+				d.NoSchemas, d.SchemasOfObjects, d.Seed, d.Tiers = false, true, openai.SeedRandom, nil
+				d.Stop, d.OpenEnd = openai.StopRefused, true
+				return d
+			}(),
+		},
+		"parameters of Cohere replaced": {
+			"the other positions",
+			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectCohere, Requests: &v1alpha1.RequestOptions{
+				AnswerSchemas: v1alpha1.AnswerSchemasNever, AnswerSchemaForm: v1alpha1.AnswerSchemaFormJSONSchema,
+				Seed: v1alpha1.SeedParameterNone, ServiceTiers: v1alpha1.SwitchOff, StopSequences: v1alpha1.SwitchOn,
+				EndMarks: v1alpha1.SwitchOn,
+			}},
+			func() openai.Dialect {
+				d := openai.DialectOf("Cohere", "")
+				d.NoSchemas, d.SchemasExcludeTools, d.SchemasOfObjects, d.Seed = true, false, false, openai.SeedNone
+				return d
+			}(),
 		},
 		"thinking": {
 			"a server may have another form",

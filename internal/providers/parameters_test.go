@@ -38,6 +38,10 @@ func TestCheckParameters(t *testing.T) {
 		}
 		return spec
 	}
+	with := func(spec v1alpha1.ModelProviderSpec, r v1alpha1.RequestOptions) v1alpha1.ModelProviderSpec {
+		spec.Requests = &r
+		return spec
+	}
 	thinkingAs := func(d v1alpha1.Dialect, form v1alpha1.ThinkingForm) v1alpha1.ModelProviderSpec {
 		spec := of(d)
 		spec.Requests.Thinking = form
@@ -70,10 +74,33 @@ func TestCheckParameters(t *testing.T) {
 			"stopSequences",
 			"the Messages protocol refuses texts of white space alone: remove them",
 		},
-		"a blank stop":                 {of(v1alpha1.DialectGroq), model.Parameters{Stop: []string{"\n"}}, "", ""},
-		"a stop for Anthropic":         {anthropic(), stopped, "", ""},
-		"a stop for a reasoning model": {of(v1alpha1.DialectOpenAI), stopped, "stopSequences", `model "o4-mini" refuses them: remove them`},
-		"a second stop":                {of(v1alpha1.DialectGroq, "stop"), stopped, "stopSequences", fmt.Sprintf(setTwice, "stop")},
+		"a blank stop":         {of(v1alpha1.DialectGroq), model.Parameters{Stop: []string{"\n"}}, "", ""},
+		"a stop for Anthropic": {anthropic(), stopped, "", ""},
+		"a stop for a reasoning model of OpenAI": {
+			at("https://api.openai.com/v1"), stopped, "stopSequences",
+			`model "o4-mini" refuses them: remove them, or set requests.stopSequences to "On" if it accepts them`,
+		},
+		"a stop for its name behind a gateway": {of(v1alpha1.DialectOpenAI), stopped, "", ""},
+		"a stop that is switched on": {
+			with(at("https://api.openai.com/v1"), v1alpha1.RequestOptions{StopSequences: v1alpha1.SwitchOn}), stopped, "", "",
+		},
+		"a stop that is switched off": {
+			with(of(v1alpha1.DialectGroq), v1alpha1.RequestOptions{StopSequences: v1alpha1.SwitchOff}), stopped,
+			"stopSequences", "the ModelProvider's requests.stopSequences is Off: remove them",
+		},
+		"a seed that is switched on": {
+			with(of(v1alpha1.DialectDeepSeek), v1alpha1.RequestOptions{Seed: v1alpha1.SeedParameterSeed}), seeded, "", "",
+		},
+		"a seed that is switched off": {
+			with(of(v1alpha1.DialectOpenAI), v1alpha1.RequestOptions{Seed: v1alpha1.SeedParameterNone}), seeded, "seed", noSeed,
+		},
+		"tiers that are switched on": {
+			with(of(v1alpha1.DialectGroq), v1alpha1.RequestOptions{ServiceTiers: v1alpha1.SwitchOn}), tier("gold"), "", "",
+		},
+		"tiers that are switched off": {
+			with(of(v1alpha1.DialectGroq), v1alpha1.RequestOptions{ServiceTiers: v1alpha1.SwitchOff}), tier("auto"), "serviceTier", noTiers,
+		},
+		"a second stop": {of(v1alpha1.DialectGroq, "stop"), stopped, "stopSequences", fmt.Sprintf(setTwice, "stop")},
 		"a second stop for Anthropic": {
 			anthropic("stop_sequences"), stopped, "stopSequences", fmt.Sprintf(setTwice, "stop_sequences"),
 		},
@@ -172,18 +199,27 @@ func TestCheckParameters(t *testing.T) {
 }
 
 func TestTakesSchemas(t *testing.T) {
+	schemas := func(d v1alpha1.Dialect, which v1alpha1.AnswerSchemas) v1alpha1.ModelProviderSpec {
+		return v1alpha1.ModelProviderSpec{
+			Type: v1alpha1.ProviderTypeOpenAI, Dialect: d, Requests: &v1alpha1.RequestOptions{AnswerSchemas: which},
+		}
+	}
 	for name, tc := range map[string]struct {
 		spec          v1alpha1.ModelProviderSpec
 		alone, beside bool
 	}{
-		"OpenAI":   {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.openai.com/v1"}, true, true},
-		"LiteLLM":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectLiteLLM}, true, true},
-		"generic":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true, false},
-		"SGLang":   {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectSGLang}, true, false},
-		"Cohere":   {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.cohere.ai/v1"}, true, false},
-		"vLLM":     {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectVLLM}, true, false},
-		"Groq":     {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.groq.com/openai/v1"}, true, false},
-		"DeepSeek": {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.deepseek.com"}, false, false},
+		"OpenAI":                {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.openai.com/v1"}, true, true},
+		"LiteLLM":               {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectLiteLLM}, true, true},
+		"generic":               {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true, false},
+		"SGLang":                {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectSGLang}, true, false},
+		"Cohere":                {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.cohere.ai/v1"}, true, false},
+		"vLLM":                  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectVLLM}, true, false},
+		"Groq":                  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.groq.com/openai/v1"}, true, false},
+		"DeepSeek":              {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.deepseek.com"}, false, false},
+		"generic, beside tools": {schemas(v1alpha1.DialectGeneric, v1alpha1.AnswerSchemasAlways), true, true},
+		"OpenAI, not beside":    {schemas(v1alpha1.DialectOpenAI, v1alpha1.AnswerSchemasWithoutTools), true, false},
+		"OpenAI, never":         {schemas(v1alpha1.DialectOpenAI, v1alpha1.AnswerSchemasNever), false, false},
+		"DeepSeek, always":      {schemas(v1alpha1.DialectDeepSeek, v1alpha1.AnswerSchemasAlways), true, true},
 		"DeepSeek's tool": {
 			v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic, BaseURL: "https://api.deepseek.com/anthropic"}, true, true,
 		},

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"net/url"
 	"regexp"
 	"strings"
@@ -49,8 +50,8 @@ type Dialect struct {
 	SchemasOfObjects bool
 	// Accepts are the images and files that the endpoint accepts, for models that can read them.
 	Accepts model.Accepts
-	// SomeRefuseStop is true if models of OpenAI are known to refuse stop sequences here.
-	SomeRefuseStop bool
+	// Stop says which models accept stop sequences.
+	Stop StopSupport
 	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. Services of a single vendor always
 	// send them, so that an answer without them is cut off.
 	OpenEnd bool
@@ -70,6 +71,18 @@ const (
 	SeedNone
 )
 
+// StopSupport says which models accept stop sequences.
+type StopSupport int
+
+const (
+	// StopAccepted means that all models accept them, or that the endpoint refuses those of others.
+	StopAccepted StopSupport = iota
+	// StopByOpenAI means that the models are those of OpenAI, some of which refuse them.
+	StopByOpenAI
+	// StopRefused means that no model accepts them.
+	StopRefused
+)
+
 // ThinkingForm is the form of the setting for reasoning.
 type ThinkingForm int
 
@@ -83,7 +96,7 @@ const (
 	ThinkingTemplate
 )
 
-// refusesStop finds models that refuse stop sequences: github.com/huggingface/smolagents/pull/1662 and
+// refusesStop finds models of OpenAI that refuse stop sequences: github.com/huggingface/smolagents/pull/1662 and
 // github.com/EleutherAI/lm-evaluation-harness/pull/3215.
 var refusesStop = regexp.MustCompile(`^(o3|o4-mini|gpt-5|gpt-5-mini|gpt-5-nano)(-20\d{2}-\d{2}-\d{2})?$`)
 
@@ -104,6 +117,9 @@ const (
 
 // Generic is the name of the dialect for servers that are not known. It is what most servers accept.
 const Generic = "Generic"
+
+// nameOpenAI is the name of the dialect of OpenAI itself.
+const nameOpenAI = "OpenAI"
 
 // generic is the dialect Generic, apart from schemas. Chat templates of many models allow a single system message at
 // the front: see github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are
@@ -142,9 +158,8 @@ var dialects = map[string]Dialect{
 	Generic: schemasAlone(generic),
 
 	// The protocol's own. Models with reasoning refuse max_tokens: github.com/teilomillet/gollm/issues/33.
-	"OpenAI": {
-		Tiers:          []string{"auto", "default", "flex", "priority"},
-		SomeRefuseStop: true, Accepts: anyImagesAndPDFs,
+	nameOpenAI: {
+		Tiers: []string{"auto", "default", "flex", "priority"}, Accepts: anyImagesAndPDFs,
 	},
 	// PDFs are accepted by its other API only: learn.microsoft.com, Azure OpenAI Responses API.
 	"AzureOpenAI": {Accepts: anyImages},
@@ -242,7 +257,7 @@ var hosts = []struct {
 	host    *regexp.Regexp
 	dialect string
 }{
-	{regexp.MustCompile(`^(.+\.)?api\.openai\.com$`), "OpenAI"},
+	{regexp.MustCompile(`^(.+\.)?api\.openai\.com$`), nameOpenAI},
 	{regexp.MustCompile(`\.openai\.azure\.(com|us)$`), "AzureOpenAI"},
 	{regexp.MustCompile(`^(api|codestral)\.mistral\.ai$`), "Mistral"},
 	{regexp.MustCompile(`^api\.deepseek\.com$`), "DeepSeek"},
@@ -261,13 +276,16 @@ var azure = regexp.MustCompile(`\.(services\.ai|cognitiveservices)\.azure\.(com|
 // DialectOf returns the preset with this name. Without a name it is the dialect of the URL's host if that is certain,
 // and otherwise Generic, which also stands for a name that is not known.
 func DialectOf(name, baseURL string) Dialect {
-	if name == "" {
-		name = hostDialect(baseURL)
+	host := hostDialect(baseURL)
+	name = cmp.Or(name, host)
+	d, ok := dialects[name]
+	if !ok {
+		d = dialects[Generic]
 	}
-	if d, ok := dialects[name]; ok {
-		return d
+	if name == nameOpenAI && host == nameOpenAI { // other hosts may have other models with the same names
+		d.Stop = StopByOpenAI
 	}
-	return dialects[Generic]
+	return d
 }
 
 // hostDialect returns the name of the dialect of a URL's host, or an empty name.

@@ -219,7 +219,7 @@ func TestDialectOfAHost(t *testing.T) {
 		"https://proxy.internal?to=https://api.mistral.ai/v1":        openai.Generic,
 		"https://bedrock-runtime.example.com.evil/amazonaws.com/v1/": openai.Generic,
 	} {
-		if diff := cmp.Diff(openai.DialectOf(want, ""), openai.DialectOf("", url)); diff != "" {
+		if diff := cmp.Diff(openai.DialectOf(want, url), openai.DialectOf("", url)); diff != "" {
 			t.Errorf("%s: want the dialect %s; -want +got:\n%s", url, want, diff)
 		}
 	}

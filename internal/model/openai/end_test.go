@@ -16,7 +16,9 @@ func TestUnmarkedEnd(t *testing.T) {
 	text, call := delta(`"content":"yes"`), callPart(0, "a", "count", `{"n":1}`)
 	counted := model.Usage{InputTokens: 9, OutputTokens: 4}
 	calls := []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}}
-	wholeText := func(u model.Usage) *model.Reply { return &model.Reply{Text: "yes", FinishReason: model.FinishStop, Usage: u} }
+	wholeText := func(u model.Usage) *model.Reply {
+		return &model.Reply{Text: "yes", FinishReason: model.FinishStop, Usage: u}
+	}
 	wholeCall := func(u model.Usage) *model.Reply {
 		return &model.Reply{ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: u}
 	}
@@ -56,10 +58,10 @@ func TestUnmarkedEnd(t *testing.T) {
 		"no length, usage": {
 			"the usage is the end", generic, events(text, usage), []string{"Transfer-Encoding: identity"}, wholeText(counted),
 		},
-		"half an event":  {"a part is cut off", generic, events(text) + `data: {"choices":[{"ind`, nil, nil},
+		"half an event":   {"a part is cut off", generic, events(text) + `data: {"choices":[{"ind`, nil, nil},
 		"text at the end": {"it may be an error", generic, events(text) + "upstream closed\n", nil, nil},
-		"only reasoning": {"no answer has begun", generic, events(delta(`"reasoning_content":"hm"`)), nil, nil},
-		"nothing":        {"there is no answer", generic, events(usage), nil, nil},
+		"only reasoning":  {"no answer has begun", generic, events(delta(`"reasoning_content":"hm"`)), nil, nil},
+		"nothing":         {"there is no answer", generic, events(usage), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := serve(t, respond(200, tc.body, append(tc.headers, stream)...))

@@ -52,13 +52,8 @@ func Check(name string, p *model.Parameters, d *Dialect) *model.Unsupported {
 			return wrong
 		}
 	}
-	if len(p.Stop) > 0 {
-		if d.SomeRefuseStop && refusesStop.MatchString(name) {
-			return &model.Unsupported{Parameter: "stopSequences", Problem: fmt.Sprintf("model %q refuses them: remove them", name)}
-		}
-		if wrong := endpoint.CheckField("stopSequences", "stop", d.Extra); wrong != nil {
-			return wrong
-		}
+	if wrong := checkStop(name, p.Stop, d); wrong != nil {
+		return wrong
 	}
 	if wrong := checkTier(p.ServiceTier, d); wrong != nil {
 		return wrong
@@ -96,6 +91,21 @@ func checkEffort(effort string, d *Dialect) *model.Unsupported {
 			effort)}
 	}
 	return nil
+}
+
+// checkStop returns why a model cannot be given stop sequences, or nil.
+func checkStop(name string, stop []string, d *Dialect) *model.Unsupported {
+	const parameter = "stopSequences"
+	switch {
+	case len(stop) == 0:
+		return nil
+	case d.Stop == StopRefused:
+		return &model.Unsupported{Parameter: parameter, Problem: "the ModelProvider's requests.stopSequences is Off: remove them"}
+	case d.Stop == StopByOpenAI && refusesStop.MatchString(name):
+		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf(
+			`model %q refuses them: remove them, or set requests.stopSequences to "On" if it accepts them`, name)}
+	}
+	return endpoint.CheckField(parameter, "stop", d.Extra)
 }
 
 // checkTier returns why a service tier cannot be asked for, or nil.
