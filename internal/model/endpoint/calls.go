@@ -167,6 +167,7 @@ func (c *call) whole() string {
 
 // areWhole reports whether the arguments of all calls are whole: objects in JSON, or none if calls may have none.
 func (c *calls) areWhole(mayBeEmpty bool) bool {
+	c.arrange()
 	return !slices.ContainsFunc(c.list, func(of *call) bool {
 		whole := strings.TrimSpace(of.whole())
 		if whole == "" {
@@ -174,6 +175,66 @@ func (c *calls) areWhole(mayBeEmpty bool) bool {
 		}
 		return whole[0] != '{' || !json.Valid([]byte(whole))
 	})
+}
+
+// arrange puts the calls in order, and joins those that are pieces of one call.
+func (c *calls) arrange() {
+	slices.SortStableFunc(c.list, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
+	var arranged []*call
+	for rest := c.list; len(rest) > 0; {
+		run := 1
+		for run < len(rest) && rest[run].mayContinue(rest[0]) {
+			run++
+		}
+		arranged, rest = append(arranged, joinPieces(rest[:run])...), rest[run:]
+	}
+	c.list = arranged
+}
+
+// mayContinue reports whether a call may be a further piece of the first one. Some servers send a new ID and the name
+// with each piece, like calls of one tool that all have index 0.
+func (c *call) mayContinue(first *call) bool {
+	return c.index == first.index && c.name == first.name && c.id != "" && first.id != ""
+}
+
+// joinPieces joins the calls that are pieces of one call. The arguments tell: those of the first piece are not whole, and
+// become one JSON value with those of the next pieces.
+func joinPieces(run []*call) []*call {
+	var out []*call
+	for len(run) > 0 {
+		first, n := run[0], piecesOfOne(run)
+		if n == 0 {
+			return append(out, run...)
+		}
+		for _, piece := range run[1:n] {
+			first.extend(CallPiece{Arguments: piece.arguments.String(), Data: piece.data})
+		}
+		out, run = append(out, first), run[n:]
+	}
+	return out
+}
+
+// piecesOfOne returns how many of the calls are pieces of the first one, including itself, or 0 if they do not fit
+// together. It reads each byte once, because a reply may have many calls.
+func piecesOfOne(run []*call) int {
+	if len(run) == 1 || json.Valid([]byte(run[0].whole())) {
+		return 1
+	}
+	var all strings.Builder
+	var ends []int64
+	for i, c := range run {
+		if i > 0 && c.arguments.Len() == 0 {
+			break
+		}
+		all.WriteString(c.arguments.String())
+		ends = append(ends, int64(all.Len()))
+	}
+	var value json.RawMessage
+	d := json.NewDecoder(strings.NewReader(all.String()))
+	if d.Decode(&value) != nil {
+		return 0
+	}
+	return 1 + slices.Index(ends, d.InputOffset())
 }
 
 // joined is a call with all its arguments.
@@ -229,7 +290,7 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 			Message: fmt.Sprintf("the model called more than %d tools at once", MaxToolCalls),
 		}
 	}
-	slices.SortStableFunc(c.list, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
+	c.arrange()
 	list := withoutRepeated(c.list)
 	out := make([]model.ToolCall, 0, len(list))
 	for i := range list {

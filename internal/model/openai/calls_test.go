@@ -83,6 +83,44 @@ func TestToolCalls(t *testing.T) {
 			},
 			"", "", one,
 		},
+		// MiniMax: github.com/NousResearch/hermes-agent/pull/106943.
+		"new ids with names": {
+			"the name comes with every piece, too",
+			[]string{
+				callPart(0, "a", "count", ""), callPart(0, "x", "count", `{"n"`), callPart(0, "y", "count", `:1`),
+				callPart(0, "z", "count", `}`),
+			},
+			"", "", one,
+		},
+		"new ids with whole arguments": {
+			"the first piece has none",
+			[]string{callPart(0, "a", "count", ""), callPart(0, "x", "count", `{"n":1}`)},
+			"", "", one,
+		},
+		"new ids of two calls": {
+			"whole arguments end a call",
+			[]string{
+				callPart(0, "a", "count", `{"n"`), callPart(0, "x", "count", `:1}`),
+				callPart(0, "b", "count", `{"n"`), callPart(0, "y", "count", `:2}`),
+			},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "b", Name: "count", Arguments: `{"n":2}`}},
+		},
+		"same index, interleaved": {
+			"the IDs identify calls of one tool",
+			[]string{
+				callPart(0, "a", "count", `{"n"`), callPart(0, "b", "count", `{"n"`),
+				callPart(0, "a", "count", `:1}`), callPart(0, "b", "count", `:2}`),
+			},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "b", Name: "count", Arguments: `{"n":2}`}},
+		},
+		"same index, one broken": {
+			"arguments that do not fit together stay apart",
+			[]string{callPart(0, "a", "count", `{"n":1`), callPart(0, "b", "count", `{"n":2}`)},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1`}, {ID: "b", Name: "count", Arguments: `{"n":2}`}},
+		},
 		"several": {
 			"calls one after the other",
 			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(1, "b", "list", `{}`)},
