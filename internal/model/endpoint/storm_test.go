@@ -29,10 +29,12 @@ const (
 	limitedUntil = 1 * time.Minute // HTTP 429
 	slowUntil    = 2 * time.Minute // an answer takes slowAnswer
 	downUntil    = 3 * time.Minute // no connection, and those of earlier requests break
+	backUntil    = downUntil + 30*time.Second
+	failsUntil   = backUntil + time.Minute // HTTP 503 and 500 in turn
 	slowAnswer   = 20 * time.Second
 	usualAnswer  = time.Second
-	// lateStart is when a third of the Turns begin: while the endpoint is down.
-	lateStart = slowUntil + 10*time.Second
+	// lateStart is when some Turns begin, while the endpoint is down. Others begin at lastStart, while it fails.
+	lateStart, lastStart = slowUntil + 10*time.Second, backUntil + 10*time.Second
 )
 
 // stormServer is an HTTP server that goes through a storm. It records when each request arrived, and each connection
@@ -47,6 +49,7 @@ type stormServer struct {
 	mu       sync.Mutex
 	requests []time.Duration
 	served   int
+	failed   int
 }
 
 func (s *stormServer) arrived() time.Duration {
@@ -55,6 +58,14 @@ func (s *stormServer) arrived() time.Duration {
 	at := time.Since(s.start)
 	s.requests = append(s.requests, at)
 	return at
+}
+
+// fail returns the status of the next failure.
+func (s *stormServer) fail() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed++
+	return []int{http.StatusServiceUnavailable, http.StatusInternalServerError}[s.failed%2]
 }
 
 // dial connects to the server, unless it is down.
@@ -71,7 +82,7 @@ func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body) // because a pipe has no buffer
 	at, takes := s.arrived(), usualAnswer
 	switch {
-	case s.calm, at >= downUntil:
+	case s.calm, at >= failsUntil, at >= downUntil && at < backUntil:
 	case at < limitedUntil:
 		for name, value := range s.states {
 			w.Header().Set(name, value)
@@ -80,8 +91,11 @@ func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case at < slowUntil:
 		takes = slowAnswer
-	default:
+	case at < downUntil:
 		panic(http.ErrAbortHandler)
+	default:
+		http.Error(w, `{"error":{"message":"It crashed."}}`, s.fail())
+		return
 	}
 	select {
 	case <-time.After(takes):
@@ -100,7 +114,7 @@ func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve starts the server. It returns its provider behind a gate, and a function that ends both.
-func (s *stormServer) serve(name string, limits pace.Limits) (candidate func(agent string) loop.Candidate, end func()) {
+func (s *stormServer) serve(name string, limits pace.Limits) (candidate func(*stormTurn) loop.Candidate, end func()) {
 	s.conns, s.start = make(pipes), time.Now()
 	web := &http.Server{ReadHeaderTimeout: time.Hour, Handler: s}
 	go func() { _ = web.Serve(s.conns) }()
@@ -110,9 +124,9 @@ func (s *stormServer) serve(name string, limits pace.Limits) (candidate func(age
 	p.DialWith(s.dial)
 	gate := pace.New(name)
 	gate.SetLimits(limits, nil, 1)
-	candidate = func(agent string) loop.Candidate {
+	candidate = func(s *stormTurn) loop.Candidate {
 		return loop.Candidate{
-			ProviderName: name, Model: "m", Provider: gate.Provider(pace.Caller{Namespace: "helpdesk", Agent: agent}, p),
+			ProviderName: name, Model: "m", Provider: gate.Provider(pace.Caller{Namespace: s.namespace, Agent: s.agent}, p),
 			Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second},
 		}
 	}
@@ -158,12 +172,13 @@ func within(rates []int, from, to time.Duration) (sum, most int) {
 
 // stormTurn is a Turn of a storm, and its end.
 type stormTurn struct {
-	agent   string
-	delay   time.Duration
-	timeout time.Duration
-	took    time.Duration
-	result  *turn.Result
-	err     error
+	namespace string
+	agent     string
+	delay     time.Duration
+	timeout   time.Duration
+	took      time.Duration
+	result    *turn.Result
+	err       error
 }
 
 // run runs a Turn with this chain.
@@ -186,27 +201,28 @@ func (s *stormTurn) run(ctx context.Context, engine *turn.Engine, n int, chain [
 	s.took = time.Since(begin)
 }
 
-// TestStorm runs 500 Turns on an endpoint that refuses requests for a minute, is then slow, then down, and then back.
-// Most Turns begin at once, the others while the endpoint is down. Time is virtual. It prints the number of requests in
-// each second.
+// TestStorm runs 500 Turns of two namespaces on an endpoint that refuses requests for a minute, is then slow, then down,
+// then back for half a minute, then fails, and is then back. Most Turns begin at once, the others while the endpoint is
+// down or fails. A fifth of them is in the smaller namespace. Time is virtual. It prints the number of requests in each second.
 func TestStorm(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits pace.Limits
 		states map[string]string
 		// burst is the number of requests in the first second, and most that in any later one.
 		burst, most int
-		// refused is the number of requests in the first minute after the first second, and down that while it is down.
-		refused, down int
+		// refused is the number of requests in the first minute after the first second, down that while the endpoint is
+		// down, and fails that while it fails.
+		refused, down, fails int
 	}{
 		"with limits": {
-			limits: pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40}, burst: 20, most: 20, refused: 20, down: 60,
+			limits: pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40}, burst: 20, most: 20, refused: 20, down: 60, fails: 20,
 		},
-		// Without limits, all Turns that begin at once ask the endpoint before the first one has failed.
-		"without limits": {burst: 500, most: 200, refused: 20, down: 160},
+		// Without limits, all Turns that begin at once ask the endpoint before the first one has failed: 84 while it fails.
+		"without limits": {burst: 500, most: 200, refused: 20, down: 160, fails: 95},
 		"stated limits": {
 			limits: pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40},
 			states: map[string]string{"X-Ratelimit-Remaining-Requests": "0", "X-Ratelimit-Reset-Requests": "15s"},
-			burst:  20, most: 20, refused: 20, down: 60,
+			burst:  20, most: 20, refused: 20, down: 60, fails: 20,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -218,9 +234,15 @@ func TestStorm(t *testing.T) {
 				var turns []*stormTurn
 				var all sync.WaitGroup
 				for n := range 500 {
-					s := &stormTurn{agent: "patient", timeout: 10 * time.Minute}
-					if n%3 == 0 {
+					s := &stormTurn{namespace: "helpdesk", agent: "patient", timeout: 10 * time.Minute}
+					if n%7 == 1 || n%7 == 4 && n%2 == 0 {
+						s.namespace = "accounts"
+					}
+					switch n % 12 {
+					case 0, 9:
 						s.delay = lateStart
+					case 3, 6:
+						s.delay = lastStart
 					}
 					switch {
 					case n%5 == 0:
@@ -228,9 +250,9 @@ func TestStorm(t *testing.T) {
 					case n%2 == 0:
 						s.agent = "chained"
 					}
-					chain := []loop.Candidate{first(s.agent)}
+					chain := []loop.Candidate{first(s)}
 					if s.agent == "chained" {
-						chain = append(chain, second(s.agent))
+						chain = append(chain, second(s))
 					}
 					turns = append(turns, s)
 					all.Go(func() { s.run(t.Context(), engine, n, chain) })
@@ -239,6 +261,7 @@ func TestStorm(t *testing.T) {
 				endFirst()
 				endSecond()
 				check(t, turns, primary, backup)
+				checkNamespaces(t, turns)
 				rates := primary.perSecond()
 				t.Logf("requests per second at the first endpoint:%s", chart(rates))
 				t.Logf("requests per second at the fallback:%s", chart(backup.perSecond()))
@@ -250,6 +273,9 @@ func TestStorm(t *testing.T) {
 				}
 				if n, _ := within(rates, slowUntil, downUntil); n > tc.down {
 					t.Errorf("%d requests while the endpoint is down, want at most %d", n, tc.down)
+				}
+				if n, _ := within(rates, backUntil, failsUntil); n > tc.fails {
+					t.Errorf("%d requests while the endpoint fails, want at most %d", n, tc.fails)
 				}
 				if _, n := within(rates, time.Second, time.Hour); n > tc.most {
 					t.Errorf("%d requests in a second, want at most %d", n, tc.most)
@@ -293,5 +319,42 @@ func check(t *testing.T, turns []*stormTurn, primary, backup *stormServer) {
 	}
 	if primary.served != byPrimary {
 		t.Errorf("the first endpoint has served %d answers, and %d Turns used one", primary.served, byPrimary)
+	}
+}
+
+// checkNamespaces checks that no namespace waits for the other: both get answers of the first endpoint while it is slow
+// and within half a minute after it is back, and the smaller one is done first.
+func checkNamespaces(t *testing.T, turns []*stormTurn) {
+	t.Helper()
+	type stat struct {
+		turns, slow, back int
+		last              time.Duration
+	}
+	all := map[string]*stat{"helpdesk": {}, "accounts": {}}
+	for _, s := range turns {
+		of := all[s.namespace]
+		of.turns++
+		if s.err != nil || s.result.Stop != turn.StopCompleted || s.result.Fallback != nil {
+			continue
+		}
+		end := s.delay + s.took
+		of.last = max(of.last, end)
+		switch {
+		case end < slowUntil:
+			of.slow++
+		case end < backUntil, end >= failsUntil && end < failsUntil+30*time.Second:
+			of.back++
+		}
+	}
+	for name, of := range all {
+		t.Logf("%s: %d Turns, %d answers while slow, %d while back, the last one after %s", name, of.turns, of.slow,
+			of.back, of.last)
+		if of.slow == 0 || of.back == 0 {
+			t.Errorf("namespace %s made no progress: %d answers while slow, %d while back", name, of.slow, of.back)
+		}
+	}
+	if all["accounts"].last > all["helpdesk"].last {
+		t.Errorf("the smaller namespace was done after %s, and the other after %s: want it to be first", all["accounts"].last,
+			all["helpdesk"].last)
 	}
 }
