@@ -71,7 +71,7 @@ func (c *calls) add(piece CallPiece) {
 // find returns the call that a piece belongs to, or nil if the piece begins a new call.
 func (c *calls) find(piece CallPiece) *call {
 	if piece.Index.Given {
-		return c.findAtIndex(piece)
+		return cmp.Or(c.findAtIndex(piece), c.findOpen(piece))
 	}
 	for _, of := range slices.Backward(c.list) {
 		switch {
@@ -100,6 +100,18 @@ func (c *calls) findAtIndex(piece CallPiece) *call {
 		return nil
 	}
 	return last
+}
+
+// findOpen returns the last call if a piece with an index that no call has continues it, and otherwise nil. Some servers
+// count the pieces instead of the calls, or send the beginning of a call with another index than the rest.
+func (c *calls) findOpen(piece CallPiece) *call {
+	if len(c.list) == 0 || piece.ID != "" || piece.Name != "" || piece.Arguments == "" {
+		return nil
+	}
+	if last := c.list[len(c.list)-1]; !json.Valid([]byte(last.arguments.String())) {
+		return last
+	}
+	return nil
 }
 
 // nextIndex returns the index for a call without an index from the endpoint: one more than the highest index.

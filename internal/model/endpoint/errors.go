@@ -150,8 +150,12 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
 		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
-	case strings.Contains(code, "tool_use_failed"): // Groq, with status 400
-		return as(model.Malformed, "the model called a tool in a form that the endpoint could not read (HTTP %d)", status)
+	case strings.Contains(code, "tool_use_failed"), misreadsCall(words): // the code is of Groq, with status 400
+		e := as(model.Malformed, unreadableCall)
+		if status != 0 {
+			e.Message += fmt.Sprintf(" (HTTP %d)", status)
+		}
+		return e
 	case status == http.StatusNotFound:
 		return as(model.InvalidRequest, "the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404)")
 	case status == http.StatusRequestTimeout:
@@ -166,6 +170,18 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.Overloaded, "the endpoint reported an error in the stream")
 	}
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
+}
+
+// unreadableCall is the message for a call that the endpoint could not read.
+const unreadableCall = "the model called a tool in a form that the endpoint could not read"
+
+// misreadsCall reports whether the words of an error are those of a server that could not read a call of its model. Their
+// status is 500, but the server works: it must not count as failed, and the model may call in another form.
+func misreadsCall(words string) bool {
+	return containsAny(strings.ToLower(words),
+		"error parsing tool call", "xml syntax error", // Ollama: github.com/ollama/ollama/issues/17638 and 14834
+		"failed to parse input at pos", // llama.cpp: github.com/ggml-org/llama.cpp/issues/20532
+	)
 }
 
 // spentWords are the words of errors with status 400, 403 or 429 for an account that has used up its quota or its

@@ -158,6 +158,7 @@ const (
 	endedByLimit
 	endedByFilter
 	endedByFailure
+	endedMalformed
 )
 
 // endings are the finish reasons of servers, in lower case.
@@ -178,11 +179,16 @@ var endings = map[string]ending{
 	"safety": endedByFilter, "recitation": endedByFilter, "prohibited_content": endedByFilter, "blocklist": endedByFilter,
 	"spii": endedByFilter, "image_safety": endedByFilter, "image_prohibited_content": endedByFilter, "image_recitation": endedByFilter,
 	"refusal":          endedByFilter,                                        // Anthropic
+	"sensitive":        endedByFilter,                                        // Z.ai
 	"content_filtered": endedByFilter, "guardrail_intervened": endedByFilter, // Bedrock
 
 	"error":                        endedByFailure, // Mistral and OpenRouter
+	"network_error":                endedByFailure, // Z.ai and OpenRouter
 	"insufficient_system_resource": endedByFailure, // DeepSeek
 	"abort":                        endedByFailure, // vLLM and SGLang
+
+	// Gemini, which may send text before, or a call that it could not read.
+	"malformed_function_call": endedMalformed, "unexpected_tool_call": endedMalformed, "malformed_response": endedMalformed,
 }
 
 // finished decides by the end of a stream what to return. After a finish reason, or the mark of the end, the answer is
@@ -204,6 +210,11 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 		return spent, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
 	case endedByFailure:
 		return spent, x.provider.statusError(0, "", "")
+	case endedMalformed:
+		unreadable := Malformed(unreadableCall)
+		unreadable.RemoteMessage = x.provider.clean(in.finish)
+		unreadable.MayBeBilled = in.received > 0 || in.usage.ReasoningTokens > 0
+		return spent, unreadable
 	case endedWithCalls:
 		if in.HasCalls() {
 			return x.toolCallReply(in)

@@ -39,6 +39,8 @@ type choice struct {
 	Index        lenient.Maybe[lenient.Number] `json:"index"`
 	Delta        lenient.Maybe[delta]          `json:"delta"`
 	FinishReason lenient.Maybe[string]         `json:"finish_reason"`
+	// NativeReason is that of the service behind OpenRouter.
+	NativeReason lenient.Maybe[string] `json:"native_finish_reason"`
 	// Message is sent by some servers instead of a delta, and by a few in addition. The latter repeat the whole text.
 	Message lenient.Maybe[delta] `json:"message"`
 	// Usage is sent here by Moonshot.
@@ -91,6 +93,15 @@ func (c *chunk) failure(event []byte) json.RawMessage {
 		}
 	}
 	return nil
+}
+
+// finish returns the finish reason. OpenRouter may say stop although the service behind it has failed:
+// github.com/OleksandrChekhovskyi/hax/pull/15.
+func (c *choice) finish() string {
+	if native := c.NativeReason.Value; native == "error" || native == "network_error" {
+		return native
+	}
+	return c.FinishReason.Value
 }
 
 // part returns the part of the answer in a choice: the new part of a stream, or the whole message.

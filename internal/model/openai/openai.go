@@ -119,6 +119,6 @@ func (d *decoder) add(c *chunk, in *endpoint.Answer) {
 				d.details.add(piece, in.KeepData)
 			}
 		}
-		in.SetFinish(choice.FinishReason.Value)
+		in.SetFinish(choice.finish())
 	}
 }
