@@ -230,6 +230,7 @@ func refusesInput(words string) bool {
 		"unsupported content part type", // llama.cpp, 500: github.com/ggml-org/llama.cpp/issues/12947
 		"support image input",           // OpenRouter, 404: github.com/aaif-goose/goose/issues/5396; Ollama: ollama/ollama/issues/17301
 		"is not a multimodal model",     // vLLM: github.com/vllm-project/vllm/issues/19144
+		"model is not multimodal",       // vLLM and SGLang: github.com/BerriAI/litellm/pull/32237
 		"unknown variant `image_url`",   // DeepSeek: github.com/1jehuang/jcode/issues/310
 	)
 }

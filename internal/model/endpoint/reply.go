@@ -184,6 +184,7 @@ var endings = map[string]ending{
 
 	"error":                        endedByFailure, // Mistral and OpenRouter
 	"network_error":                endedByFailure, // Z.ai and OpenRouter
+	"timeout":                      endedByFailure, // Cohere
 	"insufficient_system_resource": endedByFailure, // DeepSeek
 	"abort":                        endedByFailure, // vLLM and SGLang
 
