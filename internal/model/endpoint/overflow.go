@@ -15,6 +15,8 @@ var overflowWords = []string{
 	"maximum context length",             // OpenAI, Azure, vLLM, DeepSeek, OpenRouter, Mistral
 	"reduce the length of the",           // OpenAI, Azure, Groq, OpenRouter
 	"exceeds the context window",         // OpenAI
+	"exceeds the model's context window", // OpenAI
+	"this model's context window",        // OpenAI
 	"exceed the configured limit",        // OpenAI, Azure
 	"longer than the maximum model",      // vLLM
 	"too long to fit into the model",     // vLLM
@@ -31,7 +33,11 @@ var overflowWords = []string{
 	"contextwindowexceeded",              // LiteLLM
 	"exceeded model token limit",         // Moonshot
 	"maximum number of tokens",           // Gemini
+	"but model only supports up to",      // Gemini
 	"maximum prompt length",              // xAI
+	"maximum allowed input length",       // OpenRouter, for Poolside
+	"prompt exceeds max length",          // Z.ai
+	"more than max tokens allowed",       // Z.ai
 	"total number of tokens",             // Cohere
 	"input is too long for",              // Bedrock
 	"prompt is too long",                 // Anthropic, Bedrock
