@@ -107,9 +107,9 @@ type RequestOptions struct {
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 
-	// answerSchemas says which requests may have the schema of an answer, as response_format. Always: all. WithoutTools:
-	// those without tools, because the endpoint refuses both together, or does not call tools then. Never: none. In
-	// other requests, the schema is in the prompt.
+	// answerSchemas says which requests may have the schema of an answer, as response_format. Always: all.
+	// WithoutTools: those without tools, because the endpoint refuses both together, or does not call tools then.
+	// Never: none. In other requests, the schema is in the prompt.
 	// +optional
 	AnswerSchemas AnswerSchemas `json:"answerSchemas,omitempty"`
 
@@ -128,8 +128,8 @@ type RequestOptions struct {
 	// +optional
 	ServiceTiers Switch `json:"serviceTiers,omitempty"`
 
-	// stopSequences says whether the models of the endpoint accept stop sequences. On: they are sent to every model. Off:
-	// an Agent's stopSequences are refused.
+	// stopSequences says whether the models of the endpoint accept stop sequences. On: they are sent to every model.
+	// Off: an Agent's stopSequences are refused.
 	// +optional
 	StopSequences Switch `json:"stopSequences,omitempty"`
 

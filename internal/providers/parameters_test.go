@@ -199,6 +199,9 @@ func TestCheckParameters(t *testing.T) {
 }
 
 func TestTakesSchemas(t *testing.T) {
+	of := func(d v1alpha1.Dialect, url string) v1alpha1.ModelProviderSpec {
+		return v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: d, BaseURL: url}
+	}
 	schemas := func(d v1alpha1.Dialect, which v1alpha1.AnswerSchemas) v1alpha1.ModelProviderSpec {
 		return v1alpha1.ModelProviderSpec{
 			Type: v1alpha1.ProviderTypeOpenAI, Dialect: d, Requests: &v1alpha1.RequestOptions{AnswerSchemas: which},
@@ -208,14 +211,14 @@ func TestTakesSchemas(t *testing.T) {
 		spec          v1alpha1.ModelProviderSpec
 		alone, beside bool
 	}{
-		"OpenAI":                {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.openai.com/v1"}, true, true},
-		"LiteLLM":               {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectLiteLLM}, true, true},
-		"generic":               {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true, false},
-		"SGLang":                {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectSGLang}, true, false},
-		"Cohere":                {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.cohere.ai/v1"}, true, false},
-		"vLLM":                  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectVLLM}, true, false},
-		"Groq":                  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.groq.com/openai/v1"}, true, false},
-		"DeepSeek":              {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.deepseek.com"}, false, false},
+		"OpenAI":                {of("", "https://api.openai.com/v1"), true, true},
+		"LiteLLM":               {of(v1alpha1.DialectLiteLLM, ""), true, true},
+		"generic":               {of("", "http://llm/v1"), true, false},
+		"SGLang":                {of(v1alpha1.DialectSGLang, ""), true, false},
+		"Cohere":                {of("", "https://api.cohere.ai/v1"), true, false},
+		"vLLM":                  {of(v1alpha1.DialectVLLM, ""), true, false},
+		"Groq":                  {of("", "https://api.groq.com/openai/v1"), true, false},
+		"DeepSeek":              {of("", "https://api.deepseek.com"), false, false},
 		"generic, beside tools": {schemas(v1alpha1.DialectGeneric, v1alpha1.AnswerSchemasAlways), true, true},
 		"OpenAI, not beside":    {schemas(v1alpha1.DialectOpenAI, v1alpha1.AnswerSchemasWithoutTools), true, false},
 		"OpenAI, never":         {schemas(v1alpha1.DialectOpenAI, v1alpha1.AnswerSchemasNever), false, false},

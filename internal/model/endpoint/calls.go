@@ -102,8 +102,8 @@ func (c *calls) findAtIndex(piece CallPiece) *call {
 	return last
 }
 
-// findOpen returns the last call if a piece with an index that no call has continues it, and otherwise nil. Some servers
-// count the pieces instead of the calls, or send the beginning of a call with another index than the rest.
+// findOpen returns the last call if a piece with an index that no call has continues it, and otherwise nil. Some
+// servers count the pieces instead of the calls, or send the beginning of a call with another index than the rest.
 func (c *calls) findOpen(piece CallPiece) *call {
 	if len(c.list) == 0 || piece.ID != "" || piece.Name != "" || piece.Arguments == "" {
 		return nil
@@ -209,8 +209,8 @@ func (c *call) mayContinue(first *call) bool {
 	return c.index == first.index && c.name == first.name && c.id != "" && first.id != ""
 }
 
-// joinPieces joins the calls that are pieces of one call. The arguments tell: those of the first piece are not whole, and
-// become one JSON value with those of the next pieces.
+// joinPieces joins the calls that are pieces of one call. The arguments tell: those of the first piece are not whole,
+// and become one JSON value with those of the next pieces.
 func joinPieces(run []*call) []*call {
 	var out []*call
 	for len(run) > 0 {

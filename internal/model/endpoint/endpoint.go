@@ -258,7 +258,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 	for {
 		flow.Wait(ctx)
 		event, err := stream.next(int(in.kept))
-		if err != nil && text != nil && !(stream.done && in.received > 0 && !namesFailure(text.RemoteMessage)) {
+		if err != nil && text != nil && (!stream.done || in.received == 0 || namesFailure(text.RemoteMessage)) {
 			return x.finished(ctx, &in, text)
 		}
 		if err != nil {

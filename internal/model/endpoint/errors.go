@@ -175,8 +175,8 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 // unreadableCall is the message for a call that the endpoint could not read.
 const unreadableCall = "the model called a tool in a form that the endpoint could not read"
 
-// misreadsCall reports whether the words of an error are those of a server that could not read a call of its model. Their
-// status is 500, but the server works: it must not count as failed, and the model may call in another form.
+// misreadsCall reports whether the words of an error are those of a server that could not read a call of its model.
+// Their status is 500, but the server works: it must not count as failed, and the model may call in another form.
 func misreadsCall(words string) bool {
 	return containsAny(strings.ToLower(words),
 		"error parsing tool call", "xml syntax error", // Ollama: github.com/ollama/ollama/issues/17638 and 14834

@@ -26,8 +26,8 @@ type events struct {
 	blank bool
 	// other is the text of lines that belong to no event. Some endpoints send an error without an event.
 	other []byte
-	// begun is true after the first line, and done after the event that ends the stream. cut is true if the stream ended
-	// within an event.
+	// begun is true after the first line, and done after the event that ends the stream. cut is true if the stream
+	// ended within an event.
 	begun, done, cut bool
 	// within is true in the middle of an event, which a blank line ends. Other blank lines count as other text.
 	within bool

@@ -22,8 +22,8 @@ type Answer struct {
 	received, kept int64
 	tooLong        bool
 	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer. counted
-	// is true if the newest event has the usage alone, which only ends follow. openEnd is true if the endpoint may end an
-	// answer without any mark.
+	// is true if the usage came alone, after the last part, which only an end follows. openEnd is true if the endpoint
+	// may end an answer without any mark.
 	finish                     string
 	complete, counted, openEnd bool
 	usage                      model.Usage
@@ -138,10 +138,10 @@ func (in *Answer) cutOff(ctx context.Context, end error) bool {
 // usage is only known at the end. Without the usage, the response may have been ended by a gateway that lost its own
 // connection: so this counts only for endpoints that are known to omit all marks, and each call needs its arguments.
 func (in *Answer) endsWhole(properly bool) bool {
-	if !in.counted && !(in.openEnd && properly) {
+	switch isEnd := in.counted || in.openEnd && properly; {
+	case !isEnd:
 		return false
-	}
-	if in.HasCalls() {
+	case in.HasCalls():
 		return in.calls.areWhole(in.counted)
 	}
 	return strings.TrimSpace(in.text.String()) != "" || strings.TrimSpace(in.refusal.String()) != ""

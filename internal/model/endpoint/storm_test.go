@@ -203,7 +203,8 @@ func (s *stormTurn) run(ctx context.Context, engine *turn.Engine, n int, chain [
 
 // TestStorm runs 500 Turns of two namespaces on an endpoint that refuses requests for a minute, is then slow, then down,
 // then back for half a minute, then fails, and is then back. Most Turns begin at once, the others while the endpoint is
-// down or fails. A fifth of them is in the smaller namespace. Time is virtual. It prints the number of requests in each second.
+// down or fails. A fifth of them is in the smaller namespace. Time is virtual. It prints the number of requests in each
+// second.
 func TestStorm(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits pace.Limits
@@ -217,7 +218,8 @@ func TestStorm(t *testing.T) {
 		"with limits": {
 			limits: pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40}, burst: 20, most: 20, refused: 20, down: 60, fails: 20,
 		},
-		// Without limits, all Turns that begin at once ask the endpoint before the first one has failed: 84 while it fails.
+		// Without limits, all Turns that begin at once ask the endpoint before the first one has failed: 84 of them
+		// while it fails.
 		"without limits": {burst: 500, most: 200, refused: 20, down: 160, fails: 95},
 		"stated limits": {
 			limits: pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40},

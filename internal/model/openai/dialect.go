@@ -52,8 +52,8 @@ type Dialect struct {
 	Accepts model.Accepts
 	// Stop says which models accept stop sequences.
 	Stop StopSupport
-	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. Services of a single vendor always
-	// send them, so that an answer without them is cut off.
+	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. Services of a single vendor
+	// always send them, so that an answer without them is cut off.
 	OpenEnd bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
 	Extra []model.ExtraField
@@ -123,8 +123,9 @@ const nameOpenAI = "OpenAI"
 
 // generic is the dialect Generic, apart from schemas. Chat templates of many models allow a single system message at
 // the front: see github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are
-// refused by Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers. Gateways
-// omit the marks of the end: github.com/earendil-works/pi/pull/7441, github.com/anomalyco/opencode/issues/43379.
+// refused by Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
+// Gateways omit the marks of the end: github.com/earendil-works/pi/pull/7441 and
+// github.com/anomalyco/opencode/issues/43379.
 var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages, OpenEnd: true}
 
 // selfHosted is the dialect of self-hosted servers: generic, without service tiers.
