@@ -146,18 +146,16 @@ func (s *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memori
 		ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $%d`, where, len(args)), args...)
 }
 
-// DeleteMemories deletes selected memories in one transaction. It takes at most 10 s.
+// DeleteMemories deletes selected memories. It first ends the tasks that would learn them again, each in a transaction
+// of its own, so the caller must repeat it after an error. A step takes at most a minute.
 func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at time.Time, limit int) (deleted int, err error) {
-	var ended []string
-	err = s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		ended = nil
-		if sel.ID == "" {
-			var err error
-			if ended, err = forgetSources(ctx, tx, sel, at); err != nil {
-				return err
-			}
+	if sel.ID == "" {
+		if err := s.forgetSources(ctx, sel, at); err != nil {
+			return 0, err
 		}
-		where, args := selected(sel.Conditions, "", max(limit, 0))
+	}
+	where, args := selected(sel.Conditions, "", max(limit, 0))
+	err = s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `DELETE FROM capstan_memory WHERE id IN (SELECT id FROM capstan_memory WHERE `+where+` LIMIT $1)`, args...)
 		deleted = int(tag.RowsAffected())
 		return err
@@ -165,25 +163,27 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 	if err != nil {
 		return 0, err
 	}
-	return deleted, s.settleEnded(ctx, ended)
+	return deleted, nil
 }
 
-// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns. It
-// returns the keys of these tasks. Their requests under way must be charged in transactions of their own: one that
-// locks the accounts of several tasks could wait for an append, and the append for it.
-func forgetSources(ctx context.Context, tx pgx.Tx, sel store.MemorySelector, at time.Time) (ended []string, err error) {
-	where, args := selected(sel.Source, "r.", at.UnixMicro())
-	rows, err := tx.Query(ctx, `UPDATE capstan_task AS k SET state = 2, ended_at = $1, turn = '', result = '' FROM capstan_record AS r
-		WHERE r.uid = left(k.uid, -length('/memory')) AND k.state < 2 AND k.kind = 'memory' AND `+where+` RETURNING k.uid`, args...)
+// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns.
+func (s *Store) forgetSources(ctx context.Context, sel store.MemorySelector, at time.Time) error {
+	where, args := selected(sel.Source, "r.")
+	keys, err := read(ctx, s, pgx.RowTo[string], `SELECT k.uid FROM capstan_task AS k JOIN capstan_record AS r
+		ON r.uid = left(k.uid, -length('/memory')) WHERE k.state < 2 AND k.kind = 'memory' AND `+where, args...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if ended, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-		return nil, err
+	for _, key := range keys {
+		if err := s.endTask(ctx, task.HeldOf(key), at); err != nil {
+			return err
+		}
 	}
 	where, args = selected(sel.Source, "")
-	_, err = tx.Exec(ctx, `DELETE FROM capstan_observation WHERE `+where, args...)
-	return ended, err
+	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, `DELETE FROM capstan_observation WHERE `+where, args...)
+		return err
+	})
 }
 
 // ReleaseMemories makes the memories of a Turn outlive it. It takes at most 10 s.

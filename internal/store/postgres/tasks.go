@@ -15,49 +15,40 @@ import (
 
 // endTasks ends the work on the tasks of deleted Turns, and charges their requests under way.
 func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error {
-	keys := task.Keys(uids...)
-	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-		_, err := s.pool.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', result = ''
-			WHERE uid = ANY($1) AND state < 2`, keys, at.UnixMicro())
-		return err
-	})
+	keys, err := read(ctx, s, pgx.RowTo[string], `SELECT uid FROM capstan_task WHERE uid = ANY($1) AND (state < 2 OR open <> 'null')`,
+		task.Keys(uids...))
 	if err != nil {
 		return err
 	}
-	return s.settleEnded(ctx, keys)
-}
-
-// settleEnded charges the requests under way of tasks whose work has ended, each in a transaction of its own, and drops
-// the tasks that have not begun.
-func (s *Store) settleEnded(ctx context.Context, keys []string) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	open, err := read(ctx, s, pgx.RowTo[string], `SELECT uid FROM capstan_task WHERE uid = ANY($1) AND open <> 'null'`, keys)
-	if err != nil {
-		return err
-	}
-	for _, key := range open {
-		h := task.HeldOf(key)
-		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return charge(ctx, tx, h, &task.Charge{}) })
-		})
-		if err != nil {
-			return fmt.Errorf("failed to charge the request of the task %q: %w", key, err)
+	for _, key := range keys {
+		if err := s.endTask(ctx, task.HeldOf(key), at); err != nil {
+			return err
 		}
 	}
-	err = s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-		_, err := s.pool.Exec(ctx, dropUnbegun, keys)
-		return err
+	return s.closeHolds(ctx, task.Holders(uids...)) // those that an older version has reserved
+}
+
+// endTask ends the work on a task, and charges its request under way. Both are one transaction, so a kill leaves no
+// reservation of a task that has ended. Each task has a transaction of its own: one that locks the accounts of several
+// tasks could wait for an append, and the append for it.
+func (s *Store) endTask(ctx context.Context, h task.Held, at time.Time) error {
+	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', result = ''
+				WHERE uid = $1 AND state < 2`, h.Key(), at.UnixMicro()); err != nil {
+				return err
+			}
+			if err := charge(ctx, tx, h, &task.Charge{}); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, dropUnbegun, h.Key())
+			return err
+		})
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("failed to end the task %q: %w", h.Key(), err)
 	}
-	var holders []string
-	for _, key := range keys {
-		holders = append(holders, task.HeldOf(key).Holder())
-	}
-	return s.closeHolds(ctx, holders) // those that an older version has reserved
+	return nil
 }
 
 // charge applies a charge to the requests of a task, whose row it locks.
@@ -104,8 +95,8 @@ func setJSON(ctx context.Context, tx pgx.Tx, query, key string, value any) error
 	return err
 }
 
-// dropUnbegun deletes tasks whose work has ended before it began, because they count for no limit.
-const dropUnbegun = `DELETE FROM capstan_task WHERE uid = ANY($1) AND state = 2 AND begun_at = 0`
+// dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
+const dropUnbegun = `DELETE FROM capstan_task WHERE uid = $1 AND state = 2 AND begun_at = 0`
 
 // claimTask claims the next task. Of two concurrent claims, the later one takes another task.
 const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
@@ -302,7 +293,7 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 // PublishTask ends the work on a task. It takes at most 10 s.
 func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, dropUnbegun, []string{h.Key()})
+		_, err := tx.Exec(ctx, dropUnbegun, h.Key())
 		return err
 	}, `UPDATE capstan_task SET claim = claim + 1, state = 2, ended_at = $3, result = ''
 		WHERE uid = $1 AND claim = $2 AND state = 1`, h.Key(), h.Claim, at.UnixMicro())
