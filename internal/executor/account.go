@@ -104,7 +104,7 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionP
 	known := turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(s)}
 	place, err := e.Engine.ChargeKnown(ctx, known, translate.SessionTurn(t), translate.HasCounted(s, t))
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
-		e.Log.Error(err, "Failed to charge a turn to its session, whose history cannot be read", "turn", r.key(), "session", s.Name)
+		r.log().Error(err, "Failed to charge a turn to its session, whose history cannot be read", "session", s.Name)
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
 	if err != nil {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -44,7 +42,7 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 			claimed, _ = e.persist(ctx, t, t.Epoch(), claim)
 		}
 		if claimed != nil {
-			e.Log.Info("Taking over a turn of an earlier process", "turn", client.ObjectKeyFromObject(t), "epoch", claimed.Epoch())
+			e.logOf(t).Info("Taking over a turn of an earlier process", "epoch", claimed.Epoch())
 		}
 	})
 }

@@ -140,7 +140,7 @@ func (r *run) charge(ctx context.Context) {
 		err = charger.Charge(ctx, string(r.turn.UID))
 	}
 	if err != nil {
-		e.Log.Error(err, "Failed to charge a deleted turn to its session; the leader tries again", "turn", r.key())
+		r.log().Error(err, "Failed to charge a deleted turn to its session; the leader tries again")
 	}
 }
 

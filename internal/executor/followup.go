@@ -216,8 +216,7 @@ func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn
 		case err == nil, apierrors.IsNotFound(err):
 			return nil
 		case isRefused(err):
-			e.Log.Error(err, "The API server refused the status of a turn after its end, writing it without texts",
-				"turn", client.ObjectKeyFromObject(&t), "task", k.Kind)
+			e.logOf(&t).Error(err, "The API server refused the status of a turn after its end, writing it without texts", "task", k.Kind)
 			refused = true
 		case !apierrors.IsConflict(err):
 			return fmt.Errorf("failed to write the status of turn %q: %w", k.Turn, err)
@@ -229,5 +228,5 @@ func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn
 // logPanic logs the stack of a panic. It must be called by the function that recovers.
 func (f *followUp) logPanic() {
 	f.Log.Info("Failed to do the work that follows a turn because of a panic", "namespace", f.task.Namespace, "turn", f.task.Turn,
-		"task", f.task.Kind, "stack", string(debug.Stack()))
+		"requester", f.task.Requester, "task", f.task.Kind, "stack", string(debug.Stack()))
 }

@@ -178,7 +178,8 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 	err := l.callLearner(ctx, translate.Observation(&l.turn, about))
 	if err != nil {
 		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
-		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn)
+		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn,
+			"requester", l.task.Requester)
 		l.failed("the learner failed: see the log of the executor")
 	}
 }

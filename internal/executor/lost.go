@@ -80,8 +80,8 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *turnstatu
 		return err
 	}
 	metrics.JournalLost(written, metrics.LossRerun)
-	e.Log.Info("The journal of a turn was lost; the turn starts over from the entries that are left", "entries",
-		loss.Entries, "turn", r.key(), "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
+	r.log().Info("The journal of a turn was lost; the turn starts over from the entries that are left", "entries",
+		loss.Entries, "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
 	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", translate.Note(message))
 	return nil
 }

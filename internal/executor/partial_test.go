@@ -91,6 +91,9 @@ func (w *interview) claim(t *testing.T) *task.Task {
 	if err != nil || k == nil || k.Kind != w.kind {
 		t.Fatalf("ClaimTask: %+v, %v; want a task of the kind %q", k, err, w.kind)
 	}
+	if k.Requester != "ada" || k.Session != "talk" {
+		t.Fatalf("the task is of requester %q and session %q, want those of its Turn", k.Requester, k.Session)
+	}
 	return k
 }
 

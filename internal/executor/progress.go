@@ -174,7 +174,7 @@ func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, u statusUpdat
 		turnstatus.ReportProgress(t, known, u.waits, e.Now())
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
-		e.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())
+		r.log().Error(err, "Failed to write the progress of a turn")
 	}
 	return written, err
 }

@@ -126,12 +126,15 @@ func (r *run) stopSoon() { r.interruptOnce.Do(func() { close(r.interrupt) }) }
 
 func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn) }
 
-// log returns the logger for lines about the Turn. If the Agent is in another namespace, the lines name it, so that the
-// credentials of that namespace are removed from them.
-func (r *run) log() logr.Logger {
-	log := r.executor.Log.WithValues("turn", r.key())
-	if r.turn.IsOfForeignAgent() {
-		log = log.WithValues("agent", r.turn.AgentKey())
+// log returns the logger for lines about the Turn.
+func (r *run) log() logr.Logger { return r.executor.logOf(r.turn) }
+
+// logOf returns the logger for lines about a Turn, which say who asked for it. If the Agent is in another namespace, the
+// lines name it, so that the credentials of that namespace are removed from them.
+func (e *Executor) logOf(t *v1alpha1.Turn) logr.Logger {
+	log := e.Log.WithValues("turn", client.ObjectKeyFromObject(t), "requester", t.Requester())
+	if t.IsOfForeignAgent() {
+		log = log.WithValues("agent", t.AgentKey())
 	}
 	return log
 }
@@ -151,7 +154,7 @@ func (r *run) run(ctx context.Context) {
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
 // its stack frame does not exist while the Turn waits for a model.
 func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) {
-	log := r.log().WithValues("epoch", r.epoch, "requester", r.turn.Requester())
+	log := r.log().WithValues("epoch", r.epoch)
 	// The outcome is written even if the run was abandoned, as long as the Turn still belongs to this run.
 	write := context.WithoutCancel(ctx)
 	switch r.outcomeOf(result, err) {

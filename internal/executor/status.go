@@ -83,10 +83,10 @@ func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, c
 		}
 		return written, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
-		e.Log.Error(err, "Failed to write the status of a turn, trying again", "turn", client.ObjectKeyFromObject(t), "in", wait)
+		e.logOf(t).Error(err, "Failed to write the status of a turn, trying again", "in", wait)
 	}))
 	if err != nil {
-		e.Log.Error(err, "Stopped writing the status of a turn", "turn", client.ObjectKeyFromObject(t))
+		e.logOf(t).Error(err, "Stopped writing the status of a turn")
 	}
 	return written, err
 }

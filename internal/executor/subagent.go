@@ -52,7 +52,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 		unseen = true
 		return result, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
-		s.executor.Log.Error(err, "Failed to call a sub-agent, trying again", "turn", client.ObjectKeyFromObject(s.parent), "in", wait)
+		s.executor.logOf(s.parent).Error(err, "Failed to call a sub-agent, trying again", "in", wait)
 	}))
 	if err != nil && isAway(err) {
 		return result, &tool.Pending{Turn: wanted.Name}

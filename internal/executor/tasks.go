@@ -255,7 +255,7 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 		cancel(nil)
 		<-renewed
 	}()
-	log := p.Log.WithValues("namespace", k.Namespace, "turn", k.Turn, "task", k.Kind, "attempt", k.Attempts)
+	log := p.Log.WithValues("namespace", k.Namespace, "turn", k.Turn, "requester", k.Requester, "task", k.Kind, "attempt", k.Attempts)
 	w := p.workOn(e, k)
 	o := done{result: k.Result}
 	switch {

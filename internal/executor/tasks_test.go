@@ -115,7 +115,7 @@ func TestAPanicWhilePublishing(t *testing.T) {
 				now := time.Now()
 				err := s.Append(t.Context(), "u", journal.Entry{
 					Seq: 1, Epoch: 1, Time: now, Kind: journal.Finalized, Payload: []byte(`{}`),
-					Tasks: []task.Task{{UID: "u", Kind: kind, Namespace: "a", Turn: "u", Agent: "desk", Created: now}},
+					Tasks: []task.Task{{UID: "u", Kind: kind, Namespace: "a", Turn: "u", Agent: "desk", Requester: "ada", Created: now}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -139,6 +139,11 @@ func TestAPanicWhilePublishing(t *testing.T) {
 				}
 				if got := logs.String(); strings.Count(got, "bug in Capstan") != 1 || strings.Contains(got, "secret") {
 					t.Errorf("the log must have the panic once, without its value:\n%s", got)
+				}
+				for line := range strings.Lines(logs.String()) {
+					if strings.Contains(line, `"turn"=`) && !strings.Contains(line, `"requester"="ada"`) {
+						t.Errorf("a line about a Turn does not say who asked for it: %s", line)
+					}
 				}
 			})
 		})

@@ -257,7 +257,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
 			Waiting: func(in turn.Input, err error, again time.Duration) {
 				log.Error(err, "Failed to write the journal of a turn, trying again",
-					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
+					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "requester", in.Requester,
+					"in", again.Round(time.Millisecond).String())
 			},
 		},
 		Provider: o.Hooks.provider(p.providers), Gates: p.providers,

@@ -25,9 +25,10 @@ type Memories interface {
 	// ListMemories returns the memories that a query selects, newest first, at most MaxMemories.
 	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)
 
-	// DeleteMemories deletes up to limit memories that a selector selects. Unless the selector has an ID, it also ends
-	// the waiting tasks that would learn from the selected Turns, and deletes their observations. It returns the number
-	// of deleted memories, even with an error; fewer than limit means that there are no more.
+	// DeleteMemories deletes up to limit memories that a selector selects. Unless the selector has an ID or a scope, it
+	// also ends the waiting tasks that would learn from the selected Turns, and deletes their observations. If it has a
+	// scope, these tasks learn nothing more in this scope, and the claims of those in progress are lost. It returns the
+	// number of deleted memories; fewer than limit means that there are no more.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
 	// ReleaseMemories makes the memories of a Turn outlive it: Retire does not delete them any more. They then have no

@@ -42,6 +42,9 @@ type Task struct {
 	Kind Kind
 	// Namespace, Turn and Agent are the names of the Turn's namespace, of the Turn and of its Agent.
 	Namespace, Turn, Agent string
+	// Session is the name of the Turn's Session, or empty. Requester is the name of the user who asked for the Turn. It
+	// is empty if that is not known.
+	Session, Requester string
 	// Created is the time of the end of the Turn, in UTC and to the microsecond.
 	Created time.Time
 	// Claim is the number of the claim. It grows with each claim, and calls with an older one are refused. It is 0
@@ -142,13 +145,29 @@ type Result struct {
 	Learned *Learned `json:"learned,omitempty"`
 }
 
+// WithoutScope returns a partial result after which nothing more is learned in a scope. r may be nil.
+func (r *Result) WithoutScope(s memories.Scope) *Result {
+	out, l := Result{}, Learned{}
+	if r != nil {
+		out = *r
+	}
+	if out.Learned != nil {
+		l = *out.Learned
+	}
+	if !slices.Contains(l.Scopes, s) {
+		l.Scopes = append(slices.Clone(l.Scopes), s)
+	}
+	out.Learned = &l
+	return &out
+}
+
 // Learned is what was learned from a Turn.
 type Learned struct {
 	// Memories are kept in the transaction that stores the result, which does not repeat them. Their owners keep at
 	// most MaxItems memories each.
 	Memories []memories.Memory `json:"-"`
 	MaxItems int               `json:"-"`
-	// Scopes are the scopes of the questions that have ended.
+	// Scopes are the scopes in which nothing more is learned: their questions have ended, or their memories were deleted.
 	Scopes []memories.Scope `json:"scopes,omitempty"`
 	// Kept is the number of memories by scope. Refused and Unsure are the numbers of entries in replies of the model
 	// that were left out. Failed is the number of questions that were not answered.

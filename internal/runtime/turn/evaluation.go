@@ -24,9 +24,12 @@ func (r *run) followUps(result *Result) (all []task.Task) {
 	if result.Text == "" || r.gone || result.Stop != StopCompleted && result.Stop != StopToolEnded {
 		return nil
 	}
+	session, _ := r.sessionPlace()
 	add := func(kind task.Kind, may func() bool) {
 		if may == nil || may() {
-			all = append(all, task.Task{Kind: kind, Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent})
+			all = append(all, task.Task{
+				Kind: kind, Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent, Session: session, Requester: r.in.Requester,
+			})
 		}
 	}
 	if f := r.replayed.input; f != nil && len(f.Judges) > 0 {

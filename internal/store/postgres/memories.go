@@ -166,23 +166,70 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 	return deleted, nil
 }
 
-// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns.
+// completeTasks completes the waiting tasks that an executor of an older version has added: it does not know their
+// Sessions and requesters, but the records of their Turns do.
+const completeTasks = `UPDATE capstan_task AS k SET session = r.session, requester = r.requester FROM capstan_record AS r
+	WHERE k.state < 2 AND k.kind = 'memory' AND k.session = '' AND k.requester = '' AND r.uid = left(k.uid, -length('/memory'))
+		AND (r.session <> '' OR r.requester <> '')`
+
+// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns. If the
+// selector has a scope, the tasks go on in the other scopes.
 func (s *Store) forgetSources(ctx context.Context, sel store.MemorySelector, at time.Time) error {
-	where, args := selected(sel.Source, "r.")
-	keys, err := read(ctx, s, pgx.RowTo[string], `SELECT k.uid FROM capstan_task AS k JOIN capstan_record AS r
-		ON r.uid = left(k.uid, -length('/memory')) WHERE k.state < 2 AND k.kind = 'memory' AND `+where, args...)
+	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, completeTasks)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	where, args := selected(sel.Source, "")
+	keys, err := read(ctx, s, pgx.RowTo[string], `SELECT uid FROM capstan_task WHERE state < 2 AND kind = 'memory' AND `+where, args...)
 	if err != nil {
 		return err
 	}
 	for _, key := range keys {
-		if err := s.endTask(ctx, task.HeldOf(key), at); err != nil {
+		if sel.Scope == "" {
+			err = s.endTask(ctx, task.HeldOf(key), at)
+		} else {
+			err = s.endScope(ctx, key, sel.Scope)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	where, args = selected(sel.Source, "")
+	if sel.Scope != "" {
+		return nil
+	}
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `DELETE FROM capstan_observation WHERE `+where, args...)
 		return err
+	})
+}
+
+// endScope makes a task learn nothing more in a scope. An attempt in progress loses its claim; the next claim charges
+// its request under way.
+func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) error {
+	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			var k task.Task
+			var result []byte
+			err := tx.QueryRow(ctx, `SELECT result FROM capstan_task WHERE uid = $1 AND state = 0 FOR UPDATE`, key).Scan(&result)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil // all that it has learned is stored
+			}
+			if err == nil {
+				err = k.SetResult(result, false)
+			}
+			if err != nil {
+				return fmt.Errorf("failed to read the result of the task %q: %w", key, err)
+			}
+			data, err := k.Partial.WithoutScope(scope).Marshal()
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `UPDATE capstan_task SET claim = claim + 1, result = $2 WHERE uid = $1`, key, data)
+			return err
+		})
 	})
 }
 

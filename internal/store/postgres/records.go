@@ -68,10 +68,12 @@ func withTasks(query string, args []any, entries []journal.Entry) (string, []any
 	}
 	n := len(args)
 	head, tail, _ := strings.Cut(query, ", kept AS (")
-	query = head + fmt.Sprintf(`, followed AS (INSERT INTO capstan_task (uid, kind, turn, namespace, agent, created_at, due_at)
-		SELECT k.*, $%d::text, $%d::text, $%d::bigint, $%d::bigint FROM head, unnest($%d::text[], $%d::text[], $%d::text[]) AS k
-		ON CONFLICT DO NOTHING), kept AS (`, n+4, n+5, n+6, n+6, n+1, n+2, n+3) + tail
-	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Created.UnixMicro())
+	query = head + fmt.Sprintf(`, followed AS (INSERT INTO capstan_task (uid, kind, turn, namespace, agent, session, requester, created_at,
+			due_at)
+		SELECT k.*, $%d::text, $%d::text, $%d::text, $%d::text, $%d::bigint, $%d::bigint
+		FROM head, unnest($%d::text[], $%d::text[], $%d::text[]) AS k
+		ON CONFLICT DO NOTHING), kept AS (`, n+4, n+5, n+6, n+7, n+8, n+8, n+1, n+2, n+3) + tail
+	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Session, first.Requester, first.Created.UnixMicro())
 }
 
 // AddRecords adds records in one transaction.

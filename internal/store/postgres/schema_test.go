@@ -8,12 +8,15 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
@@ -88,6 +91,40 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	}
 }
 
+// TestTasksOfPreviousVersion checks that tasks which an older version has added before or after the migration get the
+// requester and the Session of the records of their Turns.
+func TestTasksOfPreviousVersion(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	bring(t, databaseURL, 10)
+	// write adds a waiting task and the record of its Turn, like a process of version 10.
+	write := func(uid string) {
+		postgrestest.Exec(t, databaseURL, `INSERT INTO capstan_record (uid, namespace, turn, agent, session, requester, reason, completed,
+			details) VALUES ($1, 'n', 'one', 'desk', 'talk', 'ada', 'Completed', now(), '{}')`, uid)
+		postgrestest.Exec(t, databaseURL, `INSERT INTO capstan_task (uid, kind, namespace, turn, agent, created_at, due_at)
+			VALUES ($1 || '/memory', 'memory', 'n', 'one', 'desk', 1, 1)`, uid)
+	}
+	write("a")
+	s, err := postgres.Open(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(9, 0)
+	k, err := s.ClaimTask(t.Context(), task.Search{Now: now, Until: now.Add(time.Hour)})
+	if err != nil || k == nil || k.Session != "talk" || k.Requester != "ada" {
+		t.Errorf("ClaimTask: %+v, %v; want the session and the requester of the record", k, err)
+	}
+	write("b")
+	if _, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "n", Requester: "ada"}, now, 1); err != nil {
+		t.Fatal(err)
+	}
+	if use, err := s.TaskUse(t.Context()); len(use) > 0 || err != nil {
+		t.Errorf("TaskUse: %v, %v; want no task to wait after the deletion", use, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	for name, base := range map[string]int64{
 		"this program's migrations were done":     newest,
@@ -104,7 +141,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 			if !errors.Is(err, journal.ErrNewer) || postgres.IsAway(err) {
 				t.Errorf("Open: %v, want ErrNewer, and no reason to try again", err)
 			}
-			for _, want := range []string{"version 99", "knows is 10", "run that version, or a later one", "restore a backup"} {
+			for _, want := range []string{"version 99", "knows is 11", "run that version, or a later one", "restore a backup"} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("Open: %v, want it to say %q", err, want)
 				}
@@ -114,7 +151,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 }
 
 // newest is the version of the schema that this program creates.
-const newest = 10
+const newest = 11
 
 // TestConcurrentMigrationByTwoVersions: in any order, the newer program works. The older one either has used its
 // own schema or refuses the newer one.

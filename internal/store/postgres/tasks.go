@@ -34,7 +34,7 @@ func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error
 func (s *Store) endTask(ctx context.Context, h task.Held, at time.Time) error {
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', result = ''
+			if _, err := tx.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', session = '', requester = '', result = ''
 				WHERE uid = $1 AND state < 2`, h.Key(), at.UnixMicro()); err != nil {
 				return err
 			}
@@ -102,7 +102,7 @@ const dropUnbegun = `DELETE FROM capstan_task WHERE uid = $1 AND state = 2 AND b
 const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
 		SELECT uid FROM capstan_task WHERE state < 2 AND due_at <= $1 AND namespace > $2 AND namespace <> ALL($4)
 		ORDER BY namespace, due_at, uid LIMIT 1 FOR UPDATE SKIP LOCKED)
-	RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result, reserved`
+	RETURNING uid, kind, namespace, turn, agent, session, requester, created_at, claim, attempts, state, result, reserved`
 
 // ClaimTask claims a task. It takes at most 20 s. If the connection is lost, a task may stay claimed until the given
 // time.
@@ -116,7 +116,8 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			var result []byte
 			except := append([]string{}, search.Except...) // nil would be NULL
 			err := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), except).
-				Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result, &reserved)
+				Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts, &state,
+					&result, &reserved)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}

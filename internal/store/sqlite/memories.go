@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -187,11 +188,11 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 	return deleted, nil
 }
 
-// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns.
+// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns. If the
+// selector has a scope, the tasks go on in the other scopes.
 func (t *tx) forgetSources(sel store.MemorySelector, at time.Time) error {
-	where, args := selected(sel.Source, "r.")
-	query := `SELECT k.uid FROM task AS k JOIN turn_record AS r ON r.uid = substr(k.uid, 1, length(k.uid) - length('/memory'))
-		WHERE k.state < 2 AND k.kind = 'memory' AND ` + where
+	where, args := selected(sel.Source, "")
+	query := `SELECT uid FROM task WHERE state < 2 AND kind = 'memory' AND ` + where
 	rows, err := t.Query(query, args...) //nolint:noctx // because the transaction carries the context
 	if err != nil {
 		return fmt.Errorf("failed to find the tasks of selected turns: %w", err)
@@ -201,12 +202,43 @@ func (t *tx) forgetSources(sel store.MemorySelector, at time.Time) error {
 		return err
 	}
 	for _, key := range keys {
-		if err := t.endTask(task.HeldOf(key), at); err != nil {
+		if sel.Scope == "" {
+			err = t.endTask(task.HeldOf(key), at)
+		} else {
+			err = t.endScope(key, sel.Scope)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	where, args = selected(sel.Source, "")
+	if sel.Scope != "" {
+		return nil
+	}
 	_, err = t.exec(`DELETE FROM observation WHERE `+where, args...)
+	return err
+}
+
+// endScope makes a task learn nothing more in a scope. An attempt in progress loses its claim; the next claim charges
+// its request under way.
+func (t *tx) endScope(key string, scope memories.Scope) error {
+	var k task.Task
+	var result string
+	//nolint:noctx // because the transaction carries the context
+	err := t.QueryRow(`SELECT result FROM task WHERE uid = ? AND state = 0`, key).Scan(&result)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // all that it has learned is stored
+	}
+	if err == nil {
+		err = k.SetResult([]byte(result), false)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to read the result of the task %q: %w", key, err)
+	}
+	data, err := k.Partial.WithoutScope(scope).Marshal()
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(`UPDATE task SET claim = claim + 1, result = ? WHERE uid = ?`, string(data), key)
 	return err
 }
 

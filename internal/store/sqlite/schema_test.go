@@ -12,6 +12,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
@@ -87,6 +88,35 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	}
 }
 
+// TestTasksOfPreviousVersion checks that tasks which wait during an upgrade get the requester and the Session of the
+// records of their Turns, as far as there are any.
+func TestTasksOfPreviousVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	at(t, path, 10, func(db *sql.DB) {
+		if _, err := db.ExecContext(t.Context(), `INSERT INTO turn_record (uid, namespace, turn, agent, session, requester, reason, completed,
+				details) VALUES ('a', 'n', 'one', 'desk', 'talk', 'ada', 'Completed', 1, '{}');
+			INSERT INTO task (uid, kind, namespace, turn, agent, created_at, due_at) VALUES ('a', 'evaluation', 'n', 'one', 'desk', 1, 1),
+				('a/memory', 'memory', 'n', 'one', 'desk', 1, 2), ('b', 'evaluation', 'n', 'two', 'desk', 1, 3)`); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s := openAt(t, path)
+	var got [][]string
+	for range 3 {
+		k, err := s.ClaimTask(t.Context(), task.Search{Now: time.Unix(9, 0), Until: time.Unix(99, 0)})
+		if err != nil || k == nil {
+			t.Fatalf("ClaimTask: %v, %v", k, err)
+		}
+		got = append(got, []string{k.Key(), k.Session, k.Requester})
+	}
+	if diff := cmp.Diff([][]string{{"a", "talk", "ada"}, {"a/memory", "talk", "ada"}, {"b", "", ""}}, got); diff != "" {
+		t.Errorf("tasks with their session and requester: -want +got:\n%s", diff)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	at(t, path, 2, func(db *sql.DB) {
@@ -101,7 +131,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	if !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("Open: %v, want ErrNewer", err)
 	}
-	must(t, "Open", err, path, "version 99", "knows is 10", "run that version, or a later one")
+	must(t, "Open", err, path, "version 99", "knows is 11", "run that version, or a later one")
 }
 
 func TestReaderOfAnotherSchema(t *testing.T) {

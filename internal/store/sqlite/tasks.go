@@ -20,8 +20,9 @@ const (
 
 // addTask adds a task, unless its Turn has one of its kind.
 func (t *tx) addTask(k *task.Task) error {
-	_, err := t.exec(`INSERT INTO task (uid, kind, namespace, turn, agent, created_at, due_at) VALUES (?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT DO NOTHING`, k.Key(), string(k.Kind), k.Namespace, k.Turn, k.Agent, k.Created.UnixMicro(), k.Created.UnixMicro())
+	_, err := t.exec(`INSERT INTO task (uid, kind, namespace, turn, agent, session, requester, created_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`, k.Key(), string(k.Kind), k.Namespace, k.Turn, k.Agent, k.Session,
+		k.Requester, k.Created.UnixMicro(), k.Created.UnixMicro())
 	return err
 }
 
@@ -42,8 +43,8 @@ func (t *tx) endTask(h task.Held, at time.Time) error {
 	if err := t.charge(h, &task.Charge{}); err != nil {
 		return err
 	}
-	if _, err := t.exec(`UPDATE task SET state = 2, ended_at = ?, turn = '', result = '' WHERE uid = ? AND state < 2`,
-		at.UnixMicro(), h.Key()); err != nil {
+	if _, err := t.exec(`UPDATE task SET state = 2, ended_at = ?, turn = '', session = '', requester = '', result = ''
+		WHERE uid = ? AND state < 2`, at.UnixMicro(), h.Key()); err != nil {
 		return fmt.Errorf("failed to end the task %q: %w", h.Key(), err)
 	}
 	return t.dropUnbegun(h.Key())
@@ -132,9 +133,10 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 		var kind, result string
 		//nolint:noctx // because the transaction carries the context
 		row := t.QueryRow(`UPDATE task SET claim = claim + 1, due_at = ? WHERE uid = (`+dueTask+`)
-			RETURNING uid, kind, namespace, turn, agent, created_at, claim, attempts, state, result, reserved`,
+			RETURNING uid, kind, namespace, turn, agent, session, requester, created_at, claim, attempts, state, result, reserved`,
 			append([]any{until.UnixMicro()}, wanted...)...)
-		err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &created, &k.Claim, &k.Attempts, &state, &result, &reserved)
+		err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts, &state,
+			&result, &reserved)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}

@@ -109,6 +109,25 @@ func (m *Memory) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memor
 	return all[:min(len(all), limit)], nil
 }
 
+// forgetSources ends the tasks that would learn from selected Turns, or in a scope.
+func (m *Memory) forgetSources(s store.MemorySelector, at time.Time) error {
+	sources := store.RecordSelector{Namespace: s.Namespace, Turn: s.Turn, Agent: s.Agent, Session: s.Session, Requester: s.Requester}
+	for _, t := range m.tasks {
+		about := turnrecord.Record{Namespace: t.Namespace, Turn: t.Turn, Agent: t.Agent, Session: t.Session, Requester: t.Requester}
+		switch {
+		case t.Kind != task.Learn || !sources.Selects(&about):
+		case s.Scope == "":
+			if err := m.endTask(t.UID, task.Learn, at); err != nil {
+				return err
+			}
+		case t.Result == nil && !t.isPublished:
+			t.Claim++
+			t.Partial = t.Partial.WithoutScope(s.Scope)
+		}
+	}
+	return nil
+}
+
 // DeleteMemories deletes selected memories.
 func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at time.Time, limit int) (int, error) {
 	if err := ctx.Err(); err != nil {
@@ -117,14 +136,11 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.ID == "" {
-		sources := store.RecordSelector{Namespace: s.Namespace, Turn: s.Turn, Agent: s.Agent, Session: s.Session, Requester: s.Requester}
-		for uid, r := range m.records {
-			if sources.Selects(&r) {
-				if err := m.endTask(uid, task.Learn, at); err != nil {
-					return 0, err
-				}
-			}
+		if err := m.forgetSources(s, at); err != nil {
+			return 0, err
 		}
+	}
+	if s.ID == "" && s.Scope == "" {
 		maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool {
 			is := func(want, got string) bool { return want == "" || want == got }
 			return is(s.Namespace, o.Namespace) && is(s.Turn, o.Turn) && is(s.Agent, o.Agent) && is(s.Session, o.Session) &&

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -34,6 +35,8 @@ func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(
 	t.Run("an owner keeps a limited number and size", func(t *testing.T) { memoryCaps(t, open(t)) })
 	t.Run("a deleted Turn or Session leaves nothing", func(t *testing.T) { memoriesRetired(t, open(t)) })
 	t.Run("the memories of a user are deleted for ever", func(t *testing.T) { memoriesDeleted(t, open(t)) })
+	t.Run("a task is found without the record of its Turn", func(t *testing.T) { memoriesDeletedWithoutRecord(t, open(t)) })
+	t.Run("the memories of a scope are deleted alone", func(t *testing.T) { memoriesOfScopeDeleted(t, open(t), reopen) })
 	t.Run("memories are listed page by page", func(t *testing.T) { memoriesListed(t, open(t)) })
 	t.Run("expired memories are neither found nor kept", func(t *testing.T) { memoriesExpire(t, open(t)) })
 	t.Run("the kinds of tasks are apart", func(t *testing.T) { taskKinds(t, open(t)) })
@@ -70,10 +73,10 @@ func endLearning(t *testing.T, s MemoryStore, uid, requester string) {
 	t.Helper()
 	r := recordOf(uid, 0)
 	r.Namespace, _, _ = strings.Cut(uid, "-")
-	r.Turn, r.Agent, r.Requester = "turn-"+uid, "desk", requester
+	r.Turn, r.Agent, r.Session, r.Requester = "turn-"+uid, "desk", "talk", requester
 	e := ending(1, 1, r)
 	k := taskOf(uid)
-	k.Kind = task.Learn
+	k.Kind, k.Requester = task.Learn, requester
 	e.Tasks = []task.Task{k}
 	add(t, s, uid, nil, e)
 }
@@ -354,6 +357,75 @@ func memoriesDeleted(t *testing.T, s MemoryStore) {
 		t.Errorf("DeleteMemories of one: %d, %v; want 1", n, err)
 	}
 	holds(t, s, "after the deletion of one", store.MemorySelector{}, "of ada elsewhere")
+}
+
+// memoriesDeletedWithoutRecord checks that a deletion ends waiting tasks whose records are gone, by all that may select.
+func memoriesDeletedWithoutRecord(t *testing.T, s MemoryStore) {
+	endLearning(t, s, "a-1", "ada@example.com")
+	endLearning(t, s, "a-2", "bob")
+	if n, err := s.PurgeRecords(t.Context(), later(1), 10); n != 2 || err != nil {
+		t.Fatalf("PurgeRecords: %d, %v; want 2", n, err)
+	}
+	for _, sel := range []store.MemorySelector{
+		{Namespace: "a", Requester: "eve"},
+		{Namespace: "a", Session: "another"},
+		{Namespace: "a", Turn: "turn-a-3"},
+		{Namespace: "b", Requester: "ada@example.com"},
+		{Namespace: "a", Requester: "ada@example.com"},
+	} {
+		if _, err := s.DeleteMemories(t.Context(), sel, later(2), 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := claim(t, s, "", later(3), "a-2")
+	claim(t, s, "", later(3), "")
+	if _, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "a", Session: "talk"}, later(4), 100); err != nil {
+		t.Fatal(err)
+	}
+	gives(t, "RenewTask after the deletion", s.RenewTask(t.Context(), k.Held(), later(90)), task.ErrLost)
+}
+
+// memoriesOfScopeDeleted checks that a deletion of the memories of a scope keeps all others, and that waiting tasks
+// learn in the other scopes only.
+func memoriesOfScopeDeleted(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+	add(t, s, "uid-talk", nil, entry(1, 1))
+	learn(t, s, "a-1", learnedFrom("a-1", "about the user", 1), learnedFrom("a-1", "about the talk", 2, ofSession("uid-talk")))
+	gives(t, "Observe", s.Observe(t.Context(), memories.Observation{
+		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: begin,
+	}), nil)
+	endLearning(t, s, "a-2", "ada@example.com")
+	endLearning(t, s, "a-3", "ada@example.com")
+	endLearning(t, s, "a-4", "bob")
+	k := claim(t, s, "", later(3), "a-2")
+	gives(t, "BeginTask", s.BeginTask(t.Context(), k.Held(), starting(later(3))), nil)
+	c := asking(budget.Limits{})
+	c.Found = &task.Result{Learned: &task.Learned{Scopes: []memories.Scope{memories.User}, Refused: 7}}
+	gives(t, "ChargeTask", s.ChargeTask(t.Context(), k.Held(), c), nil)
+
+	sel := store.MemorySelector{Namespace: "a", Requester: "ada@example.com", Scope: memories.Session}
+	for _, want := range []int{1, 0} {
+		if n, err := s.DeleteMemories(t.Context(), sel, later(4), 100); n != want || err != nil {
+			t.Errorf("DeleteMemories: %d, %v; want %d", n, err, want)
+		}
+	}
+	gives(t, "ChargeTask of an attempt that asks in the scope", s.ChargeTask(t.Context(), k.Held(), task.Charge{}), task.ErrLost)
+	s = reopen(t, s)
+	holds(t, s, "after the deletion", store.MemorySelector{}, "about the user")
+	if all, err := s.Observations(t.Context(), "a", "desk", 10); len(all) != 1 || err != nil {
+		t.Errorf("%d observations (error %v), want the one without a scope", len(all), err)
+	}
+	found := map[string]*task.Result{}
+	for _, uid := range []string{"a-3", "a-4", "a-2"} { // in the order in which they are due
+		found[uid] = claim(t, s, "", later(100), uid).Partial
+	}
+	if diff := cmp.Diff(map[string]*task.Result{
+		"a-2": {Learned: &task.Learned{Scopes: []memories.Scope{memories.User, memories.Session}, Refused: 7}},
+		"a-3": {Learned: &task.Learned{Scopes: []memories.Scope{memories.Session}}},
+		"a-4": nil,
+	}, found); diff != "" {
+		t.Errorf("what the tasks have found, -want +got:\n%s", diff)
+	}
+	accounts(t, s, spent("x", 0, 10, "0.1"))
 }
 
 func memoriesListed(t *testing.T, s MemoryStore) {

@@ -48,6 +48,7 @@ func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) error {
 	err := m.charge(t, &task.Charge{})
 	if !t.isPublished {
 		t.isPublished, t.ended, t.Turn, t.Result, t.Partial = true, at, "", nil, nil
+		t.Session, t.Requester = "", ""
 		m.dropUnbegun(t)
 	}
 	return err

@@ -59,7 +59,10 @@ func later(minutes int) time.Time { return begin.Add(time.Duration(minutes) * ti
 // taskOf returns the task of a Turn. The namespace is the part of the UID before the hyphen.
 func taskOf(uid string) task.Task {
 	namespace, _, _ := strings.Cut(uid, "-")
-	return task.Task{UID: uid, Kind: task.Evaluate, Namespace: namespace, Turn: "turn-" + uid, Agent: "desk", Created: begin}
+	return task.Task{
+		UID: uid, Kind: task.Evaluate, Namespace: namespace, Turn: "turn-" + uid, Agent: "desk", Session: "talk",
+		Requester: "ada@example.com", Created: begin,
+	}
 }
 
 // endTurns ends Turns with tasks.
