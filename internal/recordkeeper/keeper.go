@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
@@ -79,6 +80,9 @@ type Keeper struct {
 
 	mu    sync.Mutex
 	hints map[types.UID]types.NamespacedName
+	// waiting are the Turns whose journals cannot end yet, for a reason that is no failure. Only the goroutine of Start
+	// uses it.
+	waiting map[types.UID]types.NamespacedName
 	// hinted holds a token while there are hints.
 	hinted chan struct{}
 	once   sync.Once
@@ -90,7 +94,8 @@ const (
 	// settleTime is the time without a new hint after which the store is asked for the records of all hints. So one
 	// request to the store covers many Turns.
 	settleTime = 2 * time.Second
-	// roundInterval is the time from a round to the next one, and retryTime the time after a round that failed.
+	// roundInterval is the time from a round to the next one. retryTime is the time after a round that failed, and
+	// between two attempts to end the journals of the Turns that wait.
 	roundInterval, retryTime = time.Hour, time.Minute
 	// page is the number of Turns whose records one request to the store looks up or adds.
 	page = 500
@@ -113,7 +118,10 @@ var finished = fields.OneTermNotEqualSelector("status.completionTime", "")
 func (k *Keeper) NeedLeaderElection() bool { return true }
 
 func (k *Keeper) init() {
-	k.once.Do(func() { k.hints, k.hinted = map[types.UID]types.NamespacedName{}, make(chan struct{}, 1) })
+	k.once.Do(func() {
+		k.hints, k.waiting = map[types.UID]types.NamespacedName{}, map[types.UID]types.NamespacedName{}
+		k.hinted = make(chan struct{}, 1)
+	})
 }
 
 // Finished adds a hint that a Turn has finished. It never blocks.
@@ -139,13 +147,22 @@ func (k *Keeper) takeHints() map[types.UID]types.NamespacedName {
 	return all
 }
 
+// takeWaiting returns all Turns that wait, and removes them.
+func (k *Keeper) takeWaiting() map[types.UID]types.NamespacedName {
+	all := k.waiting
+	k.waiting = map[types.UID]types.NamespacedName{}
+	return all
+}
+
 // Start handles hints and runs rounds until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	k.init()
 	round, settle := time.NewTimer(0), time.NewTimer(time.Hour)
 	settle.Stop()
+	again := time.NewTicker(retryTime)
 	defer round.Stop()
 	defer settle.Stop()
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -158,6 +175,8 @@ func (k *Keeper) Start(ctx context.Context) error {
 			if err != nil { // a round finds these Turns too, so run it earlier than after roundInterval
 				round.Reset(retryTime)
 			}
+		case <-again.C:
+			k.report("record finished turns", k.record(ctx, k.takeWaiting()))
 		case <-round.C:
 			next := roundInterval
 			if err := k.Round(ctx); err != nil {
@@ -176,9 +195,10 @@ func (k *Keeper) report(what string, err error) {
 	}
 }
 
-// Round adds all missing records, and deletes those that are too old or too many. It also deletes old tasks and expired
-// memories. A failure of one part does not prevent another part.
+// Round adds all missing records, except those of Turns that wait, and deletes those that are too old or too many. It
+// also deletes old tasks and expired memories. A failure of one part does not prevent another part.
 func (k *Keeper) Round(ctx context.Context) error {
+	k.init()
 	namespaces := k.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -284,10 +304,18 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 			continue // another Turn of this name, or an old one
 		}
 		recorded, err := k.end(ctx, &t)
-		if _, waits := errors.AsType[*loop.Parked](err); waits && k.Now().Sub(r.Completed) > waitForChildren {
-			err = nil // the Turns of sub-agents may never end, so make the record from the status
+		_, waits := errors.AsType[*loop.Parked](err)
+		if waits && k.Now().Sub(r.Completed) > waitForChildren {
+			waits, err = false, nil // the Turns of sub-agents may never end, so make the record from the status
 		}
 		switch {
+		case waits || errors.Is(err, bytebudget.ErrShort):
+			alive = append(alive, uid)
+			if len(k.waiting) < maxHints { // otherwise the next round finds it
+				k.waiting[types.UID(uid)] = turns[types.UID(uid)]
+			}
+			k.Log.V(1).Info("The journal of a turn cannot end yet", "turn", client.ObjectKeyFromObject(&t), "requester", t.Requester(),
+				"cause", err.Error())
 		case err != nil:
 			alive = append(alive, uid)
 			errs = append(errs, fmt.Errorf("failed to end the journal of turn %q: %w", client.ObjectKeyFromObject(&t), err))

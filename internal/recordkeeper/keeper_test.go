@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -150,9 +151,59 @@ func TestRecordsDoNotWaitForChildrenForever(t *testing.T) {
 		return false, fmt.Errorf("the journal cannot end: %w", &loop.Parked{Turns: []string{"child"}})
 	}
 	err := k.Round(t.Context())
-	if got := recorded(t, s); err == nil || len(got) != 1 || !got["old"].Incomplete {
+	if got := recorded(t, s); err != nil || len(got) != 1 || !got["old"].Incomplete {
 		t.Errorf("Round: %v with records %v, want one of the status of the old Turn", err, got)
 	}
+}
+
+// TestATurnThatWaitsIsTriedAgainAlone checks that a Turn whose journal cannot end yet is tried again each minute, and
+// that the other finished Turns are not listed for it.
+func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {
+	for name, cause := range map[string]error{
+		"children": &loop.Parked{Turns: []string{"child"}}, "memory": bytebudget.ErrShort,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &journaltest.Memory{}
+				k := keeper(t, s, ended("a", 1), ended("b", 1))
+				lists := &counting{Reader: k.Reader}
+				tries := 0
+				k.Reader, k.End = lists, func(ctx context.Context, turn *v1alpha1.Turn) (bool, error) {
+					if turn.Name != "a" {
+						return false, nil
+					}
+					if tries++; tries < 4 {
+						return false, fmt.Errorf("the journal cannot end: %w", cause)
+					}
+					_, err := s.AddRecords(ctx, turnrecord.Record{UID: "uid-a", Namespace: "helpdesk", Turn: "a", Completed: now})
+					return true, err
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- k.Start(ctx) }()
+				time.Sleep(10*retryTime + time.Second) // within the bubble, this is the fake clock
+				synctest.Wait()
+				if got := recorded(t, s); len(got) != 2 || got["a"].Incomplete || tries != 4 || lists.n != 1 {
+					t.Errorf("records %v after %d attempts and %d lists, want both, one of the journal, after 4 and 1", got, tries, lists.n)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// counting counts the lists.
+type counting struct {
+	client.Reader
+	n int
+}
+
+func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	c.n++
+	return c.Reader.List(ctx, list, opts...)
 }
 
 func TestRoundDeletesRecords(t *testing.T) {
