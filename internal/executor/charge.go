@@ -14,9 +14,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -28,6 +30,10 @@ type Charger struct {
 	// Reader reads from the API server. Client writes the status of Sessions.
 	Reader client.Reader
 	Client client.Client
+	// Memory is the budget for the journals that are read. If Memory is nil, it is unlimited.
+	Memory *bytebudget.Budget
+	// Traces exports the steps of Turns that ended without an executor. If Traces is nil, nothing is exported.
+	Traces *tracing.Provider
 	// Now returns the time of day.
 	Now func() time.Time
 	// RecordLabels are the keys of the labels of Turns that records keep.
@@ -63,7 +69,16 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 
 // charge makes one attempt.
 func (c *Charger) charge(ctx context.Context, uid string) error {
-	children := family{c.Reader, c.Engine}.usage
+	namespace, err := c.Engine.Namespace(ctx, uid)
+	if err != nil {
+		return err
+	}
+	held, err := reserveJournal(ctx, c.Engine.Journal, c.Memory, namespace, uid)
+	if err != nil {
+		return err
+	}
+	defer held.Release()
+	children := family{c.Reader, c.Engine, c.Memory}.usage
 	a, err := c.Engine.OpenDeletedTurn(ctx, uid, children)
 	if err != nil {
 		return err
@@ -97,14 +112,25 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 
 // EndFromObject ends the journal of a Turn whose object has ended without an executor, with its record: the journal may
 // have usage that the status lacks. It returns false if the status must be the source of the record, because the
-// journal has no entries, fewer than the status says, or its end, or because it cannot be read. It fails while Turns of
-// the Turn's sub-agents have not ended.
+// journal has no entries, fewer than the status says, or its end, or because it cannot be read. A journal without
+// entries gets an end all the same, so that no run can begin there. The Session of the Turn is charged before the end.
+// EndFromObject fails while Turns of the Turn's sub-agents have not ended, or while there is no memory for the journal.
 func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
 	in, end, ended := translate.ObjectEnd(t, c.RecordLabels)
 	if !ended {
 		return false, nil
 	}
-	recorded, err = c.Engine.EndFromObject(ctx, in, end, family{c.Reader, c.Engine}.usage)
+	held, err := reserveJournal(ctx, c.Engine.Journal, c.Memory, t.Namespace, string(t.UID))
+	if err != nil {
+		return false, err
+	}
+	defer held.Release()
+	if err := c.chargeSession(ctx, t, in, &end); err != nil {
+		return false, err
+	}
+	trace := c.Traces.Of(t)
+	in.Observer, in.TraceID = lateObserver{observer{trace, t.Namespace, t.Spec.AgentRef.String()}, end.At}, trace.TraceID()
+	recorded, err = c.Engine.EndFromObject(ctx, in, end, family{c.Reader, c.Engine, c.Memory}.usage)
 	_, panicked := errors.AsType[*turn.PanicError](err)
 	if panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		c.Log.Error(err, "Failed to end the journal of a turn, whose record has only the facts of its status", "turn",
@@ -114,10 +140,86 @@ func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded
 	return recorded, notEnded(err)
 }
 
+// lateObserver records the parts of a Turn whose journal is ended after the Turn. No part ends after the Turn.
+type lateObserver struct {
+	observer
+	end time.Time
+}
+
+// Observe records a part.
+func (o lateObserver) Observe(s *turn.Span) {
+	part := *s
+	if part.End.After(o.end) {
+		part.End = o.end
+	}
+	if part.Start.After(part.End) {
+		part.Start = part.End
+	}
+	o.observer.Observe(&part)
+}
+
+// chargeSession makes the end of a Turn charge the Session of the Turn, if it still exists.
+func (c *Charger) chargeSession(ctx context.Context, t *v1alpha1.Turn, in *turn.Input, end *turn.ObjectEnd) error {
+	if t.Spec.SessionRef == nil {
+		return nil
+	}
+	var s v1alpha1.Session
+	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
+	err := c.Reader.Get(ctx, key, &s)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("failed to get session %q: %w", key.Name, err)
+	}
+	in.Session = &turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(&s)}
+	end.Charge = func(place *turn.SessionPosition) error {
+		return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
+	}
+	return nil
+}
+
+// reserveJournal reserves the memory to end the Turn of a journal, which is read as a whole. It does not wait: the caller
+// tries again later. A journal that is larger than one Turn may be is read nevertheless, so that the Turn can end.
+func reserveJournal(
+	ctx context.Context, j journal.Journal, memory *bytebudget.Budget, namespace, uid string,
+) (*bytebudget.Reservation, error) {
+	account := memory.Account(namespace, bytebudget.Conversations)
+	most := account.MaxReservation()
+	if most == 0 {
+		return nil, nil //nolint:nilnil // because a nil Reservation holds no bytes
+	}
+	bytes, err := journalBytes(ctx, j, uid)
+	if err != nil {
+		return nil, err
+	}
+	return account.TryReserve(min(max(0, bytes-unreservedConversation)*perByte, most/2))
+}
+
+// journalBytes returns the size of the payloads of a journal.
+func journalBytes(ctx context.Context, j journal.Journal, uid string) (int64, error) {
+	last, err := j.Last(ctx, uid)
+	if err != nil || last == 0 {
+		return 0, err
+	}
+	return j.PayloadBytes(ctx, uid, 1, last)
+}
+
+// childrenError means that a Turn cannot end, because Turns of its sub-agents have not ended.
+type childrenError struct{ *loop.Parked }
+
+// Error names these Turns.
+func (e childrenError) Error() string {
+	return "the turns of its sub-agents have not ended yet: " + strings.Join(e.Turns, ", ")
+}
+
+// Unwrap returns the cause.
+func (e childrenError) Unwrap() error { return e.Parked }
+
 // notEnded explains the error of a Turn that cannot end, because Turns of its sub-agents have not ended.
 func notEnded(err error) error {
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
-		return fmt.Errorf("the turns of its sub-agents have not ended yet: %s", strings.Join(waits.Turns, ", "))
+		return childrenError{waits}
 	}
 	return err
 }

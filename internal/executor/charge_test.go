@@ -3,22 +3,35 @@ package executor
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/tracing"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/test/otlp"
 )
 
 // caller is a model that calls the tool "look", with a usage of 15 tokens.
@@ -230,5 +243,96 @@ func TestDeletedTurnWithFinalizerIsCancelled(t *testing.T) {
 	}
 	if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// exportTo returns a provider whose spans a collector receives.
+func exportTo(t *testing.T, to *otlp.Receiver) *tracing.Provider {
+	t.Helper()
+	web := httptest.NewServer(to)
+	t.Cleanup(web.Close)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", web.URL)
+	p, err := tracing.FromEnvironment(t.Context(), os.LookupEnv, func(...string) func(string) string { return strings.Clone }, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestTurnThatEndedWithoutAnExecutor checks that the journal of a Turn whose object has ended is ended when there is
+// memory to read it, and that its Session is charged once. The run of the Turn does not know of the end.
+func TestTurnThatEndedWithoutAnExecutor(t *testing.T) {
+	e, store := calling(t, interceptor.Funcs{}, func(t *v1alpha1.Turn) { t.Spec.Message = strings.Repeat("please ", 10<<10) })
+	one := stored(t, e)
+	turnstatus.End(one, v1alpha1.TurnReasonDeadlineExceeded, "no executor was there", e.Now())
+	if err := e.Client.Status().Update(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	memory := bytebudget.New(512<<10, 0)
+	var collector otlp.Receiver
+	traces := exportTo(t, &collector)
+	traces.End(one, time.Time{}) // by the controller
+	later := func() time.Time { return e.Now().Add(time.Hour) }
+	charger := &Charger{
+		Engine: &turn.Engine{Journal: store, Now: later}, Reader: e.Reader, Client: e.Client, Memory: memory, Traces: traces, Now: later,
+		Log: e.Log,
+	}
+	account := memory.Account("helpdesk", bytebudget.Conversations)
+	held, err := account.TryReserve(account.MaxReservation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := store.Last(t.Context(), "uid-one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func() error{
+		"EndFromObject": func() error { _, err := charger.EndFromObject(t.Context(), one); return err },
+		"Charge":        func() error { return charger.Charge(t.Context(), "uid-one") },
+	} {
+		if err := end(); !errors.Is(err, bytebudget.ErrShort) {
+			t.Errorf("%s while there is no memory: %v, want ErrShort", name, err)
+		}
+	}
+	if n, err := store.Last(t.Context(), "uid-one"); n != before || err != nil {
+		t.Errorf("the journal has %d entries (error %v), want %d as before", n, err, before)
+	}
+	held.Release()
+	for _, want := range []bool{true, false} {
+		if recorded, err := charger.EndFromObject(t.Context(), one); recorded != want || err != nil {
+			t.Fatalf("EndFromObject: %t, %v; want %t", recorded, err, want)
+		}
+		if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	if use := memory.Use(bytebudget.Conversations); use.Bytes != 0 {
+		t.Errorf("%d bytes are still reserved", use.Bytes)
+	}
+	if err := traces.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spans, problems := otlp.Tree(collector.Spans(), "")
+	var names []string
+	for _, s := range spans {
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	want := []string{"add_to_session", "execute_tool look", "finalize", "invoke_agent support", "step 1"}
+	if !slices.Equal(names, want) || problems != nil {
+		t.Errorf("the trace has the spans %q, want %q; problems: %q", names, want, problems)
+	}
+	e.observe(t.Context(), stored(t, e))
+	e.all.Wait()
+	if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
+		t.Errorf("after the run has learned of the end: -want +got:\n%s", diff)
+	}
+}
+
+// TestNotEndedNamesItsCause checks that the keeper of records knows a Turn that waits for Turns of its sub-agents.
+func TestNotEndedNamesItsCause(t *testing.T) {
+	err := fmt.Errorf("failed to end: %w", notEnded(&loop.Parked{Turns: []string{"child"}}))
+	if _, waits := errors.AsType[*loop.Parked](err); !waits || !strings.Contains(err.Error(), "not ended yet: child") {
+		t.Errorf("%v, want the name of the child, and its cause", err)
 	}
 }

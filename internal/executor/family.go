@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -22,6 +23,8 @@ import (
 type family struct {
 	reader client.Reader
 	engine *turn.Engine
+	// memory is the budget for the journals that are read. If memory is nil, it is unlimited.
+	memory *bytebudget.Budget
 }
 
 // usage returns the usage of the Turn of a call, or a *tool.Pending while that Turn has not ended. uid is the UID of
@@ -36,7 +39,7 @@ func (f family) usage(ctx context.Context, parent turn.DeletedTurn, call loop.In
 		return tool.Result{}, &unreadError{fmt.Errorf("failed to get turn %q of a sub-agent: %w", key.Name, err)}
 	}
 	if apierrors.IsNotFound(err) || uid != "" && string(child.UID) != uid {
-		spent, err := f.usageOfDeleted(ctx, uid)
+		spent, err := f.usageOfDeleted(ctx, parent.Namespace, uid)
 		return tool.Result{Spent: spent}, err
 	}
 	owner, owned := translate.Parent(&child)
@@ -52,10 +55,15 @@ func (f family) usage(ctx context.Context, parent turn.DeletedTurn, call loop.In
 // usageOfDeleted returns the usage of a Turn whose object is gone, or a *tool.Pending while a Turn of its own
 // sub-agents has not ended. It returns nil if the usage is unknown: the UID is empty, or the journal is gone or
 // cannot be read.
-func (f family) usageOfDeleted(ctx context.Context, uid string) (*tool.Spent, error) {
+func (f family) usageOfDeleted(ctx context.Context, namespace, uid string) (*tool.Spent, error) {
 	if uid == "" {
 		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error
 	}
+	held, err := reserveJournal(ctx, f.engine.Journal, f.memory, namespace, uid)
+	if err != nil {
+		return nil, err
+	}
+	defer held.Release()
 	spent, err := f.engine.EndDeletedTurn(ctx, uid, f.usage)
 	waits, isParked := errors.AsType[*loop.Parked](err)
 	switch {

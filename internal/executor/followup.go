@@ -124,11 +124,7 @@ func (f *followUp) unread(err error) done {
 
 // reserveMemory reserves the memory for the journal and the questions. It does not wait: Turns go first.
 func (f *followUp) reserveMemory(ctx context.Context) (*bytebudget.Reservation, error) {
-	last, err := f.Journal.Last(ctx, f.task.UID)
-	if err != nil {
-		return nil, err
-	}
-	bytes, err := f.Journal.PayloadBytes(ctx, f.task.UID, 1, last)
+	bytes, err := journalBytes(ctx, f.Journal, f.task.UID)
 	if err != nil {
 		return nil, err
 	}

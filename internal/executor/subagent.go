@@ -90,7 +90,7 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 // endDeleted returns the result of a call whose child was deleted before its answer was read. The result contains the
 // usage of the child if its journal can be read.
 func (s *subAgent) endDeleted(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
-	spent, err := family{s.executor.Reader, s.executor.Engine}.usageOfDeleted(ctx, uid)
+	spent, err := family{s.executor.Reader, s.executor.Engine, nil}.usageOfDeleted(ctx, s.parent.Namespace, uid)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -138,7 +138,7 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 // *tool.Pending.
 func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Result, error) {
 	e := r.executor
-	return family{e.Reader, e.Engine}.usage(ctx,
+	return family{e.Reader, e.Engine, nil}.usage(ctx,
 		turn.DeletedTurn{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
 }
 

@@ -197,8 +197,8 @@ func (p *parts) addKeepers() error {
 	}
 	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
 	charger := &executor.Charger{
-		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now, RecordLabels: p.options.RecordLabels,
-		Log: p.log.WithName("journalgc"),
+		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Memory: p.memory, Traces: p.traces, Now: p.now,
+		RecordLabels: p.options.RecordLabels, Log: p.log.WithName("journalgc"),
 	}
 	journals := &journalgc.Collector{
 		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces,

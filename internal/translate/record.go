@@ -38,6 +38,7 @@ func ObjectEnd(t *v1alpha1.Turn, labels []string) (*turn.Input, turn.ObjectEnd, 
 	}
 	end := turn.ObjectEnd{
 		Stop: turn.Stop(t.Status.StopReason), Message: c.Message, Reason: c.Reason, At: t.Status.CompletionTime.Time,
+		Epoch: t.Epoch(),
 	}
 	if b.JournalEntries != nil {
 		end.Entries = *b.JournalEntries

@@ -80,25 +80,31 @@ type ObjectEnd struct {
 	// Stop and Message are those of the end, and Reason is the reason by which the record names it.
 	Stop            Stop
 	Message, Reason string
-	// At is the time of the end.
-	At time.Time
+	// At is the time of the end. Epoch is the epoch of the Turn's newest binding.
+	At    time.Time
+	Epoch int64
 	// Entries is the number of entries that the journal must have. A journal with fewer has lost some.
 	Entries int64
+	// Charge receives the place of the Turn in the history of its Session, before the end is in the journal: a Turn with
+	// a record is not looked at again. It may be called again with the same place. If Charge is nil, the Turn is not
+	// added to a Session.
+	Charge func(place *SessionPosition) error
 }
 
 // EndFromObject ends the journal of a Turn as its object has ended, with its record, in one append. A run that does not
-// know of the end yet can then spend nothing more. in names the Turn and its requester. EndFromObject returns false,
-// and changes nothing, if the object knows more than the journal, or the journal has an end. It returns
-// journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a *loop.Parked error while
-// Turns of the Turn's sub-agents have not ended.
+// know of the end yet can then spend nothing more. in names the Turn and its requester. EndFromObject returns false if
+// the object must be the source of the record: it knows more than the journal, or the journal has an end; then the
+// journal does not change. It also returns false for a journal without entries, and ends that without a record.
+// EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a
+// *loop.Parked error while Turns of the Turn's sub-agents have not ended.
 func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, children SubAgentUsageFunc) (recorded bool, err error) {
 	var none *Result
 	defer recoverPanic(&none, &err) // a fault in one Turn must not stop the leader
 	first, last, err := e.bounds(ctx, in.UID)
-	if err != nil || last.Seq == 0 || last.Seq < end.Entries || first.Kind == journal.SessionTurn || last.Kind == journal.Finalized {
+	if err != nil || last.Seq < end.Entries || first.Kind == journal.SessionTurn || last.Kind == journal.Finalized {
 		return false, err
 	}
-	r, err := e.openEnded(ctx, in, last.Epoch, children)
+	r, err := e.openEnded(ctx, in, max(last.Epoch, end.Epoch), children)
 	if err != nil || r.replayed.result != nil {
 		return false, err
 	}
@@ -107,7 +113,30 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	if err != nil {
 		return false, err
 	}
+	if r.log.Len() == 0 { // so that a paused run cannot begin
+		return false, r.endWith(result, nil, nil, journal.Record{Kind: journal.RunStarted, Payload: r.started()})
+	}
+	if err := r.chargeBeforeEnd(result); err != nil {
+		return false, err
+	}
 	return true, r.end(result)
+}
+
+// chargeBeforeEnd adds a Turn that has asked a model to the history of its Session, before its result is in the
+// journal.
+func (r *run) chargeBeforeEnd(result *Result) error {
+	if r.objectEnd.Charge == nil || len(r.replayed.loop.Requests) == 0 {
+		return nil
+	}
+	r.replayed.result = result
+	added, err := r.addToSession()
+	r.replayed.result = nil
+	if err != nil || added.Session == nil {
+		return err
+	}
+	place := added.Session
+	result.Session = nil // a result does not have it when it is recorded
+	return r.objectEnd.Charge(place)
 }
 
 // openGone opens the journal of a Turn whose object is gone. It returns nil if the journal has no entries or

@@ -2,6 +2,7 @@ package turn_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -135,5 +136,32 @@ func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 				t.Errorf("record %+v, want the usage and the cost of the reply", got)
 			}
 		})
+	}
+}
+
+// TestAJournalWithoutEntriesIsFenced checks that a run that was paused before its first entry cannot begin after the
+// object of its Turn has ended.
+func TestAJournalWithoutEntriesIsFenced(t *testing.T) {
+	j := &journaltest.Memory{}
+	begun := false
+	in, s := deletedIn(func() { begun = true })
+	object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Requester: "ada", About: about}
+	end := turn.ObjectEnd{Stop: turn.StopDeadline, Reason: "DeadlineExceeded", At: engine(j).Now(), Epoch: in.Epoch}
+	for range 2 {
+		if recorded, err := engine(j).EndFromObject(t.Context(), new(object), end, noChildren); err != nil || recorded {
+			t.Fatalf("EndFromObject: %v, %v; want the object to be the source of the record", recorded, err)
+		}
+	}
+	if _, err := engine(j).Run(t.Context(), &in); !errors.Is(err, journal.ErrFenced) || begun || len(s.requests) > 0 {
+		t.Errorf("Run: %v with %d requests, want ErrFenced and none", err, len(s.requests))
+	}
+	if all := entries(t, j, "a"); len(all) != 2 || all[1].Kind != journal.Finalized {
+		t.Errorf("%d entries, want the beginning and the end", len(all))
+	}
+	if namespace, err := engine(j).Namespace(t.Context(), "a"); namespace != "helpdesk" || err != nil {
+		t.Errorf("Namespace: %q, %v; want that of the Turn", namespace, err)
+	}
+	if all, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {
+		t.Errorf("records %v, %v; want none", all, err)
 	}
 }

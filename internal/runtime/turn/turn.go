@@ -471,8 +471,13 @@ func (r *run) end(result *Result) error {
 	var tasks []task.Task
 	steps.Do("tasks", func() error { tasks = r.followUps(result); return nil })
 	result.Record.Failures = append(result.Record.Failures, steps.Failures...)
+	return r.endWith(result, of, tasks)
+}
+
+// endWith records the end of the Turn with its record, which may be nil, and its tasks, after other entries.
+func (r *run) endWith(result *Result, of *turnrecord.Record, tasks []task.Task, before ...journal.Record) error {
 	recorded, version := result.recorded()
-	err := r.record(append(r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce),
+	err := r.record(append(append(before, r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce)...),
 		journal.Record{
 			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
 			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: of, Tasks: tasks,
