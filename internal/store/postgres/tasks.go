@@ -296,7 +296,7 @@ func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) erro
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, dropUnbegun, h.Key())
 		return err
-	}, `UPDATE capstan_task SET claim = claim + 1, state = 2, ended_at = $3, result = ''
+	}, `UPDATE capstan_task SET claim = claim + 1, state = 2, ended_at = $3, session = '', requester = '', result = ''
 		WHERE uid = $1 AND claim = $2 AND state = 1`, h.Key(), h.Claim, at.UnixMicro())
 }
 

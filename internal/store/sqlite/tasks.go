@@ -294,7 +294,7 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
-		n, err := t.exec(`UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, result = ''
+		n, err := t.exec(`UPDATE task SET claim = claim + 1, state = 2, ended_at = ?, session = '', requester = '', result = ''
 			WHERE uid = ? AND claim = ? AND state = 1`, at.UnixMicro(), h.Key(), h.Claim)
 		if lost = err == nil && n == 0; err != nil || lost {
 			return err
