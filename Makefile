@@ -140,7 +140,7 @@ chaos: assets ## The kill test: managers die at any instant, servers go away, an
 
 .PHONY: chaos-short
 chaos-short: ## The kill test in its short form, with SQLite and one death between any two effects: 2 to 3 minutes.
-	@$(MAKE) -s chaos ARGS='--turns 40 --kills 6 --outages 1 --points after --executor-turns 16 --store sqlite --timeout 6m $(ARGS)'
+	@$(MAKE) -s chaos ARGS='--turns 40 --kills 6 --outages 1 --points after --executor-turns 16 --follow-ups=false --store sqlite --timeout 6m $(ARGS)'
 
 # What e2e builds: the programs that it runs itself, and static ones for images of the test. IMAGE is an archive that make image or make
 # release has written, with the name that the chart gives the image; without it, it is built as for a release.

@@ -28,6 +28,10 @@ type checker struct {
 	children map[string][]*v1alpha1.Turn
 	// cost is the cost in the statuses, in currency.
 	cost decimal.Decimal
+	// followUpCost is the cost of the questions about Turns that have ended, by the records. billedFollowUps are their
+	// billed tokens.
+	followUpCost    decimal.Decimal
+	billedFollowUps tokens
 	// byID holds the requests that the model server has received.
 	byID map[string][]asked
 }
@@ -39,7 +43,8 @@ func check(e evidence) (figures, []violation) {
 		byID:   map[string][]asked{},
 		asking: map[string]*approval{}, children: map[string][]*v1alpha1.Turn{},
 	}
-	for _, a := range e.Asked {
+	c.splitAsked()
+	for _, a := range c.Asked {
 		c.byID[a.ID] = append(c.byID[a.ID], a)
 	}
 	c.figures.Turns = len(e.Turns)
@@ -52,6 +57,7 @@ func check(e evidence) (figures, []violation) {
 	c.checkApprovals()
 	c.checkSessions()
 	c.checkBill()
+	c.checkRecords()
 	c.checkBudget()
 	return c.figures, c.broken
 }
@@ -276,12 +282,12 @@ func (c *checker) checkBudget() {
 		return // the phase has no Budget
 	}
 	c.Counted, c.CountedTurns, c.CountedCost = b.Tokens, b.Turns, b.Cost.String()
-	if !b.Cost.Equal(c.cost) || b.Unpriced != 0 {
-		c.wrong(exactBudget, "", "the ledger has counted a cost of %s, and %d requests without one, but the statuses have %s",
-			b.Cost, b.Unpriced, c.cost)
+	if sum := c.cost.Add(c.followUpCost); !b.Cost.Equal(sum) || b.Unpriced != 0 {
+		c.wrong(exactBudget, "", "the ledger has counted a cost of %s, and %d requests without one, but the statuses have %s, with the "+
+			"work that followed", b.Cost, b.Unpriced, sum)
 	}
-	if sum := c.Reported.Input + c.Reported.Output; b.Tokens != sum {
-		c.wrong(exactBudget, "", "the ledger has counted %d tokens, but the statuses have %d", b.Tokens, sum)
+	if sum := c.Reported.Input + c.Reported.Output + c.FollowedUp.Input + c.FollowedUp.Output; b.Tokens != sum {
+		c.wrong(exactBudget, "", "the ledger has counted %d tokens, but the statuses have %d, with the work that followed", b.Tokens, sum)
 	}
 	if b.Turns != int64(c.figures.Turns) {
 		c.wrong(exactBudget, "", "the ledger has counted %d Turns of %d", b.Turns, c.figures.Turns)

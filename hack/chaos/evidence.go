@@ -6,6 +6,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // evidence is everything that a phase leaves behind. Each part comes from its own witness: the API server, the
@@ -22,6 +23,8 @@ type evidence struct {
 	Decided map[string]v1alpha1.ApprovalDecision
 	// Budget is what the ledger has counted for the Budget of all Turns.
 	Budget *budget.Account
+	// Records are the records of the Turns, or nil if they were not read.
+	Records []turnrecord.Record
 	// Kills are the times at which a process was killed, or paused for longer than its Lease.
 	Kills []kill
 }
@@ -39,6 +42,8 @@ type asked struct {
 	// Billed reports whether the server billed the request. Input and Output are the billed tokens.
 	Billed        bool
 	Input, Output int64
+	// FollowUp reports whether the request is a question about a Turn that has ended, of a judge or for memories.
+	FollowUp bool
 	// Unknown holds the IDs of the calls whose outcome the request calls unknown.
 	Unknown []string
 }
@@ -66,6 +71,7 @@ const (
 	oneChild          guarantee = "each call of a sub-agent made one child Turn"
 	exactUsage        guarantee = "usage equals what the model server billed"
 	exactBudget       guarantee = "a Budget equals the sum of the usage of its Turns"
+	exactRecords      guarantee = "records, usage, statuses and the Budget agree"
 	wholeSessions     guarantee = "a Session has each Turn once, and correct totals"
 	lostJournals      guarantee = "a Turn that lost its journal reports it and repeats nothing"
 	wholeJournals     guarantee = "journals have no gap and no entry of an older epoch"
@@ -77,7 +83,7 @@ const (
 // guarantees lists the guarantees that every phase checks.
 var guarantees = []guarantee{
 	everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage, exactBudget,
-	wholeSessions, wholeJournals,
+	exactRecords, wholeSessions, wholeJournals,
 }
 
 // violation is a guarantee that did not hold.

@@ -33,6 +33,9 @@ const (
 	wakeTime = 6 * time.Second
 )
 
+// phaseExecutors is the name of the phase.
+const phaseExecutors = "executors"
+
 // executorsPhase is one controller and two executors.
 type executorsPhase struct {
 	*rig
@@ -48,7 +51,7 @@ type executorsPhase struct {
 
 // executors loses one of two executors: first by a kill, then by a pause that ends too late.
 func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
-	c := &executorsPhase{rig: r, phase: "executors"}
+	c := &executorsPhase{rig: r, phase: phaseExecutors}
 	r.tools.setSlowest(slowestSlowCall) // so that calls are in flight, too
 	defer r.tools.setSlowest(slowestCall)
 	var err error
@@ -78,6 +81,9 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	p.Done, p.Violations = c.facts, append(p.Violations, c.violations...)
 	p.checked(movedInTime, fencedZombie)
 	p.checkCounts(map[string]int{"calls that were approved": p.Figures.Approved, "Turns of sub-agents": p.Figures.Children})
+	if c.followUps {
+		p.checkCounts(map[string]int{"requests of judges": p.Figures.Judged, "requests for memories": p.Figures.Learned})
+	}
 	return p, nil
 }
 
@@ -127,6 +133,9 @@ func (c *executorsPhase) killFirst(ctx context.Context) error {
 		return err
 	}
 	if err := c.awaitAllFinished(ctx, c.phase); err != nil {
+		return err
+	}
+	if err := c.endFollowUps(ctx); err != nil {
 		return err
 	}
 	// The next executor stops itself just before it writes the end of a Turn, so that this write is still to be

@@ -78,6 +78,13 @@ type figures struct {
 	OfChildren tokens `json:"reportedTokensOfChildren"`
 	Lost       tokens `json:"billedTokensOfLostReplies"`
 	Estimated  tokens `json:"reportedEstimates"`
+	// Records counts the records of Turns. Judged and Learned count the requests of judges and for memories in them,
+	// and FollowedUp their usage. FollowUps counts those that the model server has received.
+	Records    int    `json:"records"`
+	Judged     int    `json:"requestsOfJudges"`
+	Learned    int    `json:"requestsForMemories"`
+	FollowUps  int    `json:"requestsOfFollowUps"`
+	FollowedUp tokens `json:"recordedTokensOfFollowUps"`
 	// Counted are the tokens, CountedCost is their cost in USD, and CountedTurns are the Turns that the Budget of all
 	// Turns has counted.
 	Counted      int64  `json:"tokensCountedByTheBudget"`

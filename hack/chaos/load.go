@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
 const (
@@ -37,6 +40,7 @@ const (
 var scheme = runtime.NewScheme()
 
 func init() {
+	utilruntime.Must(authenticationv1.AddToScheme(scheme))
 	utilruntime.Must(coordinationv1.AddToScheme(scheme))
 	utilruntime.Must(corev1.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
@@ -57,7 +61,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 	narrow := provider
 	provider.Models = []v1alpha1.Model{{Name: modelName, Pricing: pricing}}
 	narrow.Models = []v1alpha1.Model{{Name: modelName, Pricing: pricing, ContextWindow: new(int64(narrowWindowTokens))}}
-	for _, object := range []client.Object{
+	objects := []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: phase}},
 		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"apiKey": "chaos-key"}},
 		&v1alpha1.ModelProvider{ObjectMeta: meta, Spec: provider},
@@ -77,7 +81,11 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 		agent(phase, agentHelper, objectName),
 		agent(phase, agentMain, objectName, v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: agentHelper}, Name: toolHelper}),
 		agent(phase, agentNarrow, agentNarrow),
-	} {
+	}
+	for _, object := range objects {
+		if r.followUps && phase == phaseExecutors {
+			followUp(object)
+		}
 		if err := r.api.Create(ctx, object); err != nil {
 			return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
 		}
@@ -106,6 +114,7 @@ func (r *rig) createTurn(ctx context.Context, phase, name string, p plan, number
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase},
 			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: p.agent}, Message: p.message(number)},
 		}
+		t.Spec.RequestedBy = &v1alpha1.Requester{Username: r.user}
 		if p.inSession {
 			t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: objectName}
 		}
@@ -166,7 +175,7 @@ func (r *rig) awaitAllFinished(ctx context.Context, phase string) error {
 }
 
 // collect gathers the evidence of a phase after all Turns have finished.
-func (r *rig) collect(ctx context.Context, phase string, store journalStore, kills []kill) (_ evidence, err error) {
+func (r *rig) collect(ctx context.Context, phase string, journals journalStore, kills []kill) (_ evidence, err error) {
 	e := evidence{Called: r.tools.calls(), Kills: kills}
 	if e.Asked, err = r.asked(); err != nil {
 		return e, err
@@ -178,13 +187,20 @@ func (r *rig) collect(ctx context.Context, phase string, store journalStore, kil
 	if e.Decided, err = r.decisions(ctx, phase); err != nil {
 		return e, err
 	}
-	kept, err := store.open(ctx)
+	kept, err := journals.open(ctx)
 	if err != nil {
 		return e, fmt.Errorf("failed to open the store: %w", err)
 	}
 	defer kept.Close() //nolint:errcheck // because it was only read
 	if e.Budget, err = r.budget(ctx, phase, kept); err != nil {
 		return e, err
+	}
+	e.Records = []turnrecord.Record{}
+	for record, err := range store.AllRecords(ctx, kept, store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: phase}}) {
+		if err != nil {
+			return e, fmt.Errorf("failed to read the records: %w", err)
+		}
+		e.Records = append(e.Records, *record)
 	}
 	for i := range turns {
 		entries, err := journal.Collect(ctx, kept, string(turns[i].UID))
@@ -248,6 +264,9 @@ func (r *rig) asked() ([]asked, error) {
 		}
 		a := asked{ID: q.ClientRequestID, Billed: q.Billed, Input: q.InputTokens, Output: q.OutputTokens}
 		for _, m := range body.Messages {
+			if m.Role == "system" && isFollowUp(m.Content) {
+				a.FollowUp = true
+			}
 			if m.Role == "tool" && strings.Contains(m.Content, "outcome_unknown") {
 				a.Unknown = append(a.Unknown, m.ToolCallID)
 			}

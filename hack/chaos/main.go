@@ -33,13 +33,15 @@ type options struct {
 	kills   int
 	// executorTurns is the number of Turns in each part of the phase with two executors.
 	executorTurns int
-	outages       int
-	points        string
-	store         string
-	only          string
-	seed          uint64
-	timeout       time.Duration
-	output        string
+	// followUps makes the Turns before the kill of the phase with two executors be evaluated and learned from.
+	followUps bool
+	outages   int
+	points    string
+	store     string
+	only      string
+	seed      uint64
+	timeout   time.Duration
+	output    string
 }
 
 // The values that the flags accept.
@@ -59,7 +61,7 @@ var phases = []struct {
 }{
 	{"random", (*rig).random},
 	{"points", (*rig).points},
-	{"executors", (*rig).executors},
+	{phaseExecutors, (*rig).executors},
 	{"failover", (*rig).failover},
 	{"lost", (*rig).lost},
 }
@@ -113,6 +115,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.IntVar(&o.kills, "kills", 20, "minimum number of kills of a running manager in the phase random")
 	f.IntVar(&o.outages, "outages", 3, "minimum number of outages in the phase random, for the API server and for the store each")
 	f.IntVar(&o.executorTurns, "executor-turns", 40, "Turns of each part of the phases executors, failover and lost")
+	f.BoolVar(&o.followUps, "follow-ups", true, "evaluate and learn from the Turns in the first part of the phase executors")
 	f.StringVar(&o.points, "points", pointsAll, "crash points of the phase points: all, or after for only the points after an effect")
 	f.StringVar(&o.store, "store", storePostgres,
 		"store of the phases random and points: postgres or sqlite; executors and failover always use PostgreSQL, and lost uses both")

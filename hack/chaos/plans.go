@@ -192,6 +192,14 @@ func rules(r *rand.Rand) []server.Rule {
 		When:  server.When{SystemContains: "You shorten conversations."},
 		Reply: server.Reply{Text: new("There was a look at the count, and it was fine.")},
 		Fault: server.Fault{LatencyMilliseconds: 50},
+	}, {
+		When:  server.When{SystemContains: judging},
+		Reply: server.Reply{Text: new(`{"score": 90, "reason": "It fits."}`)},
+		Fault: server.Fault{LatencyMilliseconds: followUpMilliseconds},
+	}, {
+		When:  server.When{SystemContains: learning},
+		Reply: server.Reply{Text: new(`{"memories": [{"content": "The user likes plans.", "scope": "User", "confidence": 90}]}`)},
+		Fault: server.Fault{LatencyMilliseconds: followUpMilliseconds},
 	}}
 	for _, p := range plans {
 		for pace := range paces {

@@ -71,6 +71,9 @@ func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, err
 		"--executor-name", spec.name, "--max-concurrent-turns", strconv.Itoa(spec.capacity),
 		"--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", address, "--shutdown-grace-seconds", "5",
 		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")
+	if r.followUps { // memories of a user need a requester that counts as verified
+		p.cmd.Args = append(p.cmd.Args, "--trust-requested-by", "--max-concurrent-evaluations", "32")
+	}
 	if spec.roles != "" {
 		p.cmd.Args = append(p.cmd.Args, "--roles", spec.roles)
 	}

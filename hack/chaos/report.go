@@ -189,6 +189,9 @@ func (f figures) facts() []fact {
 		line("    estimates for requests that were cut off", "%d", f.Estimated.Input),
 		line("    of sub-agents, which their parents report too", "%d + %d", f.OfChildren.Input, f.OfChildren.Output),
 		line("  + billed for replies in flight at a kill", "%d + %d", f.Lost.Input, f.Lost.Output),
+		line("records", "%d", f.Records),
+		line("requests of judges, for memories; received", "%d, %d; %d", f.Judged, f.Learned, f.FollowUps),
+		line("  tokens in the records", "%d + %d", f.FollowedUp.Input, f.FollowedUp.Output),
 		line("counted by the Budget: tokens, cost, Turns", "%d, %s %s, %d", f.Counted, f.CountedCost, currency, f.CountedTurns),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
@@ -20,10 +21,12 @@ import (
 // rig is the environment of the phases: one control plane, one model server and one tool server.
 type rig struct {
 	options
-	dir      string
-	harness  *harness.Harness
-	cluster  *harness.ControlPlane
-	api      client.Client
+	dir     string
+	harness *harness.Harness
+	cluster *harness.ControlPlane
+	api     client.Client
+	// user is the name of the test's user, who asks for all Turns.
+	user     string
 	model    *server.Server
 	modelURL string
 	tools    *toolServer
@@ -96,6 +99,11 @@ func (r *rig) start(ctx context.Context) error {
 	if r.api, err = client.New(r.cluster.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
+	var me authenticationv1.SelfSubjectReview
+	if err := r.api.Create(ctx, &me); err != nil {
+		return fmt.Errorf("failed to get the name of the user: %w", err)
+	}
+	r.user = me.Status.UserInfo.Username
 	return nil
 }
 

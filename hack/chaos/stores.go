@@ -14,6 +14,8 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
@@ -26,6 +28,7 @@ const postgresVariable = "CAPSTAN_POSTGRES_BIN"
 type keptJournal interface {
 	journal.Journal
 	Accounts(ctx context.Context, at time.Time) ([]budget.Account, error)
+	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
 	Close() error
 }
 
