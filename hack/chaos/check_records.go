@@ -64,7 +64,8 @@ func (c *checker) checkRecords() {
 		c.wrong(exactRecords, "", "the model server received %d questions about Turns, but the records have %d", c.FollowUps, requests)
 	}
 	if !estimated && c.FollowedUp != c.billedFollowUps {
-		c.wrong(exactRecords, "", "%+v tokens of questions about Turns were billed, but the records have %+v", c.billedFollowUps, c.FollowedUp)
+		c.wrong(exactRecords, "", "%+v tokens of questions about Turns were billed, but the records have %+v", c.billedFollowUps,
+			c.FollowedUp)
 	}
 	c.checkUsage(sum)
 }

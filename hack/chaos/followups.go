@@ -89,7 +89,8 @@ func (c *executorsPhase) awaitFollowUps(ctx context.Context) error {
 			return nil
 		}
 		if !pause(ctx, pollInterval) {
-			return fmt.Errorf("failed to wait for the work that follows the Turns (%+v left): %w", waiting, errors.Join(err, context.Cause(ctx)))
+			return fmt.Errorf("failed to wait for the work that follows the Turns (%+v left): %w", waiting,
+				errors.Join(err, context.Cause(ctx)))
 		}
 	}
 }

@@ -252,7 +252,8 @@ func exportTo(t *testing.T, to *otlp.Receiver) *tracing.Provider {
 	web := httptest.NewServer(to)
 	t.Cleanup(web.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", web.URL)
-	p, err := tracing.FromEnvironment(t.Context(), os.LookupEnv, func(...string) func(string) string { return strings.Clone }, logr.Discard())
+	clean := func(...string) func(string) string { return strings.Clone }
+	p, err := tracing.FromEnvironment(t.Context(), os.LookupEnv, clean, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

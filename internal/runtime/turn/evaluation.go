@@ -28,7 +28,8 @@ func (r *run) followUps(result *Result) (all []task.Task) {
 	add := func(kind task.Kind, may func() bool) {
 		if may == nil || may() {
 			all = append(all, task.Task{
-				Kind: kind, Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent, Session: session, Requester: r.in.Requester,
+				Kind: kind, Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent, Session: session,
+				Requester: r.in.Requester,
 			})
 		}
 	}

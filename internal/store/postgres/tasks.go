@@ -34,8 +34,8 @@ func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error
 func (s *Store) endTask(ctx context.Context, h task.Held, at time.Time) error {
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', session = '', requester = '', result = ''
-				WHERE uid = $1 AND state < 2`, h.Key(), at.UnixMicro()); err != nil {
+			if _, err := tx.Exec(ctx, `UPDATE capstan_task SET state = 2, ended_at = $2, turn = '', session = '', requester = '',
+				result = '' WHERE uid = $1 AND state < 2`, h.Key(), at.UnixMicro()); err != nil {
 				return err
 			}
 			if err := charge(ctx, tx, h, &task.Charge{}); err != nil {

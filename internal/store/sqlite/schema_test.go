@@ -93,8 +93,8 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 func TestTasksOfPreviousVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	at(t, path, 10, func(db *sql.DB) {
-		if _, err := db.ExecContext(t.Context(), `INSERT INTO turn_record (uid, namespace, turn, agent, session, requester, reason, completed,
-				details) VALUES ('a', 'n', 'one', 'desk', 'talk', 'ada', 'Completed', 1, '{}');
+		if _, err := db.ExecContext(t.Context(), `INSERT INTO turn_record (uid, namespace, turn, agent, session, requester, reason,
+				completed, details) VALUES ('a', 'n', 'one', 'desk', 'talk', 'ada', 'Completed', 1, '{}');
 			INSERT INTO task (uid, kind, namespace, turn, agent, created_at, due_at) VALUES ('a', 'evaluation', 'n', 'one', 'desk', 1, 1),
 				('a/memory', 'memory', 'n', 'one', 'desk', 1, 2), ('b', 'evaluation', 'n', 'two', 'desk', 1, 3)`); err != nil {
 			t.Fatal(err)
