@@ -201,10 +201,10 @@ func (s *stormTurn) run(ctx context.Context, engine *turn.Engine, n int, chain [
 	s.took = time.Since(begin)
 }
 
-// TestStorm runs 500 Turns of two namespaces on an endpoint that refuses requests for a minute, is then slow, then down,
-// then back for half a minute, then fails, and is then back. Most Turns begin at once, the others while the endpoint is
-// down or fails. A fifth of them is in the smaller namespace. Time is virtual. It prints the number of requests in each
-// second.
+// TestStorm runs 500 Turns of two namespaces on an endpoint that refuses requests for a minute, is then slow, then
+// down, then back for half a minute, then fails, and is then back. Most Turns begin at once, the others while the
+// endpoint is down or fails. A fifth of them is in the smaller namespace. Time is virtual. It prints the number of
+// requests in each second.
 func TestStorm(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits pace.Limits
