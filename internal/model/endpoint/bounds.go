@@ -1,6 +1,10 @@
 package endpoint
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
 
 const (
 	// MaxReplyBytes bounds the part of one reply that is kept: its text, reasoning and calls together. The rest of
@@ -22,6 +26,9 @@ const (
 	MaxBetweenEvents = 256 << 10
 	// maxLineKept bounds the buffer for long events that is kept from one event to the next.
 	maxLineKept = 64 << 10
+	// maxVectors bounds an answer with vectors, which is held in memory: model.MaxEmbedTexts vectors of
+	// model.MaxDimensions elements. Gemini writes each element on its own line, with up to 32 bytes.
+	maxVectors = model.MaxEmbedTexts*model.MaxDimensions*32 + 64<<10
 	// maxOther bounds all other bodies, and the lines of a stream that belong to no event. They are held in memory.
 	maxOther = 1 << 20
 	// maxRefusal bounds the body of an HTTP error. No memory is reserved for it, and as many errors may arrive as

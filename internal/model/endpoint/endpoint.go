@@ -129,15 +129,24 @@ func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 // Generate requests one reply. All errors are *model.Error. It works in three parts to keep the stack of a waiting
 // Turn small: begin makes the request, this frame alone sends it, and finish reads the answer.
 func (p *Provider) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
-	x := p.newExchange(eventStream)
-	x.first = p.cfg.FirstEventTimeout
-	if own := req.FirstEventTimeout; own > 0 && (x.first == 0 || own < x.first) {
-		x.first = own
+	if req.Embed != nil {
+		return p.embed(ctx, req)
 	}
+	x := p.newExchange(eventStream)
+	x.first = p.firstTimeout(req)
 	if x.begin(ctx, req); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
 	}
 	return x.finish(ctx)
+}
+
+// firstTimeout returns the time to the first part of the answer to a request, or 0 if it has no bound.
+func (p *Provider) firstTimeout(req *model.Request) time.Duration {
+	first := p.cfg.FirstEventTimeout
+	if own := req.FirstEventTimeout; own > 0 && (first == 0 || own < first) {
+		return own
+	}
+	return first
 }
 
 // begin makes the HTTP request.

@@ -30,6 +30,8 @@ type exchange struct {
 	provider *Provider
 	// wanted is the requested content type.
 	wanted string
+	// embeds is true if the answer has vectors.
+	embeds bool
 	// decoder reads the events of the answer. It is nil in other exchanges.
 	decoder Decoder
 	// requestID is the ID of the request for the endpoint's logs, or empty.
@@ -173,6 +175,8 @@ func (x *exchange) bodyLimit() int {
 		return maxRefusal
 	case x.wanted == eventStream:
 		return cmp.Or(x.provider.cfg.MaxStreamBytes, MaxStreamBytes)
+	case x.embeds:
+		return maxVectors
 	}
 	return maxOther
 }

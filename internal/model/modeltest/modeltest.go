@@ -12,9 +12,11 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,6 +43,10 @@ type Exchange struct {
 	// must have, as JSON. Both are empty if the request has no attachments.
 	Attached []string
 	Sent     json.RawMessage
+	// Texts is the number of texts of a request for vectors, and 0 for any other request. Vectors are those that the
+	// adapter must return, rounded to two decimals.
+	Texts   int
+	Vectors [][]float32
 	// Status, Header and Body of the answer.
 	Status int
 	Header http.Header
@@ -103,7 +109,8 @@ func Load(folder string) ([]Exchange, error) {
 // Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks
 // of the head may be LF alone; the body is taken as it is. The fields are source, reply or error (as JSON) and, if the
 // connection breaks after the body, end: cut. If the request has attachments, attached lists their media types,
-// separated by commas, and sent is the content that its last message must have.
+// separated by commas, and sent is the content that its last message must have. If it asks for vectors, texts is the
+// number of its texts, and vectors has those of the reply, as JSON.
 func Parse(file []byte) (Exchange, error) {
 	fields, answer, ok := bytes.Cut(file, []byte("\n\n"))
 	if !ok {
@@ -120,6 +127,10 @@ func Parse(file []byte) (Exchange, error) {
 			x.Attached = strings.Split(value, ", ")
 		case "sent":
 			err = json.Unmarshal([]byte(value), &x.Sent)
+		case "texts":
+			x.Texts, err = strconv.Atoi(value)
+		case "vectors":
+			err = json.Unmarshal([]byte(value), &x.Vectors)
 		case "end":
 			x.Cut = value == "cut"
 		case "reply":
@@ -205,6 +216,12 @@ func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) mo
 		got.Release = nil
 	}
 	if x.Reply != nil {
+		if got != nil {
+			if diff := cmp.Diff(x.Vectors, rounded(got.Vectors)); diff != "" {
+				t.Errorf("the vectors of %s differ: -want +got:\n%s", x.Source, diff)
+			}
+			got.Vectors = nil
+		}
 		if diff := cmp.Diff(x.Reply, got); diff != "" || err != nil {
 			t.Errorf("a form of %s was not read (error %v): -want +got:\n%s", x.Source, err, diff)
 		}
@@ -223,8 +240,21 @@ func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) mo
 	}
 }
 
+// rounded returns vectors with two decimals.
+func rounded(all [][]float32) [][]float32 {
+	for _, v := range all {
+		for i := range v {
+			v[i] = float32(math.Round(float64(v[i])*100) / 100)
+		}
+	}
+	return all
+}
+
 // request returns the request of an exchange. The content of an attachment is its media type.
 func (x *Exchange) request() *model.Request {
+	if x.Texts > 0 {
+		return &model.Request{Model: "small", Embed: &model.Embed{Texts: slices.Repeat([]string{"hello"}, x.Texts)}}
+	}
 	req := Request()
 	last := &req.Messages[len(req.Messages)-1]
 	for _, mediaType := range x.Attached {

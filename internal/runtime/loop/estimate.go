@@ -29,6 +29,11 @@ func countPrompt(r model.Request) int64 {
 	for _, t := range r.Tools {
 		n += counter.count(t.Name) + counter.count(t.Description) + counter.count(string(t.Parameters))
 	}
+	if r.Embed != nil {
+		for _, text := range r.Embed.Texts {
+			n += counter.count(text)
+		}
+	}
 	return n
 }
 

@@ -150,7 +150,28 @@ type Request struct {
 	Observer Observer `json:"-"`
 	// Facts receives facts about the answer until Generate returns. It may be nil.
 	Facts *Facts `json:"-"`
+	// Embed asks for vectors instead of a text. Such a request has no messages, tools and parameters. It is nil in any
+	// other request.
+	Embed *Embed `json:"embed,omitempty"`
 }
+
+// Embed asks for the vectors of texts, which are embeddings. Such a request is one kind of Request, so that everything
+// that guards and counts requests applies to it, too.
+type Embed struct {
+	// Texts are 1 to MaxEmbedTexts texts, of which none is blank.
+	Texts []string `json:"texts"`
+	// Dimensions is the length of the vectors, at most MaxDimensions. If it is 0, the model decides.
+	Dimensions int `json:"dimensions,omitempty"`
+}
+
+// The bounds of a request for vectors.
+const (
+	// MaxEmbedTexts is the maximum number of texts. Cohere accepts 96, and Gemini 100. A smaller number bounds the
+	// answer, which has up to 32 bytes of text for each element of a vector.
+	MaxEmbedTexts = 16
+	// MaxDimensions is the maximum length of a vector.
+	MaxDimensions = 4096
+)
 
 // Facts are facts about an answer that are not part of it.
 type Facts struct {
@@ -199,6 +220,10 @@ type Reply struct {
 	// bytes that were not kept. It is 0 for other replies, and if the endpoint reported the final usage. It is not in
 	// the journal, because the loop immediately estimates the usage from it.
 	Received int64 `json:"-"`
+	// Vectors are those of the texts of a request with Embed, in their order and with the length 1. All that are not nil
+	// have the same number of elements, at most MaxDimensions, and at least one is not nil. A vector is nil if the
+	// endpoint sent none that can be used. Such a reply has no text. The journal does not keep the vectors.
+	Vectors [][]float32 `json:"-"`
 	// Release releases the memory that a long reply reserved. It is nil if the reply reserved none. The receiver
 	// must call it once: when another reservation includes the reply, or when the reply is no longer in memory. Before
 	// that call, the receiver must not wait for memory for another reply or result.

@@ -23,6 +23,8 @@ type exchange struct {
 	rules  *ruleset
 	req    completionRequest
 	entry  *entry
+	// embeds is the request for embeddings, or nil for any other request.
+	embeds *embeddingsRequest
 	// rule and view are set after the checks; answer is set when the rule is applied.
 	rule   *compiledRule
 	view   View
@@ -123,9 +125,12 @@ func (x *exchange) serve() {
 		})
 		return
 	}
-	if x.req.Stream {
+	switch {
+	case x.embeds != nil:
+		x.respondVectors()
+	case x.req.Stream:
 		x.stream()
-	} else {
+	default:
 		x.respond()
 	}
 }
@@ -133,6 +138,11 @@ func (x *exchange) serve() {
 // decide computes the answer and bills it, unless the rule gives none.
 func (x *exchange) decide() error {
 	if !x.rule.Fault.hasReply() {
+		return nil
+	}
+	if x.embeds != nil {
+		x.answer.usage.PromptTokens = x.req.promptTokens()
+		x.entry.bill(x.answer.usage)
 		return nil
 	}
 	var err error

@@ -9,8 +9,19 @@ type Config struct {
 	// ContextTokens is the context window. A request whose messages have more estimated tokens is refused with 400
 	// context_length_exceeded before the rules are evaluated. 1 or more; unset: no bound.
 	ContextTokens *int `json:"contextTokens,omitempty"`
+	// Embeddings are the embeddings of texts.
+	Embeddings Embeddings `json:"embeddings,omitzero"`
 	// Rules are tried in order; the first match decides. Without a match, the answer repeats the last user message.
 	Rules []Rule `json:"rules,omitempty"`
+}
+
+// Embeddings say how vectors are made of texts: each word adds to one dimension, so that texts with the same words are
+// similar.
+type Embeddings struct {
+	// Dimensions is the length of the vectors unless a request says otherwise, 1 to 4096. Unset: 256.
+	Dimensions int `json:"dimensions,omitempty"`
+	// Synonyms are lists of words that have the same meaning.
+	Synonyms [][]string `json:"synonyms,omitempty"`
 }
 
 // Rule defines the response to the requests that it matches.
@@ -45,6 +56,9 @@ type When struct {
 	// ResponseFormat is the type of the answer that the request asks for: json_object, json_schema, or text, which
 	// is the default of a request.
 	ResponseFormat ResponseFormat `json:"responseFormat,omitempty"`
+	// Embeddings is true for a rule about requests for embeddings, whose texts count as the last user message. Such a
+	// rule has no reply; it is for faults. Other rules do not match these requests.
+	Embeddings bool `json:"embeddings,omitempty"`
 }
 
 // Reply is the model's reply.

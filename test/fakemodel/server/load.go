@@ -41,12 +41,13 @@ func ParseConfig(data []byte) (Config, error) {
 		APIKeys       []string          `json:"apiKeys"`
 		Models        []string          `json:"models"`
 		ContextTokens *int              `json:"contextTokens"`
+		Embeddings    Embeddings        `json:"embeddings"`
 		Rules         []json.RawMessage `json:"rules"`
 	}
 	if err := decodeStrict(asJSON, &file); err != nil {
 		return Config{}, err
 	}
-	cfg := Config{APIKeys: file.APIKeys, Models: file.Models, ContextTokens: file.ContextTokens}
+	cfg := Config{APIKeys: file.APIKeys, Models: file.Models, ContextTokens: file.ContextTokens, Embeddings: file.Embeddings}
 	for i, raw := range file.Rules {
 		var rule Rule
 		if err := decodeStrict(raw, &rule); err != nil {

@@ -21,6 +21,8 @@ type ruleset struct {
 	rules []*compiledRule
 	// byDefault is used if no rule matches.
 	byDefault *compiledRule
+	// synonyms has the word that stands for another one in embeddings.
+	synonyms map[string]string
 }
 
 type compiledRule struct {
@@ -52,7 +54,10 @@ func compile(cfg Config) (*ruleset, error) {
 	if n := cfg.ContextTokens; n != nil && *n < 1 {
 		return nil, fmt.Errorf("contextTokens: must be 1 or more, not %d", *n)
 	}
-	set := &ruleset{cfg: cfg, byDefault: byDefault}
+	if n := cfg.Embeddings.Dimensions; n < 0 || n > maxDimensions {
+		return nil, fmt.Errorf("embeddings.dimensions: must be 1 to %d, not %d", maxDimensions, n)
+	}
+	set := &ruleset{cfg: cfg, byDefault: byDefault, synonyms: synonymsOf(cfg.Embeddings.Synonyms)}
 	for i, rule := range cfg.Rules {
 		compiled, err := compileRule(i, rule)
 		if err != nil {
@@ -145,7 +150,7 @@ func (r *compiledRule) holds(v View) bool {
 		return func(text string) bool { return strings.Contains(text, want) }
 	}
 	w := r.When
-	return v.Model == cmp.Or(w.Model, v.Model) &&
+	return w.Embeddings == v.embeddings && v.Model == cmp.Or(w.Model, v.Model) &&
 		strings.Contains(v.User, w.Contains) &&
 		(r.matches == nil || r.matches.MatchString(v.User)) &&
 		valueOr(w.ToolMessages, v.ToolMessages) == v.ToolMessages &&

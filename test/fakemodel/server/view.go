@@ -28,6 +28,8 @@ type View struct {
 	ResponseFormat ResponseFormat
 	// Stream reports whether the client asked for a stream.
 	Stream bool
+	// embeddings is true for a request for embeddings.
+	embeddings bool
 }
 
 // Message is one message of a request.

@@ -1,0 +1,211 @@
+package endpoint
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Embedder is a Protocol that can turn texts into vectors.
+type Embedder interface {
+	// EmbeddingsPath returns the path of requests for vectors of a model, below the base URL.
+	EmbeddingsPath(model string) string
+	// EmbeddingsBody returns the body of a request for vectors, always the same bytes.
+	EmbeddingsBody(req *model.Request) ([]byte, error)
+	// ReadVectors reads an answer for a number of texts. It returns the error that the endpoint has sent instead, in
+	// any form that servers send, or nil. Its own error means that the answer does not follow the protocol.
+	ReadVectors(answer []byte, texts int) (v Vectors, failure []byte, err error)
+}
+
+// Vectors is an answer with vectors.
+type Vectors struct {
+	// Values are those of the texts, in their order and as JSON, such as a list of numbers. A value is nil if it is
+	// missing.
+	Values []json.RawMessage
+	Usage  model.Usage
+	// Model is the name of the model, or empty.
+	Model string
+}
+
+// embed requests vectors. All errors are *model.Error.
+//
+//go:noinline
+func (p *Provider) embed(ctx context.Context, req *model.Request) (*model.Reply, error) {
+	x := p.newExchange(jsonObject)
+	x.embeds, x.first, x.requestID, x.observer, x.facts = true, p.firstTimeout(req), req.ID, req.Observer, req.Facts
+	defer x.memory.release()
+	reply, err := x.vectors(ctx, req)
+	if err != nil {
+		return nil, x.classify(ctx, err, reply)
+	}
+	return &reply, nil
+}
+
+// vectors sends the request and reads its answer.
+func (x *exchange) vectors(ctx context.Context, req *model.Request) (reply model.Reply, err error) {
+	protocol, ok := x.provider.protocol.(Embedder)
+	if !ok {
+		return reply, Unsendable("%s has no embeddings", x.provider.protocol.Name())
+	}
+	body, err := protocol.EmbeddingsBody(req)
+	if err != nil {
+		return reply, err
+	}
+	if x.open(ctx, http.MethodPost, protocol.EmbeddingsPath(req.Model)); x.err == nil {
+		x.sent = &payload{body: body, again: func() ([]byte, error) { return protocol.EmbeddingsBody(req) }}
+		x.out.Header.Set("Content-Type", jsonObject)
+		x.sent.apply(x.out)
+		x.resp, x.err = x.provider.transport.RoundTrip(x.out) //nolint:bodyclose // because accept returns or closes it
+	}
+	in, err := x.accept(ctx)
+	if err != nil {
+		return reply, err
+	}
+	defer in.Close() //nolint:errcheck // because it was read
+	answer, err := x.readVectors(in)
+	if err != nil {
+		return reply, err
+	}
+	x.partArrived()
+	defer fairgate.AcquireProcessor(ctx, len(answer))()
+	read, failure, err := protocol.ReadVectors(onlyElement(answer), len(req.Embed.Texts))
+	switch {
+	case err != nil:
+		unreadable := Malformed("the response does not follow %s%s", x.provider.protocol.Name(), x.contentTypeHint())
+		unreadable.RemoteMessage = x.provider.clean(string(answer[:min(len(answer), maxRefusal)]))
+		return reply, unreadable
+	case failure != nil:
+		return reply, x.unanswered(failure)
+	}
+	reply.Usage = read.Usage
+	if x.facts != nil && len(read.Model) <= maxModelName {
+		x.facts.Model = x.provider.redactor.Redact(strings.ToValidUTF8(read.Model, ""))
+	}
+	if reply.Vectors = vectorsOf(read.Values, len(req.Embed.Texts)); reply.Vectors == nil {
+		return reply, Malformed("the endpoint sent no vector that can be used: check that the model is one for embeddings")
+	}
+	reply.FinishReason = model.FinishStop
+	return reply, nil
+}
+
+// unanswered returns the error that an endpoint has sent instead of vectors, in a response that refuses nothing.
+func (x *exchange) unanswered(sent []byte) error {
+	said := reportOf(sent)
+	if status := said.httpStatus(); status != 0 {
+		return x.errorOf(sent, status)
+	}
+	return &model.Error{
+		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(said.words),
+		Message: "the endpoint answers the request for embeddings with an error: check the path of baseURL and the name of the model",
+	}
+}
+
+// readVectors reads an answer into memory that it reserves: that of a small answer, or that of the longest one.
+func (x *exchange) readVectors(in io.Reader) ([]byte, error) {
+	answer := make([]byte, 0, unreservedReply)
+	for {
+		if len(answer) == cap(answer) {
+			if err := x.memory.hold(x.watch, len(answer), cap(answer)+1); err != nil {
+				return nil, err
+			}
+			grown := make([]byte, len(answer), min(4*cap(answer), maxVectors+1))
+			copy(grown, answer)
+			answer = grown
+		}
+		n, err := in.Read(answer[len(answer):cap(answer)])
+		answer = answer[:len(answer)+n]
+		switch {
+		case err == io.EOF: //nolint:errorlint // because a reader returns it as it is
+			return answer, nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// vectorsOf returns the vectors of values, each with the length 1. A vector is nil if its value cannot be used, or has
+// another number of elements than the first one that can be used. It returns nil if no value can be used.
+func vectorsOf(values []json.RawMessage, texts int) [][]float32 {
+	all := make([][]float32, texts)
+	dimensions := 0
+	for i, value := range values[:min(len(values), texts)] {
+		v := unit(elements(value))
+		if dimensions == 0 {
+			dimensions = len(v)
+		}
+		if len(v) == dimensions {
+			all[i] = v
+		}
+	}
+	if dimensions == 0 {
+		return nil
+	}
+	return all
+}
+
+// elements returns the elements of a vector: a list of numbers, a list with such a list, or the bytes of 32-bit numbers
+// in base64. It returns nil for any other value.
+func elements(value json.RawMessage) []float32 {
+	text := strings.TrimSpace(string(value))
+	if bytes, isText := strings.CutPrefix(text, `"`); isText {
+		return decoded(strings.TrimSuffix(bytes, `"`))
+	}
+	for range 2 { // llama-cpp-python: github.com/abetlen/llama-cpp-python/issues/1588
+		inner, begins := strings.CutPrefix(text, "[")
+		inner, ends := strings.CutSuffix(inner, "]")
+		if begins && ends {
+			text = strings.TrimSpace(inner)
+		}
+	}
+	n := strings.Count(text, ",") + 1
+	if n > model.MaxDimensions {
+		return nil
+	}
+	v := make([]float32, 0, n)
+	for one := range strings.SplitSeq(text, ",") {
+		f, err := strconv.ParseFloat(strings.TrimSpace(one), 32)
+		if err != nil {
+			return nil
+		}
+		v = append(v, float32(f))
+	}
+	return v
+}
+
+// decoded returns the elements of a vector in base64.
+func decoded(text string) []float32 {
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(data)%4 != 0 || len(data)/4 > model.MaxDimensions {
+		return nil
+	}
+	v := make([]float32, 0, len(data)/4)
+	for ; len(data) > 0; data = data[4:] {
+		v = append(v, math.Float32frombits(binary.LittleEndian.Uint32(data)))
+	}
+	return v
+}
+
+// unit returns a vector with the length 1, or nil if it has no direction.
+func unit(v []float32) []float32 {
+	var squares float64
+	for _, f := range v {
+		squares += float64(f) * float64(f)
+	}
+	length := math.Sqrt(squares)
+	if length == 0 || math.IsNaN(length) || math.IsInf(length, 0) {
+		return nil
+	}
+	for i := range v {
+		v[i] = float32(float64(v[i]) / length)
+	}
+	return v
+}

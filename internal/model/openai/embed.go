@@ -1,0 +1,87 @@
+package openai
+
+import (
+	"encoding/json"
+	"net/url"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// EmbeddingsPath returns the path of embeddings. With Azure's deployments API, it has the name of the model.
+func (p *protocol) EmbeddingsPath(name string) string {
+	if p.dialect.APIVersion == "" {
+		return "/embeddings"
+	}
+	return "/deployments/" + url.PathEscape(name) + "/embeddings" + p.query()
+}
+
+// embeddingsRequest is the body of a request for embeddings.
+type embeddingsRequest struct {
+	Model string   `json:"model"`
+	Input []string `json:"input"`
+	// Encoding is sent because some servers have another default.
+	Encoding   string `json:"encoding_format"`
+	Dimensions int    `json:"dimensions,omitempty"`
+}
+
+// EmbeddingsBody returns the request. It has no extra fields of the endpoint, which are those of chat completions.
+func (p *protocol) EmbeddingsBody(req *model.Request) ([]byte, error) {
+	return json.Marshal(embeddingsRequest{
+		Model: req.Model, Input: req.Embed.Texts, Encoding: "float", Dimensions: req.Embed.Dimensions,
+	})
+}
+
+// embeddings is an answer with embeddings.
+type embeddings struct {
+	Data  json.RawMessage       `json:"data"`
+	Model lenient.Maybe[string] `json:"model"`
+	Usage lenient.Maybe[usage]  `json:"usage"`
+	// The other members belong to an error.
+	Object lenient.Maybe[string] `json:"object"`
+	endpoint.Problem
+}
+
+// embedding is one element of an answer.
+type embedding struct {
+	Index     lenient.Maybe[lenient.Number] `json:"index"`
+	Embedding json.RawMessage               `json:"embedding"`
+}
+
+// ReadVectors reads the embeddings. Their indices decide about the order, and are the positions where they are missing:
+// Gemini leaves out the first one, as all zeros. If two are the same, the positions count.
+func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, failure []byte, err error) {
+	var e embeddings
+	if err := json.Unmarshal(answer, &e); err != nil {
+		return v, nil, err
+	}
+	all, err := lenient.First[embedding](e.Data, texts)
+	if len(all) == 0 && (endpoint.IsPresent(e.Error) || endpoint.IsPresent(e.Message) || endpoint.IsPresent(e.Detail) ||
+		e.Object.Value == "error") {
+		return v, answer, nil
+	}
+	if err != nil {
+		return v, nil, err
+	}
+	v.Model, v.Usage = e.Model.Value, model.Usage{InputTokens: int64(max(e.Usage.Value.Prompt.Value, e.Usage.Value.Total.Value))}
+	v.Values = make([]json.RawMessage, texts)
+	for i := range all {
+		at := i
+		if all[i].Index.Given {
+			at = int(all[i].Index.Value)
+		}
+		switch {
+		case at >= texts:
+			continue
+		case v.Values[at] != nil: // the indices make no sense
+			clear(v.Values)
+			for i := range all {
+				v.Values[i] = all[i].Embedding
+			}
+			return v, nil, nil
+		}
+		v.Values[at] = all[i].Embedding
+	}
+	return v, nil, nil
+}
