@@ -87,6 +87,12 @@ type AgentSpec struct {
 	// +optional
 	Memory *AgentMemory `json:"memory,omitempty"`
 
+	// embeddings is the model that turns texts into vectors, which stand for their meaning. With it, learned memories
+	// are found by their meaning beside their words, and a Semantic selection ranks tools by their meaning beside their
+	// words. The requests are paid for like those to other models. Without it, and when it fails, words alone decide.
+	// +optional
+	Embeddings *AgentEmbeddings `json:"embeddings,omitempty"`
+
 	// contributions are texts for the section live_context, at most 16. They come after the contributions of the
 	// PromptProfile and before those of the Turn.
 	// +optional
@@ -277,6 +283,30 @@ type AgentMemory struct {
 	Learning *AgentLearning `json:"learning,omitempty"`
 }
 
+// AgentEmbeddings names the model that turns texts into vectors.
+type AgentEmbeddings struct {
+	// providerRef names the ModelProvider that serves the model, of type OpenAI. It may be in another
+	// namespace, if its spec.allowedNamespaces allows that. It receives messages of Turns, memories and descriptions of
+	// tools.
+	// +required
+	ProviderRef SharedReference `json:"providerRef"`
+
+	// model is the name of the model as the provider knows it, 1 to 256 characters. It must be a model for embeddings.
+	// Vectors of different models cannot be compared: after a change, memories that were learned before are found by
+	// their words alone.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Model string `json:"model"`
+
+	// dimensions is the length of the vectors, from 1 to 4096, for models that have vectors of several lengths.
+	// Default: the length that the model has otherwise.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4096
+	Dimensions *int32 `json:"dimensions,omitempty"`
+}
+
 // LearnedScope is where a learned memory is used.
 // +kubebuilder:validation:Enum=Session;User
 type LearnedScope string
@@ -446,8 +476,8 @@ type AgentStatus struct {
 
 	// conditions are the conditions of the agent. ProfileResolved, ModelsResolved and ToolsResolved are about the
 	// objects that it refers to. Ready is True if all three are. JudgesResolved is about spec.evaluation, and
-	// LearningResolved about spec.memory.learning; each is absent without it, and not part of Ready. Stalled is True
-	// if only a change of the agent can make it Ready, and absent otherwise.
+	// LearningResolved about spec.memory.learning, and EmbeddingsResolved about spec.embeddings; each is absent without
+	// it, and not part of Ready. Stalled is True if only a change of the agent can make it Ready, and absent otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

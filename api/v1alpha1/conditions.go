@@ -141,14 +141,20 @@ const (
 	// ConditionLearningResolved says whether the models of an Agent with spec.memory.learning can be used that extract
 	// memories. It is not part of Ready.
 	ConditionLearningResolved = "LearningResolved"
+	// ConditionEmbeddingsResolved says whether the model of an Agent with spec.embeddings can be used. It is not part of
+	// Ready, because Turns run without it.
+	ConditionEmbeddingsResolved = "EmbeddingsResolved"
+	// ReasonNoEmbeddings is set on EmbeddingsResolved. It means that the protocol of the ModelProvider has no
+	// embeddings.
+	ReasonNoEmbeddings = "NoEmbeddings"
 	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges, so no answer is
 	// evaluated.
 	ReasonNoJudges = "NoJudges"
 	// ReasonJudgeModelNotAllowed is set on JudgesResolved. It means that the modelRef of a judge is not one of
 	// spec.evaluation.models, so the judge asks these models instead. The message names the judge.
 	ReasonJudgeModelNotAllowed = "JudgeModelNotAllowed"
-	// ReasonResolved is set on ProfileResolved, ModelsResolved, ToolsResolved, JudgesResolved and LearningResolved. It
-	// means that all referenced objects exist and can be used.
+	// ReasonResolved is set on ProfileResolved, ModelsResolved, ToolsResolved, JudgesResolved, LearningResolved and
+	// EmbeddingsResolved. It means that all referenced objects exist and can be used.
 	ReasonResolved = "Resolved"
 	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain
 	// can be used now. The message names the others and the causes.

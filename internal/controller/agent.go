@@ -93,6 +93,10 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	embeddings, err := r.resolveEmbeddings(ctx, &a)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	now := r.Now()
 	profile.set(&a.Status.Conditions, v1alpha1.ConditionProfileResolved, a.Generation, now)
 	models.set(&a.Status.Conditions, v1alpha1.ConditionModelsResolved, a.Generation, now)
@@ -100,6 +104,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	redaction := checkRedaction(&a)
 	judges.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionJudgesResolved, a.Generation, now)
 	learning.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionLearningResolved, a.Generation, now)
+	embeddings.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionEmbeddingsResolved, a.Generation, now)
 	sum := combineFindings(redaction, profile, models, tools)
 	sum.set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
 	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone || !redaction.holds)

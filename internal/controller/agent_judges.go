@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -60,6 +61,27 @@ func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent
 		return wrong, err
 	}
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "memories are learned from turns"}, nil
+}
+
+// resolveEmbeddings finds out whether the model can be used that turns texts into vectors for an Agent. It returns nil if
+// the Agent has none. A finding that does not hold prevents no Turn.
+func (r *AgentReconciler) resolveEmbeddings(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
+	e := a.Spec.Embeddings
+	if e == nil {
+		return nil, nil //nolint:nilnil // because there is nothing to find out
+	}
+	model := []v1alpha1.ModelReference{{ProviderRef: e.ProviderRef, Model: e.Model}}
+	if wrong, err := r.checkModels(ctx, a, "spec.embeddings", model); wrong != nil || err != nil {
+		return wrong, err
+	}
+	p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), e.ProviderRef, a.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("failed to get model provider %q: %w", e.ProviderRef, err)
+	}
+	if !providers.HasEmbeddings(&p.Spec) {
+		return &finding{reason: v1alpha1.ReasonNoEmbeddings, message: providers.NoEmbeddings(e.ProviderRef.String(), &p.Spec)}, nil
+	}
+	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "texts are compared by their meaning and their words"}, nil
 }
 
 // checkModels returns a finding if models cannot be used that an Agent has in addition to its chain: their

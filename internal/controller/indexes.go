@@ -110,11 +110,19 @@ func learningProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// providerKeys returns the ModelProviders of an Agent's chain, of its judges and of its learning as NAMESPACE/NAME,
-// each once.
+// embeddingsProviderRefs returns the ModelProvider of the embeddings of an Agent.
+func embeddingsProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
+	if e := a.Spec.Embeddings; e != nil {
+		return []v1alpha1.SharedReference{e.ProviderRef}
+	}
+	return nil
+}
+
+// providerKeys returns the ModelProviders of an Agent's chain, of its judges, of its learning and of its embeddings as
+// NAMESPACE/NAME, each once.
 func providerKeys(a *v1alpha1.Agent) []string {
 	var keys []string
-	for _, ref := range slices.Concat(providerRefs(a), judgeProviderRefs(a), learningProviderRefs(a)) {
+	for _, ref := range slices.Concat(providerRefs(a), judgeProviderRefs(a), learningProviderRefs(a), embeddingsProviderRefs(a)) {
 		if key := ref.Key(a.Namespace).String(); !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}

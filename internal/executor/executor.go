@@ -164,6 +164,8 @@ type Executor struct {
 	// agents and providers keep one copy of each version of an object, which the runs that use it share.
 	agents    shared.Values[version, v1alpha1.Agent]
 	providers shared.Values[version, v1alpha1.ModelProvider]
+	// vectors are those of the tools of Agents.
+	vectors vectors
 
 	mu   sync.Mutex
 	runs map[types.UID]*run

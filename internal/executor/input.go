@@ -21,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -103,6 +104,17 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		}
 	}
 	in.Recall = e.recall(t, agent, session, redaction.Redact)
+	if in.Embeddings, err = e.embeddings(ctx, t, agent, caller); err != nil {
+		return nil, err
+	}
+	if in.Embeddings != nil {
+		in.Embeddings.Vectors = e.vectors.of(t.Namespace)
+	}
+	in.NotEmbedded = func(failure *model.Error) {
+		metrics.NotEmbedded(t.Namespace)
+		r.log().Info("Failed to request vectors; words alone decide which memories and tools fit", "cause", failure.Kind,
+			"message", failure.Message)
+	}
 	in.NotRecalled = func(err error) {
 		metrics.NotRecalled(t.Namespace)
 		r.log().Error(err, "Failed to recall memories; the turn continues without them")

@@ -13,11 +13,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/ask"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -45,26 +46,36 @@ func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (str
 // recall returns the function that returns the memories for the prompt of a Turn, or nil if its Agent learns nothing.
 // redact returns a text without what the Agent redacts now.
 func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redact func(string) string) func(
-	ctx context.Context, message string,
-) ([]turncontext.Memory, error) {
+	ctx context.Context, message string, vector ranking.Vector,
+) (turn.Recalled, error) {
 	most := translate.MaxMemories(agent)
 	if e.Memories == nil || !translate.Learns(agent) || most == 0 {
 		return nil
 	}
-	return func(ctx context.Context, message string) ([]turncontext.Memory, error) {
+	return func(ctx context.Context, message string, vector ranking.Vector) (r turn.Recalled, err error) {
 		var sessionUID, user string
 		if session != nil {
 			sessionUID = string(session.UID)
 		}
 		if translate.LearnsFor(agent, memories.User) {
-			var err error
 			if user, err = e.verifiedRequester(ctx, t); err != nil {
-				return nil, err
+				return r, err
 			}
 		}
 		owners := translate.MemoryOwners(t, agent, sessionUID, user)
-		return memories.Recall(ctx, e.Memories, owners, message, e.Now(), most, redact)
+		r.Memories, r.More, err = memories.Recall(ctx, e.Memories, owners, message, vector, e.Now(), most, redact)
+		return r, err
 	}
+}
+
+// embeddings returns the model that turns texts into vectors for an Agent, or nil if it has none.
+func (e *Executor) embeddings(
+	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, caller pace.Caller,
+) (*turn.Embeddings, error) {
+	if agent.Spec.Embeddings == nil {
+		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
+	}
+	return translate.Embeddings(agent, e.link(ctx, t, agent.Namespace, translate.EmbeddingsModel(agent), caller))
 }
 
 // learning is the extraction of memories from one Turn.
@@ -218,6 +229,7 @@ func (l *learning) callLearner(ctx context.Context, observation memories.Observa
 // ask puts the questions.
 func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 	unpaid, isOpen, refused, sent := &task.Learned{}, false, false, 0
+	var kept []memories.Memory
 	questions.Each(ctx, func(one *task.Learned, o ask.Outcome) bool {
 		if l.requests.err != nil || one.Failed > 0 && ctx.Err() != nil { // what was learned is kept, also while the process stops
 			return false
@@ -231,13 +243,54 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 		}
 		l.found = *l.found.With(one)
 		l.requests.settle(ctx, &task.Result{Learned: &l.found})
+		kept = append(kept, one.Memories...)
 		l.found.Memories = nil // a later write must not bring back one that is deleted meanwhile
 		return true
 	})
+	l.embed(ctx, kept)
 	if end := l.requests.close(ctx, isOpen, refused); end != nil {
 		return *end
 	}
 	return l.learned(unpaid)
+}
+
+// embed gives memories that are in the store their vectors, if the Agent has a model for that. A memory without a vector
+// is found by its words, so a failure is none of the task.
+func (l *learning) embed(ctx context.Context, kept []memories.Memory) {
+	if len(kept) == 0 || l.requests.err != nil || ctx.Err() != nil {
+		return
+	}
+	e, err := l.executor.embeddings(ctx, &l.turn, l.agent, pace.Caller{Namespace: l.task.Namespace, Agent: l.task.Agent, Low: true})
+	if e == nil && err == nil {
+		return
+	}
+	if err == nil {
+		var texts []string
+		for i := range kept {
+			texts = append(texts, kept[i].Text)
+		}
+		var vectors [][]float32
+		var used ask.Outcome
+		vectors, used, err = ask.Embed(ctx, &e.Model, texts, e.Dimensions, l.requests)
+		l.found.Usage = l.found.Usage.Add(used.Usage)
+		l.requests.settle(ctx, nil)
+		var all []memories.Embedded
+		for i, values := range vectors {
+			if values != nil {
+				all = append(all, memories.Embedded{ID: kept[i].ID, Vector: ranking.Vector{Space: e.Space, Values: values}})
+			}
+		}
+		if len(all) > 0 {
+			write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks) // they were paid for
+			defer stop()
+			err = errors.Join(err, l.Store.EmbedMemories(write, all))
+		}
+	}
+	if err != nil {
+		metrics.NotEmbedded(l.task.Namespace)
+		l.Log.Error(errors.New(l.credentials()(err.Error())), "Failed to embed memories; they are found by their words",
+			"namespace", l.task.Namespace, "turn", l.task.Turn)
+	}
 }
 
 // failed notes what failed and why, in Capstan's own words.

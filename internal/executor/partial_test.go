@@ -448,8 +448,9 @@ func TestMemoriesAreUsedWithoutTasks(t *testing.T) {
 	if recall == nil {
 		t.Fatal("no memories are used")
 	}
-	if found, err := recall(t.Context(), "printer"); err != nil || len(found) != 1 || found[0].Text != "Has a printer." {
-		t.Errorf("the memories are %+v, %v; want the one that was learned", found, err)
+	found, err := recall(t.Context(), "printer", nil)
+	if err != nil || len(found.Memories) != 1 || found.Memories[0].Text != "Has a printer." {
+		t.Errorf("the memories are %+v, %v; want the one that was learned", found.Memories, err)
 	}
 }
 

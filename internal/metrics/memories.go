@@ -13,6 +13,8 @@ var (
 		"reason")
 	recallFailures = counter("capstan_memory_recall_failures_total",
 		"Turns that continued without learned memories, because the store did not return them in time.")
+	embeddingFailures = counter("capstan_embedding_failures_total",
+		"Requests for vectors that gave none, so that words alone decided which memories or tools fit.")
 )
 
 // LearningSkipped counts a Turn from which memories were to be learned and were not.
@@ -23,6 +25,11 @@ func LearningSkipped(namespace, reason string) {
 // NotRecalled counts a Turn that continues without learned memories.
 func NotRecalled(namespace string) {
 	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { recallFailures.WithLabelValues(label).Inc() })
+}
+
+// NotEmbedded counts a request for vectors that gave none.
+func NotEmbedded(namespace string) {
+	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { embeddingFailures.WithLabelValues(label).Inc() })
 }
 
 // Learned counts what was learned from a Turn. kept has the number of memories of each scope.

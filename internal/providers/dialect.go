@@ -1,6 +1,7 @@
 package providers
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -57,6 +58,17 @@ func TakesSchemas(spec *v1alpha1.ModelProviderSpec) (alone, besideTools bool) {
 	}
 	d := dialectOf(spec)
 	return !d.NoSchemas, !d.NoSchemas && !d.SchemasExcludeTools
+}
+
+// HasEmbeddings reports whether the protocol of a provider has embeddings.
+func HasEmbeddings(spec *v1alpha1.ModelProviderSpec) bool {
+	return spec.Type != v1alpha1.ProviderTypeAnthropic
+}
+
+// NoEmbeddings says for people what to do about a provider without embeddings.
+func NoEmbeddings(name string, spec *v1alpha1.ModelProviderSpec) string {
+	return fmt.Sprintf("ModelProvider %q has the type %s, whose protocol has no embeddings: name one of type %s in spec.embeddings.providerRef, "+
+		"or remove spec.embeddings", name, spec.Type, v1alpha1.ProviderTypeOpenAI)
 }
 
 // Accepts returns the images and files that a model of a provider accepts: those that its endpoint accepts, if the

@@ -16,11 +16,16 @@ import (
 type Memories interface {
 	memories.Learner
 
-	// FindMemories returns the memories of owners that may fit a text, given by its words (see memories.Query), and
-	// have not expired at a time. Of each owner it returns those with a word of the text, found by a full-text index,
-	// and the memories.MaxNewest newest ones, in any order. An owner keeps at most memories.MaxItems, so the cost is
+	// FindMemories returns the memories of owners that may fit a text and have not expired at a time. Of each owner it
+	// returns, in any order: those with a word of the text, found by a full-text index; the memories.MaxNewest newest
+	// ones; and, if the search has a vector, the memories.MaxNearest ones with the most similar vectors. Each memory
+	// with a vector of the same space has its similarity. An owner keeps at most memories.MaxItems, so the cost is
 	// bounded.
-	FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error)
+	FindMemories(ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time) ([]memories.Memory, error)
+
+	// EmbedMemories sets the vectors of memories. Memories that do not exist any more are skipped. A memory that is
+	// learned again keeps its vector, because its words are the same.
+	EmbedMemories(ctx context.Context, all []memories.Embedded) error
 
 	// ListMemories returns the memories that a query selects, newest first, at most MaxMemories.
 	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)

@@ -112,6 +112,8 @@ func requested(r loop.Request) string {
 		text += " to check its draft"
 	case loop.ForPolicy:
 		text += " to check the answer against the output policies"
+	case loop.ForEmbedding:
+		text += " for embeddings"
 	default:
 		text += " for " + termsafe.Line(string(r.Purpose), longestName)
 	}
@@ -173,6 +175,8 @@ func purpose(p loop.Purpose) string {
 		return "check of the draft"
 	case loop.ForPolicy:
 		return "check against the output policies"
+	case loop.ForEmbedding:
+		return "embeddings"
 	}
 	return termsafe.Line(string(p), longestName)
 }

@@ -33,6 +33,10 @@ func Foreign(a *v1alpha1.Agent) (*v1alpha1.Agent, error) {
 			refs = append(refs, &out.Spec.Memory.Learning.Models[i].ProviderRef)
 		}
 	}
+	if a.Spec.Embeddings != nil {
+		out.Spec.Embeddings = a.Spec.Embeddings.DeepCopy()
+		refs = append(refs, &out.Spec.Embeddings.ProviderRef)
+	}
 	for i := range out.Spec.Tools {
 		t := &out.Spec.Tools[i]
 		for _, ref := range []**v1alpha1.SharedReference{&t.ServerRef, &t.AgentRef} {

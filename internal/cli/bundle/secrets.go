@@ -96,6 +96,21 @@ func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, wait
 	return all, nil
 }
 
+// EmbeddingsLink returns the model that turns texts into vectors for the Agent, which must have one.
+func (p *Bundle) EmbeddingsLink(ctx context.Context, cache *providers.Cache, waits func(provider string)) (translate.Link, error) {
+	l := translate.Link{Reference: translate.EmbeddingsModel(p.Agent)}
+	const field = "spec.embeddings.providerRef.name"
+	var err error
+	if l.Object, err = p.provider(l.Reference.ProviderRef); err != nil {
+		return l, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field, err.Error()))
+	}
+	if !providers.HasEmbeddings(&l.Object.Spec) {
+		why := providers.NoEmbeddings(l.Object.Name, &l.Object.Spec)
+		return l, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field, why))
+	}
+	return l, p.connect(ctx, cache, &l, waits)
+}
+
 // CheckSecrets returns an error if a ToolServer of the Agent lacks a Secret. In a cluster only the calls would
 // fail; here the user can add the Secret first.
 func (p *Bundle) CheckSecrets(ctx context.Context) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/termsafe"
@@ -187,6 +188,12 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
 	in.Progress, in.Recall = w.note, j.recall(w)
+	if in.Embeddings, err = j.embeddings(ctx, w); err != nil {
+		return nil, err
+	}
+	in.NotEmbedded = func(failure *model.Error) {
+		j.Env.Tell("note: words alone decide which memories and tools fit, because there are no embeddings: %s", failure.Message)
+	}
 	trace := j.traces.Of(t)
 	in.Observer, in.TraceID = trace, trace.TraceID()
 	w.in, w.engine, w.redaction = in, j.engine(ctx, w), redaction

@@ -3,13 +3,15 @@ package localrun
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/runtime/ask"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -21,18 +23,33 @@ func (j *localRun) learns(w *localTurn) bool { return j.DataDir != "" && transla
 func (w *localTurn) user() string { return cmp.Or(w.turn.Requester(), executorName) }
 
 // recall returns the memories that fit a message.
-func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string) ([]turncontext.Memory, error) {
+func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string, vector ranking.Vector) (turn.Recalled, error) {
 	if !j.learns(w) {
 		return nil
 	}
-	return func(ctx context.Context, message string) ([]turncontext.Memory, error) {
+	return func(ctx context.Context, message string, vector ranking.Vector) (r turn.Recalled, err error) {
 		sessionUID := ""
 		if w.Session != nil {
 			sessionUID = string(w.Session.UID)
 		}
 		owners := translate.MemoryOwners(w.turn, w.Agent, sessionUID, w.user())
-		return memories.Recall(ctx, j.store, owners, message, j.Clock()(), translate.MaxMemories(w.Agent), w.in.Redact)
+		r.Memories, r.More, err = memories.Recall(ctx, j.store, owners, message, vector, j.Clock()(), translate.MaxMemories(w.Agent),
+			w.in.Redact)
+		return r, err
 	}
+}
+
+// embeddings returns the model that turns texts into vectors for the Agent of a Turn. It returns nil if it has none, or
+// if the Turn sends no request.
+func (j *localRun) embeddings(ctx context.Context, w *localTurn) (*turn.Embeddings, error) {
+	if w.Agent.Spec.Embeddings == nil || w.turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
+		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
+	}
+	l, err := w.EmbeddingsLink(ctx, j.providers, j.awaits)
+	if err != nil {
+		return nil, err
+	}
+	return translate.Embeddings(w.Agent, l)
 }
 
 // learn extracts memories from a Turn that has ended, and keeps them. The answer is printed already, so a failure is
@@ -89,7 +106,33 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 	if learned.Failed > 0 && len(learned.Memories) == 0 {
 		return 0, fmt.Errorf("the model gave no usable reply")
 	}
-	return len(learned.Memories), j.store.Keep(ctx, learned)
+	if err := j.store.Keep(ctx, learned); err != nil {
+		return 0, err
+	}
+	if err := j.embed(ctx, w, learned.Memories); err != nil {
+		j.Env.Tell("note: the memories have no vectors, so they are found by their words: %s", err)
+	}
+	return len(learned.Memories), nil
+}
+
+// embed gives memories their vectors, if the Agent has a model for that.
+func (j *localRun) embed(ctx context.Context, w *localTurn, learned []memories.Memory) error {
+	e := w.in.Embeddings
+	if e == nil || len(learned) == 0 {
+		return nil
+	}
+	var texts []string
+	for i := range learned {
+		texts = append(texts, learned[i].Text)
+	}
+	vectors, _, err := ask.Embed(ctx, &e.Model, texts, e.Dimensions, nil)
+	var all []memories.Embedded
+	for i, values := range vectors {
+		if values != nil {
+			all = append(all, memories.Embedded{ID: learned[i].ID, Vector: ranking.Vector{Space: e.Space, Values: values}})
+		}
+	}
+	return errors.Join(err, j.store.EmbedMemories(ctx, all))
 }
 
 // without returns the scopes but one.

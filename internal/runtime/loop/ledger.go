@@ -144,6 +144,8 @@ func longestReply(c *Candidate, r *Request) int64 {
 		most = min(most, max(0, c.ContextWindow-r.EstimatedTokens))
 	}
 	switch {
+	case c.Embeds:
+		return 0
 	case r.OutputLimit > 0 && (most == 0 || r.OutputLimit < most):
 		return r.OutputLimit
 	case most == 0:

@@ -40,6 +40,8 @@ type Candidate struct {
 	Retry Retry
 	// Provider sends the requests.
 	Provider model.Provider
+	// Embeds is true for a model that is only asked for vectors. Its replies have no tokens.
+	Embeds bool
 	// Pricing is the price of the model. Nil means that the model has no price.
 	Pricing *model.Pricing
 	// ContextWindow is the number of tokens that the model accepts, prompt and reply together. MaxOutputTokens is

@@ -21,6 +21,8 @@ const (
 	ForReflection Purpose = "reflection"
 	// ForPolicy is the purpose of a request to check an answer against output policies.
 	ForPolicy Purpose = "policy"
+	// ForEmbedding is the purpose of a request for vectors, before the first step.
+	ForEmbedding Purpose = "embedding"
 )
 
 // Repair is a journal entry: a repair of a call's arguments.

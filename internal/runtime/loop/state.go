@@ -14,7 +14,7 @@ import (
 
 // Request is a journal entry: a request that is about to be sent.
 type Request struct {
-	// Step is the number of the step that the request is for, from 1.
+	// Step is the number of the step that the request is for, from 1. It is 0 for a request before the first step.
 	Step int `json:"step"`
 	// Purpose is the purpose of the request.
 	Purpose  Purpose `json:"purpose,omitempty"`
@@ -188,7 +188,7 @@ type State struct {
 	FailedRequests []FailedRequest
 	// Steps are the replies that are steps.
 	Steps []Step
-	// OtherReplies are replies that are not steps: summaries and checks of drafts.
+	// OtherReplies are replies that are not steps: summaries, checks of drafts, and vectors, whose values it does not have.
 	OtherReplies []Step
 	// Intents and CallResults are the intents and the results of calls, in the order of the journal.
 	Intents     []Intent
@@ -372,7 +372,7 @@ func (s *State) applyRequest(e journal.Entry) error {
 	}
 	newest := &s.Requests[len(s.Requests)-1]
 	s.place = newest.Place
-	if newest.Step == 0 { // an old journal has no step: the request belongs to the next reply
+	if newest.Step == 0 && newest.Purpose != ForEmbedding { // an old journal has no step: the request belongs to the next reply
 		newest.Step = len(s.Steps) + 1
 	}
 	s.cutOff, s.open = append(s.cutOff, *newest), true

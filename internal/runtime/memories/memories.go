@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
@@ -49,6 +50,8 @@ const (
 	// MaxNewest is the number of the newest memories of an owner that are ranked for each Turn, whatever their words
 	// are.
 	MaxNewest = 16
+	// MaxNearest is the number of the memories of an owner that are ranked because of their vectors.
+	MaxNearest = 16
 	// maxWords is the maximum number of words of a query, and maxWord the maximum length of a word, in
 	// bytes.
 	maxWords, maxWord = 128, 64
@@ -82,6 +85,23 @@ type Memory struct {
 	// are in UTC and to the microsecond.
 	Learned time.Time `json:"learned"`
 	Expires time.Time `json:"expires"`
+	// Similarity is the similarity to the vector of a search. It is nil if it is not known.
+	Similarity *float64 `json:"-"`
+}
+
+// Search says which memories of an owner may fit a text.
+type Search struct {
+	// Words are those of the text: see Query.
+	Words []string
+	// Vector is that of the text. Without one, memories are found by their words alone.
+	Vector ranking.Vector
+}
+
+// Embedded is the vector of a memory.
+type Embedded struct {
+	// ID is that of the memory.
+	ID     string
+	Vector ranking.Vector
 }
 
 // Owner is the set of Turns that may use a memory.
@@ -155,8 +175,23 @@ func Words(text string) []string {
 	return words
 }
 
+// maxExcerpt is the maximum length of a text that is turned into a vector, in characters. Many models accept 512 tokens.
+const maxExcerpt = 2000
+
+// Excerpt returns the part of a text that is turned into a vector. Of a long text, it is its beginning and its end,
+// because people paste long texts after their question or before it. It is empty if the text has no word.
+func Excerpt(text string) string {
+	if all := []rune(text); len(all) > maxExcerpt {
+		text = string(all[:maxExcerpt/2]) + " " + string(all[len(all)-maxExcerpt/2+1:])
+	}
+	if text = strings.ToValidUTF8(strings.TrimSpace(text), ""); len(Words(text)) == 0 {
+		return ""
+	}
+	return text
+}
+
 // Query returns the words of a text for which memories are to be found, sorted and each once. Of a long text, they are
-// those of its beginning and its end, because people paste long texts after their question or before it.
+// those of its beginning and its end.
 func Query(text string) []string {
 	if all := []rune(text); len(all) > maxQuery {
 		text = string(all[:maxQuery/2]) + " " + string(all[len(all)-maxQuery/2:])

@@ -147,3 +147,43 @@ func TestRank(t *testing.T) {
 		t.Errorf("%v, want none", got)
 	}
 }
+
+// TestRankByMeaning checks that a memory is found that shares no word with the text, and that the words still count.
+func TestRankByMeaning(t *testing.T) {
+	of := func(text string, age int, similarity ...float64) memories.Memory {
+		m := memory(text, age)
+		if len(similarity) > 0 {
+			m.Similarity = &similarity[0]
+		}
+		return m
+	}
+	for name, tc := range map[string]struct {
+		all  []memories.Memory
+		want []string
+	}{
+		"the meaning without a common word": {
+			[]memories.Memory{of("Likes bicycles.", 1, 0.1), of("Has an HP 4000.", 40, 0.6), of("Is in Oslo.", 2, 0.2)},
+			[]string{"Has an HP 4000.", "Is in Oslo.", "Likes bicycles."},
+		},
+		"the words and the meaning": {
+			[]memories.Memory{of("The printer is new.", 1, 0.5), of("The printer is broken.", 1, 0.9), of("Has an HP 4000.", 1, 0.8)},
+			[]string{"The printer is broken.", "The printer is new.", "Has an HP 4000."},
+		},
+		"one without a vector by its words": {
+			[]memories.Memory{of("The printer is new.", 1), of("Has an HP 4000.", 1, 0.8), of("Is in Oslo.", 1, 0.1)},
+			[]string{"The printer is new.", "Has an HP 4000.", "Is in Oslo."},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, r := range memories.Rank(tc.all, "the printer", now, 9) {
+				if got = append(got, r.Text); r.Relevance < 0 || r.Relevance > 1 {
+					t.Errorf("the relevance of %q is %f", r.Text, r.Relevance)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

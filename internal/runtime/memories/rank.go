@@ -10,9 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 )
 
-// The weights of the words and of the age of a memory. A memory of the age halfLife has half the weight of a new one.
+// The weights of the text and of the age of a memory. A memory of the age halfLife has half the weight of a new one.
 const (
-	wordWeight = 0.75
+	textWeight = 0.75
 	ageWeight  = 0.25
 	halfLife   = 30 * 24 * time.Hour
 )
@@ -23,29 +23,24 @@ type Ranked struct {
 	Relevance float64
 }
 
-// Rank returns those memories that fit a text best, at most limit, the best first. Memories whose words are in the text
-// come before the others; of two that fit alike, the newer one comes first. A memory that has expired is left out.
+// Rank returns those memories that fit a text best, at most limit, the best first. Memories whose words are in the text,
+// or whose meaning is similar, come before the others; of two that fit alike, the newer one comes first. A memory that
+// has expired is left out. Without similarities, words alone decide: see ranking.Blend.
 func Rank(candidates []Memory, text string, now time.Time, limit int) []Ranked {
 	var all []Ranked
 	var texts [][]string
+	var similarities []*float64
 	seen := map[string]bool{}
 	for _, m := range candidates {
 		if same := normal(m.Text); m.Expires.After(now) && !seen[same] {
 			seen[same] = true // a Session and a user may have the same memory
-			all, texts = append(all, Ranked{Memory: m}), append(texts, Words(m.Text))
+			all, texts, similarities = append(all, Ranked{Memory: m}), append(texts, Words(m.Text)), append(similarities, m.Similarity)
 		}
 	}
-	scores := ranking.BM25(texts, Query(text))
-	best := 0.0
-	for _, s := range scores {
-		best = max(best, s)
-	}
+	scores := ranking.Blend(ranking.BM25(texts, Query(text)), similarities)
 	for i := range all {
 		age := max(0, now.Sub(all[i].Learned))
-		relevance := ageWeight / (1 + float64(age)/float64(halfLife))
-		if best > 0 {
-			relevance += wordWeight * scores[i] / best
-		}
+		relevance := ageWeight/(1+float64(age)/float64(halfLife)) + textWeight*scores[i]
 		all[i].Relevance = math.Round(relevance*1e6) / 1e6
 	}
 	slices.SortFunc(all, func(a, b Ranked) int {

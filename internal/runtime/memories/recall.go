@@ -4,34 +4,36 @@ import (
 	"context"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
 // Finder finds memories: see store.Memories.
 type Finder interface {
-	FindMemories(ctx context.Context, owners []Owner, words []string, now time.Time) ([]Memory, error)
+	FindMemories(ctx context.Context, owners []Owner, s Search, now time.Time) ([]Memory, error)
 }
 
-// Recall returns the memories of owners that fit a message best, at most limit, for the prompt. redact returns a text
-// without what must not be in it.
+// Recall returns the memories of owners that fit a message best, at most limit, for the prompt. vector is that of the
+// message; without one, words alone decide. redact returns a text without what must not be in it. more is true if the
+// owners may have other memories.
 func Recall(
-	ctx context.Context, f Finder, owners []Owner, message string, now time.Time, limit int, redact func(string) string,
-) ([]turncontext.Memory, error) {
+	ctx context.Context, f Finder, owners []Owner, message string, vector ranking.Vector, now time.Time, limit int,
+	redact func(string) string,
+) (all []turncontext.Memory, more bool, err error) {
 	if len(owners) == 0 || limit <= 0 {
-		return nil, nil
+		return nil, false, nil
 	}
-	found, err := f.FindMemories(ctx, owners, Query(message), now)
+	found, err := f.FindMemories(ctx, owners, Search{Query(message), vector}, now)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var all []turncontext.Memory
 	for _, m := range Rank(found, message, now, limit) {
 		all = append(all, turncontext.Memory{
 			ID: m.ID, Text: redact(m.Text), Scope: string(m.Scope),
 			Freshness: freshness(now.Sub(m.Learned)), Relevance: m.Relevance, Learned: true,
 		})
 	}
-	return all, nil
+	return all, len(found) > limit || len(found) >= MaxNewest, nil
 }
 
 // freshness returns the age of a memory in the words of the API.

@@ -7,13 +7,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 )
 
-// rank scores how well the words of each tool match a query.
-func rank(tools []Tool, query string) []float64 {
-	texts := make([][]string, len(tools))
+// rank scores how well each tool matches a query: its words and, if similar knows it, its meaning.
+func rank(tools []Tool, query string, similar func(texts []string) []*float64) []float64 {
+	texts, split := make([]string, len(tools)), make([][]string, len(tools))
 	for i, t := range tools {
-		texts[i] = words(textOf(t))
+		texts[i] = textOf(t)
+		split[i] = words(texts[i])
 	}
-	return ranking.BM25(texts, words(query))
+	scores := ranking.BM25(split, words(query))
+	if similar == nil {
+		return scores
+	}
+	if meaning := similar(texts); meaning != nil {
+		return ranking.Blend(scores, meaning)
+	}
+	return scores
 }
 
 // textOf returns all words that a model receives about a tool.

@@ -20,13 +20,13 @@ func TestBM25(t *testing.T) {
 	idf := func(n float64) float64 { return math.Log(1 + (3-n+0.5)/(n+0.5)) }
 	tf := func(f, length float64) float64 { return f * 2.2 / (f + 1.2*(0.25+0.75*length/3)) }
 	want := []float64{idf(2) * tf(1, 2), idf(2)*tf(1, 4) + idf(1)*tf(2, 4), 0}
-	got := rank(tools, "Red CAT, cat! unheard")
+	got := rank(tools, "Red CAT, cat! unheard", nil)
 	for i := range want {
 		if math.Abs(got[i]-want[i]) > 1e-12 {
 			t.Errorf("text %d has %g, want %g", i, got[i], want[i])
 		}
 	}
-	if got := rank([]Tool{{}, {}}, "anything"); !cmp.Equal(got, []float64{0, 0}) {
+	if got := rank([]Tool{{}, {}}, "anything", nil); !cmp.Equal(got, []float64{0, 0}) {
 		t.Errorf("tools without words have %v, want 0 each", got)
 	}
 }

@@ -12,6 +12,9 @@ type Selection struct {
 	// Semantic ranks the tools by how well their words match Query. Otherwise their order decides.
 	Semantic bool
 	Query    string
+	// Similar returns how similar texts about tools are to Query, or nil for a text for which that is not known. It is
+	// called if tools are ranked. If it is nil, or returns nil, words alone decide.
+	Similar func(texts []string) []*float64
 	// Pinned are the names of the tools that are selected first.
 	Pinned []string
 }
@@ -26,7 +29,7 @@ func Select(tools []Tool, s Selection) (kept []Tool, leftOut int) {
 	}
 	var scores []float64
 	if s.Semantic {
-		scores = rank(tools, s.Query)
+		scores = rank(tools, s.Query, s.Similar)
 	}
 	order := make([]int, len(tools))
 	for i := range order {

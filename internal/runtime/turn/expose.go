@@ -30,7 +30,14 @@ func (r *run) expose(ctx context.Context, message string) error {
 		if selection.Query == "" {
 			selection.Query = message
 		}
-		x = tool.NewExposure(offers, reserved, selection)
+		var failure error
+		selection.Similar = func(texts []string) (all []*float64) {
+			all, failure = r.similarities(ctx, selection.Query, texts)
+			return all
+		}
+		if x = tool.NewExposure(offers, reserved, selection); failure != nil {
+			return failure
+		}
 	}
 	x.Nonce = rand.Text()
 	r.replayed.shares.shareTools(&x)

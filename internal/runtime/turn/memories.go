@@ -7,23 +7,52 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
 // RecallTimeout is the maximum time for which a Turn waits for its learned memories.
 const RecallTimeout = 2 * time.Second
 
+// Recalled is what Recall has found.
+type Recalled struct {
+	// Memories are those that fit best, the best first.
+	Memories []turncontext.Memory
+	// More is true if there are more memories, so that the vector of the message may find better ones.
+	More bool
+}
+
 // recall returns the learned memories for the prompt. The Turn never waits longer than RecallTimeout, whatever Recall
-// does, and never fails because of them.
-func (r *run) recall(ctx context.Context, message string) []turncontext.Memory {
+// and the endpoint for embeddings do, and never fails because of them. The vector of the message is only requested if
+// not all memories are in the prompt anyway.
+func (r *run) recall(ctx context.Context, message string) ([]turncontext.Memory, error) {
 	if r.in.Recall == nil {
-		return nil
+		return nil, nil
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, RecallTimeout,
 		fmt.Errorf("the store did not return memories within %s", RecallTimeout))
 	defer cancel()
+	found := r.recallBy(ctx, bounded, message, ranking.Vector{})
+	if !found.More {
+		return found.Memories, nil
+	}
+	deadline, _ := bounded.Deadline()
+	vector, err := r.vectorOf(ctx, message, time.Until(deadline))
+	if err != nil {
+		return nil, err
+	}
+	if vector.Given() {
+		if better := r.recallBy(ctx, bounded, message, vector); len(better.Memories) > 0 {
+			found = better
+		}
+	}
+	return found.Memories, nil
+}
+
+// recallBy calls Recall once, until bounded ends.
+func (r *run) recallBy(ctx, bounded context.Context, message string, vector ranking.Vector) Recalled {
 	type outcome struct {
-		found []turncontext.Memory
+		found Recalled
 		err   error
 	}
 	done := make(chan outcome, 1) // buffered, so that the goroutine ends whether or not the Turn still waits
@@ -35,7 +64,7 @@ func (r *run) recall(ctx context.Context, message string) []turncontext.Memory {
 			}
 			done <- o
 		}()
-		o.found, o.err = r.in.Recall(bounded, message)
+		o.found, o.err = r.in.Recall(bounded, message, vector)
 	}()
 	var o outcome
 	select {
@@ -47,7 +76,7 @@ func (r *run) recall(ctx context.Context, message string) []turncontext.Memory {
 		if r.in.NotRecalled != nil && ctx.Err() == nil {
 			r.in.NotRecalled(o.err)
 		}
-		return nil
+		return Recalled{}
 	}
 	return o.found
 }

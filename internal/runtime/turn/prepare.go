@@ -89,7 +89,12 @@ func (r *run) ensureInput(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(context.Cause(ctx), endsTurn(err))
 	}
-	in.Turn.Memories = append(slices.Clip(in.Turn.Memories), r.recall(ctx, in.Turn.Message)...)
+	r.embeddedBefore = r.replayed.loop.EmbeddedBefore()
+	learned, err := r.recall(ctx, in.Turn.Message)
+	if err != nil {
+		return errors.Join(context.Cause(ctx), err)
+	}
+	in.Turn.Memories = append(slices.Clip(in.Turn.Memories), learned...)
 	r.memory.planned = int64(in.Turn.Size())
 	number, err := r.loadHistory(ctx, &in)
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
-	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
@@ -63,12 +63,17 @@ type Input struct {
 	// MayEvaluate reports whether the evaluation of the Turn may be stored with its end. It must return at once. If
 	// MayEvaluate is nil, it may.
 	MayEvaluate func() bool
-	// Recall returns the learned memories that fit a message, at most those that the prompt has room for. It is called
-	// with Preparation, and its result is recorded. If it fails, or takes longer than RecallTimeout, the Turn continues
+	// Recall returns the learned memories that fit a message, at most those that the prompt has room for. vector is that
+	// of the message; without one, words alone decide. It is called with Preparation, and once more if there is a vector, and its result is recorded. If it fails, or takes longer than RecallTimeout, the Turn continues
 	// without learned memories. If Recall is nil, there are none.
-	Recall func(ctx context.Context, message string) ([]turncontext.Memory, error)
+	Recall func(ctx context.Context, message string, vector ranking.Vector) (Recalled, error)
 	// NotRecalled is called if Recall has failed. It may be nil.
 	NotRecalled func(error)
+	// Embeddings is the model that turns texts into vectors, for Recall and for the selection of tools. If it is nil,
+	// words alone decide.
+	Embeddings *Embeddings
+	// NotEmbedded is called if a request for vectors has failed. It may be nil.
+	NotEmbedded func(*model.Error)
 	// MayLearn reports whether the task to learn memories from the Turn may be stored with its end. It must return at
 	// once. If MayLearn is nil, nothing is learned.
 	MayLearn func() bool
@@ -314,9 +319,13 @@ func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 
 // newRun returns a run whose journal is not read yet.
 func (e *Engine) newRun(ctx context.Context, in *Input) *run {
-	return &run{
+	r := &run{
 		engine: e, in: in, life: ctx, memory: memory{in: in}, spans: spans{observer: in.Observer, chain: in.Chain, preparing: e.Now()},
 	}
+	if in.Embeddings != nil {
+		r.spans.chain = append(slices.Clip(in.Chain), in.Embeddings.Model)
+	}
+	return r
 }
 
 // reportOpened reports the number of journal entries. It returns an error if the run must not continue from this
@@ -428,6 +437,10 @@ type run struct {
 	// Turn in its Session.
 	input  *prepare.Input
 	number int64
+	// query is the newest text whose vector was requested, or nil. embeddedBefore is true if an earlier run has requested
+	// vectors.
+	query          *query
+	embeddedBefore bool
 	// history is the Turn's reference to the journal of its Session, or nil before it is known. conversation is the
 	// history that was read from there, or nil while it is not needed.
 	history      *history

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
@@ -96,28 +97,66 @@ func scanMemory(row pgx.CollectableRow) (m memories.Memory, err error) {
 }
 
 // findMemories finds the memories of one owner, which keeps few.
-const findMemories = `SELECT ` + memoryColumns + ` FROM (
-		(SELECT * FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND words @@ $3::tsquery
+const findMemories = `SELECT ` + memoryColumns + ` FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND id IN (
+		(SELECT id FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND words @@ $3::tsquery
 			ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4)
 		UNION
-		(SELECT * FROM capstan_memory WHERE owner = $1 AND expires_at > $2 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $5)
-	) AS found`
+		(SELECT id FROM capstan_memory WHERE owner = $1 AND expires_at > $2 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $5)
+		UNION
+		SELECT unnest($6::text[]))`
 
-// FindMemories returns the memories of owners that may fit a text. It takes at most a minute.
-func (s *Store) FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error) {
+// FindMemories returns the memories of owners that may fit a text. It takes at most two minutes for each owner.
+func (s *Store) FindMemories(
+	ctx context.Context, owners []memories.Owner, search memories.Search, now time.Time,
+) ([]memories.Memory, error) {
 	query := ""
-	if len(words) > 0 { // words consist of letters, digits and marks, so the quotes suffice
-		query = "'" + strings.Join(words, "' | '") + "'"
+	if len(search.Words) > 0 { // words consist of letters, digits and marks, so the quotes suffice
+		query = "'" + strings.Join(search.Words, "' | '") + "'"
 	}
 	var all []memories.Memory
 	for _, o := range owners {
-		found, err := read(ctx, s, scanMemory, findMemories, o.Key(), now.UnixMicro(), query, memories.MaxItems, memories.MaxNewest)
+		nearest := &store.Nearest{To: search.Vector}
+		if search.Vector.Given() {
+			_, err := read(ctx, s, func(row pgx.CollectableRow) (none struct{}, err error) {
+				var id string
+				var vector pgtype.DriverBytes // valid until the next row
+				err = row.Scan(&id, &vector)
+				nearest.Add(id, vector)
+				return none, err
+			}, `SELECT id, vector FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND space = $3`,
+				o.Key(), now.UnixMicro(), search.Vector.Space)
+			if err != nil {
+				return nil, err
+			}
+		}
+		found, err := read(ctx, s, scanMemory, findMemories, o.Key(), now.UnixMicro(), query, memories.MaxItems, memories.MaxNewest,
+			notNull(nearest.IDs()))
 		if err != nil {
 			return nil, err
 		}
+		nearest.Rate(found)
 		all = append(all, found...)
 	}
 	return all, nil
+}
+
+// EmbedMemories sets the vectors of memories, each in a transaction of its own, so that they wait for no other locks. It
+// takes at most 10 s for each.
+func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, e := range all {
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET space = $2, vector = $3 WHERE id = $1`, e.ID, e.Vector.Space,
+				e.Vector.Bytes())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // selected returns conditions with their arguments, which follow others. The first condition is always true.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -110,37 +111,96 @@ func scanMemory(rows *sql.Rows) (m memories.Memory, err error) {
 }
 
 // FindMemories returns the memories of owners that may fit a text.
-func (s *Store) FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error) {
+func (s *Store) FindMemories(
+	ctx context.Context, owners []memories.Owner, search memories.Search, now time.Time,
+) ([]memories.Memory, error) {
+	var all []memories.Memory
+	for _, o := range owners {
+		found, err := s.find(ctx, o.Key(), search, now.UnixMicro())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// find returns the memories of an owner that may fit a text.
+func (s *Store) find(ctx context.Context, owner string, search memories.Search, now int64) ([]memories.Memory, error) {
 	var all []memories.Memory
 	seen := map[string]bool{}
-	add := func(found []memories.Memory) {
+	add := func(query string, args ...any) error {
+		found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM `+query, args...)
 		for _, m := range found {
 			if !seen[m.ID] {
 				seen[m.ID] = true
 				all = append(all, m)
 			}
 		}
+		return err
 	}
-	for _, o := range owners {
-		if len(words) > 0 {
-			// Words consist of letters, digits and marks, so the quotes suffice.
-			match := fmt.Sprintf(`owner : "%s" AND words : ("%s")`, o.Key(), strings.Join(words, `" OR "`))
-			found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM memory_index AS i JOIN memory AS m ON m.number = i.rowid
-				WHERE memory_index MATCH ? AND m.owner = ? AND m.expires_at > ? ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`,
-				match, o.Key(), now.UnixMicro(), memories.MaxItems)
-			if err != nil {
-				return nil, err
-			}
-			add(found)
-		}
-		found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM memory AS m WHERE m.owner = ? AND m.expires_at > ?
-			ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), memories.MaxNewest)
-		if err != nil {
+	if len(search.Words) > 0 {
+		// Words consist of letters, digits and marks, so the quotes suffice.
+		match := fmt.Sprintf(`owner : "%s" AND words : ("%s")`, owner, strings.Join(search.Words, `" OR "`))
+		if err := add(`memory_index AS i JOIN memory AS m ON m.number = i.rowid
+			WHERE memory_index MATCH ? AND m.owner = ? AND m.expires_at > ? ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`,
+			match, owner, now, memories.MaxItems); err != nil {
 			return nil, err
 		}
-		add(found)
 	}
+	if err := add(`memory AS m WHERE m.owner = ? AND m.expires_at > ? ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`,
+		owner, now, memories.MaxNewest); err != nil {
+		return nil, err
+	}
+	if !search.Vector.Given() {
+		return all, nil
+	}
+	nearest, err := s.nearest(ctx, owner, search.Vector, now)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range nearest.IDs() {
+		if seen[id] {
+			continue
+		}
+		if err := add(`memory AS m WHERE m.id = ? AND m.owner = ?`, id, owner); err != nil {
+			return nil, err
+		}
+	}
+	nearest.Rate(all)
 	return all, nil
+}
+
+// nearest compares the vectors of an owner.
+func (s *Store) nearest(ctx context.Context, owner string, to ranking.Vector, now int64) (*store.Nearest, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT id, vector FROM memory WHERE owner = ? AND expires_at > ? AND space = ?`,
+		owner, now, to.Space)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	n := &store.Nearest{To: to}
+	for rows.Next() {
+		var id string
+		var vector sql.RawBytes
+		if err := rows.Scan(&id, &vector); err != nil {
+			return nil, s.failed(err)
+		}
+		n.Add(id, vector)
+	}
+	return n, s.failed(rows.Err())
+}
+
+// EmbedMemories sets the vectors of memories in one transaction.
+func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
+	return s.change(ctx, func(t *tx) error {
+		for _, e := range all {
+			if _, err := t.exec(`UPDATE memory SET space = ?, vector = ? WHERE id = ?`, e.Vector.Space, e.Vector.Bytes(), e.ID); err != nil {
+				return fmt.Errorf("failed to store the vector of a memory: %w", err)
+			}
+		}
+		return nil
+	})
 }
 
 // selected returns conditions with their arguments. The first condition is always true.

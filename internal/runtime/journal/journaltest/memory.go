@@ -13,6 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -29,6 +30,8 @@ type Memory struct {
 	records  map[string]turnrecord.Record
 	tasks    map[string]*heldTask // by their keys
 	memories map[string]memories.Memory
+	// vectors are those of memories, by the ID.
+	vectors  map[string]ranking.Vector
 	observed map[string]memories.Observation // by the UID of the Turn
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -72,7 +73,9 @@ func (m *Memory) forget(uid string) {
 }
 
 // FindMemories returns the memories of owners that may fit a text.
-func (m *Memory) FindMemories(ctx context.Context, owners []memories.Owner, words []string, now time.Time) ([]memories.Memory, error) {
+func (m *Memory) FindMemories(
+	ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time,
+) ([]memories.Memory, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -81,14 +84,42 @@ func (m *Memory) FindMemories(ctx context.Context, owners []memories.Owner, word
 	var all []memories.Memory
 	for _, o := range owners {
 		newest := 0
-		for _, one := range m.memoriesWhere(func(one *memories.Memory) bool { return one.Owner() == o && one.Expires.After(now) }) {
-			fits := slices.ContainsFunc(memories.Words(one.Text), func(w string) bool { return slices.Contains(words, w) })
-			if newest++; fits || newest <= memories.MaxNewest {
+		nearest := store.Nearest{To: s.Vector}
+		own := m.memoriesWhere(func(one *memories.Memory) bool { return one.Owner() == o && one.Expires.After(now) })
+		for _, one := range own {
+			if v, ok := m.vectors[one.ID]; ok && v.Space == s.Vector.Space {
+				nearest.Add(one.ID, v.Bytes())
+			}
+		}
+		nearest.Rate(own)
+		near := nearest.IDs()
+		for _, one := range own {
+			fits := slices.ContainsFunc(memories.Words(one.Text), func(w string) bool { return slices.Contains(s.Words, w) })
+			if newest++; fits || newest <= memories.MaxNewest || slices.Contains(near, one.ID) {
 				all = append(all, one)
 			}
 		}
 	}
 	return all, nil
+}
+
+// EmbedMemories sets the vectors of memories.
+func (m *Memory) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range all {
+		if _, ok := m.memories[e.ID]; !ok {
+			continue
+		}
+		if m.vectors == nil {
+			m.vectors = map[string]ranking.Vector{}
+		}
+		m.vectors[e.ID] = e.Vector
+	}
+	return nil
 }
 
 // ListMemories returns a page of memories.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -31,6 +32,7 @@ func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(
 	t.Run("memories are stored with the end of their task, once", func(t *testing.T) { memoriesStored(t, open(t), reopen) })
 	t.Run("memories that are found are stored at once", func(t *testing.T) { memoriesOfAttempt(t, open(t), reopen) })
 	t.Run("an owner finds its own memories alone", func(t *testing.T) { memoriesFound(t, open(t)) })
+	t.Run("memories are found by their vectors", func(t *testing.T) { memoriesNear(t, open(t), reopen) })
 	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { memoryAgain(t, open(t)) })
 	t.Run("an owner keeps a limited number and size", func(t *testing.T) { memoryCaps(t, open(t)) })
 	t.Run("a deleted Turn or Session leaves nothing", func(t *testing.T) { memoriesRetired(t, open(t)) })
@@ -123,7 +125,7 @@ func holds(t *testing.T, s MemoryStore, what string, sel store.MemorySelector, w
 // finds expects the texts that an owner finds for words, in any order.
 func finds(t *testing.T, s MemoryStore, o memories.Owner, text string, now time.Time, want ...string) {
 	t.Helper()
-	found, err := s.FindMemories(t.Context(), []memories.Owner{o}, memories.Query(text), now)
+	found, err := s.FindMemories(t.Context(), []memories.Owner{o}, memories.Search{Words: memories.Query(text)}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,14 +230,82 @@ func memoriesFound(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-4", append(many, needle)...)
 	eve := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "eve"}
 	for _, text := range []string{"needle", "where is the NEEDLE?", "京", `' OR "1" = 1 needle`, strings.Repeat("word ", 500) + "needle"} {
-		found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, memories.Query("needle "+text), later(20))
+		found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, memories.Search{Words: memories.Query("needle " + text)}, later(20))
 		if err != nil || !slices.ContainsFunc(found, func(m memories.Memory) bool { return m.ID == needle.ID }) {
 			t.Errorf("%q finds %d memories (error %v) without the old one that has the word", text, len(found), err)
 		}
 	}
-	found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, []string{"unknown"}, later(20))
+	found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, memories.Search{Words: []string{"unknown"}}, later(20))
 	if len(found) != memories.MaxNewest || err != nil {
 		t.Errorf("an unknown word finds %d memories (error %v), want the %d newest", len(found), err, memories.MaxNewest)
+	}
+}
+
+// memoriesNear tests the vectors of memories, among more memories than the newest ones.
+func memoriesNear(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+	vector := func(space string, values ...float32) ranking.Vector {
+		return ranking.Vector{Space: space, Values: values}
+	}
+	var all []memories.Memory
+	var vectors []memories.Embedded
+	for i := range 40 {
+		m := learnedFrom("a-1", fmt.Sprintf("Number %d is a fact.", i), 100+i)
+		all, vectors = append(all, m), append(vectors, memories.Embedded{ID: m.ID, Vector: vector("m", 0, 1)})
+	}
+	old, worded, other := learnedFrom("a-1", "Has an HP 4000.", 1), learnedFrom("a-1", "Likes bicycles.", 2), learnedFrom("a-1", "Is in Oslo.", 3)
+	bare := learnedFrom("a-1", "Drinks tea.", 4)
+	stranger := learnedFrom("a-1", "Has a laser, too.", 5, ofUser("bob"))
+	learn(t, s, "a-1", append(all, old, worded, other, bare, stranger)...)
+	vectors = append(vectors, memories.Embedded{ID: old.ID, Vector: vector("m", 0.6, 0.8)},
+		memories.Embedded{ID: worded.ID, Vector: vector("m", -1, 0)}, memories.Embedded{ID: other.ID, Vector: vector("n", 1, 0)},
+		memories.Embedded{ID: stranger.ID, Vector: vector("m", 1, 0)}, memories.Embedded{ID: "gone", Vector: vector("m", 1, 0)})
+	gives(t, "EmbedMemories", s.EmbedMemories(t.Context(), vectors), nil)
+	s = reopen(t, s)
+	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
+	similarities := func(search memories.Search) map[string]string {
+		t.Helper()
+		found, err := s.FindMemories(t.Context(), []memories.Owner{ada}, search, later(200))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, m := range found {
+			switch {
+			case strings.HasPrefix(m.Text, "Number"): // the newest ones
+			case m.Similarity == nil:
+				got[m.Text] = "none"
+			default:
+				got[m.Text] = fmt.Sprintf("%.2f", *m.Similarity)
+			}
+		}
+		return got
+	}
+	words := memories.Query("tea, bicycles")
+	for name, c := range map[string]struct {
+		search memories.Search
+		want   map[string]string
+	}{
+		"without a vector": {memories.Search{Words: words}, map[string]string{"Drinks tea.": "none", "Likes bicycles.": "none"}},
+		"with one": {
+			memories.Search{Words: words, Vector: vector("m", 1, 0)},
+			map[string]string{"Drinks tea.": "none", "Likes bicycles.": "-1.00", "Has an HP 4000.": "0.60"},
+		},
+		"of another model":          {memories.Search{Vector: vector("n", 1, 0)}, map[string]string{"Is in Oslo.": "1.00"}},
+		"of a model without others": {memories.Search{Vector: vector("o", 1, 0)}, map[string]string{}},
+		"of another length":         {memories.Search{Vector: vector("m", 1)}, map[string]string{}},
+	} {
+		if diff := cmp.Diff(c.want, similarities(c.search)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
+	learn(t, s, "a-2", learnedFrom("a-2", "has an hp 4000", 6))
+	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); got["has an hp 4000"] != "0.60" {
+		t.Errorf("a memory that was learned again is found as %v, want it with its vector", got)
+	}
+	mark(t, s, later(300), "a-2")
+	gives(t, "EmbedMemories of a memory that is gone", s.EmbedMemories(t.Context(), vectors), nil)
+	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); len(got) > 0 {
+		t.Errorf("a memory of a deleted Turn is found: %v", got)
 	}
 }
 
@@ -572,7 +642,7 @@ func endedMemories(t *testing.T, s MemoryStore) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
-	_, found := s.FindMemories(ctx, []memories.Owner{ada}, []string{"ada"}, begin)
+	_, found := s.FindMemories(ctx, []memories.Owner{ada}, memories.Search{Words: []string{"ada"}}, begin)
 	_, listed := s.ListMemories(ctx, store.MemoryQuery{})
 	_, deleted := s.DeleteMemories(ctx, store.MemorySelector{}, begin, 10)
 	_, purged := s.PurgeMemories(ctx, later(10_000), 10)
@@ -580,7 +650,8 @@ func endedMemories(t *testing.T, s MemoryStore) {
 	for name, err := range map[string]error{
 		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted,
 		"ReleaseMemories": s.ReleaseMemories(ctx, "a-1"), "PurgeMemories": purged, "Observations": observed,
-		"Observe": s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
+		"EmbedMemories": s.EmbedMemories(ctx, []memories.Embedded{{ID: "m"}}),
+		"Observe":       s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want the context's error", name, err)

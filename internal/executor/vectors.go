@@ -1,0 +1,109 @@
+package executor
+
+import (
+	"container/list"
+	"crypto/sha256"
+	"sync"
+
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// maxVectorBytes is the maximum size of all vectors that are kept, and vectorOverhead is counted for each one besides
+// its values.
+const maxVectorBytes, vectorOverhead = 16 << 20, 256
+
+// vectors keeps the vectors of tools, so that they are bought once and not for each Turn. Namespaces share nothing: one
+// cannot find out what another has asked for. While there is no room, the namespace that has most loses the vector that
+// it has not used for the longest time, so no namespace pushes out one that has less. The zero value is empty.
+type vectors struct {
+	mu sync.Mutex
+	// bytes is the size of all vectors.
+	bytes int
+	own   map[string]*ownVectors
+}
+
+// ownVectors are the vectors of one namespace.
+type ownVectors struct {
+	bytes int
+	// used has the vectors, the last used first. at has their places.
+	used *list.List
+	at   map[vectorKey]*list.Element
+}
+
+// vectorKey identifies a text within a space.
+type vectorKey [sha256.Size]byte
+
+// keptVector is a vector.
+type keptVector struct {
+	key    vectorKey
+	values []float32
+}
+
+func (k *keptVector) size() int { return 4*len(k.values) + vectorOverhead }
+
+// of returns the vectors of a namespace.
+func (v *vectors) of(namespace string) turn.VectorCache { return &namespaceVectors{v, namespace} }
+
+// namespaceVectors implements turn.VectorCache.
+type namespaceVectors struct {
+	all       *vectors
+	namespace string
+}
+
+func keyOf(space, text string) vectorKey { return sha256.Sum256([]byte(space + "\x00" + text)) }
+
+// Get returns the vector of a text.
+func (n *namespaceVectors) Get(space, text string) (values []float32, ok bool) {
+	n.all.mu.Lock()
+	defer n.all.mu.Unlock()
+	own := n.all.own[n.namespace]
+	if own == nil {
+		return nil, false
+	}
+	e, ok := own.at[keyOf(space, text)]
+	if !ok {
+		return nil, false
+	}
+	own.used.MoveToFront(e)
+	return e.Value.(*keptVector).values, true //nolint:forcetypeassert // because the list has no other values
+}
+
+// Put keeps the vector of a text.
+func (n *namespaceVectors) Put(space, text string, values []float32) {
+	n.all.mu.Lock()
+	defer n.all.mu.Unlock()
+	if n.all.own == nil {
+		n.all.own = map[string]*ownVectors{}
+	}
+	own := n.all.own[n.namespace]
+	if own == nil {
+		own = &ownVectors{used: list.New(), at: map[vectorKey]*list.Element{}}
+		n.all.own[n.namespace] = own
+	}
+	k := &keptVector{keyOf(space, text), values}
+	if _, known := own.at[k.key]; known {
+		return // another Turn has requested it at the same time
+	}
+	own.at[k.key] = own.used.PushFront(k)
+	own.bytes, n.all.bytes = own.bytes+k.size(), n.all.bytes+k.size()
+	for n.all.bytes > maxVectorBytes {
+		n.all.evict()
+	}
+}
+
+// evict drops one vector of the namespace that has most. The caller must hold the lock.
+func (v *vectors) evict() {
+	var most string
+	for namespace, own := range v.own {
+		if most == "" || own.bytes > v.own[most].bytes || own.bytes == v.own[most].bytes && namespace < most {
+			most = namespace
+		}
+	}
+	own := v.own[most]
+	last := own.used.Remove(own.used.Back()).(*keptVector) //nolint:forcetypeassert // because the list has no other values
+	delete(own.at, last.key)
+	own.bytes, v.bytes = own.bytes-last.size(), v.bytes-last.size()
+	if own.bytes == 0 {
+		delete(v.own, most)
+	}
+}

@@ -1,0 +1,48 @@
+package executor
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestVectorsAreSharedFairly checks that namespaces see only their own vectors, and that one with many vectors does not
+// push out those of another.
+func TestVectorsAreSharedFairly(t *testing.T) {
+	var v vectors
+	small, large := v.of("small"), v.of("large")
+	values := make([]float32, 4096)
+	small.Put("m", "text", []float32{1})
+	if _, ok := large.Get("m", "text"); ok {
+		t.Error("a namespace has a vector of another one")
+	}
+	if _, ok := small.Get("n", "text"); ok {
+		t.Error("a space has a vector of another one")
+	}
+	const many = 3 * maxVectorBytes / (4 * 4096)
+	for i := range many {
+		large.Put("m", fmt.Sprint(i), values)
+		if _, ok := large.Get("m", "0"); i < 100 && !ok {
+			t.Fatalf("the first vector is gone after %d", i)
+		}
+	}
+	if got, ok := small.Get("m", "text"); !ok || len(got) != 1 {
+		t.Error("a namespace with many vectors pushed out that of another one")
+	}
+	if _, ok := large.Get("m", fmt.Sprint(many-1)); !ok {
+		t.Error("the newest vector is gone")
+	}
+	if _, ok := large.Get("m", "1"); ok {
+		t.Error("an old vector that was not used is still there")
+	}
+	if v.bytes > maxVectorBytes || v.bytes < maxVectorBytes/2 {
+		t.Errorf("there are %d bytes, want at most %d", v.bytes, maxVectorBytes)
+	}
+	large.Put("m", fmt.Sprint(many-1), values) // twice
+	sum := 0
+	for _, own := range v.own {
+		sum += own.bytes
+	}
+	if sum != v.bytes {
+		t.Errorf("the namespaces have %d bytes, and all together %d", sum, v.bytes)
+	}
+}

@@ -1,0 +1,88 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Embed returns the vectors of at most model.MaxEmbedTexts texts, in their order, for the preparation of a Turn. The
+// request is one of the Turn: it is reserved, recorded and charged like any other. It is sent at most once, it does not
+// wait for budgets, and within bounds its time. in needs what a loop needs to record requests.
+//
+// A *model.Error means that there are no vectors, and that the Turn should continue without them. After any other error,
+// the run cannot go on.
+func Embed(
+	ctx context.Context, in *Input, c *Candidate, texts []string, dimensions int, within time.Duration,
+) ([][]float32, error) {
+	run := &runner{Input: in}
+	bounded, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	request := model.Request{Model: c.Model, Embed: &model.Embed{Texts: texts, Dimensions: dimensions}, Facts: new(model.Facts)}
+	tokens := countPrompt(request)
+	r := &Request{
+		Purpose: ForEmbedding, Provider: c.ProviderName, Model: c.Model, Attempt: 1, EstimatedTokens: tokens,
+		EstimatedCost: c.Pricing.Cost(model.Usage{InputTokens: tokens}),
+	}
+	if c.Unusable { // nothing is sent, so nothing is recorded
+		_, err := Generate(bounded, c.Provider, &request)
+		return nil, late(ctx, bounded, model.AsError(err), within)
+	}
+	if _, why := run.expense(c, r).outputLimit(); why != "" {
+		return nil, &model.Error{Kind: model.OverBudget, Message: why, Unsent: true}
+	}
+	ticket, failure := EnterOutside(bounded, c, r)
+	if failure != nil {
+		return nil, late(ctx, bounded, failure, within)
+	}
+	defer ticket.Leave()
+	rules, change, err := run.reservations(c, r)
+	if err != nil {
+		return nil, err
+	}
+	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
+	err = run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r, Ledger: change})
+	if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
+		return nil, &model.Error{Kind: model.OverBudget, Message: DescribeRefusal(rules, c, r, refusal), Unsent: true}
+	}
+	if err != nil {
+		return nil, err
+	}
+	request.ID = r.ID
+	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	reply, err := Generate(run.forRequest(bounded, r), ticket, &request)
+	took := time.Since(begin).Milliseconds()
+	if err != nil {
+		failure = late(ctx, bounded, model.AsError(err).Redacted(run.redacted), within)
+		if err := run.recordFailure(ctx, c, r, failure, failure, took); err != nil {
+			return nil, err
+		}
+		return nil, failure
+	}
+	return reply.Vectors, run.keepReply(c, r, reply, request.Facts, took)
+}
+
+// late returns the failure of a request whose time may be over, although that of its Turn is not.
+func late(ctx, bounded context.Context, failure *model.Error, within time.Duration) *model.Error {
+	if ctx.Err() != nil || bounded.Err() == nil || failure.Kind != model.Cancelled {
+		return failure
+	}
+	timeout := *failure
+	timeout.Kind, timeout.Message = model.Timeout, fmt.Sprintf("the endpoint did not return vectors within %s", within.Round(time.Millisecond))
+	return &timeout
+}
+
+// EmbeddedBefore reports whether an earlier run has sent a request for vectors, which the journal does not keep.
+func (s *State) EmbeddedBefore() bool {
+	for i := range s.Requests {
+		if s.Requests[i].Purpose == ForEmbedding {
+			return true
+		}
+	}
+	return false
+}

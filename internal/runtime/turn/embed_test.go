@@ -1,0 +1,246 @@
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// embedder is a model for embeddings. A text that contains one of the words has the vector (1, 0), any other (0, 1).
+type embedder struct {
+	words []string
+	err   error
+	hangs bool
+
+	mu    sync.Mutex
+	asked [][]string
+}
+
+// Generate returns the vectors, and counts 7 tokens for each text.
+func (e *embedder) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+	e.mu.Lock()
+	e.asked = append(e.asked, r.Embed.Texts)
+	e.mu.Unlock()
+	if e.hangs {
+		<-ctx.Done()
+		return nil, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", MayBeBilled: true}
+	}
+	if e.err != nil {
+		return nil, e.err
+	}
+	reply := &model.Reply{FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 7 * int64(len(r.Embed.Texts))}}
+	for _, text := range r.Embed.Texts {
+		v := []float32{0, 1}
+		for _, word := range e.words {
+			if strings.Contains(text, word) {
+				v = []float32{1, 0}
+			}
+		}
+		reply.Vectors = append(reply.Vectors, v)
+	}
+	return reply, nil
+}
+
+// cache is a turn.VectorCache.
+type cache map[string][]float32
+
+func (c cache) Get(space, text string) ([]float32, bool) { v, ok := c[space+text]; return v, ok }
+
+func (c cache) Put(space, text string, v []float32) { c[space+text] = v }
+
+// embedding returns the input of a Turn that may call one of three tools, and has a model for embeddings.
+func embedding(e *embedder, known cache, failed *[]*model.Error) turn.Input {
+	c, _ := candidate("main", 1, says("well"))
+	in := input(c)
+	in.Toolbox = server("desk", remote("alpha", "", tool.ReadOnly),
+		remote("beta", "", tool.ReadOnly), remote("zeta", "", tool.ReadOnly))
+	in.Selection = tool.Selection{Most: 1, Semantic: true}
+	price := decimal.NewFromInt(1)
+	in.Embeddings = &turn.Embeddings{
+		Model: loop.Candidate{
+			ProviderName: "vectors", Model: "e", Provider: e, Embeds: true, Pricing: &model.Pricing{Currency: "USD", Input: price, Output: price},
+		},
+		Space: "vectors e",
+	}
+	if known != nil {
+		in.Embeddings.Vectors = known
+	}
+	in.NotEmbedded = func(f *model.Error) { *failed = append(*failed, f) }
+	return in
+}
+
+func TestToolsAreSelectedByMeaning(t *testing.T) {
+	known := cache{}
+	for name, tc := range map[string]struct {
+		e      *embedder
+		change func(*turn.Input)
+		// want is the tool, usage the tokens of the Turn, and requests the number of requests for vectors.
+		want     string
+		usage    int64
+		requests int
+		failure  model.ErrorKind
+	}{
+		"with vectors": {&embedder{words: []string{"new", "zeta"}}, nil, "zeta", 1000 + 7 + 21, 2, ""},
+		"the endpoint fails": {
+			&embedder{err: &model.Error{Kind: model.Overloaded, Message: "down"}}, nil, "alpha", 1000, 1, model.Overloaded,
+		},
+		"it does not answer": {&embedder{hangs: true}, nil, "alpha", 1000 + 4, 1, model.Timeout},
+		"it panics":          {&embedder{err: nil, words: nil}, func(in *turn.Input) { in.Embeddings.Model.Provider = nil }, "alpha", 1000, 0, model.InvalidRequest},
+		"the limit of the Turn": {
+			&embedder{}, func(in *turn.Input) { in.Limits.MaxTokens = 3; in.PrepareOnly = false }, "alpha", 0, 0, model.OverBudget,
+		},
+		"all tools are offered": {&embedder{}, func(in *turn.Input) { in.Selection.Most = 3 }, "alpha beta zeta", 1000, 0, ""},
+		"by order":              {&embedder{}, func(in *turn.Input) { in.Selection.Semantic = false }, "alpha", 1000, 0, ""},
+		"only prepared":         {&embedder{}, func(in *turn.Input) { in.PrepareOnly = true }, "alpha", 0, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var failed []*model.Error
+				in := embedding(tc.e, nil, &failed)
+				if tc.change != nil {
+					tc.change(&in)
+				}
+				j := &journaltest.Memory{}
+				result, err := engine(j).Run(t.Context(), &in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := toolsOf(t, j); got != tc.want {
+					t.Errorf("the tools are %q, want %q", got, tc.want)
+				}
+				if got := result.Record.Usage.InputTokens; got != tc.usage {
+					t.Errorf("the Turn used %d tokens, want %d", got, tc.usage)
+				}
+				if len(tc.e.asked) != tc.requests {
+					t.Errorf("the requests are %v, want %d", tc.e.asked, tc.requests)
+				}
+				if (tc.failure != "") != (len(failed) == 1) || tc.failure != "" && failed[0].Kind != tc.failure {
+					t.Errorf("the failures are %v, want %q", failed, tc.failure)
+				}
+			})
+		})
+	}
+	e := &embedder{words: []string{"new", "zeta"}}
+	for range 2 {
+		in := embedding(e, known, new([]*model.Error))
+		if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(e.asked) != 3 || len(known) != 3 {
+		t.Errorf("two Turns sent the requests %v and know %d vectors, want two for the messages and one for the tools", e.asked, len(known))
+	}
+}
+
+// toolsOf returns the names of the tools in a journal.
+func toolsOf(t *testing.T, j *journaltest.Memory) string {
+	t.Helper()
+	var names []string
+	for e, err := range j.Read(t.Context(), "uid", 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, exposedIn(t, e)...)
+	}
+	return strings.Join(names, " ")
+}
+
+// TestMemoriesAreRecalledByMeaning checks that the vector of the message is requested only if there are more memories
+// than fit into the prompt.
+func TestMemoriesAreRecalledByMeaning(t *testing.T) {
+	for name, tc := range map[string]struct {
+		more     bool
+		fails    error
+		requests int
+		want     string
+	}{
+		"all are in the prompt": {false, nil, 0, "by words"},
+		"there are more":        {true, nil, 1, "by meaning"},
+		"without an endpoint":   {true, &model.Error{Kind: model.Auth, Message: "no key"}, 1, "by words"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, failed := &embedder{err: tc.fails}, []*model.Error{}
+			in := embedding(e, nil, &failed)
+			in.Toolbox, in.Preparation = nil, making(func(p *prepare.Input) { p.Agent.MaxMemories = 5 })
+			in.Recall = func(_ context.Context, message string, v ranking.Vector) (turn.Recalled, error) {
+				text := "by words"
+				if v.Given() {
+					text = "by meaning"
+				}
+				return turn.Recalled{More: tc.more, Memories: []turncontext.Memory{{ID: "m", Text: text, Relevance: 1, Learned: true}}}, nil
+			}
+			j := &journaltest.Memory{}
+			if _, err := engine(j).Run(t.Context(), &in); err != nil {
+				t.Fatal(err)
+			}
+			asked := in.Chain[0].Provider.(*script).requests
+			var prompt strings.Builder
+			for _, m := range asked[0].Messages {
+				prompt.WriteString(m.Content)
+			}
+			if !strings.Contains(prompt.String(), tc.want) || len(e.asked) != tc.requests {
+				t.Errorf("the requests for vectors are %v, and the prompt lacks %q", e.asked, tc.want)
+			}
+		})
+	}
+}
+
+// TestVectorsAreNotBoughtTwice checks that a run which follows a killed one requests no vectors that were paid for.
+func TestVectorsAreNotBoughtTwice(t *testing.T) {
+	e, failed := &embedder{words: []string{"new"}}, []*model.Error{}
+	j := &journaltest.Memory{}
+	in := embedding(e, nil, &failed)
+	in.Recall = func(context.Context, string, ranking.Vector) (turn.Recalled, error) {
+		return turn.Recalled{More: true}, nil
+	}
+	broken := *in.Toolbox.(*box)
+	broken.err = errors.New("the process is gone")
+	in.Toolbox = &broken
+	if _, err := engine(j).Run(t.Context(), &in); err == nil {
+		t.Fatal("the first run ended the Turn")
+	}
+	broken.err, in.Epoch = nil, 2
+	result, err := engine(j).Run(t.Context(), &in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([][]string{{"What is new?"}}, e.asked); diff != "" {
+		t.Errorf("the requests of both runs: -want +got:\n%s", diff)
+	}
+	if got := result.Record.Usage.InputTokens; got != 1007 {
+		t.Errorf("the Turn used %d tokens, want 1007", got)
+	}
+}
+
+// exposedIn returns the names of the tools that an entry exposes.
+func exposedIn(t *testing.T, e journal.Entry) (names []string) {
+	t.Helper()
+	if e.Kind != journal.ToolsExposed {
+		return nil
+	}
+	var x tool.Exposure
+	if err := json.Unmarshal(e.Payload, &x); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range x.Tools {
+		names = append(names, one.Name)
+	}
+	return names
+}
