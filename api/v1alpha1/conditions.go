@@ -141,8 +141,8 @@ const (
 	// ConditionLearningResolved says whether the models of an Agent with spec.memory.learning can be used that extract
 	// memories. It is not part of Ready.
 	ConditionLearningResolved = "LearningResolved"
-	// ConditionEmbeddingsResolved says whether the model of an Agent with spec.embeddings can be used. It is not part of
-	// Ready, because Turns run without it.
+	// ConditionEmbeddingsResolved says whether the model of an Agent with spec.embeddings can be used. It is not part
+	// of Ready, because Turns run without it.
 	ConditionEmbeddingsResolved = "EmbeddingsResolved"
 	// ReasonNoEmbeddings is set on EmbeddingsResolved. It means that the protocol of the ModelProvider has no
 	// embeddings.

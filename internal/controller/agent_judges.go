@@ -63,8 +63,8 @@ func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "memories are learned from turns"}, nil
 }
 
-// resolveEmbeddings finds out whether the model can be used that turns texts into vectors for an Agent. It returns nil if
-// the Agent has none. A finding that does not hold prevents no Turn.
+// resolveEmbeddings finds out whether the model can be used that turns texts into vectors for an Agent. It returns nil
+// if the Agent has none. A finding that does not hold prevents no Turn.
 func (r *AgentReconciler) resolveEmbeddings(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	e := a.Spec.Embeddings
 	if e == nil {

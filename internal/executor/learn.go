@@ -254,8 +254,8 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 	return l.learned(unpaid)
 }
 
-// embed gives memories that are in the store their vectors, if the Agent has a model for that. A memory without a vector
-// is found by its words, so a failure is none of the task.
+// embed gives memories that are in the store their vectors, if the Agent has a model for that. A memory without a
+// vector is found by its words, so a failure is none of the task.
 func (l *learning) embed(ctx context.Context, kept []memories.Memory) {
 	if len(kept) == 0 || l.requests.err != nil || ctx.Err() != nil {
 		return

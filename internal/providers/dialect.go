@@ -67,8 +67,8 @@ func HasEmbeddings(spec *v1alpha1.ModelProviderSpec) bool {
 
 // NoEmbeddings says for people what to do about a provider without embeddings.
 func NoEmbeddings(name string, spec *v1alpha1.ModelProviderSpec) string {
-	return fmt.Sprintf("ModelProvider %q has the type %s, whose protocol has no embeddings: name one of type %s in spec.embeddings.providerRef, "+
-		"or remove spec.embeddings", name, spec.Type, v1alpha1.ProviderTypeOpenAI)
+	return fmt.Sprintf("ModelProvider %q has the type %s, whose protocol has no embeddings: name one of type %s in "+
+		"spec.embeddings.providerRef, or remove spec.embeddings", name, spec.Type, v1alpha1.ProviderTypeOpenAI)
 }
 
 // Accepts returns the images and files that a model of a provider accepts: those that its endpoint accepts, if the

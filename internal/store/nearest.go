@@ -12,8 +12,8 @@ import (
 
 // Nearest finds the memories of an owner whose vectors are most similar to another one. The zero value finds none.
 //
-// It looks at each vector. An owner has at most memories.MaxItems, so an index would be slower to write and no faster to
-// search.
+// It looks at each vector. An owner has at most memories.MaxItems, so an index would be slower to write and no faster
+// to search.
 type Nearest struct {
 	// To is the vector to which the others are compared.
 	To ranking.Vector

@@ -82,6 +82,9 @@ func (m *runningManager) learned(ctx context.Context) func(Gomega) []string {
 func (s *testEnv) promptOf(about string) string {
 	GinkgoHelper()
 	for _, messages := range s.heard() {
+		if len(messages) == 0 { // a request for embeddings
+			continue
+		}
 		var lines []string
 		for _, one := range messages {
 			lines = append(lines, one.Content)
@@ -355,6 +358,6 @@ type failingMemories struct {
 }
 
 // FindMemories fails.
-func (f *failingMemories) FindMemories(ctx context.Context, _ []memories.Owner, _ []string, _ time.Time) ([]memories.Memory, error) {
+func (f *failingMemories) FindMemories(ctx context.Context, _ []memories.Owner, _ memories.Search, _ time.Time) ([]memories.Memory, error) {
 	return nil, f.find(ctx)
 }

@@ -114,7 +114,8 @@ func TestAnthropicHasNoEmbeddings(t *testing.T) {
 	p := anthropic.New(anthropic.Config{Config: endpoint.Config{Name: "claude", BaseURL: url}})
 	t.Cleanup(p.Close)
 	_, err := p.Generate(t.Context(), embed("x"))
-	if e := model.AsError(err); e == nil || e.Kind != model.InvalidRequest || !e.Unsent || !strings.Contains(e.Message, "has no embeddings") {
+	e := model.AsError(err)
+	if err == nil || e.Kind != model.InvalidRequest || !e.Unsent || !strings.Contains(e.Message, "has no embeddings") {
 		t.Errorf("the error is %v, want that the protocol has no embeddings", err)
 	}
 }

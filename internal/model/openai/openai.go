@@ -1,6 +1,6 @@
-// Package openai implements OpenAI's chat-completions protocol, with the dialects of compatible servers. Requests use
-// the types of github.com/sashabaranov/go-openai. Answers use types of this package, because their form differs between
-// servers.
+// Package openai implements OpenAI's chat-completions protocol and its embeddings, with the dialects of compatible
+// servers. Requests use the types of github.com/sashabaranov/go-openai. Answers use types of this package, because
+// their form differs between servers.
 package openai
 
 import (

@@ -15,8 +15,8 @@ import (
 // request is one of the Turn: it is reserved, recorded and charged like any other. It is sent at most once, it does not
 // wait for budgets, and within bounds its time. in needs what a loop needs to record requests.
 //
-// A *model.Error means that there are no vectors, and that the Turn should continue without them. After any other error,
-// the run cannot go on.
+// A *model.Error means that there are no vectors, and that the Turn should continue without them. After any other
+// error, the run cannot go on.
 func Embed(
 	ctx context.Context, in *Input, c *Candidate, texts []string, dimensions int, within time.Duration,
 ) ([][]float32, error) {
@@ -73,7 +73,8 @@ func late(ctx, bounded context.Context, failure *model.Error, within time.Durati
 		return failure
 	}
 	timeout := *failure
-	timeout.Kind, timeout.Message = model.Timeout, fmt.Sprintf("the endpoint did not return vectors within %s", within.Round(time.Millisecond))
+	timeout.Kind = model.Timeout
+	timeout.Message = fmt.Sprintf("the endpoint did not return vectors within %s", within.Round(time.Millisecond))
 	return &timeout
 }
 

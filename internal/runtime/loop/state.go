@@ -188,7 +188,8 @@ type State struct {
 	FailedRequests []FailedRequest
 	// Steps are the replies that are steps.
 	Steps []Step
-	// OtherReplies are replies that are not steps: summaries, checks of drafts, and vectors, whose values it does not have.
+	// OtherReplies are replies that are not steps: summaries, checks of drafts, and vectors, whose values it does not
+	// have.
 	OtherReplies []Step
 	// Intents and CallResults are the intents and the results of calls, in the order of the journal.
 	Intents     []Intent

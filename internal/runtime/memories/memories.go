@@ -175,7 +175,8 @@ func Words(text string) []string {
 	return words
 }
 
-// maxExcerpt is the maximum length of a text that is turned into a vector, in characters. Many models accept 512 tokens.
+// maxExcerpt is the maximum length of a text that is turned into a vector, in characters. Many models accept 512
+// tokens.
 const maxExcerpt = 2000
 
 // Excerpt returns the part of a text that is turned into a vector. Of a long text, it is its beginning and its end,

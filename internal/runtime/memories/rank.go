@@ -23,9 +23,9 @@ type Ranked struct {
 	Relevance float64
 }
 
-// Rank returns those memories that fit a text best, at most limit, the best first. Memories whose words are in the text,
-// or whose meaning is similar, come before the others; of two that fit alike, the newer one comes first. A memory that
-// has expired is left out. Without similarities, words alone decide: see ranking.Blend.
+// Rank returns those memories that fit a text best, at most limit, the best first. Memories whose words are in the
+// text, or whose meaning is similar, come before the others; of two that fit alike, the newer one comes first. A memory
+// that has expired is left out. Without similarities, words alone decide: see ranking.Blend.
 func Rank(candidates []Memory, text string, now time.Time, limit int) []Ranked {
 	var all []Ranked
 	var texts [][]string

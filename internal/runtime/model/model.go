@@ -220,8 +220,8 @@ type Reply struct {
 	// bytes that were not kept. It is 0 for other replies, and if the endpoint reported the final usage. It is not in
 	// the journal, because the loop immediately estimates the usage from it.
 	Received int64 `json:"-"`
-	// Vectors are those of the texts of a request with Embed, in their order and with the length 1. All that are not nil
-	// have the same number of elements, at most MaxDimensions, and at least one is not nil. A vector is nil if the
+	// Vectors are those of the texts of a request with Embed, in their order and with the length 1. All that are not
+	// nil have the same number of elements, at most MaxDimensions, and at least one is not nil. A vector is nil if the
 	// endpoint sent none that can be used. Such a reply has no text. The journal does not keep the vectors.
 	Vectors [][]float32 `json:"-"`
 	// Release releases the memory that a long reply reserved. It is nil if the reply reserved none. The receiver

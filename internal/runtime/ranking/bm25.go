@@ -1,4 +1,4 @@
-// Package ranking scores how well the words of texts match a query.
+// Package ranking scores how well texts match a query, by their words and by their meaning.
 package ranking
 
 import "math"

@@ -51,10 +51,10 @@ func (v Vector) SimilarityTo(data []byte) (cosine float64, ok bool) {
 // Blend returns how well texts match a query by their words and by their meaning, from 0 to 1. words are scores of at
 // least 0, and meaning are similarities, or nil where they are not known.
 //
-// Both are scaled first: the best words to 1, and the similarities so that the highest is 1 and the lowest is 0, because
-// each model uses another part of the range. A single similarity is not scaled. Then the result is their mean, or the
-// words alone for a text without a similarity. This is the convex combination of Bruch, Gai and Ingber, "An Analysis of
-// Fusion Functions for Hybrid Retrieval" (2023).
+// Both are scaled first: the best words to 1, and the similarities so that the highest is 1 and the lowest is 0,
+// because each model uses another part of the range. A single similarity is not scaled. Then the result is their mean,
+// or the words alone for a text without a similarity. This is the convex combination of Bruch, Gai and Ingber, "An
+// Analysis of Fusion Functions for Hybrid Retrieval" (2023).
 func Blend(words []float64, meaning []*float64) []float64 {
 	best, lowest, highest := 0.0, math.Inf(1), math.Inf(-1)
 	for i, w := range words {

@@ -75,7 +75,8 @@ func embedding(e *embedder, known cache, failed *[]*model.Error) turn.Input {
 	price := decimal.NewFromInt(1)
 	in.Embeddings = &turn.Embeddings{
 		Model: loop.Candidate{
-			ProviderName: "vectors", Model: "e", Provider: e, Embeds: true, Pricing: &model.Pricing{Currency: "USD", Input: price, Output: price},
+			ProviderName: "vectors", Model: "e", Provider: e, Embeds: true,
+			Pricing: &model.Pricing{Currency: "USD", Input: price, Output: price},
 		},
 		Space: "vectors e",
 	}
@@ -102,9 +103,11 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 			&embedder{err: &model.Error{Kind: model.Overloaded, Message: "down"}}, nil, "alpha", 1000, 1, model.Overloaded,
 		},
 		"it does not answer": {&embedder{hangs: true}, nil, "alpha", 1000 + 4, 1, model.Timeout},
-		"it panics":          {&embedder{err: nil, words: nil}, func(in *turn.Input) { in.Embeddings.Model.Provider = nil }, "alpha", 1000, 0, model.InvalidRequest},
+		"it panics": {
+			&embedder{}, func(in *turn.Input) { in.Embeddings.Model.Provider = nil }, "alpha", 1000, 0, model.InvalidRequest,
+		},
 		"the limit of the Turn": {
-			&embedder{}, func(in *turn.Input) { in.Limits.MaxTokens = 3; in.PrepareOnly = false }, "alpha", 0, 0, model.OverBudget,
+			&embedder{}, func(in *turn.Input) { in.Limits.MaxTokens = 3 }, "alpha", 0, 0, model.OverBudget,
 		},
 		"all tools are offered": {&embedder{}, func(in *turn.Input) { in.Selection.Most = 3 }, "alpha beta zeta", 1000, 0, ""},
 		"by order":              {&embedder{}, func(in *turn.Input) { in.Selection.Semantic = false }, "alpha", 1000, 0, ""},

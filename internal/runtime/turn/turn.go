@@ -63,9 +63,10 @@ type Input struct {
 	// MayEvaluate reports whether the evaluation of the Turn may be stored with its end. It must return at once. If
 	// MayEvaluate is nil, it may.
 	MayEvaluate func() bool
-	// Recall returns the learned memories that fit a message, at most those that the prompt has room for. vector is that
-	// of the message; without one, words alone decide. It is called with Preparation, and once more if there is a vector, and its result is recorded. If it fails, or takes longer than RecallTimeout, the Turn continues
-	// without learned memories. If Recall is nil, there are none.
+	// Recall returns the learned memories that fit a message, at most those that the prompt has room for. vector is
+	// that of the message; without one, words alone decide. It is called with Preparation, and once more if there is a
+	// vector, and its result is recorded. If it fails, or takes longer than RecallTimeout, the Turn continues without
+	// learned memories. If Recall is nil, there are none.
 	Recall func(ctx context.Context, message string, vector ranking.Vector) (Recalled, error)
 	// NotRecalled is called if Recall has failed. It may be nil.
 	NotRecalled func(error)
@@ -437,8 +438,8 @@ type run struct {
 	// Turn in its Session.
 	input  *prepare.Input
 	number int64
-	// query is the newest text whose vector was requested, or nil. embeddedBefore is true if an earlier run has requested
-	// vectors.
+	// query is the newest text whose vector was requested, or nil. embeddedBefore is true if an earlier run has
+	// requested vectors.
 	query          *query
 	embeddedBefore bool
 	// history is the Turn's reference to the journal of its Session, or nil before it is known. conversation is the

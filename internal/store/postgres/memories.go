@@ -140,8 +140,8 @@ func (s *Store) FindMemories(
 	return all, nil
 }
 
-// EmbedMemories sets the vectors of memories, each in a transaction of its own, so that they wait for no other locks. It
-// takes at most 10 s for each.
+// EmbedMemories sets the vectors of memories, each in a transaction of its own, so that they wait for no other locks.
+// It takes at most 10 s for each.
 func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
 	if err := ctx.Err(); err != nil {
 		return err

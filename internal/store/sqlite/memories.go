@@ -195,7 +195,8 @@ func (s *Store) nearest(ctx context.Context, owner string, to ranking.Vector, no
 func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
 	return s.change(ctx, func(t *tx) error {
 		for _, e := range all {
-			if _, err := t.exec(`UPDATE memory SET space = ?, vector = ? WHERE id = ?`, e.Vector.Space, e.Vector.Bytes(), e.ID); err != nil {
+			_, err := t.exec(`UPDATE memory SET space = ?, vector = ? WHERE id = ?`, e.Vector.Space, e.Vector.Bytes(), e.ID)
+			if err != nil {
 				return fmt.Errorf("failed to store the vector of a memory: %w", err)
 			}
 		}

@@ -37,8 +37,8 @@ func BenchmarkFindMemories(b *testing.B) {
 			var vectors []memories.Embedded
 			for i := range memories.MaxItems {
 				m := memories.Memory{
-					Namespace: owner.Namespace, Agent: owner.Agent, Scope: owner.Scope, Requester: owner.ID, Text: fmt.Sprintf(
-						"The printer %d is in room %d of the house beside the river, and it is an HP %d with paper of the size A4.", i, i, i),
+					Namespace: owner.Namespace, Agent: owner.Agent, Scope: owner.Scope, Requester: owner.ID,
+					Text:    fmt.Sprintf("The printer %d is in room %d of the house beside the river, and it is an HP %d with paper A4.", i, i, i),
 					Learned: now.Add(time.Duration(i) * time.Minute), Expires: now.AddDate(1, 0, 0),
 				}
 				m.Identify()

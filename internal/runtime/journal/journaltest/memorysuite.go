@@ -230,7 +230,8 @@ func memoriesFound(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-4", append(many, needle)...)
 	eve := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "eve"}
 	for _, text := range []string{"needle", "where is the NEEDLE?", "京", `' OR "1" = 1 needle`, strings.Repeat("word ", 500) + "needle"} {
-		found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, memories.Search{Words: memories.Query("needle " + text)}, later(20))
+		search := memories.Search{Words: memories.Query("needle " + text)}
+		found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, search, later(20))
 		if err != nil || !slices.ContainsFunc(found, func(m memories.Memory) bool { return m.ID == needle.ID }) {
 			t.Errorf("%q finds %d memories (error %v) without the old one that has the word", text, len(found), err)
 		}
@@ -252,8 +253,8 @@ func memoriesNear(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 		m := learnedFrom("a-1", fmt.Sprintf("Number %d is a fact.", i), 100+i)
 		all, vectors = append(all, m), append(vectors, memories.Embedded{ID: m.ID, Vector: vector("m", 0, 1)})
 	}
-	old, worded, other := learnedFrom("a-1", "Has an HP 4000.", 1), learnedFrom("a-1", "Likes bicycles.", 2), learnedFrom("a-1", "Is in Oslo.", 3)
-	bare := learnedFrom("a-1", "Drinks tea.", 4)
+	old, worded := learnedFrom("a-1", "Has an HP 4000.", 1), learnedFrom("a-1", "Likes bicycles.", 2)
+	other, bare := learnedFrom("a-1", "Is in Oslo.", 3), learnedFrom("a-1", "Drinks tea.", 4)
 	stranger := learnedFrom("a-1", "Has a laser, too.", 5, ofUser("bob"))
 	learn(t, s, "a-1", append(all, old, worded, other, bare, stranger)...)
 	vectors = append(vectors, memories.Embedded{ID: old.ID, Vector: vector("m", 0.6, 0.8)},
