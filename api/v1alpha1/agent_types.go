@@ -88,7 +88,7 @@ type AgentSpec struct {
 	Memory *AgentMemory `json:"memory,omitempty"`
 
 	// embeddings is the model that turns texts into vectors, which stand for their meaning. With it, learned memories
-	// are found by their meaning and their words, and a Semantic selection ranks tools by their meaning beside their
+	// are found by their meaning and their words, and a Semantic selection ranks tools by their meaning and their
 	// words. The requests are paid for like those to other models. Without it, and when it fails, words alone decide.
 	// +optional
 	Embeddings *AgentEmbeddings `json:"embeddings,omitempty"`

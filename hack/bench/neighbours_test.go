@@ -20,7 +20,8 @@ import (
 func TestARealManagerIsAttacked(t *testing.T) {
 	o, err := parse([]string{
 		"--only", "neighbours", "--manager", builtManager(t), "--attacks", "replies", "--attack-sizes", "replies=1", "--window", "2s",
-		"--victim-interval", "1s", "--victim-wait", "10m", "--reply-chars", "40", "--crds", filepath.Join("..", "..", "config", "crd", "bases"),
+		"--victim-interval", "1s", "--victim-wait", "10m", "--reply-chars", "40",
+		"--crds", filepath.Join("..", "..", "config", "crd", "bases"),
 	}, t.Output())
 	if err != nil {
 		t.Fatal(err)

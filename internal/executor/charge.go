@@ -179,8 +179,9 @@ func (c *Charger) chargeSession(ctx context.Context, t *v1alpha1.Turn, in *turn.
 	return nil
 }
 
-// reserveJournal reserves the memory to end the Turn of a journal, which is read as a whole. It does not wait: the caller
-// tries again later. A journal that is larger than one Turn may be is read nevertheless, so that the Turn can end.
+// reserveJournal reserves the memory to end the Turn of a journal, which is read as a whole. It does not wait: the
+// caller tries again later. A journal that is larger than one Turn may be is read nevertheless, so that the Turn can
+// end.
 func reserveJournal(
 	ctx context.Context, j journal.Journal, memory *bytebudget.Budget, namespace, uid string,
 ) (*bytebudget.Reservation, error) {

@@ -125,8 +125,8 @@ func (v *evaluation) unasked() (all []*judge.Judge) {
 	return all
 }
 
-// inTurn returns judges so that each attempt begins with another one. So a judge whose endpoint lets it wait for all the
-// time of an attempt does not keep the others from being asked.
+// inTurn returns judges so that each attempt begins with another one. So a judge whose endpoint lets it wait for all
+// the time of an attempt does not keep the others from being asked.
 func (v *evaluation) inTurn(judges []*judge.Judge) []*judge.Judge {
 	if len(judges) == 0 {
 		return nil

@@ -195,8 +195,8 @@ func (l *learning) observe(ctx context.Context, about memories.Memory) {
 	}
 }
 
-// callLearner calls the learner. A call that does not return within observeTimeout keeps its goroutine. There is a limit
-// of such calls: beyond it, the learner is not called.
+// callLearner calls the learner. A call that does not return within observeTimeout keeps its goroutine. There is a
+// limit of such calls: beyond it, the learner is not called.
 func (l *learning) callLearner(ctx context.Context, observation memories.Observation) error {
 	select {
 	case l.observing <- struct{}{}:

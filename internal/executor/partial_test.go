@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -235,9 +236,9 @@ func TestAReplyIsKeptWhenTheExecutorStops(t *testing.T) {
 	}
 }
 
-// TestRefusedJudgesAreAskedAlone checks that judges that an endpoint or a Budget has refused are asked in later attempts,
-// and that those that have replied are not. Each attempt begins with another judge, because one that waits may use up the
-// time of all.
+// TestRefusedJudgesAreAskedAlone checks that judges that an endpoint or a Budget has refused are asked in later
+// attempts, and that those that have replied are not. Each attempt begins with another judge, because one that waits
+// may use up the time of all.
 func TestRefusedJudgesAreAskedAlone(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"the endpoint answers with 429":   &model.Error{Kind: model.RateLimited, Message: "slow down"},
@@ -448,7 +449,7 @@ func TestMemoriesAreUsedWithoutTasks(t *testing.T) {
 	if recall == nil {
 		t.Fatal("no memories are used")
 	}
-	found, err := recall(t.Context(), "printer", nil)
+	found, err := recall(t.Context(), "printer", ranking.Vector{})
 	if err != nil || len(found.Memories) != 1 || found.Memories[0].Text != "Has a printer." {
 		t.Errorf("the memories are %+v, %v; want the one that was learned", found.Memories, err)
 	}

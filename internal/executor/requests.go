@@ -146,10 +146,10 @@ func (a *requests) settle(ctx context.Context, found *task.Result) {
 	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), charge) })
 }
 
-// close reports the attempt in the trace. It returns the end of the attempt, or nil if the work is done. open is true if
-// a question has no reply yet, and refused is true if an endpoint has refused one. Such questions are put again, alone,
-// because the replies to the others are stored. The attempt also ends if the account cannot be kept, or if Budgets have
-// allowed no request, in this attempt or an earlier one.
+// close reports the attempt in the trace. It returns the end of the attempt, or nil if the work is done. open is true
+// if a question has no reply yet, and refused is true if an endpoint has refused one. Such questions are put again,
+// alone, because the replies to the others are stored. The attempt also ends if the account cannot be kept, or if
+// Budgets have allowed no request, in this attempt or an earlier one.
 func (a *requests) close(ctx context.Context, open, refused bool) *done {
 	f := a.work
 	a.settle(ctx, nil)

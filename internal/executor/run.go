@@ -129,8 +129,8 @@ func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn)
 // log returns the logger for lines about the Turn.
 func (r *run) log() logr.Logger { return r.executor.logOf(r.turn) }
 
-// logOf returns the logger for lines about a Turn, which say who asked for it. If the Agent is in another namespace, the
-// lines name it, so that the credentials of that namespace are removed from them.
+// logOf returns the logger for lines about a Turn, which say who asked for it. If the Agent is in another namespace,
+// the lines name it, so that the credentials of that namespace are removed from them.
 func (e *Executor) logOf(t *v1alpha1.Turn) logr.Logger {
 	log := e.Log.WithValues("turn", client.ObjectKeyFromObject(t), "requester", t.Requester())
 	if t.IsOfForeignAgent() {

@@ -40,8 +40,8 @@ func TestFewFramesWhileTheModelWorks(t *testing.T) {
 	}
 }
 
-// TestLinesAboutATurnNameItsRequester runs a Turn whose model panics and whose status cannot be written, and checks that
-// each line about it says who asked for it.
+// TestLinesAboutATurnNameItsRequester runs a Turn whose model panics and whose status cannot be written, and checks
+// that each line about it says who asked for it.
 func TestLinesAboutATurnNameItsRequester(t *testing.T) {
 	e, _ := newExecutor(t, failing(broken), append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
 		t.Spec.Execution = v1alpha1.ExecutionRun

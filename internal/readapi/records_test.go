@@ -62,8 +62,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// commented returns the objects of the cluster: Turn t0, whose Agent redacts names of invoices, and Turn t2, whose Agent
-// is gone.
+// commented returns the objects of the cluster: Turn t0, whose Agent redacts names of invoices, and Turn t2, whose
+// Agent is gone.
 func commented(t *testing.T) client.Reader {
 	t.Helper()
 	scheme := runtime.NewScheme()

@@ -99,7 +99,8 @@ const (
 	roundInterval, retryTime = time.Hour, time.Minute
 	// page is the number of Turns whose records one request to the store looks up or adds.
 	page = 500
-	// batch is the number of records, tasks or memories that are deleted at once. pause is the time between two batches.
+	// batch is the number of records, tasks or memories that are deleted at once. pause is the time between two
+	// batches.
 	batch, pause = 500, 50 * time.Millisecond
 	// keepTasks is how long a task counts for the limits of its Agent after its work has ended.
 	keepTasks = task.Day + task.Hour

@@ -42,8 +42,8 @@ type Records interface {
 
 	// AddFeedback adds feedback to the newest record of a Turn, given by its namespace and name, and replaces earlier
 	// feedback of the same person. Retire deletes the comments to a Turn, and keeps the scores. AddFeedback returns
-	// ErrNoRecord if there is no record, ErrTurnDeleted for a comment if the journal of the Turn is retired, and another
-	// error if the record keeps no more feedback.
+	// ErrNoRecord if there is no record, ErrTurnDeleted for a comment if the journal of the Turn is retired, and
+	// another error if the record keeps no more feedback.
 	AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error
 }
 

@@ -29,8 +29,8 @@ type Tasks interface {
 
 	// ChargeTask ends a request of a task whose work has begun, and begins the next one. It charges the budgets, and
 	// adds the expense to the record of the Turn. In the same transaction it stores the partial result, which later
-	// claims return until FinishTask replaces it, keeps the memories in it, and sets its evaluations in the record of the
-	// Turn. It returns a *budget.Refusal, and changes nothing, if budgets do not allow the next request.
+	// claims return until FinishTask replaces it, keeps the memories in it, and sets its evaluations in the record of
+	// the Turn. It returns a *budget.Refusal, and changes nothing, if budgets do not allow the next request.
 	ChargeTask(ctx context.Context, h task.Held, c task.Charge) error
 
 	// PostponeTask gives a claim back, so that nobody claims the task before a time. An attempt that has begun counts

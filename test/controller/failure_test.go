@@ -99,7 +99,7 @@ var failures = []failure{
 		name: "unfinished-stream", rule: `fault: {endWithoutFinish: true}`,
 		// Without a dialect, an answer may end without a mark: gateways omit them.
 		provider: func(p *v1alpha1.ModelProvider) { p.Spec.Dialect = v1alpha1.DialectOpenAI },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
 		message: ContainSubstring("the stream ended before the answer was finished"),
 	},
 	{

@@ -167,7 +167,8 @@ type Learned struct {
 	// most MaxItems memories each.
 	Memories []memories.Memory `json:"-"`
 	MaxItems int               `json:"-"`
-	// Scopes are the scopes in which nothing more is learned: their questions have ended, or their memories were deleted.
+	// Scopes are the scopes in which nothing more is learned: their questions have ended, or their memories were
+	// deleted.
 	Scopes []memories.Scope `json:"scopes,omitempty"`
 	// Kept is the number of memories by scope. Refused and Unsure are the numbers of entries in replies of the model
 	// that were left out. Failed is the number of questions that were not answered.

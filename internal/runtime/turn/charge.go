@@ -85,9 +85,9 @@ type ObjectEnd struct {
 	Epoch int64
 	// Entries is the number of entries that the journal must have. A journal with fewer has lost some.
 	Entries int64
-	// Charge receives the place of the Turn in the history of its Session, before the end is in the journal: a Turn with
-	// a record is not looked at again. It may be called again with the same place. If Charge is nil, the Turn is not
-	// added to a Session.
+	// Charge receives the place of the Turn in the history of its Session, before the end is in the journal: a Turn
+	// with a record is not looked at again. It may be called again with the same place. If Charge is nil, the Turn is
+	// not added to a Session.
 	Charge func(place *SessionPosition) error
 }
 

@@ -260,8 +260,8 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 	})
 }
 
-// dropComments deletes the comments to deleted Turns. It locks their records until the end of the transaction, so that no
-// comment is added before the Turns count as deleted.
+// dropComments deletes the comments to deleted Turns. It locks their records until the end of the transaction, so that
+// no comment is added before the Turns count as deleted.
 func dropComments(ctx context.Context, tx pgx.Tx, uids []string) error {
 	rows, err := tx.Query(ctx, `SELECT uid, feedback FROM capstan_record WHERE uid = ANY($1) ORDER BY uid FOR UPDATE`, uids)
 	if err != nil {

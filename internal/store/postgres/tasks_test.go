@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// TestADeletionThatFailsLeavesNoReservation makes the charge of a request fail while its task is ended, as a kill would,
-// and checks that the task has not ended either, so that the request is charged later.
+// TestADeletionThatFailsLeavesNoReservation makes the charge of a request fail while its task is ended, as a kill
+// would, and checks that the task has not ended either, so that the request is charged later.
 func TestADeletionThatFailsLeavesNoReservation(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	s, err := postgres.Open(t.Context(), databaseURL)

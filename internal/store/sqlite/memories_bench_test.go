@@ -38,7 +38,7 @@ func BenchmarkFindMemories(b *testing.B) {
 			for i := range memories.MaxItems {
 				m := memories.Memory{
 					Namespace: owner.Namespace, Agent: owner.Agent, Scope: owner.Scope, Requester: owner.ID,
-					Text:    fmt.Sprintf("The printer %d is in room %d of the house beside the river, and it is an HP %d with paper A4.", i, i, i),
+					Text:    fmt.Sprintf("The printer %d is in room %d of the house by the river, an HP %d with paper A4.", i, i, i),
 					Learned: now.Add(time.Duration(i) * time.Minute), Expires: now.AddDate(1, 0, 0),
 				}
 				m.Identify()

@@ -430,7 +430,8 @@ func memoriesDeleted(t *testing.T, s MemoryStore) {
 	holds(t, s, "after the deletion of one", store.MemorySelector{}, "of ada elsewhere")
 }
 
-// memoriesDeletedWithoutRecord checks that a deletion ends waiting tasks whose records are gone, by all that may select.
+// memoriesDeletedWithoutRecord checks that a deletion ends waiting tasks whose records are gone, by all that may
+// select.
 func memoriesDeletedWithoutRecord(t *testing.T, s MemoryStore) {
 	endLearning(t, s, "a-1", "ada@example.com")
 	endLearning(t, s, "a-2", "bob")
