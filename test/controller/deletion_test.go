@@ -158,5 +158,5 @@ func (m *runningManager) restartedAfter(ctx context.Context, change func(*sqlite
 	Expect(err).NotTo(HaveOccurred())
 	change(kept)
 	Expect(kept.Close()).To(Succeed())
-	return start(m.options)
+	return start(m.options) //nolint:contextcheck // because a manager lives until it is stopped
 }

@@ -124,7 +124,7 @@ func (x *exchange) readVectors(in io.Reader) ([]byte, error) {
 		n, err := in.Read(answer[len(answer):cap(answer)])
 		answer = answer[:len(answer)+n]
 		switch {
-		case err == io.EOF: //nolint:errorlint // because a reader returns it as it is
+		case err == io.EOF:
 			return answer, nil
 		case err != nil:
 			return nil, err

@@ -29,15 +29,18 @@ func TestRequestForVectors(t *testing.T) {
 		header     string
 	}{
 		"plain": {
-			openai.Dialect{Extra: []model.ExtraField{{Name: "top_k", Value: "3"}}}, 0, "/v1/embeddings",
+			openai.Dialect{Extra: []model.ExtraField{{Name: "top_k", Value: "3"}}},
+			0, "/v1/embeddings",
 			`{"model":"small/1","input":["a","b"],"encoding_format":"float"}`, "Authorization",
 		},
 		"with dimensions": {
-			openai.Dialect{}, 256, "/v1/embeddings",
+			openai.Dialect{},
+			256, "/v1/embeddings",
 			`{"model":"small/1","input":["a","b"],"encoding_format":"float","dimensions":256}`, "Authorization",
 		},
 		"a deployment of Azure": {
-			openai.Dialect{APIVersion: "2024-10-21"}, 0, "/v1/deployments/small%2F1/embeddings?api-version=2024-10-21",
+			openai.Dialect{APIVersion: "2024-10-21"},
+			0, "/v1/deployments/small%2F1/embeddings?api-version=2024-10-21",
 			`{"model":"small/1","input":["a","b"],"encoding_format":"float"}`, "Api-Key",
 		},
 	} {

@@ -236,7 +236,8 @@ func TestAJudgeWhoseRequestsCostNothingMayBeAskedAgain(t *testing.T) {
 		"paid": {
 			"the first request may have been paid for",
 			[]any{&model.Error{Kind: model.Timeout, Message: "no", MayBeBilled: true}},
-			[]any{failure(model.RateLimited, false)}, false,
+			[]any{failure(model.RateLimited, false)},
+			false,
 		},
 		"used": {
 			"the first request has used tokens",

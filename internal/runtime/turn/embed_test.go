@@ -182,7 +182,7 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 			e, failed := &embedder{err: tc.fails}, []*model.Error{}
 			in := embedding(e, nil, &failed)
 			in.Toolbox, in.Preparation = nil, making(func(p *prepare.Input) { p.Agent.MaxMemories = 5 })
-			in.Recall = func(_ context.Context, message string, v ranking.Vector) (turn.Recalled, error) {
+			in.Recall = func(_ context.Context, _ string, v ranking.Vector) (turn.Recalled, error) {
 				text := "by words"
 				if v.Given() {
 					text = "by meaning"

@@ -23,7 +23,7 @@ func BenchmarkFindMemories(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.Cleanup(func() { _ = s.Close() })
-			random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // because the vectors of a test need no secrecy
+			random := rand.New(rand.NewPCG(1, 2))
 			vector := func() ranking.Vector {
 				v := ranking.Vector{Space: "m"}
 				for range dimensions {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -75,11 +76,8 @@ func (r *embeddingsRequest) invalid() *wireError {
 		return refuse("input", codeInvalid, "Invalid 'input': array too long. Expected an array with maximum length %d.", maxInputs)
 	case r.Dimensions < 0 || r.Dimensions > maxDimensions:
 		return refuse("dimensions", codeInvalid, "Invalid value for 'dimensions': it must be from 1 to %d.", maxDimensions)
-	}
-	for _, text := range r.Input {
-		if text == "" {
-			return refuse("input", codeInvalid, "Invalid 'input': input cannot be an empty string.")
-		}
+	case slices.Contains(r.Input, ""):
+		return refuse("input", codeInvalid, "Invalid 'input': input cannot be an empty string.")
 	}
 	return nil
 }
