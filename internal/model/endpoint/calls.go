@@ -32,6 +32,10 @@ type call struct {
 	index     lenient.Number
 	id, name  string
 	arguments strings.Builder
+	// progress is that of the arguments.
+	progress progress
+	// hasOtherIDs is true if a piece has another ID than the call.
+	hasOtherIDs bool
 	// data is data of the endpoint that it needs again with the call, or empty.
 	data string
 	// parts is the number of pieces that had arguments, and last is where those of the newest one begin.
@@ -108,7 +112,7 @@ func (c *calls) findOpen(piece CallPiece) *call {
 	if len(c.list) == 0 || piece.ID != "" || piece.Name != "" || piece.Arguments == "" {
 		return nil
 	}
-	if last := c.list[len(c.list)-1]; !json.Valid([]byte(last.arguments.String())) {
+	if last := c.list[len(c.list)-1]; !last.progress.isWhole() {
 		return last
 	}
 	return nil
@@ -127,17 +131,30 @@ func (c *calls) nextIndex() lenient.Number {
 // send several calls, each with index 0. The calls have their own IDs, or no IDs and whole arguments, or call different
 // tools. Before the arguments, an ID and a name may also come in pieces, which are no names of tools.
 func (c *calls) endsBefore(last *call, piece CallPiece) bool {
-	hasIDs := piece.ID != "" && last.id != ""
 	switch {
 	case piece.Name == "" || last.name == "":
 		return false
-	case last.arguments.Len() == 0:
-		isOther := piece.Name != last.name
-		return hasIDs && !isOther || isOther && c.isTool(last.name) && c.isTool(piece.Name)
-	case hasIDs:
-		return true
+	case !last.progress.hasBegun() && piece.Name != last.name:
+		return c.isTool(last.name) && c.isTool(piece.Name)
+	case piece.ID != "" && last.id != "":
+		return piece.Name != last.name || !last.isContinuedBy(piece.Arguments)
 	}
-	return last.parts == 1 && piece.Arguments != "" && json.Valid([]byte(last.arguments.String()))
+	return last.parts == 1 && piece.Arguments != "" && last.progress.isWhole()
+}
+
+// isContinuedBy reports whether a piece with an ID of its own and the name of the call continues the call. Some servers
+// send a new ID and the name with each piece, like calls of one tool that all have index 0. The arguments tell: they
+// are not whole yet. Then an empty piece is no call either, also at the end.
+func (c *call) isContinuedBy(arguments string) bool {
+	switch {
+	case !c.progress.hasBegun():
+		var first progress
+		first.add(arguments)
+		return first.isOpen()
+	case strings.Trim(arguments, jsonSpace) == "":
+		return c.progress.isOpen() || c.hasOtherIDs
+	}
+	return c.progress.isOpen() && c.progress.accepts(arguments)
 }
 
 // isTool reports whether a tool of the request has a name.
@@ -151,6 +168,8 @@ func (c *call) extend(piece CallPiece) {
 	begun := c.arguments.Len() > 0
 	if c.id == "" || !begun && piece.Arguments == "" {
 		c.id = join(c.id, piece.ID)
+	} else if piece.ID != "" && piece.ID != c.id {
+		c.hasOtherIDs = true
 	}
 	if c.name == "" || !begun {
 		c.name = join(c.name, piece.Name)
@@ -160,6 +179,7 @@ func (c *call) extend(piece CallPiece) {
 		c.differs = c.differs || !strings.HasPrefix(piece.Arguments, c.arguments.String()[c.last:])
 		c.last = c.arguments.Len()
 		c.arguments.WriteString(piece.Arguments)
+		c.progress.add(piece.Arguments)
 		c.parts++
 	}
 }
@@ -179,7 +199,6 @@ func (c *call) whole() string {
 
 // areWhole reports whether the arguments of all calls are whole: objects in JSON, or none if calls may have none.
 func (c *calls) areWhole(mayBeEmpty bool) bool {
-	c.arrange()
 	return !slices.ContainsFunc(c.list, func(of *call) bool {
 		whole := strings.TrimSpace(of.whole())
 		if whole == "" {
@@ -187,66 +206,6 @@ func (c *calls) areWhole(mayBeEmpty bool) bool {
 		}
 		return whole[0] != '{' || !json.Valid([]byte(whole))
 	})
-}
-
-// arrange puts the calls in order, and joins those that are pieces of one call.
-func (c *calls) arrange() {
-	slices.SortStableFunc(c.list, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
-	var arranged []*call
-	for rest := c.list; len(rest) > 0; {
-		run := 1
-		for run < len(rest) && rest[run].mayContinue(rest[0]) {
-			run++
-		}
-		arranged, rest = append(arranged, joinPieces(rest[:run])...), rest[run:]
-	}
-	c.list = arranged
-}
-
-// mayContinue reports whether a call may be a further piece of the first one. Some servers send a new ID and the name
-// with each piece, like calls of one tool that all have index 0.
-func (c *call) mayContinue(first *call) bool {
-	return c.index == first.index && c.name == first.name && c.id != "" && first.id != ""
-}
-
-// joinPieces joins the calls that are pieces of one call. The arguments tell: those of the first piece are not whole,
-// and become one JSON value with those of the next pieces.
-func joinPieces(run []*call) []*call {
-	var out []*call
-	for len(run) > 0 {
-		first, n := run[0], piecesOfOne(run)
-		if n == 0 {
-			return append(out, run...)
-		}
-		for _, piece := range run[1:n] {
-			first.extend(CallPiece{Arguments: piece.arguments.String(), Data: piece.data})
-		}
-		out, run = append(out, first), run[n:]
-	}
-	return out
-}
-
-// piecesOfOne returns how many of the calls are pieces of the first one, including itself, or 0 if they do not fit
-// together. It reads each byte once, because a reply may have many calls.
-func piecesOfOne(run []*call) int {
-	if len(run) == 1 || json.Valid([]byte(run[0].whole())) {
-		return 1
-	}
-	var all strings.Builder
-	var ends []int64
-	for i, c := range run {
-		if i > 0 && c.arguments.Len() == 0 {
-			break
-		}
-		all.WriteString(c.arguments.String())
-		ends = append(ends, int64(all.Len()))
-	}
-	var value json.RawMessage
-	d := json.NewDecoder(strings.NewReader(all.String()))
-	if d.Decode(&value) != nil {
-		return 0
-	}
-	return 1 + slices.Index(ends, d.InputOffset())
 }
 
 // joined is a call with all its arguments.
@@ -302,7 +261,7 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 			Message: fmt.Sprintf("the model called more than %d tools at once", MaxToolCalls),
 		}
 	}
-	c.arrange()
+	slices.SortStableFunc(c.list, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
 	list := withoutRepeated(c.list)
 	out := make([]model.ToolCall, 0, len(list))
 	for i := range list {

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"encoding/json"
 	"runtime"
 	"slices"
 	"strings"
@@ -67,5 +68,82 @@ func TestRepeatedCalls(t *testing.T) {
 				t.Errorf("arguments of the calls are %q (error %v), want %q", got, err, tc.want)
 			}
 		})
+	}
+}
+
+// openCalls returns forms of a call whose arguments stay open, as some servers send them: after the first piece,
+// each has an index of its own, or an ID of its own and the name.
+func openCalls(n int) map[string][]CallPiece {
+	at := func(index int, id, name, arguments string) CallPiece {
+		i := lenient.Maybe[lenient.Number]{Given: true, Value: lenient.Number(index)}
+		return CallPiece{Index: i, ID: id, Name: name, Arguments: arguments}
+	}
+	first := at(0, "a", "count", `{"text":"`)
+	indexes, ids, names := []CallPiece{first}, []CallPiece{first}, []CallPiece{first}
+	for i := range n {
+		indexes = append(indexes, at(i+1, "", "", "0123456789abcdef"))
+		ids = append(ids, at(0, strings.Repeat("x", i%7+2), "count", "0123456789abcdef"))
+		names = append(names, at(0, "", "count", "0123456789abcdef"))
+	}
+	return map[string][]CallPiece{"an index of its own": indexes, "an ID of its own": ids, "the name again": names}
+}
+
+// TestPiecesAreReadOnce checks that a piece is joined without the arguments that came before it. Otherwise a reply of
+// 1 MiB in small pieces would occupy a processor for minutes. A copy of the arguments so far would be one allocation
+// for each piece.
+func TestPiecesAreReadOnce(t *testing.T) {
+	const pieces = 1000
+	for name, all := range openCalls(pieces) {
+		t.Run(name, func(t *testing.T) {
+			var c calls
+			made := testing.AllocsPerRun(1, func() {
+				c = calls{}
+				for _, p := range all {
+					c.add(p)
+				}
+			})
+			if made > pieces/10 {
+				t.Errorf("%.0f allocations for %d pieces: the arguments must grow in place, and not be read again", made, pieces)
+			}
+			if len(c.list) != 1 || c.list[0].arguments.Len() != len(all[0].Arguments)+16*pieces {
+				t.Errorf("%d calls, want one with all pieces", len(c.list))
+			}
+		})
+	}
+}
+
+// BenchmarkPieces joins 1 MiB of arguments in pieces of 16 bytes.
+func BenchmarkPieces(b *testing.B) {
+	for name, all := range openCalls(1 << 16) {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				var c calls
+				for _, p := range all {
+					c.add(p)
+				}
+			}
+		})
+	}
+}
+
+// TestProgressOfJSON checks that the progress of a text is the same for each way to cut it into pieces, and that JSON
+// is whole only at its end.
+func TestProgressOfJSON(t *testing.T) {
+	for _, text := range []string{
+		`{}`, ` {"n": [1, {"m": "}]\\\""}], "o": "ü\\"}`, `"{\"n\":\"\\\\\"}"`, `[[], {"": {}}]`,
+	} {
+		if !json.Valid([]byte(text)) {
+			t.Fatalf("%s is not JSON", text)
+		}
+		for cut := range len(text) {
+			var p progress
+			p.add(text[:cut])
+			if p.isWhole() {
+				t.Errorf("%s is whole, want it open", text[:cut])
+			}
+			if p.add(text[cut:]); !p.isWhole() {
+				t.Errorf("%s is open after a cut at %d, want it whole", text, cut)
+			}
+		}
 	}
 }

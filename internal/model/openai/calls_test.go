@@ -92,10 +92,46 @@ func TestToolCalls(t *testing.T) {
 			},
 			"", "", one,
 		},
-		"new ids with whole arguments": {
-			"the first piece has none",
-			[]string{callPart(0, "a", "count", ""), callPart(0, "x", "count", `{"n":1}`)},
+		"new ids, empty pieces": {
+			"an empty piece is no call, within and after the pieces of a call",
+			[]string{
+				callPart(0, "a", "count", `{"n"`), callPart(0, "x", "count", ""), callPart(0, "y", "count", `:1}`),
+				callPart(0, "z", "count", ""),
+			},
 			"", "", one,
+		},
+		"new ids, white space": {
+			"white space may follow the arguments",
+			[]string{callPart(0, "a", "count", `{"n"`), callPart(0, "x", "count", `:1} `), callPart(0, "y", "count", "\n")},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: "{\"n\":1} \n"}},
+		},
+		"new ids, an object within": {
+			"an object may begin where a value is due, also in a list and in a text",
+			[]string{
+				callPart(0, "a", "count", `{"n": `), callPart(0, "v", "count", `{"m":[1,`), callPart(0, "w", "count", `{"o":"\"`),
+				callPart(0, "x", "count", `{`), callPart(0, "y", "count", `"}]}}`),
+			},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n": {"m":[1,{"o":"\"{"}]}}`}},
+		},
+		"new ids of many pieces": {
+			"the pieces of a call are no calls of their own",
+			manyPieces(2 * endpoint.MaxToolCalls),
+			"", "",
+			[]model.ToolCall{{ID: "id-0", Name: "count", Arguments: `{"n":"` + strings.Repeat("x", 2*endpoint.MaxToolCalls) + `"}`}},
+		},
+		"same index, first without arguments": {
+			"whole arguments are those of a call of their own",
+			[]string{callPart(0, "a", "count", ""), callPart(0, "b", "count", `{"n":1}`)},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count"}, {ID: "b", Name: "count", Arguments: `{"n":1}`}},
+		},
+		"same index, last without arguments": {
+			"arguments in one piece have no further piece",
+			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(0, "b", "count", "")},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "b", Name: "count"}},
 		},
 		"new ids of two calls": {
 			"whole arguments end a call",
@@ -312,6 +348,15 @@ func TestToolCalls(t *testing.T) {
 			}
 		})
 	}
+}
+
+// manyPieces returns the pieces of one call, each with an ID of its own, whose argument has n characters.
+func manyPieces(n int) []string {
+	all := []string{callPart(0, "id-0", "count", `{"n":"`)}
+	for i := range n {
+		all = append(all, callPart(0, fmt.Sprint("id-", i+1), "count", "x"))
+	}
+	return append(all, callPart(0, "last", "count", `"}`))
 }
 
 func manyParts(n int) []string {
