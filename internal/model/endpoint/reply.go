@@ -22,7 +22,7 @@ type Answer struct {
 	received, kept int64
 	tooLong        bool
 	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer. counted
-	// is true if the usage came alone, after the last part, which only an end follows. openEnd is true if the endpoint
+	// is true if the usage came alone after the last part, which only an end follows. openEnd is true if the endpoint
 	// may end an answer without any mark.
 	finish                     string
 	complete, counted, openEnd bool
@@ -56,7 +56,6 @@ func (in *Answer) AddRefusal(piece string) { in.refusal.WriteString(in.keep(piec
 // AddCall adds a piece of a call.
 func (in *Answer) AddCall(piece CallPiece) {
 	piece.Arguments, piece.Data = in.keep(piece.Arguments), in.KeepData(piece.Data)
-	in.counted = false
 	in.calls.add(piece)
 }
 
@@ -67,8 +66,12 @@ func (in *Answer) HasCalls() bool { return len(in.calls.list) > 0 }
 // follows may take as long as a first event.
 func (in *Answer) begun() bool { return in.received > 0 || in.finish != "" }
 
-// SetFinish notes the finish reason. An empty one changes nothing.
-func (in *Answer) SetFinish(reason string) { in.finish = cmp.Or(reason, in.finish) }
+// SetFinish notes the finish reason of a part of the answer, which may have no text. An empty one means that the answer
+// continues.
+func (in *Answer) SetFinish(reason string) {
+	in.counted = in.counted && reason != ""
+	in.finish = cmp.Or(reason, in.finish)
+}
 
 // SetComplete notes that the endpoint has marked the end of the answer. Nothing is read after it.
 func (in *Answer) SetComplete() { in.complete = true }
@@ -76,11 +79,15 @@ func (in *Answer) SetComplete() { in.complete = true }
 // AllowOpenEnd notes that the endpoint may end an answer without a finish reason and without any other mark.
 func (in *Answer) AllowOpenEnd() { in.openEnd = true }
 
-// Count notes the usage in an event, before the parts of the same event. Some endpoints report it several times while
-// it grows, or in two parts.
+// CountAlone is Count for an event without a part of the answer, not even an empty one.
+func (in *Answer) CountAlone(now model.Usage) {
+	in.Count(now)
+	in.counted = in.counted || now.OutputTokens > 0
+}
+
+// Count notes the usage in an event. Some endpoints report it several times while it grows, or in two parts.
 func (in *Answer) Count(now model.Usage) {
 	so := &in.usage
-	in.counted = in.counted || now.OutputTokens > 0
 	so.InputTokens, so.OutputTokens = max(so.InputTokens, now.InputTokens), max(so.OutputTokens, now.OutputTokens)
 	so.ReasoningTokens = max(so.ReasoningTokens, now.ReasoningTokens)
 	so.CacheReadTokens = max(so.CacheReadTokens, now.CacheReadTokens)
@@ -91,7 +98,6 @@ func (in *Answer) Count(now model.Usage) {
 // piece beyond the bound, the part that fits is kept.
 func (in *Answer) keep(piece string) string {
 	in.received += int64(len(piece))
-	in.counted = in.counted && piece == ""
 	return in.KeepData(piece)
 }
 
@@ -135,8 +141,9 @@ func (in *Answer) cutOff(ctx context.Context, end error) bool {
 }
 
 // endsWhole reports whether an answer without any mark of its end is whole, if its response has ended properly. The
-// usage is only known at the end. Without the usage, the response may have been ended by a gateway that lost its own
-// connection: so this counts only for endpoints that are known to omit all marks, and each call needs its arguments.
+// usage comes alone only at the end. Without the usage, the response may have been ended by a gateway that lost its own
+// connection: so this counts only for endpoints that may omit all marks, and each call needs its arguments. A thought
+// that is not closed is no answer.
 func (in *Answer) endsWhole(properly bool) bool {
 	switch isEnd := in.counted || in.openEnd && properly; {
 	case !isEnd:
@@ -144,7 +151,8 @@ func (in *Answer) endsWhole(properly bool) bool {
 	case in.HasCalls():
 		return in.calls.areWhole(in.counted)
 	}
-	return strings.TrimSpace(in.text.String()) != "" || strings.TrimSpace(in.refusal.String()) != ""
+	_, text := model.SplitReasoning(in.text.String(), true)
+	return strings.TrimSpace(text) != "" || strings.TrimSpace(in.refusal.String()) != ""
 }
 
 // ending is the meaning of a finish reason.

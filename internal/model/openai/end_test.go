@@ -51,6 +51,20 @@ func TestUnmarkedEnd(t *testing.T) {
 			"it comes with each part", strict,
 			events(`{"choices":[{"index":0,"delta":{"content":"yes"}}],"usage":{"prompt_tokens":9,"completion_tokens":4}}`), nil, nil,
 		},
+		"growing usage, no text": {
+			"more text may follow a part without any", strict,
+			events(text, `{"choices":[{"index":0,"delta":{"content":""}}],"usage":{"prompt_tokens":9,"completion_tokens":4}}`), nil, nil,
+		},
+		"usage, empty part": {"the answer goes on", strict, events(text, usage, delta(`"content":""`)), nil, nil},
+		"half a thought":    {"no answer has begun", generic, events(delta(`"content":"<think>Hm"`)), nil, nil},
+		"half a thought, usage": {
+			"the thought is cut off all the same", generic, events(delta(`"content":"<think>Hm"`), usage), nil, nil,
+		},
+		"thought": {"an answer is due", generic, events(delta(`"content":"<think>Hm.</think> "`)), nil, nil},
+		"thought, text": {
+			"the text is the answer", generic, events(delta(`"content":"<think>Hm.</think>"`), text), nil,
+			&model.Reply{Text: "yes", Reasoning: "Hm.", FinishReason: model.FinishStop},
+		},
 		"usage first": {"more was to come", strict, events(usage, text), nil, nil},
 		"no length": {
 			"a broken connection looks the same", generic, events(text), []string{"Transfer-Encoding: identity"}, nil,

@@ -96,7 +96,11 @@ func (d *decoder) add(c *chunk, in *endpoint.Answer) {
 		in.AllowOpenEnd()
 	}
 	in.SetModel(c.Model.Value)
-	in.Count(c.Usage.Value.tokens())
+	if usage := c.Usage.Value.tokens(); len(c.Choices) == 0 {
+		in.CountAlone(usage)
+	} else {
+		in.Count(usage)
+	}
 	in.Count(c.Groq.Value.Usage.Value.tokens())
 	for i := range c.Choices {
 		choice := &c.Choices[i]
