@@ -52,8 +52,9 @@ type Dialect struct {
 	Accepts model.Accepts
 	// Stop says which models accept stop sequences.
 	Stop StopSupport
-	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. Services of a single vendor
-	// always send them, so that an answer without them is cut off.
+	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. Servers that are known send
+	// them, LiteLLM even if the service behind it does not: github.com/BerriAI/litellm/issues/40260. Then an answer
+	// without them is cut off, also if the response ends properly: github.com/ollama/ollama/issues/17118.
 	OpenEnd bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
 	Extra []model.ExtraField
@@ -124,12 +125,10 @@ const nameOpenAI = "OpenAI"
 // generic is the dialect Generic, apart from schemas. Chat templates of many models allow a single system message at
 // the front: see github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are
 // refused by Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
-// Gateways omit the marks of the end: github.com/earendil-works/pi/pull/7441 and
-// github.com/anomalyco/opencode/issues/43379.
-var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages, OpenEnd: true}
+var generic = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
 
 // selfHosted is the dialect of self-hosted servers: generic, without service tiers.
-var selfHosted = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages, OpenEnd: true}
+var selfHosted = Dialect{UseMaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages}
 
 // The images and files that endpoints accept. PDFs are a part of the protocol, but few servers know them:
 // developers.openai.com/api/docs/guides/file-inputs.
@@ -153,10 +152,17 @@ func schemasAlone(d Dialect) Dialect {
 	return d
 }
 
+// openEnded returns a dialect whose servers may end an answer without any mark.
+func openEnded(d Dialect) Dialect {
+	d.OpenEnd = true
+	return d
+}
+
 // dialects are the presets by name. Each comment says where a difference from generic is known from.
 var dialects = map[string]Dialect{
-	// It may be any of the servers that do not call tools in a request with a schema.
-	Generic: schemasAlone(generic),
+	// It may be any of the servers that do not call tools in a request with a schema, and any of the gateways that omit
+	// the marks of the end: github.com/earendil-works/pi/pull/7441 and github.com/anomalyco/opencode/issues/43379.
+	Generic: openEnded(schemasAlone(generic)),
 
 	// The protocol's own. Models with reasoning refuse max_tokens: github.com/teilomillet/gollm/issues/33.
 	nameOpenAI: {
@@ -192,7 +198,6 @@ var dialects = map[string]Dialect{
 	// reasoning blocks back: openrouter.ai/docs/use-cases/reasoning-tokens.
 	"OpenRouter": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails, Accepts: anyImagesAndPDFs,
-		OpenEnd: true,
 	},
 
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225.
@@ -200,7 +205,7 @@ var dialects = map[string]Dialect{
 	// Error 400 for GIF: github.com/microsoft/vscode/issues/286628.
 	"Gemini": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
-		Accepts: withoutGIF, OpenEnd: true,
+		Accepts: withoutGIF,
 	},
 
 	// Error 422 for names and stream_options, and for max_completion_tokens:
@@ -249,7 +254,7 @@ var dialects = map[string]Dialect{
 	// Claude refuses call IDs with other characters than letters, digits, '_' and '-': docs.aws.amazon.com,
 	// ToolUseBlock.
 	"Bedrock": {
-		UseMaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages, OpenEnd: true,
+		UseMaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages,
 	},
 }
 

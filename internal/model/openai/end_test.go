@@ -120,3 +120,18 @@ func TestBrokenConnectionAfterPartsMayBeBilled(t *testing.T) {
 		})
 	}
 }
+
+// TestUnmarkedEndOfKnownServers checks that an answer without a mark of its end is cut off, unless its server is not
+// known: a server that was killed behind a proxy looks the same.
+func TestUnmarkedEndOfKnownServers(t *testing.T) {
+	for _, name := range dialectNames {
+		if name == openai.Generic {
+			continue // TestUnmarkedEnd
+		}
+		url := serve(t, respond(200, events(delta(`"content":"half a sen"`)), stream))
+		e := failure(t, provider(t, url, in(openai.DialectOf(name, ""))))
+		if e.Kind != model.Malformed || !e.MayBeBilled {
+			t.Errorf("%s: error %s, MayBeBilled %v, want Malformed and true", name, e.Kind, e.MayBeBilled)
+		}
+	}
+}
