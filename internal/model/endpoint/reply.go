@@ -166,6 +166,7 @@ const (
 	endedByLimit
 	endedByFilter
 	endedByFailure
+	endedByTimeout
 	endedMalformed
 )
 
@@ -192,7 +193,7 @@ var endings = map[string]ending{
 
 	"error":                        endedByFailure, // Mistral and OpenRouter
 	"network_error":                endedByFailure, // Z.ai and OpenRouter
-	"timeout":                      endedByFailure, // Cohere
+	"timeout":                      endedByTimeout, // Cohere
 	"insufficient_system_resource": endedByFailure, // DeepSeek
 	"abort":                        endedByFailure, // vLLM and SGLang
 
@@ -217,8 +218,10 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 		return in.reply(model.FinishLength), nil
 	case endedByFilter:
 		return spent, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
-	case endedByFailure:
-		return spent, x.provider.statusError(0, "", "")
+	case endedByFailure, endedByTimeout:
+		failed := x.provider.statusError(0, "", "")
+		failed.MayBeBilled = in.received > 0 || how == endedByTimeout
+		return spent, failed
 	case endedMalformed:
 		unreadable := Malformed(unreadableCall)
 		unreadable.RemoteMessage = x.provider.clean(in.finish)
@@ -270,6 +273,9 @@ func (x *exchange) unfinished(ctx context.Context, in *Answer, end error) (model
 		worked, _ := x.sent.sentFor()
 		broken.MayBeBilled = worked > unbilled || in.received > 0
 		return in.spent(), broken
+	}
+	if failed, ok := errors.AsType[*model.Error](end); ok && in.received > 0 {
+		failed.MayBeBilled = true // the model has worked, so that a repetition is as expensive
 	}
 	return in.spent(), end
 }

@@ -135,3 +135,35 @@ func TestUnmarkedEndOfKnownServers(t *testing.T) {
 		}
 	}
 }
+
+// TestFailureAfterPartsMayBeBilled checks that an answer that has begun counts as paid for if the endpoint then says
+// that it has failed, and that a time-out of the endpoint always does.
+func TestFailureAfterPartsMayBeBilled(t *testing.T) {
+	const failed, limited = `{"error":{"message":"It crashed."}}`, `{"error":{"message":"Later.","code":429}}`
+	part := delta(`"content":"ye"`)
+	for name, tc := range map[string]struct {
+		body string
+		kind model.ErrorKind
+		want bool
+	}{
+		"error first":             {events(failed), model.Overloaded, false},
+		"error":                   {events(part, failed), model.Overloaded, true},
+		"rate limit":              {events(part, limited), model.RateLimited, true},
+		"unreadable event":        {events(part, `{"choices":"none"}`), model.Malformed, true},
+		"text":                    {events(part, "the engine failed", "[DONE]"), model.Overloaded, true},
+		"text first":              {events("the engine failed", "[DONE]"), model.Overloaded, false},
+		"finish reason":           {events(part, finishEvent("error"), "[DONE]"), model.Overloaded, true},
+		"finish reason first":     {events(finishEvent("network_error"), "[DONE]"), model.Overloaded, false},
+		"abort":                   {events(callPart(0, "a", "count", `{`), finishEvent("abort"), "[DONE]"), model.Overloaded, true},
+		"time-out":                {events(part, finishEvent("TIMEOUT"), "[DONE]"), model.Overloaded, true},
+		"time-out first":          {events(finishEvent("TIMEOUT"), "[DONE]"), model.Overloaded, true},
+		"time-out as a code only": {events(`{"error":{"message":"Late.","code":504}}`), model.Overloaded, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := failure(t, provider(t, serve(t, respond(200, tc.body, stream))))
+			if e.Kind != tc.kind || e.MayBeBilled != tc.want {
+				t.Errorf("error %s, MayBeBilled %v, want %s and %v", e.Kind, e.MayBeBilled, tc.kind, tc.want)
+			}
+		})
+	}
+}

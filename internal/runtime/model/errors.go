@@ -94,8 +94,8 @@ type Error struct {
 	// Unsent is true if the request was never sent, for example because a credential is missing. It does not count
 	// as a request.
 	Unsent bool
-	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent, or if the model only
-	// reasoned. The endpoint may have worked on it, and bill it.
+	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent, if it failed after a
+	// part of the answer, or if the model only reasoned. The endpoint may have worked on it, and bill it.
 	MayBeBilled bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage
