@@ -11,6 +11,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -267,7 +268,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 	for {
 		flow.Wait(ctx)
 		event, err := stream.next(int(in.kept))
-		if err != nil && text != nil && (!stream.done || in.received == 0 || namesFailure(text.RemoteMessage)) {
+		if err != nil && text != nil && (!stream.done || in.received == 0 || namesFailure(text)) {
 			return x.finished(ctx, &in, text)
 		}
 		if err != nil {
@@ -313,9 +314,13 @@ func isText(event []byte) bool {
 	return len(event) <= longest && !bytes.ContainsAny(event[:1], `{["`) && !json.Valid(event)
 }
 
-// namesFailure reports whether a short text is an error. Other texts are signs of life.
-func namesFailure(text string) bool {
-	return containsAny(strings.ToLower(text), "error", "exception", "fail", "abort", "timeout", "timed out", "unavailable")
+// failureWords are found in short texts that are errors: words, and the statuses of HTTP.
+var failureWords = regexp.MustCompile(`(?i)error|exception|fail|abort|timeout|timed out|unavailable|exceed|limit|quota|closed|` +
+	`disconnect|reset|refused|denied|invalid|gateway|overload|memory|lost|\b[45]\d\d\b`)
+
+// namesFailure reports whether a short text in place of a finish reason is an error. Other texts are signs of life.
+func namesFailure(text *model.Error) bool {
+	return text.Kind != model.Overloaded || failureWords.MatchString(text.RemoteMessage)
 }
 
 // read adds an event to the part of the reply that has arrived, or returns the error in it.

@@ -478,6 +478,37 @@ func TestErrorWithinStream(t *testing.T) {
 	}
 }
 
+// TestLastTextBeforeTheEnd checks which texts in place of the last event are errors, if no finish reason has arrived.
+func TestLastTextBeforeTheEnd(t *testing.T) {
+	begun := delta(`"content":"yes"`)
+	for text, want := range map[string]model.ErrorKind{
+		"upstream closed": model.Overloaded, "rate limit exceeded": model.Overloaded, "Quota used up": model.Overloaded,
+		"client disconnected": model.Overloaded, "connection reset by peer": model.Overloaded, "connection refused": model.Overloaded,
+		"access denied": model.Overloaded, "invalid request": model.Overloaded, "Bad Gateway": model.Overloaded,
+		"the server is overloaded": model.Overloaded, "out of memory": model.Overloaded, "connection lost": model.Overloaded,
+		"HTTP 502": model.Overloaded, "429 Too Many Requests": model.Overloaded, "status=503, later": model.Overloaded,
+		"prompt is too long: 9 tokens": model.ContextLength, "Content Exists Risk": model.ContentFiltered,
+		"small is not a multimodal model": model.InvalidRequest,
+	} {
+		t.Run(text, func(t *testing.T) {
+			if e := failure(t, provider(t, serve(t, respond(200, events(begun, text, "[DONE]"), stream)))); e.Kind != want {
+				t.Errorf("error %s %q, want %s", e.Kind, e.Message, want)
+			}
+			ended := events(begun, finishEvent("stop"), text, "[DONE]")
+			reply, err := generate(t.Context(), provider(t, serve(t, respond(200, ended, stream))), request("hello"))
+			if err != nil || reply.Text != "yes" {
+				t.Errorf("%q, %v; want the answer, which has ended before", reply.Text, err)
+			}
+		})
+	}
+	for _, text := range []string{"still waiting", "keep-alive", "working: 1429 tokens", "4040 ms"} {
+		reply, err := generate(t.Context(), provider(t, serve(t, respond(200, events(begun, text, "[DONE]"), stream))), request("hello"))
+		if err != nil || reply.Text != "yes" {
+			t.Errorf("%s: %q, %v; want the answer beside a sign of life", text, reply.Text, err)
+		}
+	}
+}
+
 // TestLastLineWithoutLineBreak checks that the last event counts even if its line does not end, unless it is cut off.
 func TestLastLineWithoutLineBreak(t *testing.T) {
 	begun := events(delta(`"content":"yes"`)) + "data: "
