@@ -37,10 +37,27 @@ type event struct {
 
 // answer has the members of a whole answer, and of the message at the start of a stream.
 type answer struct {
-	Content    lenient.List[lenient.Maybe[content]] `json:"content"`
-	StopReason lenient.Maybe[string]                `json:"stop_reason"`
-	Usage      lenient.Maybe[usage]                 `json:"usage"`
-	Model      lenient.Maybe[string]                `json:"model"`
+	Content    contents              `json:"content"`
+	StopReason lenient.Maybe[string] `json:"stop_reason"`
+	Usage      lenient.Maybe[usage]  `json:"usage"`
+	Model      lenient.Maybe[string] `json:"model"`
+}
+
+// contents are the blocks of a whole answer. A text stands for one block, as in requests.
+type contents []lenient.Maybe[content]
+
+// UnmarshalJSON implements json.Unmarshaler. It never fails.
+func (c *contents) UnmarshalJSON(data []byte) error {
+	var text lenient.Maybe[string]
+	var list lenient.Maybe[lenient.List[lenient.Maybe[content]]]
+	_ = json.Unmarshal(data, &text) // which never fails
+	_ = json.Unmarshal(data, &list) // likewise
+	*c = contents(list.Value)
+	if text.Given {
+		block := content{Type: lenient.Maybe[string]{Value: "text", Given: true}, Text: text}
+		*c = contents{{Value: block, Given: true}}
+	}
+	return nil
 }
 
 // content is a block of an answer. Each type has its own members.
