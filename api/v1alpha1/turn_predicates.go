@@ -32,6 +32,12 @@ func (t *Turn) BoundTo() string {
 	return t.Status.Executor.Name
 }
 
+// EndedWithoutExecutor reports whether the Turn was begun by an executor, and ended while it was bound to none. Its
+// journal may then have usage that the status lacks.
+func (t *Turn) EndedWithoutExecutor() bool {
+	return t.IsFinished() && t.Status.Executor != nil && t.Status.Executor.Name == ""
+}
+
 // Epoch returns the epoch of the newest binding, or 0 for a Turn that was never bound.
 func (t *Turn) Epoch() int64 {
 	if t.Status.Executor == nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// Charger adds the usage of Turns that were deleted before they ended to the totals of their Sessions. It is safe for
-// concurrent use.
+// Charger ends the journals of Turns that were deleted, or that ended without an executor, and adds their usage to the
+// totals of their Sessions. It is safe for concurrent use.
 type Charger struct {
 	// Engine ends the Turns in their journals.
 	Engine *turn.Engine

@@ -169,6 +169,17 @@ func TestDeletedTurnIsChargedToSession(t *testing.T) {
 				o.onLeave(turnOf("a"))
 				o.followUp(t.Context())
 			},
+			"ended without an executor": func(t *testing.T, o *chargeEnv) {
+				o.Finished("uid-a")
+				o.onLeave(turnOf("a"))
+				gone := turnOf("a")
+				gone.Status = v1alpha1.TurnStatus{
+					Executor:   &v1alpha1.ExecutorBinding{Epoch: 1},
+					Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionFalse}},
+				}
+				o.Deleted(gone)
+				o.followUp(t.Context())
+			},
 			"found by a sweep": func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) },
 			"found by a sweep of its namespace": func(t *testing.T, o *chargeEnv) {
 				o.Namespaces, o.Namespace = []string{"sales", "helpdesk"}, o.engine.Namespace
@@ -192,6 +203,9 @@ func TestDeletedTurnIsChargedToSession(t *testing.T) {
 					if diff := cmp.Diff(want, o.totals(t)); diff != "" {
 						t.Errorf("-want +got:\n%s", diff)
 					}
+				}
+				if missing, err := o.store.Unrecorded(t.Context(), []string{"uid-a"}); err != nil || len(missing) > 0 {
+					t.Errorf("the Turns %v have no record (error %v), want one", missing, err)
 				}
 				all, err := journal.Collect(t.Context(), o.store, "uid-a")
 				if err != nil || all[len(all)-1].Kind != journal.Finalized {

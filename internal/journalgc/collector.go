@@ -1,5 +1,5 @@
-// Package journalgc deletes the journals of deleted Turns and Sessions after a retention time. Before that, it
-// charges Turns that were deleted before their end to their Sessions.
+// Package journalgc deletes the journals of deleted Turns and Sessions after a retention time. Before that, it charges
+// Turns to their Sessions that were deleted before their end, or that ended without an executor.
 //
 // It finds deletions in two ways:
 //
@@ -46,9 +46,9 @@ type Collector struct {
 	// to it. If Turns is nil, it is not kept longer.
 	Turns     client.Reader
 	Reference func(ctx context.Context, uid string) (string, error)
-	// Charge adds the usage of a deleted Turn, according to its journal, to its Session. It does nothing for the
-	// UID of a Session. It is called before the journal is retired, maybe more than once, and the journal is not
-	// retired while Charge fails. If Charge is nil, nothing is charged.
+	// Charge ends a deleted Turn in its journal, with its record, and adds the usage in the journal to its Session. It
+	// does nothing for the UID of a Session. It is called before the journal is retired, maybe more than once, and the
+	// journal is not retired while Charge fails. If Charge is nil, nothing is charged.
 	Charge func(ctx context.Context, uid string) error
 	// Retention is how long a journal is kept after its object was deleted. It may be 0.
 	Retention time.Duration
@@ -214,10 +214,9 @@ func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
 	return retired, c.suspects.any()
 }
 
-// charge charges a deleted Turn to its Session. A Turn that had finished needs no charge: that happened before its
-// end was written.
+// charge charges a deleted Turn to its Session.
 func (c *Collector) charge(ctx context.Context, uid types.UID, d suspect) error {
-	if d.object.finished || d.object.kind.Kind != "Turn" {
+	if d.object.charged || d.object.kind.Kind != "Turn" {
 		return nil
 	}
 	return c.chargeUID(ctx, string(uid))
@@ -341,9 +340,12 @@ func (c *Collector) onLeave(o client.Object) { c.suspects.leave(o.GetUID(), obje
 // Finished must be called when a Turn has finished and has therefore left the cache. It never blocks.
 func (c *Collector) Finished(uid types.UID) { c.suspects.finish(uid, c.Now()) }
 
-// Deleted must be called when a finished Turn was deleted. It never blocks.
+// Deleted must be called when a finished Turn was deleted. It never blocks. An executor charges a Turn before it writes
+// the end. A Turn that ended without an executor may have been deleted before another process charged it.
 func (c *Collector) Deleted(o client.Object) {
 	gone := objectOf(o)
-	gone.finished = true
+	if t, ok := o.(*v1alpha1.Turn); ok {
+		gone.charged = !t.EndedWithoutExecutor()
+	}
 	c.suspects.hint(o.GetUID(), gone, c.Now())
 }

@@ -19,8 +19,8 @@ const maxSuspects = 10_000
 type object struct {
 	kind schema.GroupVersionKind
 	key  types.NamespacedName
-	// finished is true for a Turn that is known to have finished before it was deleted.
-	finished bool
+	// charged is true for a Turn that needs no charge: an executor has ended it, or none has begun it.
+	charged bool
 }
 
 func objectOf(o client.Object) object {

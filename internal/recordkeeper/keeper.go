@@ -12,8 +12,8 @@
 //     the store whether the Turn has a record.
 //  2. A periodic round compares all finished Turns with all records. It finds the Turns whose hints were lost.
 //
-// A Turn leaves no record if it has no entry in a journal and is deleted before the hint or the round is handled. Such
-// a Turn has used nothing.
+// A Turn that is deleted before the hint or the round is handled leaves a record only if it has a journal: the package
+// journalgc then ends the journal. A Turn without a journal has used nothing.
 //
 // A Turn that ended without an executor may have a reservation in Budgets: its run was killed during a request, and no
 // later run continued the Turn. The package also charges these reservations.
