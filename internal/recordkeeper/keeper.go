@@ -32,6 +32,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -83,6 +84,10 @@ type Keeper struct {
 	// waiting are the Turns whose journals cannot end yet, for a reason that is no failure. Only the goroutine of Start
 	// uses it.
 	waiting map[types.UID]types.NamespacedName
+	// settled are the Turns that need nothing more, although they have no record: it would be too old to be kept. before
+	// are those that the last round knew. A round keeps only those that it finds again, so that deleted Turns are
+	// forgotten. Only the goroutine of Start uses both.
+	settled, before sets.Set[types.UID]
 	// hinted holds a token while there are hints.
 	hinted chan struct{}
 	once   sync.Once
@@ -121,6 +126,7 @@ func (k *Keeper) NeedLeaderElection() bool { return true }
 func (k *Keeper) init() {
 	k.once.Do(func() {
 		k.hints, k.waiting = map[types.UID]types.NamespacedName{}, map[types.UID]types.NamespacedName{}
+		k.settled, k.before = sets.Set[types.UID]{}, sets.Set[types.UID]{}
 		k.hinted = make(chan struct{}, 1)
 	})
 }
@@ -171,13 +177,9 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-k.hinted:
 			settle.Reset(settleTime)
 		case <-settle.C:
-			err := k.record(ctx, k.takeHints())
-			k.report("record finished turns", err)
-			if err != nil { // a round finds these Turns too, so run it earlier than after roundInterval
-				round.Reset(retryTime)
-			}
+			k.recordOrRetry(ctx, k.takeHints(), round)
 		case <-again.C:
-			k.report("record finished turns", k.record(ctx, k.takeWaiting()))
+			k.recordOrRetry(ctx, k.takeWaiting(), round)
 		case <-round.C:
 			next := roundInterval
 			if err := k.Round(ctx); err != nil {
@@ -186,6 +188,15 @@ func (k *Keeper) Start(ctx context.Context) error {
 			}
 			round.Reset(next)
 		}
+	}
+}
+
+// recordOrRetry calls record. If that fails, it runs the round earlier than after roundInterval, because a round finds
+// these Turns too.
+func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]types.NamespacedName, round *time.Timer) {
+	if err := k.record(ctx, turns); err != nil {
+		k.report("record finished turns", err)
+		round.Reset(retryTime)
 	}
 }
 
@@ -200,6 +211,7 @@ func (k *Keeper) report(what string, err error) {
 // also deletes old tasks and expired memories. A failure of one part does not prevent another part.
 func (k *Keeper) Round(ctx context.Context) error {
 	k.init()
+	k.settled, k.before = sets.Set[types.UID]{}, k.settled
 	namespaces := k.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -255,8 +267,8 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record adds the records of those of the given Turns that have none. It leaves out a Turn that does not exist any
-// more, and a Turn whose record would be too old to be kept.
+// record ends those of the given Turns that have no record, and adds the records. It leaves out a Turn that does not
+// exist any more. A record that would be too old to be kept is not made from a status.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
 		return nil
@@ -282,27 +294,28 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 }
 
 // settle ends the journals of the missing Turns together with their records. It returns the records of the Turns whose
-// status must be the source. alive are the Turns whose journal could not be ended: a run may still write to it, and
-// close its reservations itself.
+// status must be the source. alive are the Turns whose journal could not be ended, or that could not be read: a run may
+// still write to the journal, and close its reservations itself.
 func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
 	records []turnrecord.Record, alive []string, err error,
 ) {
-	if k.Retention == 0 {
-		return nil, nil, nil
-	}
 	oldest := k.Now().Add(-k.Retention)
 	var errs []error
 	for _, uid := range missing {
+		if k.isSettled(types.UID(uid)) {
+			continue
+		}
 		var t v1alpha1.Turn
 		if err := k.Reader.Get(ctx, turns[types.UID(uid)], &t); err != nil {
 			if !apierrors.IsNotFound(err) {
+				alive = append(alive, uid)
 				errs = append(errs, fmt.Errorf("failed to read a finished turn: %w", err))
 			}
 			continue
 		}
 		r, ok := translate.Record(&t, k.Labels)
-		if !ok || r.UID != uid || r.Completed.Before(oldest) {
-			continue // another Turn of this name, or an old one
+		if !ok || r.UID != uid {
+			continue // another Turn of this name
 		}
 		recorded, err := k.end(ctx, &t)
 		_, waits := errors.AsType[*loop.Parked](err)
@@ -320,11 +333,21 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		case err != nil:
 			alive = append(alive, uid)
 			errs = append(errs, fmt.Errorf("failed to end the journal of turn %q: %w", client.ObjectKeyFromObject(&t), err))
+		case r.Completed.Before(oldest):
+			k.settled.Insert(types.UID(uid))
 		case !recorded:
 			records = append(records, r)
 		}
 	}
 	return records, alive, errors.Join(errs...)
+}
+
+// isSettled reports whether a Turn without a record needs nothing more.
+func (k *Keeper) isSettled(uid types.UID) bool {
+	if k.before.Has(uid) {
+		k.settled.Insert(uid)
+	}
+	return k.settled.Has(uid)
 }
 
 // end calls End for a Turn.

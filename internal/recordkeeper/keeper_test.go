@@ -301,8 +301,7 @@ func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, erro
 	return f.records.Unrecorded(ctx, uids)
 }
 
-// TestHintsAreFollowedUp checks that a hint is followed up soon, and that a round finds its Turn if the store fails at
-// that time. TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without a run does not keep its
+// TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without a run does not keep its
 // reservation, with and without records, and that a Turn that runs keeps it.
 func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
 	for _, retention := range []time.Duration{0, 24 * time.Hour} {
@@ -332,6 +331,101 @@ func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
 	}
 }
 
+// unreadable is a reader that lists Turns, but cannot read one.
+type unreadable struct{ client.Reader }
+
+func (unreadable) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("the API server is away")
+}
+
+// TestReservationsOfUnreadTurnsStay checks that a Turn that cannot be read keeps its reservation: a run that does not
+// know of the end can still write to its journal.
+func TestReservationsOfUnreadTurnsStay(t *testing.T) {
+	s := &journaltest.Memory{}
+	hold := budget.Hold{
+		Key: budget.Key{Budget: "b", Start: now.Unix() - 60, End: now.Unix() + 3600}, Currency: "USD", Tokens: 1000,
+	}
+	if err := s.Append(t.Context(), "uid-a", journal.Entry{
+		Seq: 1, Epoch: 1, Version: 1, Time: now, Payload: []byte("{}"),
+		Ledger: &budget.Change{Reserve: []budget.Reservation{{Hold: hold, CountTurn: true}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	k := keeper(t, s, ended("a", 1))
+	k.Ledger, k.Reader = s, unreadable{k.Reader}
+	if err := k.Round(t.Context()); err == nil {
+		t.Error("Round has succeeded, want the failure of the API server")
+	}
+	if got, err := s.Accounts(t.Context(), now); err != nil || len(got) != 1 || got[0].ReservedTokens != 1000 {
+		t.Errorf("accounts %+v, %v; want the reservation of 1000 tokens", got, err)
+	}
+}
+
+// TestEveryTurnEnds checks that the journal of a Turn is ended even if no record is kept, and that a Turn without a
+// record is not looked at again in each round.
+func TestEveryTurnEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		retention time.Duration
+		minutes   int
+	}{
+		"no record is kept": {0, 1}, "its record would be too old": {time.Hour, 61},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &journaltest.Memory{}
+			k := keeper(t, s, ended("a", tc.minutes))
+			k.Retention = tc.retention
+			failure, ends := errors.New("the store is away"), 0
+			k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
+				ends++
+				return false, failure
+			}
+			if err := k.Round(t.Context()); !errors.Is(err, failure) {
+				t.Errorf("Round: %v, want the failure", err)
+			}
+			failure = nil
+			for range 4 {
+				if err := k.Round(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := recorded(t, s); ends != 2 || len(got) != 0 {
+				t.Errorf("%d ends and the records %v, want 2 and none", ends, got)
+			}
+		})
+	}
+}
+
+// TestATurnThatWaitsOutlivesAFailure checks that Turns whose journals cannot end yet are tried again soon after the
+// store has failed.
+func TestATurnThatWaitsOutlivesAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{records: &journaltest.Memory{}}
+		k := keeper(t, s, ended("a", 1))
+		waits := true
+		k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
+			if waits {
+				waits, s.times = false, 1 // the next attempt fails
+				return false, bytebudget.ErrShort
+			}
+			return false, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		time.Sleep(2*retryTime + time.Second) // within the bubble, this is the fake clock
+		synctest.Wait()
+		if got := recorded(t, s); len(got) != 1 {
+			t.Errorf("records %v, want one", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestHintsAreFollowedUp checks that a hint is followed up soon, and that a round finds its Turn if the store fails at
+// that time.
 func TestHintsAreFollowedUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		failures int
