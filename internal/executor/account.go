@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -85,10 +86,7 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 }
 
 // chargeKnown adds a Turn that ends without a result of the engine to the history of its Session, with the usage in the
-// Turn's status. It returns the place of the Turn in that history, or nil if there is nothing to charge:
-//
-//   - The Turn has no Session, or is not known to have asked a model.
-//   - The Session is gone, or its history cannot be read.
+// Turn's status. It returns the place of the Turn in that history, or nil if there is nothing to charge.
 func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionPosition, error) {
 	e := r.executor
 	s, err := e.session(ctx, r.turn)
@@ -97,18 +95,31 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionP
 	}
 	t := r.turn.DeepCopy()
 	turnstatus.CutOff(t, r.progress.last(), cut.Cut, e.Now())
+	place, err := chargeStatus(ctx, e.Engine, r.log(), s, t)
+	if err != nil {
+		return nil, &unreadError{err}
+	}
+	return place, nil
+}
+
+// chargeStatus adds a Turn to the history of its Session, with the usage in the Turn's status, unless the history has
+// it. It returns the place of the Turn in that history, or nil if there is nothing to charge:
+//
+//   - The Turn is not known to have asked a model.
+//   - The Turn began before the Session was created, so its own Session is gone.
+//   - The history of the Session cannot be read.
+func chargeStatus(
+	ctx context.Context, engine *turn.Engine, log logr.Logger, s *v1alpha1.Session, t *v1alpha1.Turn,
+) (*turn.SessionPosition, error) {
 	used := t.Status.Steps.ModelRequests > 0 || t.Status.Usage != nil || t.Status.SubAgentUsage != nil
 	if start := t.Status.StartTime; !used || start != nil && s.CreationTimestamp.After(start.Time) {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
 	known := turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(s)}
-	place, err := e.Engine.ChargeKnown(ctx, known, translate.SessionTurn(t), translate.HasCounted(s, t))
+	place, err := engine.ChargeKnown(ctx, known, translate.SessionTurn(t), translate.HasCounted(s, t))
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
-		r.log().Error(err, "Failed to charge a turn to its session, whose history cannot be read", "session", s.Name)
+		log.Error(err, "Failed to charge a turn to its session, whose history cannot be read", "session", s.Name)
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
-	if err != nil {
-		return nil, &unreadError{err}
-	}
-	return place, nil
+	return place, err
 }

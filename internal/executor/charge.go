@@ -51,15 +51,7 @@ const chargeTries = 5
 // if the Session was deleted. It fails while Turns of the Turn's sub-agents exist that have not ended. A later call may
 // succeed after an error. A journal that cannot be read is logged and is not an error.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := c.charge(ctx, uid)
-		if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, journal.ErrSequence) && !errors.Is(err, journal.ErrFenced) {
-			err = backoff.Permanent(err)
-		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(wait), backoff.WithMaxTries(chargeTries))
+	err := retryConflicts(ctx, func() error { return c.charge(ctx, uid) })
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		c.Log.Error(err, "Failed to charge a deleted turn to its session, because its journal cannot be read", "uid", uid)
 		return nil
@@ -107,13 +99,14 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	if err != nil || place == nil {
 		return notEnded(err)
 	}
-	return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
+	return c.writeTotals(ctx, key, place, c.Now())
 }
 
 // EndFromObject ends the journal of a Turn whose object has ended without an executor, with its record: the journal may
 // have usage that the status lacks. It returns false if the status must be the source of the record, because the
 // journal has no entries, fewer than the status says, or its end, or because it cannot be read. A journal without
-// entries gets an end all the same, so that no run can begin there. The Session of the Turn is charged before the end.
+// entries gets an end all the same, so that no run can begin there. The Session of the Turn is charged before the end,
+// and also if the journal has its end: a process that was killed after it wrote the end may not have charged it.
 // EndFromObject fails while Turns of the Turn's sub-agents have not ended, or while there is no memory for the journal.
 func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
 	in, end, ended := translate.ObjectEnd(t, c.RecordLabels)
@@ -140,6 +133,27 @@ func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded
 	return recorded, notEnded(err)
 }
 
+// ChargeFromStatus charges the Session of a Turn that ended without an executor with the usage in the Turn's status,
+// because the journal cannot be used. It does nothing if the Session has the Turn already, or if an executor has ended
+// the Turn and therefore charged it.
+func (c *Charger) ChargeFromStatus(ctx context.Context, t *v1alpha1.Turn) error {
+	if !t.EndedWithoutExecutor() || t.Status.CompletionTime == nil {
+		return nil
+	}
+	s, err := sessionOf(ctx, c.Reader, t)
+	if err != nil || s == nil {
+		return err
+	}
+	log := c.Log.WithValues("turn", client.ObjectKeyFromObject(t), "requester", t.Requester())
+	return retryConflicts(ctx, func() error {
+		place, err := chargeStatus(ctx, c.Engine, log, s, t)
+		if err != nil || place == nil {
+			return err
+		}
+		return c.writeTotals(ctx, client.ObjectKeyFromObject(s), place, t.Status.CompletionTime.Time)
+	})
+}
+
 // lateObserver records the parts of a Turn whose journal is ended after the Turn. No part ends after the Turn.
 type lateObserver struct {
 	observer
@@ -158,25 +172,46 @@ func (o lateObserver) Observe(s *turn.Span) {
 	o.observer.Observe(&part)
 }
 
-// chargeSession makes the end of a Turn charge the Session of the Turn, if it still exists.
+// chargeSession makes the end of a Turn charge the Session of the Turn, if it still exists. An executor that has ended
+// the Turn has charged it.
 func (c *Charger) chargeSession(ctx context.Context, t *v1alpha1.Turn, in *turn.Input, end *turn.ObjectEnd) error {
-	if t.Spec.SessionRef == nil {
+	if !t.EndedWithoutExecutor() {
 		return nil
 	}
-	var s v1alpha1.Session
-	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
-	err := c.Reader.Get(ctx, key, &s)
-	if apierrors.IsNotFound(err) {
-		return nil
+	s, err := sessionOf(ctx, c.Reader, t)
+	if err != nil || s == nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("failed to get session %q: %w", key.Name, err)
-	}
-	in.Session = &turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(&s)}
+	in.Session = &turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(s)}
 	end.Charge = func(place *turn.SessionPosition) error {
-		return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
+		return retryConflicts(ctx, func() error { return c.writeTotals(ctx, client.ObjectKeyFromObject(s), place, end.At) })
 	}
 	return nil
+}
+
+// writeTotals makes one attempt to write the totals of a Session at the end of a Turn. A refusal is no error: the
+// history of the Session has the totals, another attempt would be refused as well, and the Turn must end.
+func (c *Charger) writeTotals(ctx context.Context, key client.ObjectKey, place *turn.SessionPosition, end time.Time) error {
+	err := writeTotals(ctx, c.Reader, c.Client, key, place, end)
+	if isRefused(err) {
+		c.Log.Error(err, "Failed to write the status of a session", "session", key, "turn", place.Last)
+		return nil
+	}
+	return err
+}
+
+// retryConflicts repeats an attempt while others write the same journal or the same Session.
+func retryConflicts(ctx context.Context, attempt func() error) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := attempt()
+		if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, journal.ErrSequence) && !errors.Is(err, journal.ErrFenced) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(wait), backoff.WithMaxTries(chargeTries))
+	return err
 }
 
 // reserveJournal reserves the memory to end the Turn of a journal, which is read as a whole. It does not wait: the

@@ -15,7 +15,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -30,6 +32,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 	"github.com/capstan-dev/capstan/internal/tracing"
+	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 	"github.com/capstan-dev/capstan/test/otlp"
 )
@@ -327,6 +330,144 @@ func TestTurnThatEndedWithoutAnExecutor(t *testing.T) {
 	e.all.Wait()
 	if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
 		t.Errorf("after the run has learned of the end: -want +got:\n%s", diff)
+	}
+}
+
+// endedUnbound ends the Turn in the API server, a minute ago and without an executor. Its status has some usage.
+func endedUnbound(t *testing.T, e *Executor) *v1alpha1.Turn {
+	t.Helper()
+	one := stored(t, e)
+	one.Status.Usage = &v1alpha1.Usage{InputTokens: 10, OutputTokens: 2, TotalTokens: 12}
+	turnstatus.End(one, v1alpha1.TurnReasonDeadlineExceeded, "no executor was there", e.Now().Add(-time.Minute))
+	if err := e.Client.Status().Update(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	return one
+}
+
+// TestSessionIsChargedFromStatus checks that a Turn whose journal cannot be ended is charged to its Session once, unless
+// an executor has ended it and so has charged it.
+func TestSessionIsChargedFromStatus(t *testing.T) {
+	known := charged{Turns: 1, Tokens: 12, HistoryTurns: 1, HistoryTokens: 12}
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Turn)
+		want   charged
+	}{
+		"without an executor": {func(*v1alpha1.Turn) {}, known},
+		"by an executor":      {func(t *v1alpha1.Turn) { t.Status.Executor.Name = me }, charged{}},
+		"nothing is used":     {func(t *v1alpha1.Turn) { t.Status.Usage = nil }, charged{}},
+		"before its Session":  {func(t *v1alpha1.Turn) { t.Status.StartTime.Time = time.Unix(0, 0) }, charged{}},
+		"without a Session":   {func(t *v1alpha1.Turn) { t.Spec.SessionRef = nil }, charged{}},
+		"of another Session":  {func(t *v1alpha1.Turn) { t.Spec.SessionRef.Name = "gone" }, charged{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, store := calling(t, interceptor.Funcs{})
+			one := endedUnbound(t, e)
+			tc.change(one)
+			s := talk()
+			s.CreationTimestamp = metav1.NewTime(time.Unix(60, 0))
+			remove(t, e, talk())
+			if err := e.Client.Create(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+			for range 2 {
+				if err := charger.ChargeFromStatus(t.Context(), one); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(tc.want, chargedTo(t, e, store)); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			}
+			e.observe(t.Context(), stored(t, e))
+			e.all.Wait()
+		})
+	}
+}
+
+// TestAnEndedJournalIsCharged checks that a Turn is charged to its Session if its journal has its end, but the process
+// that wrote the end was killed before it charged the Turn.
+func TestAnEndedJournalIsCharged(t *testing.T) {
+	e, store := calling(t, interceptor.Funcs{})
+	one := endedUnbound(t, e)
+	in, end, ended := translate.ObjectEnd(one, nil)
+	if recorded, err := e.Engine.EndFromObject(t.Context(), in, end, nil); !recorded || !ended || err != nil {
+		t.Fatalf("EndFromObject: %t, %v; want the end in the journal", recorded, err)
+	}
+	charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+	for range 2 {
+		if recorded, err := charger.EndFromObject(t.Context(), one); recorded || err != nil {
+			t.Fatalf("EndFromObject: %t, %v; want false", recorded, err)
+		}
+		if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	e.observe(t.Context(), stored(t, e))
+	e.all.Wait()
+}
+
+// TestTotalsThatCannotBeWritten checks that a conflict does not delay the end of a Turn, that the API server cannot
+// prevent the end by a refusal of the totals, and that the totals have the time of the end.
+func TestTotalsThatCannotBeWritten(t *testing.T) {
+	refused := once
+	refused.Turns, refused.Tokens = 0, 0
+	conflict := apierrors.NewConflict(schema.GroupResource{Group: "capstan.dev", Resource: "sessions"}, "talk", errors.New("changed"))
+	for name, tc := range map[string]struct {
+		failures []error
+		want     charged
+	}{
+		"conflicts": {[]error{conflict, conflict}, once},
+		"a refusal": {[]error{refusal}, refused},
+	} {
+		for how, end := range map[string]func(context.Context, *Charger, *Executor, *v1alpha1.Turn) error{
+			"of a Turn that has ended": func(ctx context.Context, c *Charger, _ *Executor, one *v1alpha1.Turn) error {
+				recorded, err := c.EndFromObject(ctx, one)
+				if err == nil && !recorded {
+					err = errors.New("the journal has no end")
+				}
+				return err
+			},
+			"of a Turn without a journal": func(ctx context.Context, c *Charger, _ *Executor, one *v1alpha1.Turn) error {
+				one.Status.Usage.InputTokens, one.Status.Usage.TotalTokens = 13, 15
+				return c.ChargeFromStatus(ctx, one)
+			},
+			"of a deleted Turn": func(ctx context.Context, c *Charger, e *Executor, one *v1alpha1.Turn) error {
+				return errors.Join(e.Client.Delete(ctx, one), c.Charge(ctx, "uid-one"))
+			},
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				left := tc.failures
+				e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
+					o client.Object, opts ...client.SubResourceUpdateOption,
+				) error {
+					if _, ok := o.(*v1alpha1.Session); ok && len(left) > 0 {
+						err := left[0]
+						left = left[1:]
+						return err
+					}
+					return c.SubResource(sub).Update(ctx, o, opts...)
+				}})
+				one := endedUnbound(t, e)
+				later := func() time.Time { return e.Now().Add(time.Hour) }
+				charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: later, Log: e.Log}
+				if err := end(t.Context(), charger, e, one); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(tc.want, chargedTo(t, e, store)); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+				var s v1alpha1.Session
+				if err := e.Reader.Get(t.Context(), client.ObjectKeyFromObject(talk()), &s); err != nil {
+					t.Fatal(err)
+				}
+				if at := s.Status.LastTurnTime; at != nil && how != "of a deleted Turn" && !at.Equal(one.Status.CompletionTime) {
+					t.Errorf("the last turn ended at %s, want %s", at, one.Status.CompletionTime)
+				}
+				newWatch(t.Context(), e).OnDelete(one)
+				e.all.Wait()
+			})
+		}
 	}
 }
 

@@ -19,16 +19,25 @@ import (
 // session returns the Session that a Turn names, read from the API server because the rest of its budget must be
 // exact. It returns nil if the Turn has no Session, or if the Session was deleted after the Turn was bound.
 func (e *Executor) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
+	s, err := sessionOf(ctx, e.Reader, t)
+	if err != nil {
+		return nil, &unreadError{err}
+	}
+	return s, nil
+}
+
+// sessionOf returns the Session that a Turn names, or nil if the Turn has none or the Session does not exist.
+func sessionOf(ctx context.Context, reader client.Reader, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
 	if t.Spec.SessionRef == nil {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	}
 	var s v1alpha1.Session
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
-	if err := e.Reader.Get(ctx, key, &s); err != nil {
+	if err := reader.Get(ctx, key, &s); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, nil //nolint:nilnil // because "gone" is an answer, not an error
 		}
-		return nil, &unreadError{fmt.Errorf("failed to get session %q: %w", key.Name, err)}
+		return nil, fmt.Errorf("failed to get session %q: %w", key.Name, err)
 	}
 	return &s, nil
 }

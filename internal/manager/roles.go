@@ -217,7 +217,7 @@ func (p *parts) addKeepers() error {
 	}
 	records := &recordkeeper.Keeper{
 		Store: p.store, Ledger: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces,
-		End: charger.EndFromObject, Labels: p.options.RecordLabels,
+		End: charger.EndFromObject, Charge: charger.ChargeFromStatus, Labels: p.options.RecordLabels,
 		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
 		Log: p.log.WithName("records"),
 	}

@@ -1,10 +1,11 @@
 // Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together
 // with the last entry of the Turn's journal. If a Turn ended without an executor, its status shows the end but its
-// journal does not. This package then ends the journal in the same way as an executor. If the journal cannot be the
-// source of the record, this package makes the record from the Turn's status. This is so in three cases: no executor
-// has run the Turn, its journal is lost, or an older version of Capstan has ended it. The package also deletes old
-// records, tasks that followed Turns and count for no limit any more, and memories that have expired. It does so
-// whether or not any process evaluates Turns or learns from them.
+// journal does not. This package then charges the Turn's Session and ends the journal in the same way as an executor.
+// If the journal cannot be the source of the record, this package charges the Session from the Turn's status, and makes
+// the record from it. This is so in four cases: no executor has run the Turn, its journal is lost or cannot be read,
+// Turns of its sub-agents do not end, or an older version of Capstan has ended it. The package also deletes old records,
+// tasks that followed Turns and count for no limit any more, and memories that have expired. It does so whether or not
+// any process evaluates Turns or learns from them.
 //
 // It works in the background of the leader, so no controller waits for the store:
 //
@@ -65,6 +66,9 @@ type Keeper struct {
 	// End ends the journal of a Turn that has ended, together with its record. It returns false if the status must be
 	// the source of the record. If End is nil, the status is the source of all records.
 	End func(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error)
+	// Charge adds the usage in the status of a Turn to its Session, unless the Session has it. It is called before the
+	// record is made from the status, maybe more than once. If Charge is nil, nothing is charged.
+	Charge func(ctx context.Context, t *v1alpha1.Turn) error
 	// Reader reads from the API server.
 	Reader client.Reader
 	// Namespaces are the namespaces of this installation; empty means all.
@@ -322,6 +326,9 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		if waits && k.Now().Sub(r.Completed) > waitForChildren {
 			waits, err = false, nil // the Turns of sub-agents may never end, so make the record from the status
 		}
+		if err == nil && !recorded {
+			err = k.charge(ctx, &t)
+		}
 		switch {
 		case waits || errors.Is(err, bytebudget.ErrShort):
 			alive = append(alive, uid)
@@ -332,7 +339,7 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 				"cause", err.Error())
 		case err != nil:
 			alive = append(alive, uid)
-			errs = append(errs, fmt.Errorf("failed to end the journal of turn %q: %w", client.ObjectKeyFromObject(&t), err))
+			errs = append(errs, fmt.Errorf("failed to end turn %q: %w", client.ObjectKeyFromObject(&t), err))
 		case r.Completed.Before(oldest):
 			k.settled.Insert(types.UID(uid))
 		case !recorded:
@@ -358,6 +365,19 @@ func (k *Keeper) end(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err 
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return k.End(bounded, t)
+}
+
+// charge calls Charge for a Turn.
+func (k *Keeper) charge(ctx context.Context, t *v1alpha1.Turn) error {
+	if k.Charge == nil {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := k.Charge(bounded, t); err != nil {
+		return fmt.Errorf("failed to charge its session: %w", err)
+	}
+	return nil
 }
 
 // add adds records to the store.

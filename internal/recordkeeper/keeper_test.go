@@ -156,6 +156,55 @@ func TestRecordsDoNotWaitForChildrenForever(t *testing.T) {
 	}
 }
 
+// TestSessionIsChargedBeforeTheRecord checks that the Session of a Turn is charged from the status before the record is
+// made from it, and that a Turn that cannot be charged is tried again.
+func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
+	for name, tc := range map[string]struct {
+		retention time.Duration
+		ended     bool
+		end       error
+		charges   int
+		records   int
+	}{
+		"its journal cannot be used":      {24 * time.Hour, false, nil, 2, 1},
+		"its sub-agent never ends":        {24 * time.Hour, false, &loop.Parked{Turns: []string{"child"}}, 2, 1},
+		"no record is kept":               {0, false, nil, 2, 0},
+		"its journal has charged it":      {24 * time.Hour, true, nil, 0, 1},
+		"its journal cannot be ended yet": {24 * time.Hour, false, errors.New("the store is away"), 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &journaltest.Memory{}
+			k := keeper(t, s, ended("a", 61))
+			k.Retention = tc.retention
+			failure, charges := errors.New("the API server is away"), 0
+			k.End = func(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
+				if !tc.ended {
+					return false, tc.end
+				}
+				_, err := s.AddRecords(ctx, turnrecord.Record{UID: "uid-a", Namespace: "helpdesk", Turn: "a", Completed: now})
+				return true, err
+			}
+			k.Charge = func(context.Context, *v1alpha1.Turn) error {
+				charges++
+				return failure
+			}
+			err := k.Round(t.Context())
+			if got := recorded(t, s); errors.Is(err, failure) != (tc.charges > 0) || !tc.ended && len(got) > 0 {
+				t.Errorf("Round: %v with the records %v, want the failure and none", err, got)
+			}
+			failure = nil
+			for range 2 {
+				if err := k.Round(t.Context()); !errors.Is(err, tc.end) && tc.charges == 0 {
+					t.Fatal(err)
+				}
+			}
+			if got := recorded(t, s); charges != tc.charges || len(got) != tc.records {
+				t.Errorf("%d charges and the records %v, want %d and %d", charges, got, tc.charges, tc.records)
+			}
+		})
+	}
+}
+
 // TestATurnThatWaitsIsTriedAgainAlone checks that a Turn whose journal cannot end yet is tried again each minute, and
 // that the other finished Turns are not listed for it.
 func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {

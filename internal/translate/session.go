@@ -27,7 +27,8 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	}
 	after := before.DeepCopy()
 	after.Turns, after.LastTurnName, after.ContextTokens, after.Usage = totals.Turns, turnName, totals.ContextTokens, nil
-	if totals.Turns > before.Turns || before.LastTurnTime == nil { // a repeated write keeps its time
+	// A repeated write keeps its time. A Turn that was charged late may have ended before the last one.
+	if last := before.LastTurnTime; last == nil || totals.Turns > before.Turns && end.After(last.Time) {
 		after.LastTurnTime = new(metav1.NewMicroTime(end))
 	}
 	after.MissingTurns = max(before.MissingTurns, totals.Missing)

@@ -55,6 +55,10 @@ func TestSessionTotals(t *testing.T) {
 		changed bool
 	}{
 		"first": {"the first Turn of a session begins the totals", new0, totals(1), "a", after(1, "a", end), true},
+		"late": {
+			"a Turn that is charged late does not set the time back", after(2, "b", end.Add(time.Hour)), totals(3),
+			"c", after(3, "c", end.Add(time.Hour)), true,
+		},
 		"next": {
 			"the next replaces them, and leaves the conditions alone", after(2, "b", earlier), totals(3),
 			"c", after(3, "c", end), true,

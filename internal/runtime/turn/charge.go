@@ -85,7 +85,7 @@ type ObjectEnd struct {
 	Epoch int64
 	// Entries is the number of entries that the journal must have. A journal with fewer has lost some.
 	Entries int64
-	// Charge receives the place of the Turn in the history of its Session, before the end is in the journal: a Turn
+	// Charge receives the place of the Turn in the history of its Session, before EndFromObject writes the end: a Turn
 	// with a record is not looked at again. It may be called again with the same place. If Charge is nil, the Turn is
 	// not added to a Session.
 	Charge func(place *SessionPosition) error
@@ -94,21 +94,25 @@ type ObjectEnd struct {
 // EndFromObject ends the journal of a Turn as its object has ended, with its record, in one append. A run that does not
 // know of the end yet can then spend nothing more. in names the Turn and its requester. EndFromObject returns false if
 // the object must be the source of the record: it knows more than the journal, or the journal has an end; then the
-// journal does not change. It also returns false for a journal without entries, and ends that without a record.
+// journal does not change, and the Session is charged all the same. It also returns false for a journal without entries, and ends that without a record.
 // EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a
 // *loop.Parked error while Turns of the Turn's sub-agents have not ended.
 func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, children SubAgentUsageFunc) (recorded bool, err error) {
 	var none *Result
 	defer recoverPanic(&none, &err) // a fault in one Turn must not stop the leader
 	first, last, err := e.bounds(ctx, in.UID)
-	if err != nil || last.Seq < end.Entries || first.Kind == journal.SessionTurn || last.Kind == journal.Finalized {
+	if err != nil || last.Seq < end.Entries || first.Kind == journal.SessionTurn ||
+		last.Kind == journal.Finalized && end.Charge == nil {
 		return false, err
 	}
 	r, err := e.openEnded(ctx, in, max(last.Epoch, end.Epoch), children)
-	if err != nil || r.replayed.result != nil {
+	if err != nil {
 		return false, err
 	}
 	r.objectEnd = &end
+	if ended := r.replayed.result; ended != nil {
+		return false, r.chargeObjectEnd(ended)
+	}
 	result, err := r.finalize(end.Stop, end.Message)
 	if err != nil {
 		return false, err
@@ -116,15 +120,15 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	if r.log.Len() == 0 { // so that a paused run cannot begin
 		return false, r.endWith(result, nil, nil, journal.Record{Kind: journal.RunStarted, Payload: r.started()})
 	}
-	if err := r.chargeBeforeEnd(result); err != nil {
+	if err := r.chargeObjectEnd(result); err != nil {
 		return false, err
 	}
 	return true, r.end(result)
 }
 
-// chargeBeforeEnd adds a Turn that has asked a model to the history of its Session, before its result is in the
-// journal.
-func (r *run) chargeBeforeEnd(result *Result) error {
+// chargeObjectEnd adds a Turn that has asked a model to the history of its Session, with a result that need not be in
+// the journal yet.
+func (r *run) chargeObjectEnd(result *Result) error {
 	if r.objectEnd.Charge == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil
 	}
