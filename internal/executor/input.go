@@ -76,8 +76,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		in.Session.OnLoss = e.onLoss(t)
 	}
 	if ahead := start.Sub(now); ahead > apiclock.Tolerance {
-		e.Log.Info("Warning: the start time of a turn is in the future, so a clock is wrong; the turn gets its full time limit", "turn",
-			r.key(), "aheadSeconds", ahead.Seconds())
+		r.log().Info("Warning: the start time of a turn is in the future, so a clock is wrong; the turn gets its full time limit",
+			"aheadSeconds", ahead.Seconds())
 	}
 	if in.Timeout = turnstatus.TimeLeft(t, in.Limit, now); t.Status.Executor.Overdue {
 		in.Timeout, in.TimeOver = 0, fmt.Sprintf(

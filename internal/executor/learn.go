@@ -289,7 +289,7 @@ func (l *learning) embed(ctx context.Context, kept []memories.Memory) {
 	if err != nil {
 		metrics.NotEmbedded(l.task.Namespace)
 		l.Log.Error(errors.New(l.credentials()(err.Error())), "Failed to embed memories; they are found by their words",
-			"namespace", l.task.Namespace, "turn", l.task.Turn)
+			"namespace", l.task.Namespace, "turn", l.task.Turn, "requester", l.task.Requester)
 	}
 }
 
