@@ -98,6 +98,7 @@ var elsewhere = map[string]string{
 	"profile.pinnedTools":       "the toolbox", "profile.judges": "after the answer",
 	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.evaluation":       "after the answer",
+	"agent.embeddings":       "the run",
 	"agent.memory.learning":  "after the answer",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
 	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run", "turn.undo": "the run, which makes no messages",
