@@ -42,8 +42,8 @@ const errorOther = "_OTHER"
 
 func requestHistogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: name, Help: help, Buckets: buckets, ConstLabels: prometheus.Labels{"gen_ai_operation_name": "chat"},
-	}, append(append(requestLabels[:4:4], "gen_ai_provider_name"), labels...))
+		Name: name, Help: help, Buckets: buckets,
+	}, append(append(requestLabels[:4:4], "gen_ai_provider_name", "gen_ai_operation_name"), labels...))
 }
 
 // Requested counts a request of a Turn to a model, and ignores all other parts of Turns. The run that records the end
@@ -62,26 +62,26 @@ func Requested(namespace, agent string, s *turn.Span) {
 	}
 	known.withNamespace(namespace, func(label string, n *namespaceSeries) {
 		g := known.admitGroup(label, n, group{agent, s.Request.Provider, s.Request.Model})
-		service := genai.ProviderName(s.Candidate)
+		service, operation := genai.ProviderName(s.Candidate), genai.OperationName(s.Request, s.Candidate)
 		labels := func(more ...string) []string { return append([]string{label, g.agent, g.provider, g.model}, more...) }
 		if s.Failure != "" {
 			requestErrors.WithLabelValues(labels(s.Failure)...).Inc()
 		}
 		for kind, tokens := range map[string]int64{"input": usage.InputTokens, "output": usage.OutputTokens} {
 			if tokens > 0 {
-				tokenUsage.WithLabelValues(labels(service, kind)...).Observe(float64(tokens))
+				tokenUsage.WithLabelValues(labels(service, operation, kind)...).Observe(float64(tokens))
 			}
 		}
 		if cost != nil && cost.Amount.IsPositive() {
 			requestCost.WithLabelValues(labels(n.currency(cost.Currency))...).Add(cost.Amount.InexactFloat64())
 		}
 		if failed := s.Failed; failed != nil && !failed.Unsent && failed.Kind != model.Cancelled {
-			requestDuration.WithLabelValues(labels(service, errorOther)...).Observe(seconds(failed.DurationMS))
+			requestDuration.WithLabelValues(labels(service, operation, errorOther)...).Observe(seconds(failed.DurationMS))
 		}
 		if s.Reply != nil {
-			requestDuration.WithLabelValues(labels(service, "")...).Observe(seconds(s.Reply.DurationMS))
+			requestDuration.WithLabelValues(labels(service, operation, "")...).Observe(seconds(s.Reply.DurationMS))
 			if first := s.Reply.FirstEventMS; first > 0 {
-				firstChunk.WithLabelValues(labels(service)...).Observe(seconds(first))
+				firstChunk.WithLabelValues(labels(service, operation)...).Observe(seconds(first))
 			}
 		}
 	})

@@ -63,8 +63,12 @@ func TestRequests(t *testing.T) {
 	}
 	again := *interrupted
 	again.Again = true
+	vectors, learned := reply("openai", "embed"), reply("openai", "embed")
+	vectors.Request.Purpose, vectors.Reply.FirstEventMS = loop.ForEmbedding, 0
+	learned.Candidate, learned.Reply.FirstEventMS, learned.Reply.Cost = &loop.Candidate{Embeds: true}, 0, nil
+	vectors.Reply.Cost = nil
 	for _, s := range []*turn.Span{
-		reply("openai", "gpt"), failure(model.Timeout, false), failure(model.Unusable, true), failure(model.Cancelled, false), interrupted,
+		vectors, learned, reply("openai", "gpt"), failure(model.Timeout, false), failure(model.Unusable, true), failure(model.Cancelled, false), interrupted,
 		&again,
 		{Kind: turn.SpanStep, Step: 1},
 		{Kind: turn.SpanCall, Failure: "Timeout"},
@@ -79,12 +83,16 @@ func TestRequests(t *testing.T) {
 		labels []string
 		want   [2]float64
 	}{
-		"input tokens": {tokenUsage, of("anthropic", "input"), [2]float64{1, 100}},
-		"input tokens of failures, with the estimate": {tokenUsage, of("", "input"), [2]float64{3, 46}},
-		"output tokens": {tokenUsage, of("anthropic", "output"), [2]float64{1, 20}},
-		"successes":     {requestDuration, of("anthropic", ""), [2]float64{1, 1}},
-		"failures, without requests that were not sent or were cancelled": {requestDuration, of("", "_OTHER"), [2]float64{1, 2}},
-		"first parts": {firstChunk, of("anthropic"), [2]float64{1, .25}},
+		"input tokens": {tokenUsage, of("anthropic", "chat", "input"), [2]float64{1, 100}},
+		"input tokens of failures, with the estimate": {tokenUsage, of("", "chat", "input"), [2]float64{3, 46}},
+		"output tokens": {tokenUsage, of("anthropic", "chat", "output"), [2]float64{1, 20}},
+		"successes":     {requestDuration, of("anthropic", "chat", ""), [2]float64{1, 1}},
+		"failures, without requests that were not sent or were cancelled": {requestDuration, of("", "chat", "_OTHER"), [2]float64{1, 2}},
+		"vectors": {tokenUsage, []string{"helpdesk", "support", "openai", "embed", "anthropic", "embeddings", "input"}, [2]float64{1, 100}},
+		"vectors of learning, which have no purpose of their own": {
+			requestDuration, []string{"helpdesk", "support", "openai", "embed", "", "embeddings", ""}, [2]float64{1, 1},
+		},
+		"first parts": {firstChunk, of("anthropic", "chat"), [2]float64{1, .25}},
 	} {
 		if got := observations(t, tc.vec, tc.labels...); got != tc.want {
 			t.Errorf("%s: number and sum are %v, want %v", name, got, tc.want)
@@ -107,7 +115,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	for i := range 1000 {
 		Requested("hostile", fmt.Sprintf("agent-%d", i), reply("p", fmt.Sprintf("model-%d", i)))
 	}
-	got, want := observations(t, tokenUsage, "hostile", Other, Other, Other, "anthropic", "input"), float64(1000-mostGroups)
+	got, want := observations(t, tokenUsage, "hostile", Other, Other, Other, "anthropic", "chat", "input"), float64(1000-mostGroups)
 	if got[0] != want {
 		t.Errorf("%g requests count as others, want %g: none must be lost", got[0], want)
 	}
@@ -122,7 +130,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	for i := range ownGroups - 1 {
 		name := fmt.Sprintf("gpt-%d", i)
 		Requested("victim", "support", reply("openai", name))
-		if got := observations(t, firstChunk, "victim", "support", "openai", name, "anthropic"); got[0] != 1 {
+		if got := observations(t, firstChunk, "victim", "support", "openai", name, "anthropic", "chat"); got[0] != 1 {
 			t.Errorf("the victim's model %s has no series: others have used up its room", name)
 		}
 	}
@@ -167,8 +175,8 @@ func TestSeriesOfSharedObjectsStay(t *testing.T) {
 	for range keepGone {
 		Sweep(live)
 	}
-	shared := observations(t, firstChunk, "helpdesk", "support", "platform/openai", "gpt", "anthropic")
-	lent := observations(t, firstChunk, "helpdesk", "platform/researcher", "platform/openai", "gpt", "anthropic")
+	shared := observations(t, firstChunk, "helpdesk", "support", "platform/openai", "gpt", "anthropic", "chat")
+	lent := observations(t, firstChunk, "helpdesk", "platform/researcher", "platform/openai", "gpt", "anthropic", "chat")
 	if got := seriesOf(firstChunk); got != 2 || shared[0] != 1 || lent[0] != 1 {
 		t.Errorf("there are %d series, want those of the ModelProvider and of the Agent that exist", got)
 	}

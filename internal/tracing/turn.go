@@ -156,7 +156,7 @@ func (t *Turn) Observe(s *turn.Span) {
 	case turn.SpanStep:
 		name = "step " + strconv.Itoa(s.Step)
 	case turn.SpanRequest:
-		name, kind = operationOf(s)+" "+s.Request.Model, trace.SpanKindClient
+		name, kind = genai.OperationName(s.Request, s.Candidate)+" "+s.Request.Model, trace.SpanKindClient
 		add(t.requestAttributes(s)...)
 	case turn.SpanApproval:
 		name = "approval " + s.Approval.Name
@@ -184,19 +184,12 @@ func (t *Turn) Observe(s *turn.Span) {
 	out.End(trace.WithTimestamp(s.End))
 }
 
-// operationOf returns the name of the operation of a request to a model.
-func operationOf(s *turn.Span) string {
-	if s.Request.Purpose == loop.ForEmbedding || s.Candidate != nil && s.Candidate.Embeds {
-		return "embeddings"
-	}
-	return "chat"
-}
-
 // requestAttributes returns the attributes of a request to a model.
 func (t *Turn) requestAttributes(s *turn.Span) []attribute.KeyValue {
 	r := s.Request
 	all := []attribute.KeyValue{
-		attribute.String("gen_ai.operation.name", operationOf(s)), attribute.String("gen_ai.request.model", r.Model),
+		attribute.String("gen_ai.operation.name", genai.OperationName(s.Request, s.Candidate)),
+		attribute.String("gen_ai.request.model", r.Model),
 		attribute.String("capstan.model_provider", r.Provider), attribute.Int("capstan.attempt", r.Attempt),
 	}
 	if r.Purpose != loop.ForStep {
