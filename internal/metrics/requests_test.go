@@ -68,8 +68,8 @@ func TestRequests(t *testing.T) {
 	learned.Candidate, learned.Reply.FirstEventMS, learned.Reply.Cost = &loop.Candidate{Embeds: true}, 0, nil
 	vectors.Reply.Cost = nil
 	for _, s := range []*turn.Span{
-		vectors, learned, reply("openai", "gpt"), failure(model.Timeout, false), failure(model.Unusable, true), failure(model.Cancelled, false), interrupted,
-		&again,
+		vectors, learned, reply("openai", "gpt"),
+		failure(model.Timeout, false), failure(model.Unusable, true), failure(model.Cancelled, false), interrupted, &again,
 		{Kind: turn.SpanStep, Step: 1},
 		{Kind: turn.SpanCall, Failure: "Timeout"},
 	} {
