@@ -40,11 +40,24 @@ func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAg
 	if err != nil || r == nil {
 		return nil, err
 	}
-	h, f := r.replayed.reference(), r.replayed.input
-	if h == nil || f == nil || f.sessionInfo().session == nil || len(r.replayed.loop.Requests) == 0 {
+	s := r.recordedSession()
+	if s == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
-	return &ChargeableTurn{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}, run: r}, nil
+	return &ChargeableTurn{Namespace: r.in.Namespace, Session: *s, run: r}, nil
+}
+
+// recordedSession returns the Session that the journal names, or nil if there is none. If the input of the messages is
+// not recorded, the Turn has only requested vectors, and the Session is that of its first run.
+func (r *run) recordedSession() *Session {
+	h, f := r.replayed.reference(), r.replayed.input
+	switch {
+	case f == nil:
+		return r.in.Session
+	case h == nil || f.sessionInfo().session == nil:
+		return nil
+	}
+	return &Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}
 }
 
 // EndDeletedTurn ends a sub-agent's Turn whose object is gone in its journal, unless it has ended. A run that does not
@@ -202,7 +215,7 @@ func (e *Engine) entry(ctx context.Context, uid string, seq int64) (journal.Entr
 	return journal.Entry{}, fmt.Errorf("failed to read the journal of %q: %w: entry %d is missing", uid, journal.ErrDamaged, seq)
 }
 
-// setName sets the namespace and the name of the Turn from the first entry of its journal.
+// setName sets the namespace, the name and the Session of the Turn from the first entry of its journal.
 func (e *Engine) setName(ctx context.Context, in *Input, first journal.Entry) error {
 	if first.Kind != journal.RunStarted {
 		return nil
@@ -216,6 +229,9 @@ func (e *Engine) setName(ctx context.Context, in *Input, first journal.Entry) er
 			first.Seq, first.Kind, in.UID, journal.ErrDamaged, err)
 	}
 	in.Namespace, in.Name, in.Requester, in.About = s.Namespace, s.Name, s.Requester, s.About
+	if of := s.Session; of != nil {
+		in.Session = &Session{UID: of.UID, Name: of.Name}
+	}
 	return nil
 }
 

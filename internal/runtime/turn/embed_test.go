@@ -152,6 +152,31 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 	}
 }
 
+// TestVectorsOfADeletedTurnAreCharged checks that a Turn that was deleted during its preparation is charged for the
+// vectors that it has requested.
+func TestVectorsOfADeletedTurnAreCharged(t *testing.T) {
+	in := embedding(&embedder{}, nil, nil)
+	in.UID, in.Namespace, in.Session = "a", "helpdesk", &turn.Session{UID: "talk-uid", Name: "talk"}
+	in.Recall = func(context.Context, string, ranking.Vector) (turn.Recalled, error) {
+		return turn.Recalled{More: true}, nil
+	}
+	broken := *in.Toolbox.(*box)
+	broken.err = errors.New("the process is gone")
+	in.Toolbox = &broken
+	j := &journaltest.Memory{}
+	if _, err := engine(j).Run(t.Context(), &in); err == nil {
+		t.Fatal("the run ended the Turn")
+	}
+	for range 2 {
+		if place := charge(t, j); place == nil || place.Number != 1 || place.Totals.Turns != 1 || place.Totals.Usage.InputTokens != 7 {
+			t.Errorf("the place in the Session is %+v, want the first one with 7 tokens", place)
+		}
+	}
+	if got := recordOf(t, j); got.Session != "talk" {
+		t.Errorf("the record names the Session %q", got.Session)
+	}
+}
+
 // toolsOf returns the names of the tools in a journal.
 func toolsOf(t *testing.T, j *journaltest.Memory) string {
 	t.Helper()

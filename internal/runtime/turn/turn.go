@@ -392,13 +392,26 @@ type started struct {
 	Begun time.Time `json:"begun,omitzero"`
 	// About is empty in journals of older versions.
 	turnrecord.About
+	// Session is the Session of the Turn, for a Turn that ends before its input is recorded. It is nil if there is none,
+	// and in journals of older versions.
+	Session *startedSession `json:"session,omitempty"`
+}
+
+// startedSession names a Session.
+type startedSession struct {
+	UID  string `json:"uid,omitempty"`
+	Name string `json:"name,omitempty"`
 }
 
 // started returns the payload of the entry for the beginning of this run.
 func (r *run) started() started {
-	return started{
-		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About,
+	s := started{
+		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About, nil,
 	}
+	if of := r.in.Session; of != nil {
+		s.Session = &startedSession{of.UID, of.Name}
+	}
+	return s
 }
 
 // parked is the payload of the entry for a run that ended because its Turn waits.
