@@ -96,19 +96,19 @@ func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, wait
 	return all, nil
 }
 
-// EmbeddingsLink returns the model that turns texts into vectors for the Agent, which must have one.
-func (p *Bundle) EmbeddingsLink(ctx context.Context, cache *providers.Cache, waits func(provider string)) (translate.Link, error) {
+// EmbeddingsLink returns the model that turns texts into vectors for the Agent, which must have one. The requests of a
+// model that cannot be used fail with the reason. Then words alone decide, as in a cluster.
+func (p *Bundle) EmbeddingsLink(ctx context.Context, cache *providers.Cache, waits func(provider string)) translate.Link {
 	l := translate.Link{Reference: translate.EmbeddingsModel(p.Agent)}
-	const field = "spec.embeddings.providerRef.name"
-	var err error
-	if l.Object, err = p.provider(l.Reference.ProviderRef); err != nil {
-		return l, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field, err.Error()))
+	object, err := p.provider(l.Reference.ProviderRef)
+	if err == nil {
+		l.Object = object
+		err = p.connect(ctx, cache, &l, waits)
 	}
-	if !providers.HasEmbeddings(&l.Object.Spec) {
-		why := providers.NoEmbeddings(l.Object.Name, &l.Object.Spec)
-		return l, exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, field, why))
+	if err != nil {
+		l.Object, l.Provider = nil, providers.Unusable(l.Reference.ProviderRef.String(), err)
 	}
-	return l, p.connect(ctx, cache, &l, waits)
+	return l
 }
 
 // CheckSecrets returns an error if a ToolServer of the Agent lacks a Secret. In a cluster only the calls would

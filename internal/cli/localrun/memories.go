@@ -45,11 +45,7 @@ func (j *localRun) embeddings(ctx context.Context, w *localTurn) (*turn.Embeddin
 	if w.Agent.Spec.Embeddings == nil || w.turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	}
-	l, err := w.EmbeddingsLink(ctx, j.providers, j.awaits)
-	if err != nil {
-		return nil, err
-	}
-	return translate.Embeddings(w.Agent, l)
+	return translate.Embeddings(w.Agent, w.EmbeddingsLink(ctx, j.providers, j.awaits))
 }
 
 // learn extracts memories from a Turn that has ended, and keeps them. The answer is printed already, so a failure is

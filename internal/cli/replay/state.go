@@ -187,7 +187,7 @@ func (s *State) named(agent types.NamespacedName) (types.NamespacedName, bool) {
 }
 
 // adapt changes an Agent for replays: it gets the selected profile and model, and no tools, because the replay uses the
-// recorded results of tools.
+// recorded results of tools. It gets no embeddings either: the recorded tools and memories need no selection.
 func (s *State) adapt(a *v1alpha1.Agent, key types.NamespacedName) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +207,7 @@ func (s *State) adapt(a *v1alpha1.Agent, key types.NamespacedName) error {
 		}
 		a.Spec.Models = []v1alpha1.ModelReference{chosen}
 	}
-	a.Spec.Tools = nil
+	a.Spec.Tools, a.Spec.Embeddings = nil, nil
 	s.adapted[key] = true
 	return nil
 }
