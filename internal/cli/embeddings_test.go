@@ -45,3 +45,27 @@ func TestEmbeddingsThatCannotBeUsed(t *testing.T) {
 		})
 	}
 }
+
+// TestReplayWithoutVectors compares a Turn that requested vectors with its replay, which requests none.
+func TestReplayWithoutVectors(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules: [{reply: {text: One.}}]\n")
+	provider := strings.Replace(providerYAML, "{name: demo}", "{name: vectors}", 1) // model e has no price
+	dir, data := withVectors(t, serveTools(t, "").url, provider).written(t, url), t.TempDir()
+	got := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	if n := model.Stats().ByModel["e"]; n != 2 {
+		t.Fatalf("%d requests for vectors, want one for the message and one for the tools:\n%s", n, got.err)
+	}
+	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-m", dir, "-o", "json").mustEnd(t, exit.OK).out)
+	if r.Recorded.Cost == nil || *r.Recorded.Cost != *r.Replayed.Cost || r.Recorded.Usage != r.Replayed.Usage {
+		t.Errorf("the replay is %+v, want the cost and the tokens of the recorded Turn", r)
+	}
+	b := backtestOf(t, capstan(t, "backtest", "-f", dir, "--agent", "support", "--data-dir", data, "--replay", "-o", "json").
+		mustEnd(t, exit.OK).out)
+	if one := b.Cases[0]; one.Recorded.Spent.Tokens != one.Spent.Tokens || one.Recorded.Spent.Cost == nil {
+		t.Errorf("the backtest has %+v after %+v, want the same tokens", one.Spent, one.Recorded.Spent)
+	}
+	if n := model.Stats().ByModel["e"]; n != 2 {
+		t.Errorf("%d requests for vectors, want none of the replays", n)
+	}
+}

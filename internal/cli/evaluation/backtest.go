@@ -267,8 +267,8 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 	if err != nil {
 		return out.failed(err)
 	}
-	if r := recording.Result; r != nil {
-		out.used.add(tokens(r.Record.Usage), r.Record.Cost)
+	if recording.Result != nil {
+		out.used.add(tokens(recording.Usage), recording.Cost)
 	}
 	p, err := b.state.For(recording)
 	if err != nil {

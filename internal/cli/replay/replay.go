@@ -150,7 +150,8 @@ type side struct {
 	End     turn.Stop `json:"end,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Answer  string    `json:"answer,omitempty"`
-	// Usage and Cost are those of the Turn itself, without its sub-agents. Cost is absent if it is not known.
+	// Usage and Cost are those of the Turn itself, without its sub-agents and its requests for vectors. Cost is absent if
+	// it is not known.
 	Usage model.Usage    `json:"usage"`
 	Cost  *finalize.Cost `json:"cost,omitempty"`
 	Steps int            `json:"steps"`
@@ -169,7 +170,11 @@ func sideOf(p *prepare.Prepared, r *turn.Result) side {
 	return s
 }
 
-func recordedSide(r *turn.Recording) side { return sideOf(r.Prepared, r.Result) }
+func recordedSide(r *turn.Recording) side {
+	s := sideOf(r.Prepared, r.Result)
+	s.Usage, s.Cost = r.Usage, r.Cost
+	return s
+}
 
 // add adds a replay.
 func (c *comparison) add(r *Replay, prepared *prepare.Prepared) (err error) {

@@ -460,6 +460,7 @@ func (s *State) LastStep() *Step {
 
 // Spending is the usage and the cost of one request. Cost is nil if the model had no price, so the cost is unknown.
 type Spending struct {
+	Purpose         Purpose
 	Provider, Model string
 	Usage           model.Usage
 	Cost            *model.Cost
@@ -470,21 +471,21 @@ type Spending struct {
 // spend without bound.
 func (s *State) Spendings(yield func(Spending) bool) {
 	for _, a := range s.FailedRequests {
-		if !yield(Spending{a.Provider, a.Model, a.Usage, a.Cost}) {
+		if !yield(Spending{a.Purpose, a.Provider, a.Model, a.Usage, a.Cost}) {
 			return
 		}
 	}
 	for _, steps := range [][]Step{s.Steps, s.OtherReplies} {
 		for i := range steps {
 			step := &steps[i]
-			if !yield(Spending{step.Provider, step.Model, step.Reply.Usage, step.Cost}) {
+			if !yield(Spending{step.Purpose, step.Provider, step.Model, step.Reply.Usage, step.Cost}) {
 				return
 			}
 		}
 	}
 	for _, r := range s.cutOff {
 		estimate := model.Usage{InputTokens: r.EstimatedTokens, Estimated: r.EstimatedTokens > 0}
-		if !yield(Spending{r.Provider, r.Model, estimate, r.EstimatedCost}) {
+		if !yield(Spending{r.Purpose, r.Provider, r.Model, estimate, r.EstimatedCost}) {
 			return
 		}
 	}

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
@@ -56,6 +58,10 @@ type Recording struct {
 	Calls []RecordedCall
 	// Result is the result of the Turn. It is nil if the Turn has not ended.
 	Result *Result
+	// Usage and Cost are those of the Turn without its requests for vectors, which a replay does not send. Cost is nil if
+	// it is not known.
+	Usage model.Usage
+	Cost  *finalize.Cost
 	// Subject is the answer with the texts that the model had received, for judges.
 	Subject *judge.Subject
 
@@ -212,8 +218,26 @@ func (b *recordingBuilder) end(ctx context.Context, e journal.Entry) error {
 		r.Text = string(text)
 	}
 	b.Subject.Answer = b.Result.WithoutSources()
+	b.Usage, b.Cost = b.spent()
 	b.only = b.Result.Stop == StopPrepared
 	return nil
+}
+
+// spent returns the usage and the cost without the requests for vectors. Only a journal with such requests is counted
+// again: an older version may have written another one without the costs that are in its result.
+func (b *recordingBuilder) spent() (model.Usage, *finalize.Cost) {
+	if !b.loop.EmbeddedBefore() {
+		return b.Result.Record.Usage, b.Result.Record.Cost
+	}
+	var usage model.Usage
+	var all []finalize.Spending
+	for one := range b.loop.Spendings {
+		if one.Purpose != loop.ForEmbedding {
+			usage = usage.Add(one.Usage)
+			all = append(all, finalize.Spending{Usage: one.Usage, Cost: one.Cost})
+		}
+	}
+	return usage, finalize.Total(all)
 }
 
 // finish returns the recording, or a *NotReplayableError.
