@@ -69,3 +69,16 @@ func TestReplayWithoutVectors(t *testing.T) {
 		t.Errorf("%d requests for vectors, want none of the replays", n)
 	}
 }
+
+// TestVectorsAreKeptForABatch evaluates an Agent with two cases, which share the vectors of its tools.
+func TestVectorsAreKeptForABatch(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules: [{reply: {text: One.}}]\n")
+	provider := strings.Replace(providerYAML, "{name: demo}", "{name: vectors}", 1)
+	path := evalSetup(t, url, "manifests: [manifests]\ncases: [{name: a, message: Which one}, {name: b, message: Which other}]\n",
+		withVectors(t, serveTools(t, "").url, provider))
+	capstan(t, "eval", "-f", path, "-q", "--parallel", "1").mustEnd(t, exit.OK)
+	if n := model.Stats().ByModel["e"]; n != 3 {
+		t.Errorf("%d requests for vectors, want one for each message, and one for the tools", n)
+	}
+}

@@ -37,6 +37,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/shared"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/vectors"
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolbox"
@@ -165,7 +166,7 @@ type Executor struct {
 	agents    shared.Values[version, v1alpha1.Agent]
 	providers shared.Values[version, v1alpha1.ModelProvider]
 	// vectors are those of the tools of Agents.
-	vectors vectors
+	vectors vectors.Cache
 
 	mu   sync.Mutex
 	runs map[types.UID]*run

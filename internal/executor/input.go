@@ -108,7 +108,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	if in.Embeddings != nil {
-		in.Embeddings.Vectors = e.vectors.of(t.Namespace)
+		in.Embeddings.Vectors = e.vectors.Of(t.Namespace)
 	}
 	in.NotEmbedded = func(failure *model.Error) {
 		metrics.NotEmbedded(t.Namespace)

@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/vectors"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -44,6 +45,8 @@ type localRun struct {
 	traces *tracing.Provider
 	// chains holds the chains of models by the AgentName of their Agent.
 	chains map[string][]translate.Link
+	// vectors are those of the tools of Agents.
+	vectors vectors.Cache
 	// live shows the current activity. It is nil if there is no terminal or if --quiet is set.
 	live *terminal.Spinner
 	// watched ends at a signal, and life ends when the run is abandoned. cancel ends when the Turns must be

@@ -45,7 +45,12 @@ func (j *localRun) embeddings(ctx context.Context, w *localTurn) (*turn.Embeddin
 	if w.Agent.Spec.Embeddings == nil || w.turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	}
-	return translate.Embeddings(w.Agent, w.EmbeddingsLink(ctx, j.providers, j.awaits))
+	e, err := translate.Embeddings(w.Agent, w.EmbeddingsLink(ctx, j.providers, j.awaits))
+	if err != nil {
+		return nil, err
+	}
+	e.Vectors = j.vectors.Of(w.turn.Namespace)
+	return e, nil
 }
 
 // learn extracts memories from a Turn that has ended, and keeps them. The answer is printed already, so a failure is

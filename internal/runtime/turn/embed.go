@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
+	"github.com/capstan-dev/capstan/internal/runtime/vectors"
 )
 
 // Embeddings is the model that turns texts into vectors.
@@ -19,14 +20,8 @@ type Embeddings struct {
 	Dimensions int
 	// Space names all that the vectors depend on.
 	Space string
-	// Vectors keeps the vectors of tools for later Turns. It may be nil.
-	Vectors VectorCache
-}
-
-// VectorCache keeps vectors by their texts. It is safe for concurrent use.
-type VectorCache interface {
-	Get(space, text string) (values []float32, ok bool)
-	Put(space, text string, values []float32)
+	// Vectors keeps the vectors of tools for later Turns. It must not be nil if tools are selected by their meaning.
+	Vectors *vectors.Namespace
 }
 
 // toolVectorsTimeout is the maximum time for which a Turn waits for the vectors of its tools, and maxToolRequests the
@@ -94,7 +89,7 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 	if err != nil || !to.Given() {
 		return nil, err
 	}
-	vectors, missing := r.cachedVectors(tools)
+	found, missing := r.cachedVectors(tools)
 	for n := 0; n < maxToolRequests && len(missing) > 0 && time.Until(until) > 0; n++ {
 		batch := missing[:min(len(missing), model.MaxEmbedTexts)]
 		missing = missing[len(batch):]
@@ -110,13 +105,13 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 			break
 		}
 		for n, i := range batch {
-			if vectors[i] = all[n]; all[n] != nil && r.in.Embeddings.Vectors != nil {
+			if found[i] = all[n]; all[n] != nil {
 				r.in.Embeddings.Vectors.Put(to.Space, tools[i], all[n])
 			}
 		}
 	}
 	out := make([]*float64, len(tools))
-	for i, values := range vectors {
+	for i, values := range found {
 		if s, ok := to.Similarity(ranking.Vector{Space: to.Space, Values: values}); ok {
 			out[i] = &s
 		}
@@ -125,17 +120,17 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 }
 
 // cachedVectors returns the vectors of texts that are known, and the positions of the others.
-func (r *run) cachedVectors(texts []string) (vectors [][]float32, missing []int) {
-	vectors = make([][]float32, len(texts))
+func (r *run) cachedVectors(texts []string) (found [][]float32, missing []int) {
+	found = make([][]float32, len(texts))
 	e := r.in.Embeddings
 	for i, text := range texts {
 		ok := memories.Excerpt(text) == "" // a text without words has no vector
-		if e.Vectors != nil && !ok {
-			vectors[i], ok = e.Vectors.Get(e.Space, text)
+		if !ok {
+			found[i], ok = e.Vectors.Get(e.Space, text)
 		}
 		if !ok {
 			missing = append(missing, i)
 		}
 	}
-	return vectors, missing
+	return found, missing
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/vectors"
 )
 
 // embedder is a model for embeddings. A text that contains one of the words has the vector (1, 0), any other (0, 1).
@@ -58,15 +59,8 @@ func (e *embedder) Generate(ctx context.Context, r *model.Request) (*model.Reply
 	return reply, nil
 }
 
-// cache is a turn.VectorCache.
-type cache map[string][]float32
-
-func (c cache) Get(space, text string) ([]float32, bool) { v, ok := c[space+text]; return v, ok }
-
-func (c cache) Put(space, text string, v []float32) { c[space+text] = v }
-
 // embedding returns the input of a Turn that may call one of three tools, and has a model for embeddings.
-func embedding(e *embedder, known cache, failed *[]*model.Error) turn.Input {
+func embedding(e *embedder, known *vectors.Cache, failed *[]*model.Error) turn.Input {
 	c, _ := candidate("main", 1, says("well"))
 	in := input(c)
 	in.Toolbox = server("desk", remote("alpha", "", tool.ReadOnly),
@@ -80,15 +74,12 @@ func embedding(e *embedder, known cache, failed *[]*model.Error) turn.Input {
 		},
 		Space: "vectors e",
 	}
-	if known != nil {
-		in.Embeddings.Vectors = known
-	}
+	in.Embeddings.Vectors = known.Of("default")
 	in.NotEmbedded = func(f *model.Error) { *failed = append(*failed, f) }
 	return in
 }
 
 func TestToolsAreSelectedByMeaning(t *testing.T) {
-	known := cache{}
 	for name, tc := range map[string]struct {
 		e      *embedder
 		change func(*turn.Input)
@@ -116,7 +107,7 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var failed []*model.Error
-				in := embedding(tc.e, nil, &failed)
+				in := embedding(tc.e, &vectors.Cache{}, &failed)
 				if tc.change != nil {
 					tc.change(&in)
 				}
@@ -140,15 +131,15 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 			})
 		})
 	}
-	e := &embedder{words: []string{"new", "zeta"}}
+	e, known := &embedder{words: []string{"new", "zeta"}}, &vectors.Cache{}
 	for range 2 {
 		in := embedding(e, known, new([]*model.Error))
 		if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(e.asked) != 3 || len(known) != 3 {
-		t.Errorf("two Turns sent the requests %v and know %d vectors, want two for the messages and one for the tools", e.asked, len(known))
+	if len(e.asked) != 3 {
+		t.Errorf("two Turns sent the requests %v, want two for the messages and one for the tools", e.asked)
 	}
 }
 
@@ -205,7 +196,7 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, failed := &embedder{err: tc.fails}, []*model.Error{}
-			in := embedding(e, nil, &failed)
+			in := embedding(e, &vectors.Cache{}, &failed)
 			in.Toolbox, in.Preparation = nil, making(func(p *prepare.Input) { p.Agent.MaxMemories = 5 })
 			in.Recall = func(_ context.Context, _ string, v ranking.Vector) (turn.Recalled, error) {
 				text := "by words"
@@ -234,7 +225,7 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 func TestVectorsAreNotBoughtTwice(t *testing.T) {
 	e, failed := &embedder{words: []string{"new"}}, []*model.Error{}
 	j := &journaltest.Memory{}
-	in := embedding(e, nil, &failed)
+	in := embedding(e, &vectors.Cache{}, &failed)
 	in.Recall = func(context.Context, string, ranking.Vector) (turn.Recalled, error) {
 		return turn.Recalled{More: true}, nil
 	}

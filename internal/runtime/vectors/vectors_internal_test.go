@@ -1,4 +1,4 @@
-package executor
+package vectors
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 // TestVectorsAreSharedFairly checks that namespaces see only their own vectors, and that one with many vectors does not
 // push out those of another.
 func TestVectorsAreSharedFairly(t *testing.T) {
-	var v vectors
-	small, large := v.of("small"), v.of("large")
+	var v Cache
+	small, large := v.Of("small"), v.Of("large")
 	values := make([]float32, 4096)
 	small.Put("m", "text", []float32{1})
 	if _, ok := large.Get("m", "text"); ok {
@@ -18,7 +18,7 @@ func TestVectorsAreSharedFairly(t *testing.T) {
 	if _, ok := small.Get("n", "text"); ok {
 		t.Error("a space has a vector of another one")
 	}
-	const many = 3 * maxVectorBytes / (4 * 4096)
+	const many = 3 * maxBytes / (4 * 4096)
 	for i := range many {
 		large.Put("m", fmt.Sprint(i), values)
 		if _, ok := large.Get("m", "0"); i < 100 && !ok {
@@ -34,8 +34,8 @@ func TestVectorsAreSharedFairly(t *testing.T) {
 	if _, ok := large.Get("m", "1"); ok {
 		t.Error("an old vector that was not used is still there")
 	}
-	if v.bytes > maxVectorBytes || v.bytes < maxVectorBytes/2 {
-		t.Errorf("there are %d bytes, want at most %d", v.bytes, maxVectorBytes)
+	if v.bytes > maxBytes || v.bytes < maxBytes/2 {
+		t.Errorf("there are %d bytes, want at most %d", v.bytes, maxBytes)
 	}
 	large.Put("m", fmt.Sprint(many-1), values) // twice
 	sum := 0

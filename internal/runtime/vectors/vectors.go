@@ -1,21 +1,20 @@
-package executor
+// Package vectors keeps the vectors of tools, so that they are bought once and not for each Turn.
+package vectors
 
 import (
 	"container/list"
 	"crypto/sha256"
 	"sync"
-
-	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// maxVectorBytes is the maximum size of all vectors that are kept, and vectorOverhead is counted for each one besides
+// maxBytes is the maximum size of all vectors that are kept, and overhead is counted for each one besides
 // its values.
-const maxVectorBytes, vectorOverhead = 16 << 20, 256
+const maxBytes, overhead = 16 << 20, 256
 
-// vectors keeps the vectors of tools, so that they are bought once and not for each Turn. Namespaces share nothing: one
-// cannot find out what another has asked for. While there is no room, the namespace that has most loses the vector that
-// it has not used for the longest time, so no namespace pushes out one that has less. The zero value is empty.
-type vectors struct {
+// Cache keeps vectors by their texts. Namespaces share nothing: one cannot find out what another has asked for. While
+// there is no room, the namespace that has most loses the vector that it has not used for the longest time, so no
+// namespace pushes out one that has less. The zero value is empty. A Cache is safe for concurrent use.
+type Cache struct {
 	mu sync.Mutex
 	// bytes is the size of all vectors.
 	bytes int
@@ -39,24 +38,24 @@ type keptVector struct {
 	values []float32
 }
 
-func (k *keptVector) size() int { return 4*len(k.values) + vectorOverhead }
+func (k *keptVector) size() int { return 4*len(k.values) + overhead }
 
-// of returns the vectors of a namespace.
-func (v *vectors) of(namespace string) turn.VectorCache { return &namespaceVectors{v, namespace} }
+// Of returns the vectors of a namespace.
+func (c *Cache) Of(namespace string) *Namespace { return &Namespace{c, namespace} }
 
-// namespaceVectors implements turn.VectorCache.
-type namespaceVectors struct {
-	all       *vectors
-	namespace string
+// Namespace has the vectors of one namespace in a Cache.
+type Namespace struct {
+	all  *Cache
+	name string
 }
 
 func keyOf(space, text string) vectorKey { return sha256.Sum256([]byte(space + "\x00" + text)) }
 
 // Get returns the vector of a text.
-func (n *namespaceVectors) Get(space, text string) (values []float32, ok bool) {
+func (n *Namespace) Get(space, text string) (values []float32, ok bool) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
-	own := n.all.own[n.namespace]
+	own := n.all.own[n.name]
 	if own == nil {
 		return nil, false
 	}
@@ -69,16 +68,16 @@ func (n *namespaceVectors) Get(space, text string) (values []float32, ok bool) {
 }
 
 // Put keeps the vector of a text.
-func (n *namespaceVectors) Put(space, text string, values []float32) {
+func (n *Namespace) Put(space, text string, values []float32) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
 	if n.all.own == nil {
 		n.all.own = map[string]*ownVectors{}
 	}
-	own := n.all.own[n.namespace]
+	own := n.all.own[n.name]
 	if own == nil {
 		own = &ownVectors{used: list.New(), at: map[vectorKey]*list.Element{}}
-		n.all.own[n.namespace] = own
+		n.all.own[n.name] = own
 	}
 	k := &keptVector{keyOf(space, text), values}
 	if _, known := own.at[k.key]; known {
@@ -86,24 +85,24 @@ func (n *namespaceVectors) Put(space, text string, values []float32) {
 	}
 	own.at[k.key] = own.used.PushFront(k)
 	own.bytes, n.all.bytes = own.bytes+k.size(), n.all.bytes+k.size()
-	for n.all.bytes > maxVectorBytes {
+	for n.all.bytes > maxBytes {
 		n.all.evict()
 	}
 }
 
 // evict drops one vector of the namespace that has most. The caller must hold the lock.
-func (v *vectors) evict() {
+func (c *Cache) evict() {
 	var most string
-	for namespace, own := range v.own {
-		if most == "" || own.bytes > v.own[most].bytes || own.bytes == v.own[most].bytes && namespace < most {
+	for namespace, own := range c.own {
+		if most == "" || own.bytes > c.own[most].bytes || own.bytes == c.own[most].bytes && namespace < most {
 			most = namespace
 		}
 	}
-	own := v.own[most]
+	own := c.own[most]
 	last := own.used.Remove(own.used.Back()).(*keptVector) //nolint:forcetypeassert // because the list has no other values
 	delete(own.at, last.key)
-	own.bytes, v.bytes = own.bytes-last.size(), v.bytes-last.size()
+	own.bytes, c.bytes = own.bytes-last.size(), c.bytes-last.size()
 	if own.bytes == 0 {
-		delete(v.own, most)
+		delete(c.own, most)
 	}
 }
