@@ -3,6 +3,7 @@ package turn
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -25,7 +26,8 @@ type Embeddings struct {
 }
 
 // toolVectorsTimeout is the maximum time for which a Turn waits for the vectors of its tools, and maxToolRequests the
-// number of requests for them. Tools without a vector are ranked by their words, and get one in a later Turn.
+// number of requests for them. Tools without a vector are ranked by their words. Later Turns request the rest, but not
+// the texts that the model has refused.
 const (
 	toolVectorsTimeout = 2 * time.Second
 	maxToolRequests    = 8
@@ -48,7 +50,7 @@ func (r *run) vectorOf(ctx context.Context, text string, within time.Duration) (
 	if !r.mayEmbed() || text == "" || within <= 0 {
 		return ranking.Vector{}, nil
 	}
-	all, err := r.embed(ctx, []string{text}, within)
+	all, _, err := r.embed(ctx, []string{text}, within)
 	if len(all) > 0 && err == nil {
 		r.query.vector = ranking.Vector{Space: r.in.Embeddings.Space, Values: all[0]}
 	}
@@ -61,21 +63,26 @@ type query struct {
 	vector ranking.Vector
 }
 
-// embed requests vectors. It returns none, and no error, if the Turn should continue without them.
-func (r *run) embed(ctx context.Context, texts []string, within time.Duration) ([][]float32, error) {
+// embed requests vectors. It returns none, and no error, if the Turn should continue without them. refused is true if
+// this is because of the texts, so that a request for others may succeed.
+func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (all [][]float32, refused bool, err error) {
 	e := r.in.Embeddings
-	all, err := loop.Embed(ctx, r.loopInput(), &e.Model, texts, e.Dimensions, within)
+	all, err = loop.Embed(ctx, r.loopInput(), &e.Model, texts, e.Dimensions, within)
 	failure, failed := errors.AsType[*model.Error](err)
 	if !failed {
-		return all, err
+		return all, false, err
 	}
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, false, context.Cause(ctx)
 	}
 	if r.in.NotEmbedded != nil {
 		r.in.NotEmbedded(failure)
 	}
-	return nil, nil
+	switch failure.Kind { //nolint:exhaustive // because the next request would fail for the other reasons, too
+	case model.InvalidRequest, model.ContextLength, model.ContentFiltered:
+		refused = true
+	}
+	return nil, refused, nil
 }
 
 // similarities returns how similar texts about tools are to a query. It is nil for a text without a vector, and as a
@@ -90,25 +97,8 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 		return nil, err
 	}
 	found, missing := r.cachedVectors(tools)
-	for n := 0; n < maxToolRequests && len(missing) > 0 && time.Until(until) > 0; n++ {
-		batch := missing[:min(len(missing), model.MaxEmbedTexts)]
-		missing = missing[len(batch):]
-		var texts []string
-		for _, i := range batch {
-			texts = append(texts, memories.Excerpt(tools[i]))
-		}
-		all, err := r.embed(ctx, texts, time.Until(until))
-		if err != nil {
-			return nil, err
-		}
-		if all == nil { // the next request would fail, too
-			break
-		}
-		for n, i := range batch {
-			if found[i] = all[n]; all[n] != nil {
-				r.in.Embeddings.Vectors.Put(to.Space, tools[i], all[n])
-			}
-		}
+	if err := r.embedTools(ctx, tools, found, missing, until); err != nil {
+		return nil, err
 	}
 	out := make([]*float64, len(tools))
 	for i, values := range found {
@@ -117,6 +107,45 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 		}
 	}
 	return out, nil
+}
+
+// embedTools requests the missing vectors, adds them to found, and keeps them for later Turns. One text may be the
+// reason for which a whole batch is refused, so its texts are then requested one by one, after the other batches. After
+// a second refusal they go first, because the model may take only one text at a time. A text that is refused alone is
+// kept as one without a vector.
+func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32, missing []int, until time.Time) error {
+	batches, refusals := slices.Collect(slices.Chunk(missing, model.MaxEmbedTexts)), 0
+	var singles [][]int
+	for n := 0; n < maxToolRequests && len(batches)+len(singles) > 0 && time.Until(until) > 0; n++ {
+		from := &batches
+		if len(batches) == 0 || refusals > 1 && len(singles) > 0 {
+			from = &singles
+		}
+		batch := (*from)[0]
+		*from = (*from)[1:]
+		var texts []string
+		for _, i := range batch {
+			texts = append(texts, memories.Excerpt(tools[i]))
+		}
+		all, refused, err := r.embed(ctx, texts, time.Until(until))
+		switch {
+		case err != nil:
+			return err
+		case refused && len(batch) > 1:
+			refusals++
+			singles = append(singles, slices.Collect(slices.Chunk(batch, 1))...)
+			continue
+		case refused:
+			all = make([][]float32, 1)
+		case all == nil: // the next request would fail, too
+			return nil
+		}
+		for n, i := range batch {
+			found[i] = all[n]
+			r.in.Embeddings.Vectors.Put(r.in.Embeddings.Space, tools[i], all[n])
+		}
+	}
+	return nil
 }
 
 // cachedVectors returns the vectors of texts that are known, and the positions of the others.

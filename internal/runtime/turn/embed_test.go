@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +31,8 @@ type embedder struct {
 	words []string
 	err   error
 	hangs bool
+	// refuses reports whether a request is refused. It may be nil.
+	refuses func(texts []string) bool
 
 	mu    sync.Mutex
 	asked [][]string
@@ -45,6 +49,9 @@ func (e *embedder) Generate(ctx context.Context, r *model.Request) (*model.Reply
 	}
 	if e.err != nil {
 		return nil, e.err
+	}
+	if e.refuses != nil && e.refuses(r.Embed.Texts) {
+		return nil, &model.Error{Kind: model.InvalidRequest, Message: "refused"}
 	}
 	reply := &model.Reply{FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 7 * int64(len(r.Embed.Texts))}}
 	for _, text := range r.Embed.Texts {
@@ -262,4 +269,51 @@ func exposedIn(t *testing.T, e journal.Entry) (names []string) {
 		names = append(names, one.Name)
 	}
 	return names
+}
+
+// TestRefusedTexts checks that a text which the model refuses does not keep the others from their vectors, and that it
+// is refused once and not in each Turn.
+func TestRefusedTexts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refuses func(texts []string) bool
+		tools   int
+		// most is the number of Turns after which all is known.
+		most int
+	}{
+		"one text": {func(texts []string) bool {
+			return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "tool-00") })
+		}, 3, 1},
+		"one of many texts": {func(texts []string) bool {
+			return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "tool-00") })
+		}, 40, 3},
+		"several texts at a time": {func(texts []string) bool { return len(texts) > 1 }, 40, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known, failed := &vectors.Cache{}, []*model.Error{}
+			e := &embedder{words: []string{"new", fmt.Sprintf("tool-%02d", tc.tools-1)}, refuses: tc.refuses}
+			run := func() (requests int, tools string) {
+				e.asked = nil
+				in := embedding(e, known, &failed)
+				var all []tool.Tool
+				for i := range tc.tools {
+					all = append(all, remote(fmt.Sprintf("tool-%02d", i), "", tool.ReadOnly))
+				}
+				in.Toolbox = server("desk", all...)
+				j := &journaltest.Memory{}
+				if _, err := engine(j).Run(t.Context(), &in); err != nil {
+					t.Fatal(err)
+				}
+				return len(e.asked), toolsOf(t, j)
+			}
+			for range tc.most {
+				if n, _ := run(); n > 1+8 {
+					t.Errorf("a Turn sent %d requests for vectors, want one for its message and at most 8 for tools", n)
+				}
+			}
+			n, tools := run()
+			if want := fmt.Sprintf("tool-%02d", tc.tools-1); n != 1 || tools != want {
+				t.Errorf("then a Turn sent the requests %v and has the tools %s, want only that for its message, and %s", e.asked, tools, want)
+			}
+		})
+	}
 }

@@ -51,7 +51,7 @@ type Namespace struct {
 
 func keyOf(space, text string) vectorKey { return sha256.Sum256([]byte(space + "\x00" + text)) }
 
-// Get returns the vector of a text.
+// Get returns the vector of a text. It is nil if the text is kept as one without a vector.
 func (n *Namespace) Get(space, text string) (values []float32, ok bool) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
@@ -67,7 +67,7 @@ func (n *Namespace) Get(space, text string) (values []float32, ok bool) {
 	return e.Value.(*keptVector).values, true //nolint:forcetypeassert // because the list has no other values
 }
 
-// Put keeps the vector of a text.
+// Put keeps the vector of a text, or nil if it is known to have none.
 func (n *Namespace) Put(space, text string, values []float32) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
