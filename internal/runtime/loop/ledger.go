@@ -35,7 +35,8 @@ type BudgetWait struct {
 	Until time.Time
 	// Contended is true if the budget is not spent, but requests of other Turns have reserved the rest.
 	Contended bool
-	// Started is true if the Turn has sent a request before.
+	// Started is true if the Turn has sent a request before. Requests for vectors do not count: the Turn has not begun to
+	// answer.
 	Started bool
 	// Message describes the wait for people.
 	Message string
@@ -192,6 +193,11 @@ func (s *State) counted() bool {
 	return false
 }
 
+// started reports whether a request was sent besides those for vectors, which belong to the preparation.
+func (s *State) started() bool {
+	return slices.ContainsFunc(s.Requests, func(r Request) bool { return r.Purpose != ForEmbedding })
+}
+
 // refusalVerdict says how to handle a request that budgets refuse. The first field that is set applies.
 type refusalVerdict struct {
 	// exceeded says why the request must not be sent at all.
@@ -220,7 +226,7 @@ func (run *runner) evaluate(c *Candidate, r *Request, rules []budget.Rule, refus
 func (run *runner) evaluateOne(v *refusalVerdict, f refusedRequest) {
 	reset := f.refused.Account.Reset()
 	wait := &BudgetWait{
-		UID: f.rule.UID, Name: f.rule.Name, Generation: f.rule.Generation, Until: reset, Started: len(run.State.Requests) > 0,
+		UID: f.rule.UID, Name: f.rule.Name, Generation: f.rule.Generation, Until: reset, Started: run.State.started(),
 		Message: f.describe(),
 	}
 	useful, reply := f.replies()

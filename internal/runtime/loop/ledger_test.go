@@ -137,6 +137,25 @@ func TestExceededBudget(t *testing.T) {
 	}
 }
 
+// TestWaitAfterEmbedding checks that a Turn which has only requested vectors has not started: its starting deadline
+// applies while it waits for a budget.
+func TestWaitAfterEmbedding(t *testing.T) {
+	for purpose, started := range map[loop.Purpose]bool{loop.ForEmbedding: false, loop.ForStep: true} {
+		synctest.Test(t, func(t *testing.T) {
+			rule, j := daily("day", budget.Limits{Tokens: new(int64(5000))}, true), &journaltest.Memory{}
+			spend(t, j, rule, budget.Amount{Tokens: 4500, Currency: "USD"})
+			c, _ := candidate("one", 2, says("Fine."))
+			in := under(inputOf(t, j, 1, longest(c, 2000)), rule)
+			in.State.Requests = []loop.Request{{ID: "uid/1", Purpose: purpose}}
+			_, err := loop.Run(t.Context(), &in)
+			waits, parked := errors.AsType[*loop.Parked](err)
+			if !parked || waits.Budget == nil || waits.Budget.Started != started {
+				t.Errorf("after a request with purpose %q: %+v, %v; want a wait, and that started is %t", purpose, waits, err, started)
+			}
+		})
+	}
+}
+
 // spend charges a budget with the usage of another Turn.
 func spend(t *testing.T, j journal.Journal, rule budget.Rule, used budget.Amount) {
 	t.Helper()
