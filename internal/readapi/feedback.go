@@ -44,33 +44,34 @@ func CheckFeedback(score, comment string) error {
 	return nil
 }
 
-// redactComment removes from a comment what the Agent of the Turn redacts now, and credentials. It refuses the comment
-// if it cannot know the rules.
-func (s *Server) redactComment(ctx context.Context, namespace, name string, comment *string) *Error {
+// redactComment removes from a comment what the Agent of the Turn redacts now, and credentials. It returns the UID of
+// this Turn: a record of another Turn that had the same name must not get the comment. It refuses the comment if it
+// cannot know the rules.
+func (s *Server) redactComment(ctx context.Context, namespace, name string, comment *string) (uid string, refusal *Error) {
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	var t v1alpha1.Turn
 	var a v1alpha1.Agent
 	err := s.o.Turns.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &t)
 	if apierrors.IsNotFound(err) {
-		return refuse(http.StatusConflict, "%s", store.ErrTurnDeleted)
+		return "", refuse(http.StatusConflict, "%s", store.ErrTurnDeleted)
 	}
 	if err == nil {
 		err = s.o.Turns.Get(ctx, t.AgentKey(), &a)
 	}
 	if apierrors.IsNotFound(err) {
-		return refuse(http.StatusConflict, "Agent %q of the Turn does not exist any more, and with it the rules that redact comments: "+
+		return "", refuse(http.StatusConflict, "Agent %q of the Turn does not exist any more, and with it the rules that redact comments: "+
 			"give a score without a comment", t.AgentKey())
 	}
 	if err != nil {
-		return failureOf(err)
+		return "", failureOf(err)
 	}
 	redaction, err := translate.Redaction(ctx, &a, s.o.Credentials.RedactFunc(t.CredentialNamespaces()...))
 	if err != nil {
-		return refuse(http.StatusConflict, "the rules of Agent %q that redact comments cannot be used: %s", t.AgentKey(), err)
+		return "", refuse(http.StatusConflict, "the rules of Agent %q that redact comments cannot be used: %s", t.AgentKey(), err)
 	}
 	*comment = redaction.Redact(*comment)
-	return nil
+	return string(t.UID), nil
 }
 
 // serveFeedback stores the feedback of a user who may give it. A score needs no Turn, which may be gone.
@@ -107,9 +108,11 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 			`the body must be JSON such as {"score": "0.8", "comment": "..."}, with at most %d bytes`, maxFeedback))
 		return
 	}
+	uid := ""
 	if body.Comment != "" {
-		if refusal := s.redactComment(r.Context(), namespace, name, &body.Comment); refusal != nil {
-			answer(w, refusal)
+		var refused *Error
+		if uid, refused = s.redactComment(r.Context(), namespace, name, &body.Comment); refused != nil {
+			answer(w, refused)
 			return
 		}
 	}
@@ -119,7 +122,7 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
 	defer cancel()
-	err = s.o.Records.AddFeedback(ctx, namespace, name, turnrecord.Feedback{
+	err = s.o.Records.AddFeedback(ctx, namespace, name, uid, turnrecord.Feedback{
 		User: user, Score: body.Score, Comment: body.Comment, Time: s.o.Now().UTC(),
 	})
 	switch {

@@ -106,7 +106,7 @@ var _ = Describe("What a Turn leaves in the store", func() {
 			}
 			Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
 			m = m.restartedAfter(ctx, func(kept *sqlite.Store) {
-				Expect(kept.AddFeedback(ctx, s.namespace, "first", turnrecord.Feedback{
+				Expect(kept.AddFeedback(ctx, s.namespace, "first", "", turnrecord.Feedback{
 					User: "ada", Score: "1", Comment: "I like the " + deletionMarker, Time: time.Now(),
 				})).To(Succeed())
 			})

@@ -60,7 +60,8 @@ func (f *Feedback) local(ctx context.Context, namespace, name string) (err error
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		who = u.Username
 	}
-	err = w.AddFeedback(ctx, namespace, name, turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()})
+	said := turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()}
+	err = w.AddFeedback(ctx, namespace, name, "", said)
 	if errors.Is(err, store.ErrNoRecord) {
 		err = fmt.Errorf("the Turn %s/%s has not ended in %s, or was not kept there", namespace, name, f.DataDir)
 	}

@@ -219,7 +219,7 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 }
 
 // AddFeedback adds feedback in one transaction, which holds the record meanwhile. It takes at most 10 s.
-func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error {
+func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string, f turnrecord.Feedback) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 			var uid string
@@ -237,6 +237,9 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 				return err
 			}
 			if f.Comment != "" { // Retire waits for the lock of the record, or has ended
+				if wanted != "" && wanted != uid {
+					return store.ErrTurnDeleted
+				}
 				var retired bool
 				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`, uid).
 					Scan(&retired)

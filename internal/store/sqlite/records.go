@@ -154,7 +154,7 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 }
 
 // AddFeedback adds feedback in one transaction.
-func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error {
+func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string, f turnrecord.Feedback) error {
 	var refused error
 	err := s.change(ctx, func(t *tx) error {
 		refused = nil
@@ -175,6 +175,10 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 			return err
 		}
 		if f.Comment != "" {
+			if wanted != "" && wanted != uid {
+				refused = store.ErrTurnDeleted
+				return nil
+			}
 			var retired int
 			//nolint:noctx // because the transaction carries the context
 			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NOT NULL`, uid).Scan(&retired)

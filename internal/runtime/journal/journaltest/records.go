@@ -125,7 +125,7 @@ func (m *Memory) DeleteRecords(ctx context.Context, s store.RecordSelector, limi
 }
 
 // AddFeedback adds feedback to the newest record of a Turn.
-func (m *Memory) AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error {
+func (m *Memory) AddFeedback(ctx context.Context, namespace, turn, wanted string, f turnrecord.Feedback) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -136,7 +136,8 @@ func (m *Memory) AddFeedback(ctx context.Context, namespace, turn string, f turn
 		return store.ErrNoRecord
 	}
 	r := all[0]
-	if h := m.journals[r.UID]; f.Comment != "" && h != nil && !h.retired.IsZero() {
+	h := m.journals[r.UID]
+	if f.Comment != "" && (wanted != "" && wanted != r.UID || h != nil && !h.retired.IsZero()) {
 		return store.ErrTurnDeleted
 	}
 	var err error

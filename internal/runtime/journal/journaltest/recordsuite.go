@@ -298,28 +298,31 @@ func feedback(t *testing.T, s RecordStore) {
 		t.Fatal(err)
 	}
 	f := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "nul \u0000 <quote>", Time: at.UTC()}
-	if err := s.AddFeedback(t.Context(), "helpdesk", "unknown", f); !errors.Is(err, store.ErrNoRecord) {
+	if err := s.AddFeedback(t.Context(), "helpdesk", "unknown", "", f); !errors.Is(err, store.ErrNoRecord) {
 		t.Errorf("AddFeedback: %v, want ErrNoRecord", err)
 	}
-	if err := s.AddFeedback(t.Context(), "sales", older.Turn, f); !errors.Is(err, store.ErrNoRecord) {
+	if err := s.AddFeedback(t.Context(), "sales", older.Turn, "", f); !errors.Is(err, store.ErrNoRecord) {
 		t.Errorf("AddFeedback in another namespace: %v, want ErrNoRecord", err)
+	}
+	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "a", f); !errors.Is(err, store.ErrTurnDeleted) {
+		t.Errorf("AddFeedback with a comment to the older Turn: %v, want ErrTurnDeleted", err)
 	}
 	var all sync.WaitGroup
 	for i := range turnrecord.MaxFeedback {
 		all.Go(func() {
 			mine := f
 			mine.User = fmt.Sprintf("user %d", i)
-			if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, mine); err != nil {
+			if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "b", mine); err != nil {
 				t.Errorf("AddFeedback: %v", err)
 			}
 		})
 	}
 	all.Wait()
-	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, f); err == nil || errors.Is(err, store.ErrNoRecord) {
+	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "", f); err == nil || errors.Is(err, store.ErrNoRecord) {
 		t.Errorf("AddFeedback: %v, want that the record keeps no more", err)
 	}
 	f.User, f.Score = "user 3", "1"
-	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, f); err != nil {
+	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "", f); err != nil {
 		t.Errorf("a person cannot replace their feedback: %v", err)
 	}
 	got := records(t, s, store.RecordQuery{})
@@ -335,17 +338,17 @@ func recordOutlives(t *testing.T, s RecordStore) {
 	record := full("a")
 	add(t, s, "a", nil, ending(1, 1, record))
 	said := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "it says 42", Time: at.UTC()}
-	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, said); err != nil {
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", said); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Retire(t.Context(), at, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, said); !errors.Is(err, store.ErrTurnDeleted) {
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", said); !errors.Is(err, store.ErrTurnDeleted) {
 		t.Errorf("AddFeedback with a comment: %v, want ErrTurnDeleted", err)
 	}
 	second := turnrecord.Feedback{User: "eve", Score: "1", Time: at.UTC()}
-	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, second); err != nil {
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "", second); err != nil {
 		t.Errorf("AddFeedback without a comment: %v", err)
 	}
 	said.Comment = ""
@@ -373,7 +376,7 @@ func endedRecords(t *testing.T, s RecordStore) {
 		"PurgeRecords":  func() error { _, err := s.PurgeRecords(ctx, at.Add(time.Hour), 1); return err },
 		"TrimRecords":   func() error { _, err := s.TrimRecords(ctx, 0, 1); return err },
 		"DeleteRecords": func() error { _, err := s.DeleteRecords(ctx, store.RecordSelector{}, 1); return err },
-		"AddFeedback":   func() error { return s.AddFeedback(ctx, "helpdesk", "turn-a", turnrecord.Feedback{}) },
+		"AddFeedback":   func() error { return s.AddFeedback(ctx, "helpdesk", "turn-a", "", turnrecord.Feedback{}) },
 	} {
 		if err := call(); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want the end of the context", name, err)
