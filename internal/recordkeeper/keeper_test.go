@@ -177,7 +177,7 @@ func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
 			k := keeper(t, s, ended("a", 61))
 			k.Retention = tc.retention
 			failure, charges := errors.New("the API server is away"), 0
-			k.End = func(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
+			k.End = func(ctx context.Context, _ *v1alpha1.Turn) (bool, error) {
 				if !tc.ended {
 					return false, tc.end
 				}

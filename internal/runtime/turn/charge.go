@@ -107,9 +107,9 @@ type ObjectEnd struct {
 // EndFromObject ends the journal of a Turn as its object has ended, with its record, in one append. A run that does not
 // know of the end yet can then spend nothing more. in names the Turn and its requester. EndFromObject returns false if
 // the object must be the source of the record: it knows more than the journal, or the journal has an end; then the
-// journal does not change, and the Session is charged all the same. It also returns false for a journal without entries, and ends that without a record.
-// EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a
-// *loop.Parked error while Turns of the Turn's sub-agents have not ended.
+// journal does not change, and the Session is charged all the same. It also returns false for a journal without
+// entries, and ends that without a record. EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal
+// that this build cannot read, and a *loop.Parked error while Turns of the Turn's sub-agents have not ended.
 func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, children SubAgentUsageFunc) (recorded bool, err error) {
 	var none *Result
 	defer recoverPanic(&none, &err) // a fault in one Turn must not stop the leader

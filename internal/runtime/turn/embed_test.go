@@ -312,7 +312,8 @@ func TestRefusedTexts(t *testing.T) {
 			}
 			n, tools := run()
 			if want := fmt.Sprintf("tool-%02d", tc.tools-1); n != 1 || tools != want {
-				t.Errorf("then a Turn sent the requests %v and has the tools %s, want only that for its message, and %s", e.asked, tools, want)
+				t.Errorf("then a Turn sent the requests %v and has the tools %s, want only that for its message, and %s",
+					e.asked, tools, want)
 			}
 		})
 	}
