@@ -345,8 +345,8 @@ func endedUnbound(t *testing.T, e *Executor) *v1alpha1.Turn {
 	return one
 }
 
-// TestSessionIsChargedFromStatus checks that a Turn whose journal cannot be ended is charged to its Session once, unless
-// an executor has ended it and so has charged it.
+// TestSessionIsChargedFromStatus checks that a Turn whose journal cannot be ended is charged to its Session once,
+// unless an executor has ended it and so has charged it.
 func TestSessionIsChargedFromStatus(t *testing.T) {
 	known := charged{Turns: 1, Tokens: 12, HistoryTurns: 1, HistoryTokens: 12}
 	for name, tc := range map[string]struct {

@@ -3,9 +3,9 @@
 // journal does not. This package then charges the Turn's Session and ends the journal in the same way as an executor.
 // If the journal cannot be the source of the record, this package charges the Session from the Turn's status, and makes
 // the record from it. This is so in four cases: no executor has run the Turn, its journal is lost or cannot be read,
-// Turns of its sub-agents do not end, or an older version of Capstan has ended it. The package also deletes old records,
-// tasks that followed Turns and count for no limit any more, and memories that have expired. It does so whether or not
-// any process evaluates Turns or learns from them.
+// Turns of its sub-agents do not end, or an older version of Capstan has ended it. The package also deletes old
+// records, tasks that followed Turns and count for no limit any more, and memories that have expired. It does so
+// whether or not any process evaluates Turns or learns from them.
 //
 // It works in the background of the leader, so no controller waits for the store:
 //
@@ -88,9 +88,9 @@ type Keeper struct {
 	// waiting are the Turns whose journals cannot end yet, for a reason that is no failure. Only the goroutine of Start
 	// uses it.
 	waiting map[types.UID]types.NamespacedName
-	// settled are the Turns that need nothing more, although they have no record: it would be too old to be kept. before
-	// are those that the last round knew. A round keeps only those that it finds again, so that deleted Turns are
-	// forgotten. Only the goroutine of Start uses both.
+	// settled are the Turns that need nothing more, although they have no record: it would be too old to be kept.
+	// before are those that the last round knew. A round keeps only those that it finds again, so that deleted Turns
+	// are forgotten. Only the goroutine of Start uses both.
 	settled, before sets.Set[types.UID]
 	// hinted holds a token while there are hints.
 	hinted chan struct{}

@@ -42,9 +42,9 @@ type Records interface {
 
 	// AddFeedback adds feedback to the newest record of a Turn, given by its namespace and name, and replaces earlier
 	// feedback of the same person. Retire deletes the comments to a Turn, and keeps the scores. uid is the UID of the
-	// Turn for which the comment was redacted; it may be empty if there is no comment, or no object. AddFeedback returns
-	// ErrNoRecord if there is no record, ErrTurnDeleted for a comment if the record is that of a Turn with another UID
-	// or if the journal of the Turn is retired, and another error if the record keeps no more feedback.
+	// Turn for which the comment was redacted; it may be empty if there is no comment, or no object. AddFeedback
+	// returns ErrNoRecord if there is no record, ErrTurnDeleted for a comment if the record is that of a Turn with
+	// another UID or if the journal of the Turn is retired, and another error if the record keeps no more feedback.
 	AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error
 }
 

@@ -150,8 +150,8 @@ type side struct {
 	End     turn.Stop `json:"end,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Answer  string    `json:"answer,omitempty"`
-	// Usage and Cost are those of the Turn itself, without its sub-agents and its requests for vectors. Cost is absent if
-	// it is not known.
+	// Usage and Cost are those of the Turn itself, without its sub-agents and its requests for vectors. Cost is absent
+	// if it is not known.
 	Usage model.Usage    `json:"usage"`
 	Cost  *finalize.Cost `json:"cost,omitempty"`
 	Steps int            `json:"steps"`

@@ -35,8 +35,8 @@ type BudgetWait struct {
 	Until time.Time
 	// Contended is true if the budget is not spent, but requests of other Turns have reserved the rest.
 	Contended bool
-	// Started is true if the Turn has sent a request before. Requests for vectors do not count: the Turn has not begun to
-	// answer.
+	// Started is true if the Turn has sent a request before. Requests for vectors do not count: the Turn has not begun
+	// to answer.
 	Started bool
 	// Message describes the wait for people.
 	Message string

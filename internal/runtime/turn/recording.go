@@ -58,8 +58,8 @@ type Recording struct {
 	Calls []RecordedCall
 	// Result is the result of the Turn. It is nil if the Turn has not ended.
 	Result *Result
-	// Usage and Cost are those of the Turn without its requests for vectors, which a replay does not send. Cost is nil if
-	// it is not known.
+	// Usage and Cost are those of the Turn without its requests for vectors, which a replay does not send. Cost is nil
+	// if it is not known.
 	Usage model.Usage
 	Cost  *finalize.Cost
 	// Subject is the answer with the texts that the model had received, for judges.

@@ -392,8 +392,8 @@ type started struct {
 	Begun time.Time `json:"begun,omitzero"`
 	// About is empty in journals of older versions.
 	turnrecord.About
-	// Session is the Session of the Turn, for a Turn that ends before its input is recorded. It is nil if there is none,
-	// and in journals of older versions.
+	// Session is the Session of the Turn, for a Turn that ends before its input is recorded. It is nil if there is
+	// none, and in journals of older versions.
 	Session *startedSession `json:"session,omitempty"`
 }
 
