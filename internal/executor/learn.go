@@ -265,21 +265,11 @@ func (l *learning) embed(ctx context.Context, kept []memories.Memory) {
 		return
 	}
 	if err == nil {
-		var texts []string
-		for i := range kept {
-			texts = append(texts, kept[i].Text)
-		}
-		var vectors [][]float32
+		var all []memories.Embedded
 		var used ask.Outcome
-		vectors, used, err = ask.Embed(ctx, &e.Model, texts, e.Dimensions, l.requests)
+		all, used, err = ask.Embed(ctx, &e.Model, e.Space, e.Dimensions, kept, l.requests)
 		l.found.Usage = l.found.Usage.Add(used.Usage)
 		l.requests.settle(ctx, nil)
-		var all []memories.Embedded
-		for i, values := range vectors {
-			if values != nil {
-				all = append(all, memories.Embedded{ID: kept[i].ID, Vector: ranking.Vector{Space: e.Space, Values: values}})
-			}
-		}
 		if len(all) > 0 {
 			write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks) // they were paid for
 			defer stop()

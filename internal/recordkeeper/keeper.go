@@ -349,7 +349,7 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 	return records, alive, errors.Join(errs...)
 }
 
-// isSettled reports whether a Turn without a record needs nothing more.
+// isSettled reports whether a Turn without a record needs nothing more. If the last round knew that, it is noted again.
 func (k *Keeper) isSettled(uid types.UID) bool {
 	if k.before.Has(uid) {
 		k.settled.Insert(uid)

@@ -3,6 +3,8 @@ package translate
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 
 	"k8s.io/utils/ptr"
 
@@ -29,7 +31,11 @@ func Embeddings(a *v1alpha1.Agent, l Link) (*turn.Embeddings, error) {
 			c.Unusable = true
 			c.Provider = providers.Unusable(c.ProviderName, errors.New(providers.NoEmbeddings(c.ProviderName, &l.Object.Spec)))
 		}
-		e.Space = fmt.Sprintf("%s/%s@%s %s", l.Object.Namespace, l.Object.Name, c.Endpoint, c.Model)
+		path := "" // a gateway may give the same name to other models below another path
+		if u, err := url.Parse(l.Object.Spec.BaseURL); err == nil {
+			path = strings.TrimRight(u.Path, "/")
+		}
+		e.Space = fmt.Sprintf("%s/%s@%s%s %s", l.Object.Namespace, l.Object.Name, c.Endpoint, path, c.Model)
 	}
 	if e.Dimensions > 0 {
 		e.Space += fmt.Sprintf(" %d", e.Dimensions)

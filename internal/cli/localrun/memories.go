@@ -122,17 +122,7 @@ func (j *localRun) embed(ctx context.Context, w *localTurn, learned []memories.M
 	if e == nil || len(learned) == 0 {
 		return nil
 	}
-	var texts []string
-	for i := range learned {
-		texts = append(texts, learned[i].Text)
-	}
-	vectors, _, err := ask.Embed(ctx, &e.Model, texts, e.Dimensions, nil)
-	var all []memories.Embedded
-	for i, values := range vectors {
-		if values != nil {
-			all = append(all, memories.Embedded{ID: learned[i].ID, Vector: ranking.Vector{Space: e.Space, Values: values}})
-		}
-	}
+	all, _, err := ask.Embed(ctx, &e.Model, e.Space, e.Dimensions, learned, nil)
 	return errors.Join(err, j.store.EmbedMemories(ctx, all))
 }
 

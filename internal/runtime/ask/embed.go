@@ -4,33 +4,44 @@ import (
 	"context"
 
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// Embed asks a model for the vectors of texts, in as many requests as necessary. It returns a vector for each text,
-// which is nil if there is none, also together with an error. account keeps account of the requests. It may be nil.
+// Embed asks a model for the vectors of memories, in as many requests as necessary. It returns those of the memories
+// that got one, also together with an error. space names the model and all else that the vectors depend on. dimensions
+// is their length; if it is 0, the model decides. account keeps account of the requests. It may be nil.
 func Embed(
-	ctx context.Context, c *loop.Candidate, texts []string, dimensions int, account Account,
-) (vectors [][]float32, used Outcome, err error) {
-	vectors = make([][]float32, len(texts))
-	for from := 0; from < len(texts); from += model.MaxEmbedTexts {
-		batch := texts[from:min(from+model.MaxEmbedTexts, len(texts))]
+	ctx context.Context, c *loop.Candidate, space string, dimensions int, all []memories.Memory, account Account,
+) (embedded []memories.Embedded, used Outcome, err error) {
+	for from := 0; from < len(all); from += model.MaxEmbedTexts {
+		batch := all[from:min(from+model.MaxEmbedTexts, len(all))]
+		var texts []string
+		for i := range batch {
+			texts = append(texts, batch[i].Text)
+		}
 		var one Outcome
 		one, err = Ask(ctx, []loop.Candidate{*c}, &Question{
 			Request: func(bool) model.Request {
-				return model.Request{Embed: &model.Embed{Texts: batch, Dimensions: dimensions}}
+				return model.Request{Embed: &model.Embed{Texts: texts, Dimensions: dimensions}}
 			},
 			Read: func(reply *model.Reply) error {
-				copy(vectors[from:], reply.Vectors)
+				for i, values := range reply.Vectors {
+					if values != nil {
+						vector := ranking.Vector{Space: space, Values: values}
+						embedded = append(embedded, memories.Embedded{ID: batch[i].ID, Vector: vector})
+					}
+				}
 				return nil
 			},
 			Purpose: loop.Purpose(task.Learn), Account: account,
 		})
 		used.Usage = used.Usage.Add(one.Usage)
 		if err != nil {
-			return vectors, used, err
+			return embedded, used, err
 		}
 	}
-	return vectors, used, nil
+	return embedded, used, nil
 }

@@ -73,7 +73,7 @@ func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAge
 			return nil, err
 		}
 	}
-	t := r.addition()
+	t := r.addition(r.replayed.result)
 	out := &tool.Spent{Turn: r.in.Name, Usage: t.Usage}
 	switch {
 	case t.Cost != nil:
@@ -145,9 +145,7 @@ func (r *run) chargeObjectEnd(result *Result) error {
 	if r.objectEnd.Charge == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil
 	}
-	r.replayed.result = result
-	added, err := r.addToSession()
-	r.replayed.result = nil
+	added, err := r.addToSession(result)
 	if err != nil || added.Session == nil {
 		return err
 	}
@@ -247,7 +245,7 @@ func (a *ChargeableTurn) Charge(s Session) (*SessionPosition, error) {
 			return nil, err
 		}
 	}
-	result, err := r.addToSession()
+	result, err := r.addToSession(r.replayed.result)
 	if err != nil {
 		return nil, err
 	}

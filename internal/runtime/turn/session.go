@@ -61,12 +61,12 @@ func (r *run) reference() *history {
 	return r.replayed.reference()
 }
 
-// addToSession adds the ended Turn to the history of its Session and returns its result. It does so even if an
-// earlier run has ended the Turn, because that run may have been cut off before this point. A damaged history, or
-// one that a newer version wrote, does not affect the Turn's own record: the result then names the failure and has
-// no place.
-func (r *run) addToSession() (*Result, error) {
-	result, s := r.replayed.result, r.in.Session
+// addToSession adds the Turn to the history of its Session and returns its result, with its place there. It does so
+// even if an earlier run has ended the Turn, because that run may have been cut off before this point. A damaged
+// history, or one that a newer version wrote, does not affect the Turn's own record: the result then names the failure
+// and has no place.
+func (r *run) addToSession(result *Result) (*Result, error) {
+	s := r.in.Session
 	if s == nil {
 		return result, nil
 	}
@@ -86,7 +86,7 @@ func (r *run) addToSession() (*Result, error) {
 		if len(r.replayed.loop.Requests) == 0 {
 			place, err = session.Latest(r.life, r.engine.Journal, s.UID, r.memory.admit)
 		} else {
-			place, err = r.appendToHistory(since)
+			place, err = r.appendToHistory(result, since)
 		}
 		if err != nil && !errors.Is(err, journal.ErrDamaged) && !errors.Is(err, journal.ErrNewer) {
 			failure = fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
@@ -111,8 +111,8 @@ func (r *run) addToSession() (*Result, error) {
 }
 
 // appendToHistory adds the Turn to the history of its Session.
-func (r *run) appendToHistory(since session.ExternalState) (session.End, error) {
-	t := r.addition()
+func (r *run) appendToHistory(result *Result, since session.ExternalState) (session.End, error) {
+	t := r.addition(result)
 	var err error
 	if t.Compaction, err = r.compaction(); err != nil {
 		return session.End{}, err
@@ -140,8 +140,7 @@ func (r *run) compaction() (*session.Compaction, error) {
 
 // addition returns the Turn's addition to the history: its usage including that of its sub-agents and, if it has an
 // answer that is not withheld, all its messages.
-func (r *run) addition() session.Turn {
-	result := r.replayed.result
+func (r *run) addition(result *Result) session.Turn {
 	t := session.Turn{UID: r.in.UID, Name: r.in.Name, Namespace: r.in.Namespace, Usage: result.Record.Usage, Cost: result.Record.Cost}
 	if subs := result.SubAgents; subs != nil {
 		t.Usage, t.Cost = t.Usage.Add(subs.Usage), sumOf(result.Record, subs)

@@ -281,7 +281,7 @@ func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error)
 			return nil, err
 		}
 	}
-	return r.addToSession()
+	return r.addToSession(r.replayed.result)
 }
 
 // PanicError means that the engine panicked, which is a bug in Capstan. The value of the panic is not kept, because it
