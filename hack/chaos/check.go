@@ -29,9 +29,9 @@ type checker struct {
 	// cost is the cost in the statuses, in currency.
 	cost decimal.Decimal
 	// followUpCost is the cost of the questions about Turns that have ended, by the records. billedFollowUps are their
-	// billed tokens.
+	// billed tokens, by the message of the Turn.
 	followUpCost    decimal.Decimal
-	billedFollowUps tokens
+	billedFollowUps map[string]tokens
 	// byID holds the requests that the model server has received.
 	byID map[string][]asked
 }

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -9,9 +12,10 @@ import (
 )
 
 // splitAsked takes the questions about Turns that have ended out of the requests that the model server has received.
-// Their Turns' journals do not have them.
+// Their Turns' journals do not have them. It adds up their bill by the message of the Turn that they are about.
 func (c *checker) splitAsked() {
 	var rest []asked
+	c.billedFollowUps = map[string]tokens{}
 	for _, a := range c.Asked {
 		if !a.FollowUp {
 			rest = append(rest, a)
@@ -19,7 +23,9 @@ func (c *checker) splitAsked() {
 		}
 		c.FollowUps++
 		if a.Billed {
-			c.billedFollowUps.add(a.Input, a.Output)
+			billed := c.billedFollowUps[a.About]
+			billed.add(a.Input, a.Output)
+			c.billedFollowUps[a.About] = billed
 		}
 	}
 	c.Asked = rest
@@ -34,7 +40,11 @@ func (c *checker) checkRecords() {
 	c.figures.Records = len(c.evidence.Records)
 	byUID, sum := map[string]*turnrecord.Record{}, usage.NewSum(nil)
 	var requests int64
-	estimated := false
+	recorded, estimated := map[string]tokens{}, map[string]bool{}
+	messages := map[string]string{}
+	for _, t := range c.evidence.Turns {
+		messages[string(t.Turn.UID)] = t.Turn.Spec.Message
+	}
 	for i := range c.evidence.Records {
 		r := &c.evidence.Records[i]
 		byUID[r.UID] = r
@@ -44,7 +54,11 @@ func (c *checker) checkRecords() {
 		for j := range r.Expenses {
 			e := &r.Expenses[j]
 			requests += e.Requests
-			estimated = estimated || e.Usage.Estimated
+			about := messages[r.UID]
+			of := recorded[about]
+			of.add(e.Usage.InputTokens, e.Usage.OutputTokens)
+			recorded[about] = of
+			estimated[about] = estimated[about] || e.Usage.Estimated
 			c.FollowedUp.add(e.Usage.InputTokens, e.Usage.OutputTokens)
 			c.followUpCost = c.followUpCost.Add(c.costOf(r.Turn, e.Cost))
 			if e.For == usage.ForEvaluation {
@@ -63,11 +77,31 @@ func (c *checker) checkRecords() {
 	if requests < int64(c.FollowUps) {
 		c.wrong(exactRecords, "", "the model server received %d questions about Turns, but the records have %d", c.FollowUps, requests)
 	}
-	if !estimated && c.FollowedUp != c.billedFollowUps {
-		c.wrong(exactRecords, "", "%+v tokens of questions about Turns were billed, but the records have %+v", c.billedFollowUps,
-			c.FollowedUp)
-	}
+	c.checkBillOfFollowUps(recorded, estimated)
 	c.checkUsage(sum)
+}
+
+// checkBillOfFollowUps compares the recorded tokens of questions about Turns with the bill, for each message of Turns.
+// It leaves out the messages for which a question was cut off: what the server billed for it is not known.
+func (c *checker) checkBillOfFollowUps(recorded map[string]tokens, estimated map[string]bool) {
+	about := slices.Collect(maps.Keys(recorded))
+	for message := range c.billedFollowUps {
+		if _, both := recorded[message]; !both {
+			about = append(about, message)
+		}
+	}
+	slices.Sort(about)
+	for _, message := range about {
+		if estimated[message] {
+			c.EstimatedMessages++
+			continue
+		}
+		c.ComparedMessages++
+		if billed, recorded := c.billedFollowUps[message], recorded[message]; billed != recorded {
+			c.wrong(exactRecords, "", "for questions about Turns with the message %q, %+v tokens were billed, but the records have %+v",
+				message, billed, recorded)
+		}
+	}
 }
 
 // checkRecord compares the record of a Turn with its status.

@@ -42,8 +42,10 @@ type asked struct {
 	// Billed reports whether the server billed the request. Input and Output are the billed tokens.
 	Billed        bool
 	Input, Output int64
-	// FollowUp reports whether the request is a question about a Turn that has ended, of a judge or for memories.
+	// FollowUp reports whether the request is a question about a Turn that has ended, of a judge or for memories. About is
+	// the message of that Turn; several Turns may have it.
 	FollowUp bool
+	About    string
 	// Unknown holds the IDs of the calls whose outcome the request calls unknown.
 	Unknown []string
 }

@@ -85,6 +85,10 @@ type figures struct {
 	Learned    int    `json:"requestsForMemories"`
 	FollowUps  int    `json:"requestsOfFollowUps"`
 	FollowedUp tokens `json:"recordedTokensOfFollowUps"`
+	// ComparedMessages counts the different messages of Turns for which the tokens of these questions were compared with
+	// the bill, and EstimatedMessages those for which a question was cut off.
+	ComparedMessages  int `json:"comparedMessages"`
+	EstimatedMessages int `json:"estimatedMessages"`
 	// Counted are the tokens, CountedCost is their cost in USD, and CountedTurns are the Turns that the Budget of all
 	// Turns has counted.
 	Counted      int64  `json:"tokensCountedByTheBudget"`

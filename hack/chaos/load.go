@@ -267,6 +267,9 @@ func (r *rig) asked() ([]asked, error) {
 			if m.Role == "system" && isFollowUp(m.Content) {
 				a.FollowUp = true
 			}
+			if all := aMessage.FindAllString(m.Content, -1); m.Role == "user" && len(all) > 0 {
+				a.About = all[len(all)-1] // older messages of the Session come first
+			}
 			if m.Role == "tool" && strings.Contains(m.Content, "outcome_unknown") {
 				a.Unknown = append(a.Unknown, m.ToolCallID)
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
@@ -178,6 +179,9 @@ func (p plan) message(number int) string { return follow(p.name, number) }
 func follow(plan string, number int) string {
 	return fmt.Sprintf("Follow %s at pace-%d.", plan, number%paces)
 }
+
+// aMessage finds the message of a Turn in a question about it.
+var aMessage = regexp.MustCompile(`Follow \S+ at pace-\d+\.`)
 
 // isDenied reports whether calls that require approval are denied for the Turn with this message.
 func isDenied(message string) bool { return strings.Contains(message, denied) }

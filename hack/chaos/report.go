@@ -192,6 +192,7 @@ func (f figures) facts() []fact {
 		line("records", "%d", f.Records),
 		line("requests of judges, for memories; received", "%d, %d; %d", f.Judged, f.Learned, f.FollowUps),
 		line("  tokens in the records", "%d + %d", f.FollowedUp.Input, f.FollowedUp.Output),
+		line("  messages whose tokens equal the bill; with estimates", "%d; %d", f.ComparedMessages, f.EstimatedMessages),
 		line("counted by the Budget: tokens, cost, Turns", "%d, %s %s, %d", f.Counted, f.CountedCost, currency, f.CountedTurns),
 	}
 }

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -99,6 +100,39 @@ func (c *schedulerHarness) bound(t *testing.T) (all []v1alpha1.Turn) {
 		}
 	}
 	return all
+}
+
+// TestTurnsOfALostExecutorOvertake checks that the Turns of a lost executor overtake the changes of other Turns
+// that are not next in line.
+func TestTurnsOfALostExecutorOvertake(t *testing.T) {
+	const capacity, turns = 5, 50
+	c := newSchedulerHarness(t, turns, capacity)
+	bound := c.bound(t)
+	if len(bound) != capacity {
+		t.Fatalf("%d Turns are bound, want %d", len(bound), capacity)
+	}
+	lost := map[string]bool{}
+	for i := range bound {
+		lost[bound[i].Name] = true
+	}
+	for _, wake := range []func() error{
+		func() error { return c.executors.wakeTurnsOf(t.Context(), bound[0].BoundTo()) },
+		func() error { c.executors.Self, c.executors.capacities = "", nil; return c.executors.wakeTurnsOfLost(t.Context()) },
+	} {
+		for _, turn := range slices.Backward(c.turns) {
+			c.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(turn)})
+		}
+		if err := wake(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range turns {
+			r, _ := c.queue.Get()
+			if i >= maxReconcilesOfNamespace && i < maxReconcilesOfNamespace+capacity && !lost[r.Name] {
+				t.Errorf("request %d is for Turn %s, want one of the lost executor", i, r.Name)
+			}
+			c.queue.Done(r)
+		}
+	}
 }
 
 // TestSlotsAreFilledDespiteLongQueue checks that the watch passes on the slot of a Turn that ends, and that the
