@@ -269,21 +269,20 @@ func (r *ExecutorReconciler) wakeTurnsOfLost(ctx context.Context) error {
 		t := &turns.Items[i]
 		name := t.BoundTo()
 		if _, alive := r.capacities[name]; name != "" && name != r.Self && !alive {
-			r.Turns.enqueue(client.ObjectKeyFromObject(t), fairqueue.Urgent)
+			r.Turns.enqueue(client.ObjectKeyFromObject(t), fairqueue.Overdue)
 		}
 	}
 	return nil
 }
 
-// wakeTurnsOf wakes the Turns of a lost executor. They are urgent: nothing has run them for the time of a Lease, while
-// the other Turns that wait for a write have only just begun to wait.
+// wakeTurnsOf wakes the Turns of a lost executor, before all others of their namespaces.
 func (r *ExecutorReconciler) wakeTurnsOf(ctx context.Context, name string) error {
 	var turns v1alpha1.TurnList
 	if err := r.Client.List(ctx, &turns, client.MatchingFields{indexTurnExecutor: name}, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
 	for i := range turns.Items {
-		r.Turns.enqueue(client.ObjectKeyFromObject(&turns.Items[i]), fairqueue.Urgent)
+		r.Turns.enqueue(client.ObjectKeyFromObject(&turns.Items[i]), fairqueue.Overdue)
 	}
 	return nil
 }

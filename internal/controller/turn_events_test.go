@@ -102,8 +102,8 @@ func (c *schedulerHarness) bound(t *testing.T) (all []v1alpha1.Turn) {
 	return all
 }
 
-// TestTurnsOfALostExecutorOvertake checks that the Turns of a lost executor overtake the changes of other Turns
-// that are not next in line.
+// TestTurnsOfALostExecutorOvertake checks that the Turns of a lost executor overtake Turns that have a slot
+// and are not next in line.
 func TestTurnsOfALostExecutorOvertake(t *testing.T) {
 	const capacity, turns = 5, 50
 	c := newSchedulerHarness(t, turns, capacity)
@@ -120,7 +120,7 @@ func TestTurnsOfALostExecutorOvertake(t *testing.T) {
 		func() error { c.executors.Self, c.executors.capacities = "", nil; return c.executors.wakeTurnsOfLost(t.Context()) },
 	} {
 		for _, turn := range slices.Backward(c.turns) {
-			c.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(turn)})
+			c.testEnv.turns.wake(client.ObjectKeyFromObject(turn), true)
 		}
 		if err := wake(); err != nil {
 			t.Fatal(err)

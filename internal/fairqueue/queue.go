@@ -15,6 +15,9 @@ import (
 
 // Priorities order the requests within a namespace. They have no effect between namespaces.
 const (
+	// Overdue is for requests that should have been handled long ago, such as the Turns of a lost executor, which
+	// nothing has run for the time of a Lease.
+	Overdue = 200
 	// Urgent is for requests that others wait for, such as a Turn that has a slot and is not bound yet.
 	Urgent = 100
 	// Normal is for changes.

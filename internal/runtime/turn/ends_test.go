@@ -2,6 +2,7 @@ package turn_test
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -441,6 +442,52 @@ func TestAParkedTurn(t *testing.T) {
 				t.Errorf("result %+v after %d calls and %d requests: the call: -want +got:\n%s", result, sent, s.asked(), diff)
 			}
 		})
+	}
+}
+
+// TestAParkEndsEarlierRuns checks that an earlier run, which another executor may have paused, can no longer write after
+// a later run has parked, even if the later run had nothing to do.
+func TestAParkEndsEarlierRuns(t *testing.T) {
+	c, _ := candidate("p0", 1, answer{reply: calls("I send it.", call("c1", "send"))}, says("Done."))
+	in := input(c)
+	in.Limits.ApprovalTimeout = time.Hour
+	send := named("send", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{}, nil })
+	send.RequiresApproval = true
+	in.Tools = []tool.Tool{send}
+	in.Decide = func(context.Context, loop.Approval) (*loop.Decision, error) { return nil, nil }
+	park := func(j journal.Journal, epoch int64) int {
+		t.Helper()
+		in.Epoch = epoch
+		_, err := engine(j).Run(t.Context(), new(in))
+		if _, ok := asParked(err); !ok {
+			t.Fatalf("run %d: %v, want it parked for the approval", epoch, err)
+		}
+		return len(entries(t, j, in.UID))
+	}
+	late := func(j journal.Journal, epoch int64) error {
+		return j.Append(t.Context(), in.UID, journal.Entry{
+			Seq: int64(len(entries(t, j, in.UID))) + 1, Epoch: epoch, Kind: journal.RunParked, Version: 1, Payload: []byte("{}"),
+		})
+	}
+	whole := &journaltest.Memory{}
+	n := park(whole, 1)
+	if again := park(whole, 2); again != n {
+		t.Errorf("a run that found the park of the run before it has written %d entries", again-n)
+	}
+	park(whole, 3)
+	if err := late(whole, 2); !errors.Is(err, journal.ErrFenced) {
+		t.Errorf("the run before the last one could write after it: %v", err)
+	}
+
+	paused := &journaltest.Memory{}
+	for _, e := range entries(t, whole, in.UID)[:n-1] { // without the park
+		if err := paused.Append(t.Context(), in.UID, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	park(paused, 2)
+	if err := late(paused, 1); !errors.Is(err, journal.ErrFenced) {
+		t.Errorf("a run that was paused before its park could write after the run that followed it: %v", err)
 	}
 }
 

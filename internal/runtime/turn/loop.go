@@ -133,11 +133,13 @@ func (r *run) loopInput() *loop.Input {
 	return in
 }
 
-// park records that the run ends because the Turn waits, unless this run has written no entry. It returns waits, or the
-// error of the write.
+// park records that the run ends because the Turn waits. It returns waits, or the error of the write.
+//
+// A run that has written nothing records its park as well, unless the run just before it has parked the Turn: the
+// executor of an older run may only be paused, and its writes are refused only after an entry of a newer epoch.
 func (r *run) park(waits *loop.Parked) error {
 	news := r.wrote
-	if r.began && !r.gone {
+	if !r.gone && (r.began || r.parkedIn != r.in.Epoch-1) {
 		if err := r.record(journal.Record{
 			Kind:    journal.RunParked,
 			Payload: parked{len(waits.Approvals), waits.Turns, waits.SubAgentCalls, budgetOf(waits)},

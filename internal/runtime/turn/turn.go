@@ -366,6 +366,10 @@ func (r *run) apply(e journal.Entry) error {
 	if err := r.replayed.apply(e); err != nil {
 		return err
 	}
+	r.parkedIn = 0
+	if e.Kind == journal.RunParked {
+		r.parkedIn = e.Epoch
+	}
 	if e.Kind == journal.Prepared {
 		r.memory.attached = attachedBytes(r.replayed.prepared)
 	}
@@ -479,6 +483,8 @@ type run struct {
 	// began is true once this run has written an entry. wrote is true once it has written an entry other than an
 	// intent.
 	began, wrote bool
+	// parkedIn is the epoch of the run that parked the Turn, if the last entry of the journal is this park, or 0.
+	parkedIn int64
 	// gone is true if the Turn's object is gone or has ended, and this run only ends its journal. Such a run does not
 	// count as a run and is never parked.
 	gone bool
