@@ -117,7 +117,10 @@ func TestTurnsOfALostExecutorOvertake(t *testing.T) {
 	}
 	for _, wake := range []func() error{
 		func() error { return c.executors.wakeTurnsOf(t.Context(), bound[0].BoundTo()) },
-		func() error { c.executors.Self, c.executors.capacities = "", nil; return c.executors.wakeTurnsOfLost(t.Context()) },
+		func() error {
+			c.executors.Self, c.executors.capacities = "", nil
+			return c.executors.wakeTurnsOfLost(t.Context())
+		},
 	} {
 		for _, turn := range slices.Backward(c.turns) {
 			c.testEnv.turns.wake(client.ObjectKeyFromObject(turn), true)
