@@ -3,11 +3,16 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
 // sharedProvider is a ModelProvider for a Turn if the ModelProvider or the Agent of the Turn is in another namespace.
@@ -37,8 +42,46 @@ func (s *sharedProvider) Generate(ctx context.Context, req *model.Request) (*mod
 		return nil, providers.Unsent(s.ref.String(), err)
 	}
 	reply, err := s.Provider.Generate(ctx, req)
-	if _, ok := errors.AsType[*providers.SecretError](err); ok && s.hidden { // its message names a Secret of the owner
-		return nil, providers.Unsent(s.ref.String(), &providers.SecretError{Reason: "its credentials cannot be used: ask its owner"})
+	if s.hidden && err != nil {
+		return reply, s.withoutSecrets(err)
 	}
 	return reply, err
+}
+
+// withoutSecrets returns an error of a request without the names of the owner's Secrets and workload tokens.
+func (s *sharedProvider) withoutSecrets(err error) error {
+	if _, ok := errors.AsType[*providers.SecretError](err); ok {
+		return providers.Unsent(s.ref.String(), &providers.SecretError{Reason: "its credentials cannot be used: ask its owner"})
+	}
+	if e, ok := errors.AsType[*model.Error](err); ok && e.Kind == model.Auth {
+		hidden := *e
+		hidden.Message = fmt.Sprintf("the endpoint refused the credentials: ask the owner of ModelProvider %q", s.ref)
+		return &hidden
+	}
+	return err
+}
+
+// sharedServers are the ToolServers of a Turn. Errors of servers in other namespaces do not name the owners' Secrets.
+type sharedServers struct {
+	toolbox.Servers
+	// namespace is the namespace of the Turn.
+	namespace string
+}
+
+// Caller returns the caller of a tool.
+func (s sharedServers) Caller(server *v1alpha1.ToolServer, name string) tool.Caller {
+	caller := s.Servers.Caller(server, name)
+	if server.Namespace == s.namespace {
+		return caller
+	}
+	return tool.CallerFunc(func(ctx context.Context, call tool.Call) (tool.Result, error) {
+		result, err := caller.Call(ctx, call)
+		_, unusable := errors.AsType[*secrets.Error](err)
+		if e, ok := errors.AsType[*tool.Error](err); ok && (unusable || mcp.IsRefused(err)) {
+			hidden := *e
+			hidden.Message = fmt.Sprintf("tool server %q cannot be used with its credentials: ask its owner", server.Namespace+"/"+server.Name)
+			return result, &hidden
+		}
+		return result, err
+	})
 }

@@ -108,6 +108,15 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	return as(Unreachable, "the connection to the server failed", rootCause(err))
 }
 
+// IsRefused reports whether a server cannot be used because it rejects the credentials.
+func IsRefused(err error) bool {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind == Refused
+	}
+	e, ok := errors.AsType[*statusError](err)
+	return ok && kindOf(e.status) == Refused
+}
+
 func kindOf(status int) Kind {
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:

@@ -119,6 +119,14 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(
 			`False ProviderNotReady: ModelProvider "` + owner.namespace + "/" + provider + `" is not ready (SecretNotFound)`))
 	}, SpecTimeout(patience))
+
+	DescribeTable("does not name its Secret to a Turn whose request fails with", func(ctx SpecContext, status int) {
+		owner, team := platform(ctx, fmt.Sprintf(`rules: [{fault: {status: %d}}]`, status), from(v1alpha1.NamespacesFromAll, nil))
+		team.create(ctx, newTurn("asks"))
+		t := team.reaches(ctx, "asks", v1alpha1.TurnReasonModelFailed)
+		Expect(message(t)).To(And(ContainSubstring("refused the credentials: ask the owner of ModelProvider %q",
+			owner.namespace+"/"+provider), Not(ContainSubstring(secretName))))
+	}, Entry("HTTP 401", 401, SpecTimeout(patience)), Entry("HTTP 403", 403, SpecTimeout(patience)))
 })
 
 var _ = Describe("A PromptProfile of another namespace", func() {
@@ -185,6 +193,14 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, team.key(agent), &a)).To(Succeed())
 		Expect(a.Status.Tools[0].Server).To(Equal(shared))
+
+		By("revoking the key: the model does not get to know the name of the Secret")
+		host.token.Store(new("sk-another"))
+		team.create(ctx, newTurn("call-refused"))
+		team.reaches(ctx, "call-refused", v1alpha1.TurnReasonCompleted)
+		Expect(team.lastMessage()).To(And(ContainSubstring(`tool server "` + shared + `" cannot be used with its credentials: ask its owner`),
+			Not(ContainSubstring(secretName))))
+		host.token.Store(new(platformKey))
 
 		By("withdrawing the consent while the model thinks")
 		open := team.hold()
