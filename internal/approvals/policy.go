@@ -52,6 +52,9 @@ type Policy struct {
 	// looking is a lock for last: it holds a token while a goroutine uses last.
 	looking chan struct{}
 	last    finding
+	// weak is the time of the last read that found the policy or its binding too weak; zero if there was none. A change
+	// that only removes a field, such as matchConditions, leaves no time in the object.
+	weak time.Time
 }
 
 // finding is the result of one read of the policy.
@@ -197,9 +200,13 @@ func (p *Policy) look(ctx context.Context) (finding, error) {
 		return finding{wrong: wrong}, err
 	}
 	if wrong := weakness(policy, binding); wrong != "" {
+		p.weak = p.now()
 		return finding{wrong: wrong}, nil
 	}
 	since := unchangedSince(policy)
+	if p.weak.After(since) {
+		since = p.weak
+	}
 	if s := unchangedSince(binding); s.After(since) {
 		since = s
 	}

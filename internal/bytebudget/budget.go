@@ -130,6 +130,23 @@ type Account struct {
 	kind      Kind
 }
 
+// payerKey is the key of a context's value that WithPayer sets.
+type payerKey struct{}
+
+// WithPayer returns a context for a request to an object that another namespace shares. The reply or result is then
+// reserved for the namespace that asks, and not for that of the object: see For.
+func WithPayer(ctx context.Context, namespace string) context.Context {
+	return context.WithValue(ctx, payerKey{}, namespace)
+}
+
+// For returns the account of the namespace that WithPayer has set, or a if there is none.
+func (a Account) For(ctx context.Context) Account {
+	if namespace, ok := ctx.Value(payerKey{}).(string); ok {
+		a.namespace = namespace
+	}
+	return a
+}
+
 // MaxReservation returns the largest possible reservation in bytes, or 0 if there is no bound.
 func (a Account) MaxReservation() int64 {
 	if a.budget == nil {

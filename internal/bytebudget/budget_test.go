@@ -357,3 +357,15 @@ func TestNilBudgetHasNoBound(t *testing.T) {
 		t.Error("a reservation that is not there holds bytes")
 	}
 }
+
+// TestThePayerIsTheNamespaceThatAsks checks that a request to a shared object reserves bytes of the namespace that asks.
+func TestThePayerIsTheNamespaceThatAsks(t *testing.T) {
+	b := New(size, size)
+	owner := b.Account("owner", Replies)
+	if got := owner.For(t.Context()); got != owner {
+		t.Errorf("without a payer the account is %+v, want that of the owner", got)
+	}
+	if got, want := owner.For(WithPayer(t.Context(), "team")), b.Account("team", Replies); got != want {
+		t.Errorf("the account is %+v, want %+v", got, want)
+	}
+}

@@ -55,6 +55,9 @@ turns_of_unknown_cost has the number of these Turns.
 const usageExamples = `  # show the usage of each Agent of the last week
   capstan usage -n helpdesk --by agent --since 7d
 
+  # show who has used which model in the last 30 days, for a program
+  capstan usage -n helpdesk --by requester,model --since 30d -o json
+
   # show the usage of each namespace and model, for a spreadsheet
   capstan usage -A --by namespace,model --since 2026-06-01 -o csv`
 

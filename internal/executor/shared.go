@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -41,7 +42,7 @@ func (s *sharedProvider) Generate(ctx context.Context, req *model.Request) (*mod
 	if err != nil {
 		return nil, providers.Unsent(s.ref.String(), err)
 	}
-	reply, err := s.Provider.Generate(ctx, req)
+	reply, err := s.Provider.Generate(bytebudget.WithPayer(ctx, s.turn.Namespace), req)
 	if s.hidden && err != nil {
 		return reply, s.withoutSecrets(err)
 	}
@@ -61,7 +62,8 @@ func (s *sharedProvider) withoutSecrets(err error) error {
 	return err
 }
 
-// sharedServers are the ToolServers of a Turn. Errors of servers in other namespaces do not name the owners' Secrets.
+// sharedServers are the ToolServers of a Turn. Results of servers in other namespaces need memory of the Turn's
+// namespace, and errors of these servers do not name the owners' Secrets.
 type sharedServers struct {
 	toolbox.Servers
 	// namespace is the namespace of the Turn.
@@ -75,7 +77,7 @@ func (s sharedServers) Caller(server *v1alpha1.ToolServer, name string) tool.Cal
 		return caller
 	}
 	return tool.CallerFunc(func(ctx context.Context, call tool.Call) (tool.Result, error) {
-		result, err := caller.Call(ctx, call)
+		result, err := caller.Call(bytebudget.WithPayer(ctx, s.namespace), call)
 		_, unusable := errors.AsType[*secrets.Error](err)
 		if e, ok := errors.AsType[*tool.Error](err); ok && (unusable || mcp.IsRefused(err)) {
 			hidden := *e

@@ -149,7 +149,7 @@ func (h *reservation) release() {
 func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64, cut context.CancelCauseFunc) (done bool, err error) {
 	ex.mu.Lock()
 	if ex.content == nil {
-		ex.content = w.memory.Content()
+		ex.content = w.memory.For(ctx).Content()
 	}
 	switch {
 	case ex.reservation != nil, !ex.owned:
@@ -167,7 +167,7 @@ func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64,
 
 // reserveLarge waits for the memory of a large response.
 func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, cut context.CancelCauseFunc) error {
-	h, err := newReservation(ctx, w.serverShare, w.memory, maxBytes, cut)
+	h, err := newReservation(ctx, w.serverShare, w.memory.For(ctx), maxBytes, cut)
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,34 @@ type RecordPage struct {
 type UsagePage struct {
 	By     []usage.Dimension `json:"by"`
 	Groups []usage.Group     `json:"groups"`
+	// DeletedUntil is set if records of the selected time were deleted because of their age or number: it is the latest
+	// end of such a Turn. The groups then lack the usage of Turns that ended until this time.
+	DeletedUntil *time.Time `json:"deletedUntil,omitempty"`
+}
+
+// UsageOf adds up the records that a query selects.
+func UsageOf(ctx context.Context, records UsageRecords, q store.RecordQuery, by []usage.Dimension) (UsagePage, error) {
+	sum := usage.NewSum(by)
+	for record, err := range store.AllRecords(ctx, records, q) {
+		if err == nil {
+			err = sum.Add(record)
+		}
+		if err != nil {
+			return UsagePage{}, err
+		}
+	}
+	page := UsagePage{By: by, Groups: sum.Groups()}
+	until, err := records.DeletedUntil(ctx, q.Namespace) // after the records, so that it covers those deleted meanwhile
+	if err == nil && !until.IsZero() && !until.Before(q.Since) {
+		page.DeletedUntil = &until
+	}
+	return page, err
+}
+
+// UsageRecords are the records that UsageOf adds up.
+type UsageRecords interface {
+	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+	DeletedUntil(ctx context.Context, namespace string) (time.Time, error)
 }
 
 // Deleted is the answer to a request that deletes records.
@@ -263,16 +291,14 @@ func (s *Server) serveUsage(ctx context.Context, r *http.Request) (any, *Error) 
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "the parameter by: %s", err)
 	}
-	sum := usage.NewSum(by)
-	for record, err := range store.AllRecords(ctx, s.o.Records, q) {
-		if err != nil {
-			return nil, failureOf(err)
-		}
-		if err := sum.Add(record); err != nil {
-			return nil, refuse(http.StatusBadRequest, "%s", err)
-		}
+	page, err := UsageOf(ctx, s.o.Records, q, by)
+	switch {
+	case errors.Is(err, usage.ErrTooManyGroups):
+		return nil, refuse(http.StatusBadRequest, "%s", err)
+	case err != nil:
+		return nil, failureOf(err)
 	}
-	return UsagePage{By: by, Groups: sum.Groups()}, nil
+	return page, nil
 }
 
 func (s *Server) deleteRecords(ctx context.Context, r *http.Request) (any, *Error) {

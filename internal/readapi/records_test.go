@@ -173,6 +173,41 @@ func TestRecordsAreServedInPages(t *testing.T) {
 	}
 }
 
+// TestUsageSaysWhatItLacks checks that a usage says whether records of its time were deleted by retention.
+func TestUsageSaysWhatItLacks(t *testing.T) {
+	s := some(t, 3)
+	oldest, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deleted := oldest[len(oldest)-1].Completed
+	client := serve(t, s, "ada list helpdesk")("ada")
+	until := func(since time.Time) *time.Time {
+		t.Helper()
+		q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}, Since: since}
+		got, err := client.Usage(t.Context(), q, []usage.Dimension{usage.Agent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.DeletedUntil
+	}
+	if got := until(time.Time{}); got != nil {
+		t.Errorf("records are missing until %s, before any was deleted", got)
+	}
+	for {
+		if n, err := s.TrimRecords(t.Context(), 2, 10); err != nil {
+			t.Fatal(err)
+		} else if n == 0 {
+			break
+		}
+	}
+	for since, want := range map[time.Time]bool{{}: true, deleted: true, deleted.Add(time.Microsecond): false} {
+		if got := until(since); (got != nil) != want || want && !got.Equal(deleted) {
+			t.Errorf("usage since %s: records are missing until %v, want it only if the time includes %s", since, got, deleted)
+		}
+	}
+}
+
 func TestRecordsNeedRights(t *testing.T) {
 	s := some(t, 1)
 	client := serve(t, s, "ada list helpdesk", "keeper delete helpdesk")

@@ -21,6 +21,9 @@ import (
 const (
 	// labelsTTL is how long the labels of a namespace are used before they are read again.
 	labelsTTL = 10 * time.Second
+	// labelsGrace is how long they are used if they cannot be read again. A consent that was withdrawn must take effect
+	// even if the API server does not answer.
+	labelsGrace = 5 * time.Minute
 	// maxNamespaces limits the number of namespaces whose labels are kept. If it is reached, all are forgotten.
 	maxNamespaces = 4096
 )
@@ -102,7 +105,8 @@ func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.Al
 	return err == nil && has.matches(selector), err
 }
 
-// labelsOf returns the labels of a namespace, which are at most labelsTTL old.
+// labelsOf returns the labels of a namespace. They are at most labelsTTL old, or labelsGrace if the API server does not
+// answer.
 func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) {
 	c.mu.Lock()
 	known, ok := c.known[name]
@@ -115,7 +119,7 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) 
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	err := c.reader.Get(ctx, client.ObjectKey{Name: name}, o)
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsForbidden(err) {
-		if ok && ctx.Err() == nil { // the old labels serve while the API server is away
+		if ok && ctx.Err() == nil && read.Sub(known.read) < labelsGrace { // the API server may only restart
 			return known, nil
 		}
 		return namespace{}, fmt.Errorf("failed to get namespace %q: %w", name, err)

@@ -118,6 +118,10 @@ func TestLabelsOfNamespaces(t *testing.T) {
 	expect(true, before+2, "the old labels serve while the API server is away")
 	now = now.Add(-time.Hour)
 	expect(true, before+3, "a clock that was set back does not keep labels for an hour")
+	now = now.Add(time.Hour + 4*time.Minute)
+	if allows, err := checker.Allows(t.Context(), "owner", matching("models", "shared"), "team"); allows || !errors.Is(err, c.failure) {
+		t.Errorf("labels that are 5 minutes old serve while the API server is away: %t, %v", allows, err)
+	}
 	if _, err := sharing.New(c, time.Now, nil).Allows(t.Context(), "owner", matching("models", "shared"), "team"); err == nil {
 		t.Error("a namespace that was never read is refused without an error, so the request would not be tried again")
 	}

@@ -36,6 +36,10 @@ type Records interface {
 	// more than most.
 	TrimRecords(ctx context.Context, most, limit int) (trimmed int, err error)
 
+	// DeletedUntil returns the latest end of a Turn of a namespace whose record was deleted by PurgeRecords or
+	// TrimRecords, or the zero time if there is none. An empty namespace stands for all.
+	DeletedUntil(ctx context.Context, namespace string) (time.Time, error)
+
 	// DeleteRecords deletes up to limit records that a selector selects. It returns the number of deleted records,
 	// even with an error; fewer than limit means that there are no more.
 	DeleteRecords(ctx context.Context, s RecordSelector, limit int) (deleted int, err error)

@@ -1,9 +1,11 @@
 package tracing
 
 import (
+	"encoding/json"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -163,10 +165,34 @@ func TestRequestSpan(t *testing.T) {
 			switch {
 			case content == "" && output != "":
 				t.Errorf("the text %.60q is recorded", output)
-			case content != "" && (!strings.Contains(output, "My key is [redacted]") || len(output) > maxContent):
-				t.Errorf("the text is %.60q of %d bytes, want one without the key of at most %d", output, len(output), maxContent)
+			case content != "" && (!strings.Contains(output, "My key is [redacted]") || len(output) > maxContent || !json.Valid([]byte(output))):
+				t.Errorf("the text is %.60q of %d bytes, want JSON without the key of at most %d bytes", output, len(output), maxContent)
 			}
 		})
+	}
+}
+
+// TestOutputOf checks that the recorded messages of a reply are JSON within their bound, whatever the reply has.
+func TestOutputOf(t *testing.T) {
+	call := func(id, arguments string) model.ToolCall {
+		return model.ToolCall{ID: id, Name: "find", Arguments: arguments}
+	}
+	many := make([]model.ToolCall, maxContent)
+	for i := range many {
+		many[i] = call(strconv.Itoa(i), "{}")
+	}
+	for name, r := range map[string]model.Reply{
+		"nothing":             {},
+		"a long text":         {Text: strings.Repeat("é", maxContent)},
+		"a text that expands": {Text: strings.Repeat("<", maxContent)},
+		"long arguments":      {Text: "I look.", ToolCalls: []model.ToolCall{call("a", strings.Repeat("x", maxContent)), call("b", "{}")}},
+		"a long ID":           {ToolCalls: []model.ToolCall{call(strings.Repeat("x", 2*maxContent), "{}")}},
+		"many calls":          {ToolCalls: many},
+	} {
+		output := (&Turn{redact: func(s string) string { return s }}).outputOf(&r)
+		if len(output) > maxContent || !json.Valid([]byte(output)) || !strings.Contains(output, `"role":"assistant"`) {
+			t.Errorf("%s: %.60q of %d bytes, want JSON of at most %d bytes", name, output, len(output), maxContent)
+		}
 	}
 }
 

@@ -209,7 +209,7 @@ func (t *Turn) requestAttributes(s *turn.Span) []attribute.KeyValue {
 			all = append(all, attribute.Float64("gen_ai.response.time_to_first_chunk", float64(first)/1e3))
 		}
 		if t.provider.settings.content {
-			all = append(all, attribute.String("gen_ai.output.messages", t.content(outputOf(s.Reply))))
+			all = append(all, attribute.String("gen_ai.output.messages", t.outputOf(&s.Reply.Reply)))
 		}
 	case s.Failed != nil:
 		usage, cost = s.Failed.Usage, s.Failed.Cost
@@ -323,8 +323,10 @@ func checkAttributes(c *loop.AnswerCheck) []attribute.KeyValue {
 	return all
 }
 
-// outputOf returns the messages of a reply, in the form of the conventions.
-func outputOf(s *loop.Step) string {
+// outputOf returns the messages of a reply as JSON, in the form of the conventions, without credentials. Of long texts
+// and arguments it returns the beginnings, so that the JSON is complete and at most maxContent long. If a reply has too
+// many calls for that, the last ones are left out.
+func (t *Turn) outputOf(r *model.Reply) string {
 	type part struct {
 		Type      string `json:"type"`
 		Content   string `json:"content,omitempty"`
@@ -333,28 +335,37 @@ func outputOf(s *loop.Step) string {
 		Arguments string `json:"arguments,omitempty"`
 	}
 	var parts []part
-	if s.Reply.Text != "" {
-		parts = append(parts, part{Type: "text", Content: cut(s.Reply.Text)})
+	if r.Text != "" {
+		parts = append(parts, part{Type: "text", Content: t.redact(r.Text)})
 	}
-	for _, c := range s.Reply.ToolCalls {
-		parts = append(parts, part{Type: "tool_call", ID: c.ID, Name: c.Name, Arguments: cut(c.Arguments)})
+	for _, c := range r.ToolCalls {
+		parts = append(parts, part{Type: "tool_call", ID: t.content(c.ID), Name: t.content(c.Name), Arguments: t.redact(c.Arguments)})
 	}
-	data, err := json.Marshal([]any{map[string]any{"role": "assistant", "parts": parts, "finish_reason": s.Reply.FinishReason}})
-	if err != nil {
-		return ""
+	for most := maxContent; ; most /= 2 {
+		for i := range parts {
+			parts[i].Content, parts[i].Arguments = cut(parts[i].Content, most), cut(parts[i].Arguments, most)
+		}
+		data, err := json.Marshal([]any{map[string]any{"role": "assistant", "parts": parts, "finish_reason": r.FinishReason}})
+		switch {
+		case err != nil:
+			return ""
+		case len(data) <= maxContent:
+			return string(data)
+		case most == 0:
+			parts = parts[:len(parts)/2]
+		}
 	}
-	return string(data)
 }
 
 // content returns a text without credentials, and within its bound.
-func (t *Turn) content(text string) string { return cut(t.redact(text)) }
+func (t *Turn) content(text string) string { return cut(t.redact(text), maxContent) }
 
-// cut returns the beginning of a text.
-func cut(text string) string {
-	if len(text) <= maxContent {
+// cut returns the beginning of a text, of at most so many bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	end := maxContent
+	end := most
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
@@ -440,7 +451,7 @@ func Annotate(t *v1alpha1.Turn, value string) error {
 	}
 	c, ok := span.Parse(value)
 	if !ok {
-		return fmt.Errorf("%q must be a W3C traceparent, such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", cut(value))
+		return fmt.Errorf("%q must be a W3C traceparent, such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", cut(value, maxContent))
 	}
 	if t.Annotations == nil {
 		t.Annotations = map[string]string{}

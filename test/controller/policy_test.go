@@ -255,6 +255,28 @@ var _ = Describe("The check of decisions", func() {
 		Expect(why).To(HavePrefix("ToolApproval audited is not used: the API server has checked who decides only since"))
 	}, SpecTimeout(patience))
 
+	It("accepts no decision that was made before it saw that a weakness was removed", func(ctx SpecContext) {
+		install(ctx, newPolicy(name))
+		b := newPolicyBinding(name, func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
+			b.Spec.MatchResources = &admissionv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}},
+			}
+		})
+		install(ctx, b)
+		now = now.Add(time.Hour)
+		made := madeAt("meanwhile", now)
+		_, why, err := check(ctx, []v1alpha1.ToolApproval{made})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(why).To(ContainSubstring("has matchResources"))
+		b.Spec.MatchResources = nil
+		Expect(apiClient.Update(ctx, b)).To(Succeed(), "which leaves no time in the managed fields")
+		now = now.Add(time.Minute)
+		checked, why, err := check(ctx, []v1alpha1.ToolApproval{made, madeAt("after", now)})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(checked).To(HaveExactElements(HaveField("Name", "after")))
+		Expect(why).To(HavePrefix("ToolApproval meanwhile is not used: the API server has checked who decides only since"))
+	}, SpecTimeout(patience))
+
 	It("reads the policy again for a newer decision and after a while, and no more often", func(ctx SpecContext) {
 		first, second := madeAt("first", now.Add(time.Hour)), madeAt("second", now.Add(2*time.Hour))
 		looksFor := func(many int64, may bool, made ...v1alpha1.ToolApproval) {

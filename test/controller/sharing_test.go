@@ -198,7 +198,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		host.token.Store(new("sk-another"))
 		team.create(ctx, newTurn("call-refused"))
 		team.reaches(ctx, "call-refused", v1alpha1.TurnReasonCompleted)
-		Expect(team.lastMessage()).To(And(ContainSubstring(`tool server "` + shared + `" cannot be used with its credentials: ask its owner`),
+		Expect(team.lastMessage()).To(And(ContainSubstring(`tool server "`+shared+`" cannot be used with its credentials: ask its owner`),
 			Not(ContainSubstring(secretName))))
 		host.token.Store(new(platformKey))
 

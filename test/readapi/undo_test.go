@@ -64,6 +64,7 @@ var _ = Describe("The command undo", func() {
 		made := s.undoing(ctx)[0]
 		Expect(made.Name).To(HavePrefix("first-undo-"))
 		Expect(made.Spec.AgentRef).To(Equal(t.Spec.AgentRef))
+		Expect(made.Requester()).To(HaveSuffix(":ada"), "a policy may require that users name themselves")
 		Expect(made.Spec.Undo).To(Equal(&v1alpha1.TurnUndo{TurnUID: string(t.UID)}))
 		turnstatus.Finish(&made, &turn.Result{
 			Stop: turn.StopUndoIncomplete, Message: "1 of 1 calls", Text: "open (call call_1): not undone: x\n",

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,6 +75,15 @@ func NewClient(config *rest.Config) (client.Client, error) {
 		return nil, fmt.Errorf("failed to create a client of the API server: %w", err)
 	}
 	return api, nil
+}
+
+// WhoAmI returns the user, according to the API server.
+func WhoAmI(ctx context.Context, api client.Client) (authenticationv1.UserInfo, error) {
+	var review authenticationv1.SelfSubjectReview
+	if err := api.Create(ctx, &review); err != nil {
+		return authenticationv1.UserInfo{}, exit.WithCode(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
+	}
+	return review.Status.UserInfo, nil
 }
 
 // GetTurn gets a Turn from the cluster.

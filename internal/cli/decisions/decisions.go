@@ -41,15 +41,6 @@ type pendingCalls struct {
 	created []created
 }
 
-// whoAmI returns the user, according to the API server.
-func whoAmI(ctx context.Context, api client.Client) (authenticationv1.UserInfo, error) {
-	var review authenticationv1.SelfSubjectReview
-	if err := api.Create(ctx, &review); err != nil {
-		return authenticationv1.UserInfo{}, exit.WithCode(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
-	}
-	return review.Status.UserInfo, nil
-}
-
 // maxGroups is the number of groups that a ToolApproval may name.
 const maxGroups = 64
 

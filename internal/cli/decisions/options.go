@@ -101,7 +101,7 @@ func (d *Options) open(ctx context.Context, turn string) (*pendingCalls, error) 
 	if err != nil {
 		return nil, err
 	}
-	who, err := whoAmI(ctx, api)
+	who, err := cluster.WhoAmI(ctx, api)
 	if err != nil {
 		return nil, err
 	}

@@ -233,16 +233,11 @@ func (u *Usage) Run(ctx context.Context) error {
 	}
 	if u.DataDir != "" {
 		return u.local(ctx, func(page pages, q store.RecordQuery) error {
-			sum := usage.NewSum(by)
-			for r, err := range store.AllRecords(ctx, page, q) {
-				if err == nil {
-					err = sum.Add(r)
-				}
-				if err != nil {
-					return failed(err)
-				}
+			sum, err := readapi.UsageOf(ctx, page, q, by)
+			if err != nil {
+				return failed(err)
 			}
-			return u.print(by, sum.Groups())
+			return u.print(sum)
 		})
 	}
 	return u.Cluster.WithServer(ctx, u.Env, u.Namespace, func(client *readapi.Client, namespace string) error {
@@ -254,7 +249,11 @@ func (u *Usage) Run(ctx context.Context) error {
 		if err != nil {
 			return failed(err)
 		}
-		return u.print(answer.By, answer.Groups)
+		if until := answer.DeletedUntil; until != nil {
+			u.Env.Tell("the usage is incomplete: records of Turns that ended until %s were deleted, because of the manager's flags "+
+				"--record-retention and --max-records-per-namespace", until.UTC().Format(time.RFC3339))
+		}
+		return u.print(answer)
 	})
 }
 
@@ -266,11 +265,15 @@ func (p pages) Records(_ context.Context, q store.RecordQuery) ([]turnrecord.Rec
 	return p(q)
 }
 
-// print prints groups in the format of the options.
-func (u *Usage) print(by []usage.Dimension, groups []usage.Group) error {
+// DeletedUntil returns no time: a folder keeps all records.
+func (pages) DeletedUntil(context.Context, string) (time.Time, error) { return time.Time{}, nil }
+
+// print prints usage in the format of the options.
+func (u *Usage) print(page readapi.UsagePage) error {
+	by, groups := page.By, page.Groups
 	switch u.Output {
 	case JSON:
-		data, err := json.MarshalIndent(readapi.UsagePage{By: by, Groups: groups}, "", "  ")
+		data, err := json.MarshalIndent(page, "", "  ")
 		if err != nil {
 			return exit.WithCode(exit.Failed, err)
 		}

@@ -42,10 +42,16 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
+	// Where the API server does not set the requester, only the user can, and the Agent may require one for approvals.
+	user, err := cluster.WhoAmI(ctx, api)
+	if err != nil {
+		return err
+	}
+	t.Spec.RequestedBy = &v1alpha1.Requester{Username: user.Username}
 	title := cluster.TurnKind + " " + t.Namespace + "/" + t.Name
 	err = api.Create(ctx, t)
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "ValidatingAdmissionPolicy"):
 		return exit.WithCode(exit.Failed, fmt.Errorf(
 			"you may not create %s: %w; this requires the right to create turns.capstan.dev", title, err))
 	case err != nil:

@@ -40,7 +40,7 @@ type Vectors struct {
 //
 //go:noinline
 func (p *Provider) embed(ctx context.Context, req *model.Request) (*model.Reply, error) {
-	x := p.newExchange(jsonObject)
+	x := p.newExchange(ctx, jsonObject)
 	x.embeds, x.first, x.requestID, x.observer, x.facts = true, p.firstTimeout(req), req.ID, req.Observer, req.Facts
 	defer x.memory.release()
 	reply, err := x.vectors(ctx, req)

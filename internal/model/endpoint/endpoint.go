@@ -133,7 +133,7 @@ func (p *Provider) Generate(ctx context.Context, req *model.Request) (*model.Rep
 	if req.Embed != nil {
 		return p.embed(ctx, req)
 	}
-	x := p.newExchange(eventStream)
+	x := p.newExchange(ctx, eventStream)
 	x.first = p.firstTimeout(req)
 	if x.begin(ctx, req); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
@@ -189,7 +189,7 @@ func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 // listed is false and there is no error: some endpoints keep no list, but a wrong base URL looks the same. All
 // errors are *model.Error.
 func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
-	x := p.newExchange(jsonObject)
+	x := p.newExchange(ctx, jsonObject)
 	x.first = p.cfg.IdleTimeout
 	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because models closes it

@@ -61,8 +61,8 @@ type exchange struct {
 	memory replyMemory
 }
 
-func (p *Provider) newExchange(wanted string) *exchange {
-	return &exchange{provider: p, wanted: wanted, memory: replyMemory{account: p.cfg.Memory}}
+func (p *Provider) newExchange(ctx context.Context, wanted string) *exchange {
+	return &exchange{provider: p, wanted: wanted, memory: replyMemory{account: p.cfg.Memory.For(ctx)}}
 }
 
 // Content types of requests.

@@ -178,13 +178,17 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 		fmt.Sprintf(` ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT %d`, limit), w.args...)
 }
 
-// deleteRecords deletes up to limit records for which conditions hold, oldest first.
-func (s *Store) deleteRecords(ctx context.Context, limit int, w *where) (deleted int, err error) {
+// deleteRecords deletes up to limit records for which conditions hold, oldest first. If note is true, DeletedUntil takes
+// them into account.
+func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, w *where) (deleted int, err error) {
+	text := `WITH gone AS (DELETE FROM capstan_record WHERE uid IN (SELECT uid FROM capstan_record WHERE ` + w.text +
+		fmt.Sprintf(` ORDER BY completed, uid COLLATE "C" LIMIT %d) RETURNING namespace, completed)`, max(limit, 0))
+	if note {
+		text += `, noted AS (INSERT INTO capstan_record_deleted AS d SELECT namespace, max(completed) FROM gone GROUP BY namespace
+			ON CONFLICT (namespace) DO UPDATE SET until = greatest(d.until, excluded.until))`
+	}
 	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
-		tag, err := s.pool.Exec(ctx, `DELETE FROM capstan_record WHERE uid IN (SELECT uid FROM capstan_record WHERE `+w.text+
-			fmt.Sprintf(` ORDER BY completed, uid COLLATE "C" LIMIT %d)`, max(limit, 0)), w.args...)
-		deleted = int(tag.RowsAffected())
-		return err
+		return s.pool.QueryRow(ctx, text+` SELECT count(*)::bigint FROM gone`, w.args...).Scan(&deleted)
 	})
 	if err != nil {
 		return 0, err
@@ -196,7 +200,20 @@ func (s *Store) deleteRecords(ctx context.Context, limit int, w *where) (deleted
 func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
 	w := &where{text: "true"}
 	w.add("completed < $%d", before)
-	return s.deleteRecords(ctx, limit, w)
+	return s.deleteRecords(ctx, limit, true, w)
+}
+
+// DeletedUntil reads one row, or one of each namespace. It takes at most a minute.
+func (s *Store) DeletedUntil(ctx context.Context, namespace string) (until time.Time, err error) {
+	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
+		var latest *time.Time
+		err := s.pool.QueryRow(ctx, `SELECT max(until) FROM capstan_record_deleted WHERE namespace = $1 OR $1 = ''`, namespace).Scan(&latest)
+		if err == nil && latest != nil {
+			until = latest.UTC()
+		}
+		return err
+	})
+	return until, err
 }
 
 // TrimRecords deletes the oldest records of the namespace that has the most. It takes at most two minutes.
@@ -210,12 +227,12 @@ func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
 	if err != nil || len(found) == 0 || found[0].Records <= most {
 		return 0, err
 	}
-	return s.deleteRecords(ctx, min(limit, found[0].Records-most), whereSelected(store.RecordSelector{Namespace: found[0].Namespace}))
+	return s.deleteRecords(ctx, min(limit, found[0].Records-most), true, whereSelected(store.RecordSelector{Namespace: found[0].Namespace}))
 }
 
 // DeleteRecords deletes selected records. It takes at most a minute.
 func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, limit int) (int, error) {
-	return s.deleteRecords(ctx, limit, whereSelected(sel))
+	return s.deleteRecords(ctx, limit, false, whereSelected(sel))
 }
 
 // AddFeedback adds feedback in one transaction, which holds the record meanwhile. It takes at most 10 s.

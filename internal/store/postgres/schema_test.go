@@ -141,7 +141,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 			if !errors.Is(err, journal.ErrNewer) || postgres.IsAway(err) {
 				t.Errorf("Open: %v, want ErrNewer, and no reason to try again", err)
 			}
-			for _, want := range []string{"version 99", "knows is 12", "run that version, or a later one", "restore a backup"} {
+			for _, want := range []string{"version 99", "knows is 13", "run that version, or a later one", "restore a backup"} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("Open: %v, want it to say %q", err, want)
 				}
@@ -151,7 +151,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 }
 
 // newest is the version of the schema that this program creates.
-const newest = 12
+const newest = 13
 
 // TestConcurrentMigrationByTwoVersions: in any order, the newer program works. The older one either has used its
 // own schema or refuses the newer one.

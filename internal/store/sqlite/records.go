@@ -111,11 +111,19 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrec
 	return all, s.failed(rows.Err())
 }
 
-// deleteRecords deletes up to limit records for which a condition holds, oldest first.
-func (s *Store) deleteRecords(ctx context.Context, limit int, where string, args ...any) (deleted int, err error) {
+// deleteRecords deletes up to limit records for which a condition holds, oldest first. If note is true, DeletedUntil
+// takes them into account.
+func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, where string, args ...any) (deleted int, err error) {
+	chosen := ` WHERE uid IN (SELECT uid FROM turn_record WHERE ` + where + ` ORDER BY completed, uid LIMIT ?)`
+	args = append(args, max(limit, 0))
 	err = s.change(ctx, func(t *tx) error {
-		n, err := t.exec(`DELETE FROM turn_record WHERE uid IN (SELECT uid FROM turn_record WHERE `+where+
-			` ORDER BY completed, uid LIMIT ?)`, append(args, max(limit, 0))...)
+		if note {
+			if _, err := t.exec(`INSERT INTO record_deleted SELECT namespace, max(completed) FROM turn_record`+chosen+
+				` GROUP BY namespace ON CONFLICT (namespace) DO UPDATE SET until = max(until, excluded.until)`, args...); err != nil {
+				return err
+			}
+		}
+		n, err := t.exec(`DELETE FROM turn_record`+chosen, args...)
 		deleted = int(n)
 		return err
 	})
@@ -127,7 +135,17 @@ func (s *Store) deleteRecords(ctx context.Context, limit int, where string, args
 
 // PurgeRecords deletes old records in one transaction.
 func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
-	return s.deleteRecords(ctx, limit, "completed < ?", before.UnixMicro())
+	return s.deleteRecords(ctx, limit, true, "completed < ?", before.UnixMicro())
+}
+
+// DeletedUntil reads one row, or one of each namespace.
+func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
+	var until sql.NullInt64
+	err := s.db.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
+	if err != nil || !until.Valid {
+		return time.Time{}, s.failed(err)
+	}
+	return time.UnixMicro(until.Int64).UTC(), nil
 }
 
 // TrimRecords deletes the oldest records of the namespace that has the most, in one transaction.
@@ -144,13 +162,13 @@ func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
 	case n <= most:
 		return 0, nil
 	}
-	return s.deleteRecords(ctx, min(limit, n-most), "namespace = ?", namespace)
+	return s.deleteRecords(ctx, min(limit, n-most), true, "namespace = ?", namespace)
 }
 
 // DeleteRecords deletes selected records in one transaction.
 func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, limit int) (int, error) {
 	where, args := conditions(sel)
-	return s.deleteRecords(ctx, limit, where, args...)
+	return s.deleteRecords(ctx, limit, false, where, args...)
 }
 
 // AddFeedback adds feedback in one transaction.

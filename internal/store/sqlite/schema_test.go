@@ -131,7 +131,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	if !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("Open: %v, want ErrNewer", err)
 	}
-	must(t, "Open", err, path, "version 99", "knows is 12", "run that version, or a later one")
+	must(t, "Open", err, path, "version 99", "knows is 13", "run that version, or a later one")
 }
 
 func TestReaderOfAnotherSchema(t *testing.T) {

@@ -28,8 +28,10 @@ type Memory struct {
 	accounts map[budget.Key]budget.Account
 	holds    map[string][]budget.Hold // by the UID of the Turn
 	records  map[string]turnrecord.Record
-	tasks    map[string]*heldTask // by their keys
-	memories map[string]memories.Memory
+	// deletedUntil is the latest end of a Turn whose record was purged or trimmed, by namespace.
+	deletedUntil map[string]time.Time
+	tasks        map[string]*heldTask // by their keys
+	memories     map[string]memories.Memory
 	// vectors are those of memories, by the ID.
 	vectors  map[string]ranking.Vector
 	observed map[string]memories.Observation // by the UID of the Turn

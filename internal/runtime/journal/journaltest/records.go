@@ -80,8 +80,9 @@ func (m *Memory) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord
 	return all[:min(len(all), limit)], nil
 }
 
-// deleteRecords deletes up to limit records of a query, oldest first.
-func (m *Memory) deleteRecords(ctx context.Context, q store.RecordQuery, limit int) (int, error) {
+// deleteRecords deletes up to limit records of a query, oldest first. If note is true, DeletedUntil takes them into
+// account.
+func (m *Memory) deleteRecords(ctx context.Context, q store.RecordQuery, limit int, note bool) (int, error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -92,13 +93,34 @@ func (m *Memory) deleteRecords(ctx context.Context, q store.RecordQuery, limit i
 	all = all[:min(len(all), max(limit, 0))]
 	for _, r := range all {
 		delete(m.records, r.UID)
+		if until := m.deletedUntil[r.Namespace]; note && r.Completed.After(until) {
+			if m.deletedUntil == nil {
+				m.deletedUntil = map[string]time.Time{}
+			}
+			m.deletedUntil[r.Namespace] = r.Completed
+		}
 	}
 	return len(all), nil
 }
 
+// DeletedUntil returns the latest end of a Turn whose record was purged or trimmed.
+func (m *Memory) DeletedUntil(ctx context.Context, namespace string) (until time.Time, err error) {
+	if ctx.Err() != nil {
+		return until, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for of, latest := range m.deletedUntil {
+		if (namespace == "" || namespace == of) && latest.After(until) {
+			until = latest
+		}
+	}
+	return until, nil
+}
+
 // PurgeRecords deletes old records.
 func (m *Memory) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
-	return m.deleteRecords(ctx, store.RecordQuery{Until: before}, limit)
+	return m.deleteRecords(ctx, store.RecordQuery{Until: before}, limit, true)
 }
 
 // TrimRecords deletes the oldest records of the namespace that has the most.
@@ -116,12 +138,12 @@ func (m *Memory) TrimRecords(ctx context.Context, most, limit int) (int, error) 
 		return 0, ctx.Err()
 	}
 	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: fullest}},
-		min(limit, counts[fullest]-most))
+		min(limit, counts[fullest]-most), true)
 }
 
 // DeleteRecords deletes selected records.
 func (m *Memory) DeleteRecords(ctx context.Context, s store.RecordSelector, limit int) (int, error) {
-	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: s}, limit)
+	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: s}, limit, false)
 }
 
 // AddFeedback adds feedback to the newest record of a Turn.

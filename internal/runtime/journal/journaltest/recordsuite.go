@@ -247,6 +247,16 @@ func recordsPurged(t *testing.T, s RecordStore) {
 			t.Errorf("left: %q, want %q: %s", got, step.left, step.reason)
 		}
 	}
+	deletedUntil(t, s, "helpdesk", recordOf("b", 2).Completed)
+	deletedUntil(t, s, "sales", time.Time{})
+}
+
+// deletedUntil checks DeletedUntil of a namespace.
+func deletedUntil(t *testing.T, s RecordStore, namespace string, want time.Time) {
+	t.Helper()
+	if got, err := s.DeletedUntil(t.Context(), namespace); err != nil || !got.Equal(want) {
+		t.Errorf("DeletedUntil of namespace %q: %s, %v; want %s", namespace, got, err, want)
+	}
 }
 
 func recordsTrimmed(t *testing.T, s RecordStore) {
@@ -269,6 +279,17 @@ func recordsTrimmed(t *testing.T, s RecordStore) {
 			t.Errorf("left: %q, want %q", got, step.left)
 		}
 	}
+	for namespace, want := range map[string]time.Time{"helpdesk": recordOf("c", 3).Completed, "sales": {}, "": recordOf("c", 3).Completed} {
+		deletedUntil(t, s, namespace, want)
+	}
+	older := recordOf("e", 1)
+	if _, err := s.AddRecords(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.TrimRecords(t.Context(), 1, 10); n != 1 || err != nil {
+		t.Errorf("TrimRecords: %d, %v; want 1", n, err)
+	}
+	deletedUntil(t, s, "helpdesk", recordOf("c", 3).Completed)
 }
 
 func recordsDeleted(t *testing.T, s RecordStore) {
@@ -289,6 +310,7 @@ func recordsDeleted(t *testing.T, s RecordStore) {
 			t.Errorf("left: %q, want %q: no other record may be deleted", got, step.left)
 		}
 	}
+	deletedUntil(t, s, "", time.Time{}) // the deletion was wanted
 }
 
 func feedback(t *testing.T, s RecordStore) {
@@ -375,6 +397,7 @@ func endedRecords(t *testing.T, s RecordStore) {
 		"Records":       func() error { _, err := s.Records(ctx, store.RecordQuery{}); return err },
 		"PurgeRecords":  func() error { _, err := s.PurgeRecords(ctx, at.Add(time.Hour), 1); return err },
 		"TrimRecords":   func() error { _, err := s.TrimRecords(ctx, 0, 1); return err },
+		"DeletedUntil":  func() error { _, err := s.DeletedUntil(ctx, "helpdesk"); return err },
 		"DeleteRecords": func() error { _, err := s.DeleteRecords(ctx, store.RecordSelector{}, 1); return err },
 		"AddFeedback":   func() error { return s.AddFeedback(ctx, "helpdesk", "turn-a", "", turnrecord.Feedback{}) },
 	} {
