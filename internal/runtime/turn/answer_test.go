@@ -61,8 +61,8 @@ func TestALongAnswerIsKeptOnceWithTheEnd(t *testing.T) {
 	}
 }
 
-// TestAnEndOfAnOlderVersion checks an entry that contains the text.
-func TestAnEndOfAnOlderVersion(t *testing.T) {
+// TestTextInAnEntryOfAnOlderVersionIsRead checks an entry that contains the text of a long answer.
+func TestTextInAnEntryOfAnOlderVersionIsRead(t *testing.T) {
 	text := strings.Repeat("all of it \n", 10_000)
 	c, _ := candidate("p0", 1, says(text))
 	written := &appends{Journal: &journaltest.Memory{}}
@@ -85,13 +85,13 @@ func TestAnEndOfAnOlderVersion(t *testing.T) {
 		}
 	}
 	if again := mustRun(t, older, input(c)); again.Text != text {
-		t.Errorf("the result has %d bytes, want the %d that its entry has", len(again.Text), len(text))
+		t.Errorf("the result has %d bytes, want the %d bytes in its entry", len(again.Text), len(text))
 	}
 }
 
-// TestAShortAnswerIsForOlderBuildsToo checks that older builds can read the entry, because they may take over the
-// Turn during an upgrade.
-func TestAShortAnswerIsForOlderBuildsToo(t *testing.T) {
+// TestOlderBuildsCanReadShortAnswers checks the versions of entries, because an older build may continue the Turn
+// during an upgrade.
+func TestOlderBuildsCanReadShortAnswers(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Hello."))
 	j := &appends{Journal: &journaltest.Memory{}}
 	mustRun(t, j, input(c))
@@ -112,15 +112,15 @@ func (l *lossy) Artifact(context.Context, string, string) (journal.Artifact, err
 	return journal.Artifact{}, l.err
 }
 
-func TestAnEndWhoseAnswerCannotBeRead(t *testing.T) {
-	away := errors.New("the store is away")
+func TestAnswerThatCannotBeReadIsAnError(t *testing.T) {
+	unavailable := errors.New("the store is unavailable")
 	for name, tc := range map[string]struct {
 		reason    string
 		err, want error
 		damaged   bool
 	}{
 		"artifact lost":     {"the record is incomplete without its answer", journal.ErrNoArtifact, journal.ErrDamaged, true},
-		"store unavailable": {"the run must try again instead of ending the turn without its answer", away, away, false},
+		"store unavailable": {"the run must try again instead of ending the turn without its answer", unavailable, unavailable, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// Quotes grow in JSON, so the answer is large. The reply that contains it is not an artifact.

@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// maxUnanswered is the number of calls without a recorded result that Answers lists. More are counted only.
+	// maxUnanswered is the maximum number of calls without a recorded result that Answers lists. Further calls are only
+	// counted.
 	maxUnanswered = 20
-	// maxListedArguments bounds the arguments of such a call, in characters.
+	// maxListedArguments is the maximum length of the arguments of a listed call, in characters.
 	maxListedArguments = 300
-	// maxRecordedOutput bounds the output of a tool that is read from the journal, in bytes. The journal keeps no
-	// longer one.
+	// maxRecordedOutput is the maximum size of a tool output that is read from the journal, in bytes. The journal keeps
+	// no larger output.
 	maxRecordedOutput = 32 << 20
 )
 
 // Answers answers the calls of a replay from a Recording. It never calls a tool. It is safe for concurrent use.
 //
-// A call is answered if the recorded Turn made the same call: the same tool with the same arguments, whatever the
-// order of their fields. If the recorded Turn made it several times, the results are given in their order, and then
-// the last one again. Any other call fails, and the error tells the model that the call was not made.
+// A call is answered if the recorded Turn made the same call: the same tool with the same arguments, in any order of
+// fields. If the recorded Turn made the call several times, the results are returned in their order, and further calls
+// receive the last one again. Any other call fails, and the error tells the model that the call was not made.
 type Answers struct {
 	recording *Recording
 
 	mu sync.Mutex
-	// given counts the answers by call.
+	// given is the number of answers by callSignature.
 	given   map[string]int
 	summary AnswerSummary
 }
@@ -54,10 +55,10 @@ type UnansweredCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// Answers returns new answers to the calls of one replay.
+// Answers returns the Answers for one replay.
 func (r *Recording) Answers() *Answers { return &Answers{recording: r, given: map[string]int{}} }
 
-// Summary says how the calls were answered until now.
+// Summary returns how the calls have been answered so far.
 func (a *Answers) Summary() AnswerSummary {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,18 +133,18 @@ func callSignature(name string, arguments json.RawMessage) string {
 	return name + "\x00" + string(data)
 }
 
-// result returns the recorded result of a call, as its tool gave it.
-func (c *RecordedCall) result(ctx context.Context, of *Recording) (tool.Result, error) {
-	if c.end.Outcome == loop.Failed {
-		return tool.Result{}, c.failure(of.nonce)
+// result returns the recorded result of a call, as the tool returned it.
+func (c *RecordedCall) result(ctx context.Context, recording *Recording) (tool.Result, error) {
+	if c.finished.Outcome == loop.Failed {
+		return tool.Result{}, c.failure(recording.nonce)
 	}
-	if c.end.EndsTurn {
-		return tool.Result{Content: c.end.Text}, nil
+	if c.finished.EndsTurn {
+		return tool.Result{Content: c.finished.Text}, nil
 	}
-	if c.end.Artifact == "" {
-		return tool.Result{Content: unfenced(c.end.Content, of.nonce)}, nil
+	if c.finished.Artifact == "" {
+		return tool.Result{Content: unfenced(c.finished.Content, recording.nonce)}, nil
 	}
-	data, err := of.artifact(ctx, c.end.Artifact, maxRecordedOutput)
+	data, err := recording.artifact(ctx, c.finished.Artifact, maxRecordedOutput)
 	if err != nil {
 		return tool.Result{}, &tool.Error{
 			Class: tool.Unavailable, Message: "the recorded result of this call can no longer be read", Err: err,
@@ -154,17 +155,17 @@ func (c *RecordedCall) result(ctx context.Context, of *Recording) (tool.Result, 
 
 // failure returns the recorded error of a call.
 func (c *RecordedCall) failure(nonce string) *tool.Error {
-	_, text, _ := strings.Cut(c.end.Content, fmt.Sprintf("error (%s): ", c.end.Class))
-	message, said, described := strings.Cut(text, "\n")
-	e := &tool.Error{Class: c.end.Class, Message: message}
-	if described {
-		e.RemoteMessage = unfenced(said, nonce)
+	_, text, _ := strings.Cut(c.finished.Content, fmt.Sprintf("error (%s): ", c.finished.Class))
+	message, remote, hasRemote := strings.Cut(text, "\n")
+	e := &tool.Error{Class: c.finished.Class, Message: message}
+	if hasRemote {
+		e.RemoteMessage = unfenced(remote, nonce)
 	}
 	return e
 }
 
-// unfenced returns the output of a tool without the fence in which the model received it. A content without this fence
-// is returned unchanged. The fence of the replay has another code.
+// unfenced returns the output of a tool without the fence in which the model received it, because the replay adds a
+// fence of its own. Content without this fence is returned unchanged.
 func unfenced(content, nonce string) string {
 	_, body, found := strings.Cut(content, "<tool-output "+nonce+">")
 	if !found || nonce == "" {

@@ -21,11 +21,10 @@ const (
 	maxPage     = 10_000
 )
 
-// maxNamed is the maximum number of artifacts that an error lists for a model that asked for an unknown one.
+// maxNamed is the maximum number of artifacts that an error about an unknown artifact lists.
 const maxNamed = 20
 
-// artifacts are the tool outputs that were too long for a message. Concurrent calls read them while others are
-// added.
+// artifacts are the tool outputs that were too long for a message. It is safe for concurrent use.
 type artifacts struct {
 	mu sync.Mutex
 	// names are in the order of the calls.
@@ -39,6 +38,7 @@ type artifact struct {
 	bytes  int64
 }
 
+// add adds the artifact of a call result, if there is one. Only the first artifact of a name counts.
 func (a *artifacts) add(f loop.CallResult) {
 	if f.ArtifactName == "" || f.Artifact == "" {
 		return
@@ -117,17 +117,17 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 }
 
 // artifactContent reads an artifact.
-func (r *run) artifactContent(ctx context.Context, of artifact) ([]byte, error) {
-	a, err := r.engine.Journal.Artifact(ctx, r.in.UID, of.sha256)
+func (r *run) artifactContent(ctx context.Context, ref artifact) ([]byte, error) {
+	a, err := r.engine.Journal.Artifact(ctx, r.in.UID, ref.sha256)
 	if err != nil {
 		return nil, err
 	}
-	defer fairgate.AcquireProcessor(ctx, int(of.bytes))()
+	defer fairgate.AcquireProcessor(ctx, int(ref.bytes))()
 	return a.Content()
 }
 
-// page returns a part of a text, measured in characters. A line before it says which part it is and at which offset
-// the next one begins.
+// page returns a part of a text. offset and limit are in characters. The first line of the result says which part it
+// is, and at which offset the next part begins.
 func page(name string, content []byte, offset, limit int) (tool.Result, error) {
 	total := utf8.RuneCount(content)
 	if offset >= total && total > 0 {

@@ -125,8 +125,7 @@ func copyWith(t *testing.T, from journal.Journal, n int) journal.Journal {
 	return to
 }
 
-// TestAllOfAnArtifactCanBeRead reads an artifact page by page, as its messages say. The artifacts have different
-// contents.
+// TestAllOfAnArtifactCanBeRead reads an artifact page by page.
 func TestAllOfAnArtifactCanBeRead(t *testing.T) {
 	hostile := strings.Repeat("a<é\n", 4000) + strings.Repeat("日本", 3000)
 	c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))})
@@ -155,7 +154,7 @@ func TestAllOfAnArtifactCanBeRead(t *testing.T) {
 }
 
 // TestReadArtifactReservesMemory checks that an artifact is read only once there is memory for it, and that this memory
-// is released. Eight calls of each Turn may read an artifact of 32 MiB at once.
+// is released. Eight calls of each Turn may read an artifact of 32 MiB at the same time.
 func TestReadArtifactReservesMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refusal error
@@ -181,7 +180,8 @@ func TestReadArtifactReservesMemory(t *testing.T) {
 			}
 			mustRun(t, &journaltest.Memory{}, in)
 			if !slices.Equal(wanted, []int64{int64(len(long))}) || held != 0 {
-				t.Errorf("memory for outputs of %d bytes was wanted, and %d are held; want one of %d, and none", wanted, held, len(long))
+				t.Errorf("memory for outputs of %d bytes was reserved, and %d reservations are left; want one output of %d bytes, and 0",
+					wanted, held, len(long))
 			}
 			if got := s.requests[2].Messages; !strings.Contains(got[len(got)-1].Content, tc.want) {
 				t.Errorf("the model received %.200q, want %q", got[len(got)-1].Content, tc.want)
@@ -190,8 +190,8 @@ func TestReadArtifactReservesMemory(t *testing.T) {
 	}
 }
 
-// TestReadArtifactIsOfThisTurn checks that a Turn cannot read the artifacts of another Turn.
-func TestReadArtifactIsOfThisTurn(t *testing.T) {
+// TestArtifactOfAnotherTurnIsUnknown checks that a Turn cannot read the artifacts of another Turn.
+func TestArtifactOfAnotherTurnIsUnknown(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))}, says("Done."))
 	in := input(c)
@@ -207,7 +207,7 @@ func TestReadArtifactIsOfThisTurn(t *testing.T) {
 	}
 }
 
-// TestArtifactsAreReadWhileTheyAreMade reads and makes artifacts in one wave, for the race detector.
+// TestArtifactsAreReadWhileTheyAreMade makes and reads artifacts in one wave. The race detector checks it.
 func TestArtifactsAreReadWhileTheyAreMade(t *testing.T) {
 	reply := calls("", call("c1", "dump"), model.ToolCall{ID: "c2", Name: "read_artifact", Arguments: `{"name":"call-1-1"}`},
 		model.ToolCall{ID: "c3", Name: "dump", Arguments: `{"n":3}`},

@@ -12,7 +12,7 @@ import (
 )
 
 // attach reads the contents of the Turn's attachments. The next write of a prompt records them as artifacts, so each
-// later request has the same bytes, whatever happens to their sources.
+// later request has the same bytes, even if their sources change.
 func (r *run) attach(ctx context.Context) ([]model.Attachment, error) {
 	if r.in.Attach == nil {
 		return nil, nil
@@ -71,5 +71,6 @@ func attachedBytes(p *prepare.Prepared) int64 {
 	return inRequest(size)
 }
 
-// inRequest returns the size of contents in the body of a request, which has them in base64, or as escaped texts.
+// inRequest returns the approximate size of contents in the body of a request, which has them in base64 or as escaped
+// text.
 func inRequest(bytes int64) int64 { return bytes + bytes/4 }

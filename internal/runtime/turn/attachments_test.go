@@ -36,8 +36,8 @@ func (r *reader) Generate(ctx context.Context, req *model.Request) (*model.Reply
 	return r.script.Generate(ctx, req)
 }
 
-// attaching lets a Turn have a text as an attachment, and counts how often it is read.
-func attaching(in *turn.Input, text string) (reads *int) {
+// attachText gives a Turn a text as an attachment, and counts how often the attachment is read.
+func attachText(in *turn.Input, text string) (reads *int) {
 	reads = new(int)
 	in.AttachBytes = attachment.MaxTextBytes
 	in.Attach = func(context.Context) ([]attachment.Content, error) {
@@ -48,8 +48,8 @@ func attaching(in *turn.Input, text string) (reads *int) {
 	return reads
 }
 
-// TestAttachmentsAreReadOnce kills a Turn with two models after each of its entries. The run that continues it must
-// send the same bytes, although their source has changed, unless the prompt was not recorded.
+// TestAttachmentsAreReadOnce kills a Turn with two models after each of its entries, from the prompt on. The run that
+// continues the Turn must send the same bytes, although their source has changed.
 func TestAttachmentsAreReadOnce(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestAttachmentsAreReadOnce(t *testing.T) {
 				first.Provider, second.Provider = a, b
 				in := input(first, second)
 				in.Epoch = epoch
-				reads := attaching(&in, text)
+				reads := attachText(&in, text)
 				if got := mustRun(t, j, in); got.Stop != turn.StopCompleted {
 					t.Fatalf("the Turn ends with %s: %s", got.Stop, got.Message)
 				}
@@ -99,7 +99,7 @@ func TestAttachmentsAreReadOnce(t *testing.T) {
 	}
 }
 
-// withArtifact is a journal that has an artifact from the start.
+// withArtifact is a journal that has an artifact without an entry.
 type withArtifact struct {
 	*journaltest.Memory
 	artifact journal.Artifact
@@ -112,15 +112,15 @@ func (w *withArtifact) Artifact(ctx context.Context, uid, sha256 string) (journa
 	return w.Memory.Artifact(ctx, uid, sha256)
 }
 
-// TestPromptWithAttachment checks that a prompt has a reference to its attachment, and that its hashes do not depend on
-// it.
+// TestPromptWithAttachment checks that a prompt has a reference to its attachment, and that the hashes of the prompt do
+// not depend on the attachment.
 func TestPromptWithAttachment(t *testing.T) {
 	prompt := func(text string) prepare.Prepared {
 		j := &journaltest.Memory{}
 		c, _ := candidate("demo", 1, says("Done."))
 		in := input(c)
 		if text != "" {
-			attaching(&in, text)
+			attachText(&in, text)
 		}
 		mustRun(t, j, in)
 		return payloads[prepare.Prepared](t, j, journal.Prepared)[0]
@@ -148,7 +148,7 @@ func TestAttachmentInSession(t *testing.T) {
 		mustRun(t, j, in)
 		return s
 	}
-	ask("one", func(in *turn.Input) { attaching(in, "secret plan") })
+	ask("one", func(in *turn.Input) { attachText(in, "secret plan") })
 	second := ask("two", func(*turn.Input) {})
 	found := false
 	for _, m := range second.requests[0].Messages {
@@ -163,7 +163,7 @@ func TestAttachmentInSession(t *testing.T) {
 	}
 }
 
-func TestAttachmentsThatCannotBeUsed(t *testing.T) {
+func TestErrorsOfAttachments(t *testing.T) {
 	c, s := candidate("demo", 1, says("Done."))
 	in := input(c)
 	in.Attach = func(context.Context) ([]attachment.Content, error) {
@@ -171,20 +171,21 @@ func TestAttachmentsThatCannotBeUsed(t *testing.T) {
 	}
 	got := mustRun(t, &journaltest.Memory{}, in)
 	if got.Stop != turn.StopPreparationError || got.Message != "Turn spec.attachments[0].url: it is bad" || s.asked() != 0 {
-		t.Errorf("the Turn ends with %s: %s", got.Stop, got.Message)
+		t.Errorf("the Turn ends with %s: %s; want a preparation error that names the field", got.Stop, got.Message)
 	}
-	away := errors.New("the ConfigMap cannot be read")
-	in.Attach = func(context.Context) ([]attachment.Content, error) { return nil, away }
-	if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); !errors.Is(err, away) {
-		t.Errorf("error is %v, want the one of the source, so that the run is repeated", err)
+	unreadable := errors.New("the ConfigMap cannot be read")
+	in.Attach = func(context.Context) ([]attachment.Content, error) { return nil, unreadable }
+	if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); !errors.Is(err, unreadable) {
+		t.Errorf("error is %v, want the error of the source, so that the run is repeated", err)
 	}
 }
 
-// TestMemoryOfAttachments checks that memory is reserved before a content is read, and for its whole size afterwards.
+// TestMemoryOfAttachments checks that memory is reserved before content is read, and that the size of the content
+// counts afterwards.
 func TestMemoryOfAttachments(t *testing.T) {
 	c, _ := candidate("demo", 1, says("Done."))
 	in := input(c)
-	reads := attaching(&in, strings.Repeat("x", 100_000))
+	reads := attachText(&in, strings.Repeat("x", 100_000))
 	short := errors.New("there is no memory")
 	in.Hold = func(bytes int64) error {
 		if bytes > attachment.MaxTextBytes {
@@ -193,12 +194,12 @@ func TestMemoryOfAttachments(t *testing.T) {
 		return nil
 	}
 	if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); !errors.Is(err, short) || *reads != 0 {
-		t.Errorf("error is %v after %d reads, want that nothing is read without memory", err, *reads)
+		t.Errorf("error is %v after %d reads, want no read without memory", err, *reads)
 	}
 	var held int64
 	in.Hold = func(bytes int64) error { held = bytes; return nil }
 	mustRun(t, &journaltest.Memory{}, in)
 	if held < 125_000 || held > 140_000 {
-		t.Errorf("%d bytes are reserved at the end, want those of the content in a request", held)
+		t.Errorf("%d bytes are reserved at the end, want the size of the content in a request", held)
 	}
 }

@@ -17,13 +17,13 @@ import (
 // long Turn can be reported after each step.
 type tally struct {
 	counts Counts
-	// unsent is the number of requests that were never sent. steps is the number of steps that were seen, including
-	// the extra one that is asked for when the steps are used up.
+	// unsent is the number of requests that were never sent. steps is the number of steps so far, including the extra
+	// step that is requested when the step limit is reached.
 	unsent, steps int
-	// calls are in the order in which the model asked for them. at has their indexes.
+	// calls are in the order in which the model requested them. index has the index of each call in calls.
 	calls []CallRecord
-	at    map[callKey]int
-	// repaired has the calls whose arguments were repaired.
+	index map[callKey]int
+	// repaired is the set of calls whose arguments were repaired.
 	repaired map[callKey]bool
 }
 
@@ -41,28 +41,28 @@ const (
 
 // count adds the newest entry, which the state of the loop has already applied.
 func (t *tally) count(e journal.Entry, s *loop.State) {
-	switch e.Kind { //nolint:exhaustive // because the others count nothing
+	switch e.Kind { //nolint:exhaustive // because other kinds change no count
 	case journal.ModelRequested:
 		t.counts.ModelRequests++
 		if newest(s.Requests).Attempt > 1 {
 			t.counts.ModelRetries++
 		}
 	case journal.ModelFailed:
-		if f := newest(s.FailedRequests); f.Unsent && f.Kind != model.OverBudget { // such a request does not count before, either
+		if f := newest(s.FailedRequests); f.Unsent && f.Kind != model.OverBudget { // a request over budget was never counted
 			t.unsent++
 		}
 	case journal.ModelReplied:
-		t.replied(s)
+		t.addReply(s)
 	case journal.UndoPlanned:
-		t.planned(s)
+		t.addPlan(s)
 	case journal.ToolRepaired:
-		t.repairedCall(newest(s.Repairs))
+		t.addRepair(newest(s.Repairs))
 	case journal.ToolIntended:
-		t.intended(newest(s.Intents))
+		t.addIntent(newest(s.Intents))
 	case journal.ToolFinished:
-		t.finished(newest(s.CallResults))
+		t.addResult(newest(s.CallResults))
 	case journal.ApprovalDecided:
-		t.decided(e.Payload)
+		t.addDecision(e.Payload)
 	case journal.Compacted:
 		t.counts.Compactions++
 	case journal.Reflected:
@@ -72,9 +72,9 @@ func (t *tally) count(e journal.Entry, s *loop.State) {
 
 func newest[T any](all []T) T { return all[len(all)-1] }
 
-// replied lists the calls of a new step. Some replies add no step. The extra step that is asked for when the steps
-// are used up does not count, and its calls are not made.
-func (t *tally) replied(s *loop.State) {
+// addReply lists the calls of a new step. Some replies add no step. The extra step that is requested when the step
+// limit is reached does not count, and its calls are not made.
+func (t *tally) addReply(s *loop.State) {
 	if len(s.Steps) == t.steps {
 		return
 	}
@@ -89,8 +89,8 @@ func (t *tally) replied(s *loop.State) {
 	}
 }
 
-// planned lists the calls that a Turn makes without a model. They are no reply, so they do not count as a step.
-func (t *tally) planned(s *loop.State) {
+// addPlan lists the calls that a Turn makes without a model. A plan is not a reply, so it does not count as a step.
+func (t *tally) addPlan(s *loop.State) {
 	t.steps = len(s.Steps)
 	for _, step := range s.Steps {
 		for _, c := range step.Reply.ToolCalls {
@@ -101,14 +101,14 @@ func (t *tally) planned(s *loop.State) {
 
 // listCall adds a call to the list, unless it is there already, and returns its record.
 func (t *tally) listCall(step int, callID, name string) *CallRecord {
-	if t.at == nil {
-		t.at = map[callKey]int{}
+	if t.index == nil {
+		t.index = map[callKey]int{}
 	}
-	of := callKey{step, callID}
-	i, listed := t.at[of]
+	key := callKey{step, callID}
+	i, listed := t.index[key]
 	if !listed {
 		i = len(t.calls)
-		t.at[of] = i
+		t.index[key] = i
 		t.calls = append(t.calls, CallRecord{CallID: clean(callID, maxCallID), Name: clean(name, maxCallName), Step: step})
 	}
 	return &t.calls[i]
@@ -120,17 +120,17 @@ func clean(text string, limit int) string {
 	return kept
 }
 
-func (t *tally) repairedCall(r loop.Repair) {
+func (t *tally) addRepair(r loop.Repair) {
 	if t.repaired == nil {
 		t.repaired = map[callKey]bool{}
 	}
-	if of := (callKey{r.Step, r.CallID}); !t.repaired[of] {
-		t.repaired[of] = true
+	if key := (callKey{r.Step, r.CallID}); !t.repaired[key] {
+		t.repaired[key] = true
 		t.counts.ToolRepairs++
 	}
 }
 
-func (t *tally) intended(i loop.Intent) {
+func (t *tally) addIntent(i loop.Intent) {
 	t.listCall(i.Step, i.CallID, i.Name)
 	if i.Attempt == 1 {
 		t.counts.ToolCalls++
@@ -140,8 +140,8 @@ func (t *tally) intended(i loop.Intent) {
 	}
 }
 
-// finished fills in the outcome of a call. Only the first end of a call counts.
-func (t *tally) finished(f loop.CallResult) {
+// addResult fills in the outcome of a call. Only the first result of a call counts.
+func (t *tally) addResult(f loop.CallResult) {
 	c := t.listCall(f.Step, f.CallID, f.Name)
 	if c.Outcome != "" {
 		return
@@ -155,12 +155,12 @@ func (t *tally) finished(f loop.CallResult) {
 	}
 }
 
-func (t *tally) decided(payload json.RawMessage) {
+func (t *tally) addDecision(payload json.RawMessage) {
 	var d loop.Decision
 	if json.Unmarshal(payload, &d) != nil {
 		return // the loop has already read this payload
 	}
-	if i, listed := t.at[callKey{d.Step, d.CallID}]; listed && t.calls[i].DecidedBy == "" {
+	if i, listed := t.index[callKey{d.Step, d.CallID}]; listed && t.calls[i].DecidedBy == "" {
 		t.calls[i].DecidedBy = d.By
 	}
 }
@@ -171,13 +171,13 @@ func (t *tally) newest() []CallRecord {
 	return append([]CallRecord(nil), t.calls[from:]...)
 }
 
-// ended returns the counts and the newest calls of a Turn that ends now, including the ends of its open calls.
-func (r *run) ended() (Counts, []CallRecord) {
+// finalCounts returns the counts and the newest calls of a Turn that ends now. Its open calls receive their outcomes.
+func (r *run) finalCounts() (Counts, []CallRecord) {
 	t := r.replayed.tally
-	t.calls, t.at = slices.Clone(t.calls), maps.Clone(t.at)
+	t.calls, t.index = slices.Clone(t.calls), maps.Clone(t.index)
 	for _, record := range r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce) {
 		if f, ok := record.Payload.(loop.CallResult); ok {
-			t.finished(f)
+			t.addResult(f)
 		}
 	}
 	return r.countsOf(&t), t.newest()

@@ -15,17 +15,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// DeletedTurn identifies a Turn whose object is gone, as its journal names it.
+// DeletedTurn identifies a Turn whose object is gone, by the names in its journal.
 type DeletedTurn struct{ UID, Namespace, Name string }
 
 // SubAgentUsageFunc returns the usage of the Turn that a call of a sub-agent has created, or a *tool.Pending error
-// while that Turn has not ended. parent made the call, and its own object is gone. uid is the UID of the sub-agent's
-// Turn, or empty if it is not known.
+// while that Turn has not ended. parent is the Turn that made the call; its object is gone, too. uid is the UID of the
+// sub-agent's Turn, or empty if it is not known.
 type SubAgentUsageFunc func(ctx context.Context, parent DeletedTurn, call loop.Intent, uid string) (tool.Result, error)
 
 // ChargeableTurn is the journal of a Turn whose object is gone and whose requests to models count for a Session.
 type ChargeableTurn struct {
-	// Namespace is the namespace of the Turn and of its Session. Session is the Session as the Turn knew it.
+	// Namespace is the namespace of the Turn and of its Session. Session is the Session that the journal names.
 	Namespace string
 	Session   Session
 
@@ -47,8 +47,8 @@ func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAg
 	return &ChargeableTurn{Namespace: r.in.Namespace, Session: *s, run: r}, nil
 }
 
-// recordedSession returns the Session that the journal names, or nil if there is none. If the input of the messages is
-// not recorded, the Turn has only requested vectors, and the Session is that of its first run.
+// recordedSession returns the Session that the journal names, or nil if there is none. A Turn whose input for the
+// messages is not recorded has only requested vectors; its Session is the Session that its first entry names.
 func (r *run) recordedSession() *Session {
 	h, f := r.replayed.reference(), r.replayed.input
 	switch {
@@ -60,9 +60,10 @@ func (r *run) recordedSession() *Session {
 	return &Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}
 }
 
-// EndDeletedTurn ends a sub-agent's Turn whose object is gone in its journal, unless it has ended. A run that does not
-// know of the deletion yet can then spend nothing more. It returns the usage of the Turn, including the Turns of its
-// own sub-agents, a *loop.Parked error while one of these has not ended, and nil for a journal without entries.
+// EndDeletedTurn writes the end of a sub-agent's Turn whose object is gone into the journal, unless the journal has an
+// end. A run that has not noticed the deletion can then spend nothing more. EndDeletedTurn returns the usage of the
+// Turn and of its own sub-agents, or a *loop.Parked error while the Turn of such a sub-agent has not ended. It returns
+// nil for a journal without entries.
 func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
@@ -88,9 +89,10 @@ func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAge
 	return out, nil
 }
 
-// ObjectEnd is the end of a Turn that only its object has, because no executor was there to write it into the journal.
+// ObjectEnd is the end of a Turn as its object has it. The journal does not have it, because no executor has written
+// it.
 type ObjectEnd struct {
-	// Stop and Message are those of the end, and Reason is the reason by which the record names it.
+	// Stop and Message describe the end for the result. Reason is the reason in the record.
 	Stop            Stop
 	Message, Reason string
 	// At is the time of the end. Epoch is the epoch of the Turn's newest binding.
@@ -98,21 +100,25 @@ type ObjectEnd struct {
 	Epoch int64
 	// Entries is the number of entries that the journal must have. A journal with fewer has lost some.
 	Entries int64
-	// Charge receives the place of the Turn in the history of its Session, before EndFromObject writes the end: a Turn
-	// with a record is not looked at again. It may be called again with the same place. If Charge is nil, the Turn is
-	// not added to a Session.
+	// Charge receives the place of the Turn in the history of its Session. It is called before EndFromObject writes the
+	// end, because a Turn with a record is not charged later. It may be called several times with the same place. If
+	// Charge is nil, the Turn is not added to a Session.
 	Charge func(place *SessionPosition) error
 }
 
-// EndFromObject ends the journal of a Turn as its object has ended, with its record, in one append. A run that does not
-// know of the end yet can then spend nothing more. in names the Turn and its requester. EndFromObject returns false if
-// the object must be the source of the record: it knows more than the journal, or the journal has an end; then the
-// journal does not change, and the Session is charged all the same. It also returns false for a journal without
-// entries, and ends that without a record. EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal
-// that this build cannot read, and a *loop.Parked error while Turns of the Turn's sub-agents have not ended.
+// EndFromObject writes the end of a Turn from its object into the journal, with the record of the Turn, in one append.
+// A run that has not noticed the end can then spend nothing more. in names the Turn and its requester. EndFromObject
+// returns false if the record must be made from the object:
+//
+//   - The journal has fewer entries than end.Entries, or belongs to a Session. Nothing changes.
+//   - The journal has an end. It does not change, but the Session is charged.
+//   - The journal has no entries. EndFromObject writes an end without a record.
+//
+// EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a
+// *loop.Parked error while the Turn of a sub-agent has not ended.
 func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, children SubAgentUsageFunc) (recorded bool, err error) {
 	var none *Result
-	defer recoverPanic(&none, &err) // a fault in one Turn must not stop the leader
+	defer recoverPanic(&none, &err) // because a bug that one Turn triggers must not stop the leader
 	first, last, err := e.bounds(ctx, in.UID)
 	if err != nil || last.Seq < end.Entries || first.Kind == journal.SessionTurn ||
 		last.Kind == journal.Finalized && end.Charge == nil {
@@ -130,7 +136,7 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	if err != nil {
 		return false, err
 	}
-	if r.log.Len() == 0 { // so that a paused run cannot begin
+	if r.log.Len() == 0 { // the entries keep a paused run from starting
 		return false, r.endWith(result, nil, nil, journal.Record{Kind: journal.RunStarted, Payload: r.started()})
 	}
 	if err := r.chargeObjectEnd(result); err != nil {
@@ -139,8 +145,8 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	return true, r.end(result)
 }
 
-// chargeObjectEnd adds a Turn that has asked a model to the history of its Session, with a result that need not be in
-// the journal yet.
+// chargeObjectEnd adds a Turn that has asked a model to the history of its Session, and calls Charge. The result may
+// still be missing in the journal.
 func (r *run) chargeObjectEnd(result *Result) error {
 	if r.objectEnd.Charge == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil
@@ -150,7 +156,7 @@ func (r *run) chargeObjectEnd(result *Result) error {
 		return err
 	}
 	place := added.Session
-	result.Session = nil // a result does not have it when it is recorded
+	result.Session = nil // a recorded result has no position
 	return r.objectEnd.Charge(place)
 }
 
@@ -162,7 +168,7 @@ func (e *Engine) openGone(ctx context.Context, uid string, children SubAgentUsag
 		return nil, err
 	}
 	in := &Input{UID: uid}
-	if err := e.setName(ctx, in, first); err != nil {
+	if err := e.setIdentity(ctx, in, first); err != nil {
 		return nil, err
 	}
 	return e.openEnded(ctx, in, last.Epoch, children)
@@ -170,7 +176,7 @@ func (e *Engine) openGone(ctx context.Context, uid string, children SubAgentUsag
 
 // openEnded opens a journal whose last entry has this epoch, for a run that only ends it.
 func (e *Engine) openEnded(ctx context.Context, in *Input, epoch int64, children SubAgentUsageFunc) (r *run, err error) {
-	// The next epoch stops a run that does not know of the end yet: its next append is refused.
+	// The next epoch fences a run that has not noticed the end: its next append fails.
 	in.Epoch = epoch + 1
 	r = e.newRun(ctx, in)
 	r.gone = true
@@ -178,11 +184,11 @@ func (e *Engine) openEnded(ctx context.Context, in *Input, epoch int64, children
 		return children(ctx, DeletedTurn{UID: in.UID, Namespace: in.Namespace, Name: in.Name}, call, child)
 	}
 	o := r.options()
-	o.First = nil // because this does not count as a run
+	o.First = nil // because this run must not count as one
 	if r.log, err = journal.Open(ctx, in.UID, in.Epoch, o); err != nil {
 		return nil, err
 	}
-	r.resumes = max(0, r.replayed.resumes()-1)
+	r.resumes = max(0, r.replayed.resumes()-1) // because nothing continues the last run
 	return r, nil
 }
 
@@ -213,8 +219,8 @@ func (e *Engine) entry(ctx context.Context, uid string, seq int64) (journal.Entr
 	return journal.Entry{}, fmt.Errorf("failed to read the journal of %q: %w: entry %d is missing", uid, journal.ErrDamaged, seq)
 }
 
-// setName sets the namespace, the name and the Session of the Turn from the first entry of its journal.
-func (e *Engine) setName(ctx context.Context, in *Input, first journal.Entry) error {
+// setIdentity sets the names, the requester, About and the Session of the Turn from the first entry of its journal.
+func (e *Engine) setIdentity(ctx context.Context, in *Input, first journal.Entry) error {
 	if first.Kind != journal.RunStarted {
 		return nil
 	}
@@ -227,16 +233,16 @@ func (e *Engine) setName(ctx context.Context, in *Input, first journal.Entry) er
 			first.Seq, first.Kind, in.UID, journal.ErrDamaged, err)
 	}
 	in.Namespace, in.Name, in.Requester, in.About = s.Namespace, s.Name, s.Requester, s.About
-	if of := s.Session; of != nil {
-		in.Session = &Session{UID: of.UID, Name: of.Name}
+	if session := s.Session; session != nil {
+		in.Session = &Session{UID: session.UID, Name: session.Name}
 	}
 	return nil
 }
 
-// Charge ends the Turn in its journal as cancelled, unless it has ended before. It adds the Turn to the history of
-// its Session, unless the history has it, and returns its place there. It returns nil if s is not the Turn's
-// Session or if its history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if another process
-// writes the journal at the same time: the caller must then read the journal again.
+// Charge ends the Turn in its journal as cancelled, unless the Turn has ended. It adds the Turn to the history of its
+// Session, unless the history has it, and returns its place there. It returns nil if s is not the Turn's Session or if
+// its history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if another process writes the journal
+// at the same time: the caller must then read the journal again.
 func (a *ChargeableTurn) Charge(s Session) (*SessionPosition, error) {
 	r := a.run
 	r.in.Session = &s

@@ -17,21 +17,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// deletedIn returns the input of a Turn that calls a tool once. meanwhile is called during the call.
-func deletedIn(meanwhile func()) (turn.Input, *script) {
+// deletedInput returns the input of a Turn that calls a tool once. during is called during the call.
+func deletedInput(during func()) (turn.Input, *script) {
 	c, s := candidate("p0", 1, asks("send", "{}"), says("Done."))
 	in := inTalk("a", "Send it.", c)
 	in.Namespace = "helpdesk"
 	in.Preparation = making(func(m *prepare.Input) { m.Turn.Session = &turncontext.Session{ID: "talk"} })
 	in.Policy.Unvalidated = true
 	in.Tools = []tool.Tool{named("send", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) {
-		meanwhile()
+		during()
 		return tool.Result{Content: "sent"}, nil
 	})}
 	return in, s
 }
 
-// noChildren is the Children function of a Turn without sub-agents.
+// noChildren is the SubAgentUsageFunc of a Turn without sub-agents.
 func noChildren(context.Context, turn.DeletedTurn, loop.Intent, string) (tool.Result, error) {
 	return tool.Result{}, errors.New("the Turn has no sub-agents")
 }
@@ -41,10 +41,10 @@ func charge(t *testing.T, j journal.Journal) *turn.SessionPosition {
 	t.Helper()
 	a, err := engine(j).OpenDeletedTurn(t.Context(), "a", noChildren)
 	if err != nil || a == nil {
-		t.Fatalf("OpenDeletedTurn: %v, %v; want its usage", a, err)
+		t.Fatalf("OpenDeletedTurn = %v, %v; want a Turn to charge", a, err)
 	}
 	if a.Namespace != "helpdesk" || a.Session.UID != "talk-uid" || a.Session.Name != "talk" {
-		t.Errorf("charged to Session %+v of namespace %q, want its own", a.Session, a.Namespace)
+		t.Errorf("charged to Session %+v of namespace %q, want the Session of the Turn", a.Session, a.Namespace)
 	}
 	place, err := a.Charge(a.Session)
 	if err != nil {
@@ -53,21 +53,21 @@ func charge(t *testing.T, j journal.Journal) *turn.SessionPosition {
 	return place
 }
 
-// TestRunOfADeletedTurnStops checks that a run stops after the Turn was charged, so that it spends
-// nothing that no Turn pays for.
+// TestRunOfADeletedTurnStops checks that a run stops after the Turn was charged, so that it spends nothing that is
+// never charged.
 func TestRunOfADeletedTurnStops(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
 			j := open(t)
 			var place *turn.SessionPosition
-			in, s := deletedIn(func() { place = charge(t, j) })
+			in, s := deletedInput(func() { place = charge(t, j) })
 			if result, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, journal.ErrFenced) || s.asked() != 1 {
-				t.Errorf("Run = %+v, %v with %d requests; want it fenced with the first", result, err, s.asked())
+				t.Errorf("Run = %+v, %v with %d requests; want ErrFenced and one request", result, err, s.asked())
 			}
 			want := model.Usage{InputTokens: 1000, OutputTokens: 100}
 			if place == nil || place.Number != 1 || place.Totals.Usage != want || place.Totals.Cost == nil ||
 				place.Totals.Cost.Amount != "0.002" {
-				t.Errorf("place %+v, want the first Turn with the usage and cost of its reply", place)
+				t.Errorf("place %+v, want number 1 with the usage and the cost of the reply", place)
 			}
 			if h := history(t, j); len(h.Turns) != 1 || len(h.Turns[0].Messages) != 0 {
 				t.Errorf("history %+v, want the Turn without messages", h.Turns)
@@ -79,10 +79,10 @@ func TestRunOfADeletedTurnStops(t *testing.T) {
 	}
 }
 
-// TestATurnThatEndedIsChargedAsItEnded charges a Turn whose process was killed before the addition to the Session.
-func TestATurnThatEndedIsChargedAsItEnded(t *testing.T) {
+// TestEndedTurnIsChargedWithItsResult charges a Turn whose process was killed before it added the Turn to the Session.
+func TestEndedTurnIsChargedWithItsResult(t *testing.T) {
 	whole, cut := &journaltest.Memory{}, &journaltest.Memory{}
-	in, _ := deletedIn(func() {})
+	in, _ := deletedInput(func() {})
 	result := mustRun(t, whole, in)
 	if err := cut.Append(t.Context(), "a", entries(t, whole, "a")...); err != nil { // without the addition to the Session
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestJournalsWithoutACharge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
-			in, _ := deletedIn(func() {})
+			in, _ := deletedInput(func() {})
 			tc.change(&in)
 			mustRun(t, j, in)
 			before := len(entries(t, j, tc.uid))
@@ -117,7 +117,7 @@ func TestJournalsWithoutACharge(t *testing.T) {
 				t.Errorf("OpenDeletedTurn = %+v, %v; want nothing", a, err)
 			}
 			if n := len(entries(t, j, tc.uid)); n != before {
-				t.Errorf("%d entries more, want none", n-before)
+				t.Errorf("%d entries were added, want none", n-before)
 			}
 		})
 	}
@@ -128,7 +128,7 @@ func TestJournalsWithoutACharge(t *testing.T) {
 func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
 	j := &journaltest.Memory{}
 	var kill context.CancelCauseFunc
-	in, _ := deletedIn(func() { kill(errors.New("killed")) })
+	in, _ := deletedInput(func() { kill(errors.New("killed")) })
 	ctx, c := control(t, &in)
 	kill = c.abandon
 	stopped := &stopping{Memory: j}
@@ -139,7 +139,8 @@ func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
 	ends := entries(t, j, "a")
 	result := decoded[turn.Result](t, ends[len(ends)-1])
 	if result.Stop != turn.StopCancelled || result.Message != "the turn was deleted before its end" || result.Counts.Resumes != 0 {
-		t.Errorf("it ended as %s, %q with %d resumes", result.Stop, result.Message, result.Counts.Resumes)
+		t.Errorf("the Turn ended with %s, %q and %d resumes; want it cancelled as deleted, and none",
+			result.Stop, result.Message, result.Counts.Resumes)
 	}
 	if result.Counts.UnknownOutcomes != 1 || len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Unknown {
 		t.Errorf("%d unknown outcomes and the calls %+v, want the one call", result.Counts.UnknownOutcomes, result.Calls)

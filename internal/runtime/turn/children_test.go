@@ -18,9 +18,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestATurnThatEndsWhileASubAgentWorks checks that a Turn ends after its sub-agent. Its record and its Session
-// include the usage of the sub-agent.
-func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
+// TestTurnEndsAfterItsSubAgent checks that a Turn that is cancelled or late waits for the end of its sub-agent. The
+// usage of the sub-agent counts in its record and in its Session.
+func TestTurnEndsAfterItsSubAgent(t *testing.T) {
 	spent := &tool.Spent{
 		Turn: "child", Usage: model.Usage{InputTokens: 500, OutputTokens: 20},
 		Cost: &model.Cost{Amount: decimal.RequireFromString("0.25"), Currency: "USD"},
@@ -71,7 +71,7 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 			want := &turn.SubAgents{Usage: spent.Usage}
 			if result.Stop != stop || result.SubAgents == nil || result.SubAgents.Usage != want.Usage ||
 				result.SubAgents.Cost == nil || result.SubAgents.Cost.Amount != "0.25" || result.Descendants != 3 {
-				t.Errorf("it ends as %s with %+v and %d descendants, want %s with the usage of the child, and 3",
+				t.Errorf("it ends as %s with %+v and %d descendants, want %s with the usage of the child, and 3 descendants",
 					result.Stop, result.SubAgents, result.Descendants, stop)
 			}
 			if total := result.Session.Totals.Usage.InputTokens; total != 1500 {
@@ -80,11 +80,11 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 			ended := payloads[loop.CallResult](t, j, journal.ToolFinished)
 			if len(ended) != 1 || ended[0].Outcome != loop.Failed ||
 				ended[0].Content != "error (failed): the turn ended during the call" {
-				t.Errorf("the call has ended as %+v", ended)
+				t.Errorf("the results of the call are %+v, want one failure at the end of the Turn", ended)
 			}
 			in.Epoch++
 			if diff := cmp.Diff(asJSON(t, result), asJSON(t, mustRun(t, j, in))); diff != "" {
-				t.Errorf("another run finds another result: -want +got:\n%s", diff)
+				t.Errorf("another run returns another result: -want +got:\n%s", diff)
 			}
 		})
 	}

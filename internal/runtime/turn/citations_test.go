@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestSourcesOfSearches has a search of the web and a search of local data, whose results name sources, and another
-// tool whose result names one that is not cited.
+// TestSourcesOfSearches checks that the sources in the results of search tools are cited, and that those in the result
+// of another tool are not.
 func TestSourcesOfSearches(t *testing.T) {
 	const answer = "30 days, and two years of warranty."
 	pages := []citation.Page{{Title: "Returns", URL: "https://shop.example/returns"}, {URL: "https://shop.example/warranty"}}

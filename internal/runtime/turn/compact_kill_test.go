@@ -17,13 +17,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// biller is a model that bills each request on arrival, whether or not the reply is received. It looks three times,
-// which makes the conversation long enough for a summary, and then answers.
+// biller is a model that bills each request on arrival, whether or not the reply is received. It calls a tool three
+// times, which makes the conversation long enough for a summary, and then answers.
 type biller struct {
 	billed    int64
 	requests  int
 	summaries int
-	// killAt is the number of the request that kills the process, from 1. 0 means none.
+	// killAt is the number of the request that kills the process, from 1. 0 means that no request kills it.
 	killAt int
 	kill   func()
 }
@@ -58,8 +58,9 @@ func (b *biller) Generate(ctx context.Context, r *model.Request) (*model.Reply, 
 	return &model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
 }
 
-// summarized runs a Turn with a summary in two processes. The first is killed at an append or within a request, and
-// the second continues. summarized returns the number of input tokens that the Turn reports.
+// summarized runs a Turn with a summary in two processes. The first process is killed at an append or within a request,
+// and the second continues the Turn. summarized returns the number of input tokens that the Turn reports, and the
+// number of appends of the first process.
 func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) (reported int64, appends int) {
 	t.Helper()
 	in := input(loop.Candidate{ProviderName: "p0", Model: "m", Provider: b, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: 2000})
@@ -88,8 +89,8 @@ func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) 
 	return result.Record.Usage.InputTokens, process.appends
 }
 
-// TestUsageAfterAKillAroundACompaction kills the process at every append
-// and within every request.
+// TestUsageAfterAKillAroundACompaction kills the process at every append and within every request. All billed tokens
+// must be reported.
 func TestUsageAfterAKillAroundACompaction(t *testing.T) {
 	alive := &biller{}
 	reported, appends := summarized(t, &journaltest.Memory{}, alive, -1, false)

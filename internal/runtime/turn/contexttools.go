@@ -22,29 +22,29 @@ const contextToolsShare = 4
 // facts calls the context packs one after another, each once in the life of the Turn. It returns the Turn's facts
 // together with the facts of the context packs. A failed context pack adds no facts: the journal has the reason, and
 // the Turn continues.
-func (r *run) facts(ctx context.Context, of prepare.Turn) ([]turncontext.Fact, error) {
+func (r *run) facts(ctx context.Context, turn prepare.Turn) ([]turncontext.Fact, error) {
 	var packed []foundFact
-	var until time.Time // the end of the time for all context packs; zero if there is no limit
+	var until time.Time // the deadline for all context packs; zero if there is none
 	if deadline, ok := ctx.Deadline(); ok {
 		now := time.Now() //nolint:forbidigo // because a deadline of a context is measured on the same clock
 		until = now.Add(deadline.Sub(now) / contextToolsShare)
 	}
 	for i, t := range r.exposed().ContextTools {
 		callID := fmt.Sprintf("context-pack-%d", i+1)
-		if r.replayed.contextToolEnd(callID) == nil {
-			if err := r.callContextTool(ctx, withinTime(r.withCaller(t), until), callID, of.Message); err != nil {
+		if r.replayed.contextToolResult(callID) == nil {
+			if err := r.callContextTool(ctx, withinTime(r.withCaller(t), until), callID, turn.Message); err != nil {
 				return nil, err
 			}
 		}
-		if f := r.replayed.contextToolEnd(callID); f != nil && f.Outcome == loop.Succeeded {
+		if f := r.replayed.contextToolResult(callID); f != nil && f.Outcome == loop.Succeeded {
 			packed = append(packed, factsOf(f.Content, t.Name)...)
 		}
 	}
-	return withFacts(of.Facts, packed), nil
+	return withFacts(turn.Facts, packed), nil
 }
 
-// contextToolEnd returns the end of a call of a context pack, or nil if the call has not ended.
-func (p *replayed) contextToolEnd(callID string) *loop.CallResult {
+// contextToolResult returns the result of a call of a context pack, or nil if the call has not ended.
+func (p *replayed) contextToolResult(callID string) *loop.CallResult {
 	i := slices.IndexFunc(p.loop.CallResults, func(f loop.CallResult) bool { return f.Step == 0 && f.CallID == callID })
 	if i < 0 {
 		return nil
@@ -52,7 +52,7 @@ func (p *replayed) contextToolEnd(callID string) *loop.CallResult {
 	return &p.loop.CallResults[i]
 }
 
-// withinTime limits the time-out of a tool by the end of the time for all context packs.
+// withinTime limits the time-out of a tool by the deadline for all context packs.
 func withinTime(t tool.Tool, until time.Time) tool.Tool {
 	if t.Timeout == 0 {
 		t.Timeout = tool.DefaultTimeout
@@ -106,8 +106,8 @@ func topKFor(t tool.Tool, topK int) int {
 	return topK
 }
 
-// contextToolRefusal returns the reason for which a context pack must not be called, or an empty string if it may
-// be called. Before the Turn has begun, a call cannot be approved, so a context pack must not change anything.
+// contextToolRefusal returns the reason why a context pack must not be called, or an empty string if it may be called.
+// Before the Turn has begun, a call cannot be approved, so a context pack must not change anything.
 func contextToolRefusal(t tool.Tool) string {
 	switch {
 	case t.Timeout <= 0:

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// ending is one of the ways in which the Turn of these tests ends.
+// ending is one way in which the Turn of these tests ends.
 type ending struct {
 	limits loop.Limits
 	stop   turn.Stop
@@ -30,17 +30,17 @@ type ending struct {
 	made   []string // the keys of the calls, without the one call of Capstan's own tools
 	// change changes the input of each process. If it is nil, the input stays the same.
 	change func(*process, *turn.Input)
-	// asked returns the step of a request, and reply the reply of the models. If they are nil, those of world
-	// apply.
+	// asked returns the step of a request, and reply the reply of the models. If they are nil, the functions of world
+	// are used.
 	asked func([]model.Message) (int, loop.Purpose)
 	reply func(step int, purpose loop.Purpose) model.Reply
 	// counts are added to the expected counts of every Turn.
 	counts turn.Counts
 }
 
-// endings are the endings of these tests. In each, the limits are either just sufficient or not. Two processes may
-// die with a request under way, and such requests count against the budget. So there is room for the two most
-// expensive ones, and for tokens by which nonces differ.
+// endings are the endings of these tests. The limits of each are either just sufficient or just too low. Two processes
+// may die during a request, and such requests count against the budget. A sufficient budget therefore has room for the
+// two most expensive requests, and for nonces with a few more tokens.
 var endings = map[string]ending{
 	"answered": {
 		limits: loop.Limits{
@@ -68,8 +68,8 @@ var endings = map[string]ending{
 	"everything": everything,
 }
 
-// stride returns the distance between the moments that a test tries as the second of a pair: least for one ending,
-// more for the others.
+// stride returns the distance between the second moments that a test tries. The ending "answered" has the distance
+// least, the other endings have a longer one.
 func stride(ending string, least int) int {
 	switch {
 	case ending == "everything":
@@ -80,8 +80,8 @@ func stride(ending string, least int) int {
 	return 11
 }
 
-// sparse returns the distance between the moments that a test tries as the first of a pair. The Turn with
-// everything is long.
+// sparse returns the distance between the first moments that a test tries. It is more than 1 for the ending
+// "everything", whose Turn is long.
 func sparse(ending string) int {
 	switch {
 	case ending != "everything":
@@ -98,16 +98,16 @@ func undisturbed(t *testing.T, e ending) (*world, int) {
 	w := newWorld(t, &journaltest.Memory{}, "uid", e)
 	_, result, moments, err := w.run(1, false, nil)
 	if err != nil || result.Counts.Resumes != 0 {
-		t.Fatalf("Run = %+v, %v; want the Turn at its end", result, err)
+		t.Fatalf("Run = %+v, %v; want the Turn to end without resumes", result, err)
 	}
 	if moments < 50 {
-		t.Fatalf("there are %d moments, want them between all effects", moments)
+		t.Fatalf("there are %d moments, want at least 50, one between all effects", moments)
 	}
 	return w, moments
 }
 
-// survive runs the Turn in processes that die at the given moments, one after another, and then in one that lives.
-// It returns the last process with its result, and the number of deaths.
+// survive runs the Turn in processes that die at the given moments, one after another, and then in a process that is
+// not killed. It returns the last process with its result, and the number of deaths.
 func survive(t *testing.T, w *world, moments ...int) (last *process, result *turn.Result, deaths int) {
 	t.Helper()
 	epoch := int64(1)
@@ -125,9 +125,10 @@ func survive(t *testing.T, w *world, moments ...int) (last *process, result *tur
 		deaths++
 		epoch = p.epoch + 1
 	}
-	panic("a process that is never killed was")
+	panic("the last process was killed")
 }
 
+// TestCrashes kills one process at each moment, or two processes at pairs of moments, and checks the Turn afterwards.
 func TestCrashes(t *testing.T) {
 	for name, e := range endings {
 		calm, moments := undisturbed(t, e)
@@ -236,14 +237,14 @@ func haunt(t *testing.T, w, calm *world, ending string, n, m int) (reached bool)
 		}
 	default:
 		if diff := cmp.Diff(asJSON(t, result), asJSON(t, old)); diff != "" {
-			t.Errorf("the processes ended the Turn in two ways: -new +old:\n%s", diff)
+			t.Errorf("the processes returned different results: -new +old:\n%s", diff)
 		}
 	}
 	w.check(t, calm, ending, newer, result)
 	return reached
 }
 
-// check checks all guarantees that hold for any crashes. calm is a world without crashes.
+// check checks all guarantees that hold after any crashes. calm is a world without crashes.
 func (w *world) check(t *testing.T, calm *world, ending string, last *process, result *turn.Result) {
 	t.Helper()
 	e := endings[ending]
@@ -263,11 +264,11 @@ func (w *world) check(t *testing.T, calm *world, ending string, last *process, r
 	w.checkObserved(t)
 }
 
-// checkRequests checks that no reply was paid for twice. The last request must equal that of the calm world, except
-// for the messages of calls with an unknown outcome.
+// checkRequests checks that no reply was paid for twice. The last request must equal the last request of the calm
+// world, except for the messages of calls with an unknown outcome.
 func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 	t.Helper()
-	ids(t, w.requests...)
+	checkIDs(t, w.requests...)
 	counted, last := map[journal.Kind]int{}, ""
 	for _, entry := range entries(t, w.journal, w.uid) {
 		counted[entry.Kind]++
@@ -281,16 +282,16 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 	ended := counted[journal.ModelReplied] + counted[journal.ModelFailed]
 	if len(w.requests) != ended+w.lost {
 		t.Errorf("the models were asked %d times, want %d: %d replies and failures are in the journal, and %d "+
-			"were under way when a process died",
+			"were in progress when a process died",
 			len(w.requests), ended+w.lost, ended, w.lost)
 	}
 	// A zombie may send a later request, whose reply is refused.
 	w.last = w.requests[slices.IndexFunc(w.requests, func(r model.Request) bool { return r.ID == last })].Messages
 	want, got := calm.anonymous(t, calm.requests[len(calm.requests)-1].Messages), w.anonymous(t, w.last)
-	told := 0
+	received := 0
 	for i, m := range got {
 		if strings.HasPrefix(m.Content, "error (outcome_unknown): ") && i < len(want) {
-			told++
+			received++
 			want[i].Content = m.Content
 		}
 	}
@@ -298,15 +299,15 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 		t.Errorf("the last request: -want +got:\n%s", diff)
 	}
 	if ending == "everything" { // a summary has replaced some of the messages
-		told = counted[unknownOutcome]
+		received = counted[unknownOutcome]
 	}
-	if told != w.unknown && ending != "over budget" { // this Turn sends no later request that could mention the unknown outcomes
-		t.Errorf("the model received %d unknown outcomes, want %d", told, w.unknown)
+	if received != w.unknown && ending != "over budget" { // this Turn sends no later request that could mention the unknown outcomes
+		t.Errorf("the model received %d unknown outcomes, want %d", received, w.unknown)
 	}
 }
 
-// checkObserved checks that all processes together have counted each request once, however many of them died. A process
-// that dies right after it has recorded the end of a request dies with its metrics.
+// checkObserved checks that all processes together have counted each request once. A process that dies right after it
+// has recorded the end of a request cannot count this request.
 func (w *world) checkObserved(t *testing.T) {
 	t.Helper()
 	missing := 0
@@ -323,7 +324,7 @@ func (w *world) checkObserved(t *testing.T) {
 		}
 	}
 	if missing > w.unobserved {
-		t.Errorf("%d requests do not count in the metrics, and %d processes died before they could count one", missing, w.unobserved)
+		t.Errorf("%d requests do not count in the metrics, and %d processes died before they could count a request", missing, w.unobserved)
 	}
 }
 
@@ -369,7 +370,7 @@ func (w *world) checkCalls(t *testing.T, made []string) {
 		t.Errorf("%d calls that do harm were not made, and the outcome of %d is unknown", missing, w.unknown)
 	}
 	if len(got) > 0 {
-		t.Errorf("the calls %v were made, too", slices.Sorted(maps.Keys(got)))
+		t.Errorf("the unexpected calls %v were made", slices.Sorted(maps.Keys(got)))
 	}
 }
 
@@ -387,7 +388,7 @@ func (w *world) checkResult(t *testing.T, result *turn.Result, e ending, calls i
 		open = nil
 	}
 	for _, e := range entries(t, w.journal, w.uid) {
-		switch e.Kind { //nolint:exhaustive // because the others count nothing
+		switch e.Kind { //nolint:exhaustive // because only these entries count
 		case journal.ModelRequested:
 			requests++
 			cutOff()
@@ -435,7 +436,7 @@ func (w *world) checkSession(t *testing.T, result *turn.Result) {
 	}
 	h := c.Turns
 	if len(h) != 2 || h[1].UID != w.uid || result.Session == nil || result.Session.Number != 2 {
-		t.Fatalf("the Session has %d Turns (error %v) and the result says %+v; want this one once, as its second",
+		t.Fatalf("the Session has %d Turns (error %v) and the result says %+v; want the Turn once, with number 2",
 			len(h), err, result.Session)
 	}
 	if diff := cmp.Diff(c.Totals, result.Session.Totals); diff != "" || h[1].Usage != usageOf(result) {
@@ -457,6 +458,6 @@ func (w *world) checkSession(t *testing.T, result *turn.Result) {
 		want = append(want, model.Message{Role: model.RoleAssistant, Content: result.Text})
 	}
 	if diff := cmp.Diff(want, h[1].Messages); diff != "" {
-		t.Errorf("the Turn's addition to its Session: -want +got:\n%s", diff)
+		t.Errorf("the messages that the Turn added to its Session: -want +got:\n%s", diff)
 	}
 }

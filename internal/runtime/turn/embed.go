@@ -19,29 +19,29 @@ type Embeddings struct {
 	Model loop.Candidate
 	// Dimensions is the length of the vectors. If it is 0, the model decides.
 	Dimensions int
-	// Space names all that the vectors depend on.
+	// Space identifies everything that the vectors depend on. Only vectors of the same space can be compared.
 	Space string
 	// Vectors keeps the vectors of tools for later Turns. It must not be nil if tools are selected by their meaning.
 	Vectors *vectors.Namespace
 }
 
-// toolVectorsTimeout is the maximum time for which a Turn waits for the vectors of its tools, and maxToolRequests the
-// number of requests for them. Tools without a vector are ranked by their words. Later Turns request the rest, but not
-// the texts that the model has refused.
+// toolVectorsTimeout is the maximum time for which a Turn waits for the vectors of its tools, and maxToolRequests is
+// the maximum number of requests for them. Tools without a vector are ranked by their words. Later Turns request the
+// missing vectors, except those of texts that the model has refused.
 const (
 	toolVectorsTimeout = 2 * time.Second
 	maxToolRequests    = 8
 )
 
 // mayEmbed reports whether this run may request vectors. A run that only prepares sends no request. If an earlier run
-// has requested vectors and was killed before the input was recorded, they are not bought again.
+// has requested vectors and was killed before the input was recorded, they are not paid for again.
 func (r *run) mayEmbed() bool {
 	return r.in.Embeddings != nil && !r.in.PrepareOnly && !r.embeddedBefore
 }
 
-// vectorOf returns the vector of a text for which others are ranked, or none if there is none within a time. It is
-// requested once. An error ends the run.
-func (r *run) vectorOf(ctx context.Context, text string, within time.Duration) (ranking.Vector, error) {
+// queryVector returns the vector of a text by which memories or tools are ranked. It returns an empty vector if the
+// model does not return one within the given time. It requests the vector of a text only once. An error ends the run.
+func (r *run) queryVector(ctx context.Context, text string, within time.Duration) (ranking.Vector, error) {
 	text = memories.Excerpt(text)
 	if q := r.query; q != nil && q.text == text {
 		return q.vector, nil
@@ -63,8 +63,8 @@ type query struct {
 	vector ranking.Vector
 }
 
-// embed requests vectors. It returns none, and no error, if the Turn should continue without them. refused is true if
-// this is because of the texts, so that a request for others may succeed.
+// embed requests vectors. It returns no vectors and no error if the request failed and the Turn should continue without
+// them. refused is true if the model refused these texts, so that a request for other texts may succeed.
 func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (all [][]float32, refused bool, err error) {
 	e := r.in.Embeddings
 	all, err = loop.Embed(ctx, r.loopInput(), &e.Model, texts, e.Dimensions, within)
@@ -78,22 +78,22 @@ func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (
 	if r.in.NotEmbedded != nil {
 		r.in.NotEmbedded(failure)
 	}
-	switch failure.Kind { //nolint:exhaustive // because the next request would fail for the other reasons, too
+	switch failure.Kind { //nolint:exhaustive // because after the other failures, the next request would fail, too
 	case model.InvalidRequest, model.ContextLength, model.ContentFiltered:
 		refused = true
 	}
 	return nil, refused, nil
 }
 
-// similarities returns how similar texts about tools are to a query. It is nil for a text without a vector, and as a
-// whole if no vector can be compared.
+// similarities returns the similarity of a query to each text about a tool. An element is nil if its text has no
+// vector. The result is nil if the query has no vector.
 func (r *run) similarities(ctx context.Context, text string, tools []string) ([]*float64, error) {
 	if !r.mayEmbed() {
 		return nil, nil
 	}
 	until := time.Now().Add(toolVectorsTimeout) //nolint:forbidigo // because a duration is measured, not a time of day
-	to, err := r.vectorOf(ctx, text, toolVectorsTimeout)
-	if err != nil || !to.Given() {
+	target, err := r.queryVector(ctx, text, toolVectorsTimeout)
+	if err != nil || !target.Given() {
 		return nil, err
 	}
 	found, missing := r.cachedVectors(tools)
@@ -102,17 +102,17 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 	}
 	out := make([]*float64, len(tools))
 	for i, values := range found {
-		if s, ok := to.Similarity(ranking.Vector{Space: to.Space, Values: values}); ok {
+		if s, ok := target.Similarity(ranking.Vector{Space: target.Space, Values: values}); ok {
 			out[i] = &s
 		}
 	}
 	return out, nil
 }
 
-// embedTools requests the missing vectors, adds them to found, and keeps them for later Turns. One text may be the
-// reason for which a whole batch is refused, so its texts are then requested one by one, after the other batches. After
-// a second refusal they go first, because the model may take only one text at a time. A text that is refused alone is
-// kept as one without a vector.
+// embedTools requests the missing vectors, adds them to found, and keeps them for later Turns. If the model refuses a
+// batch, possibly because of one text, the texts of the batch are requested one by one after the other batches. After a
+// second refusal, single texts are requested first, because the model may accept only one text at a time. A single text
+// that is refused is kept as a text without a vector.
 func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32, missing []int, until time.Time) error {
 	batches, refusals := slices.Collect(slices.Chunk(missing, model.MaxEmbedTexts)), 0
 	var singles [][]int
@@ -148,7 +148,7 @@ func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32,
 	return nil
 }
 
-// cachedVectors returns the vectors of texts that are known, and the positions of the others.
+// cachedVectors returns the known vectors of texts, and the indexes of the texts whose vectors are missing.
 func (r *run) cachedVectors(texts []string) (found [][]float32, missing []int) {
 	found = make([][]float32, len(texts))
 	e := r.in.Embeddings

@@ -100,11 +100,11 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 		"the endpoint fails": {
 			&embedder{err: &model.Error{Kind: model.Overloaded, Message: "down"}}, nil, "alpha", 1000, 1, model.Overloaded,
 		},
-		"it does not answer": {&embedder{hangs: true}, nil, "alpha", 1000 + 4, 1, model.Timeout},
-		"it panics": {
+		"the endpoint does not answer": {&embedder{hangs: true}, nil, "alpha", 1000 + 4, 1, model.Timeout},
+		"the endpoint panics": {
 			&embedder{}, func(in *turn.Input) { in.Embeddings.Model.Provider = nil }, "alpha", 1000, 0, model.InvalidRequest,
 		},
-		"the limit of the Turn": {
+		"over the token limit": {
 			&embedder{}, func(in *turn.Input) { in.Limits.MaxTokens = 3 }, "alpha", 0, 0, model.OverBudget,
 		},
 		"all tools are offered": {&embedder{}, func(in *turn.Input) { in.Selection.Most = 3 }, "alpha beta zeta", 1000, 0, ""},
@@ -130,7 +130,7 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 					t.Errorf("the Turn used %d tokens, want %d", got, tc.usage)
 				}
 				if len(tc.e.asked) != tc.requests {
-					t.Errorf("the requests are %v, want %d", tc.e.asked, tc.requests)
+					t.Errorf("the requests for vectors are %v, want %d", tc.e.asked, tc.requests)
 				}
 				if (tc.failure != "") != (len(failed) == 1) || tc.failure != "" && failed[0].Kind != tc.failure {
 					t.Errorf("the failures are %v, want %q", failed, tc.failure)
@@ -167,11 +167,11 @@ func TestVectorsOfADeletedTurnAreCharged(t *testing.T) {
 	}
 	for range 2 {
 		if place := charge(t, j); place == nil || place.Number != 1 || place.Totals.Turns != 1 || place.Totals.Usage.InputTokens != 7 {
-			t.Errorf("the place in the Session is %+v, want the first one with 7 tokens", place)
+			t.Errorf("the place in the Session is %+v, want number 1 with 7 tokens", place)
 		}
 	}
 	if got := recordOf(t, j); got.Session != "talk" {
-		t.Errorf("the record names the Session %q", got.Session)
+		t.Errorf("the record names the Session %q, want %q", got.Session, "talk")
 	}
 }
 
@@ -228,8 +228,8 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 	}
 }
 
-// TestVectorsAreNotBoughtTwice checks that a run which follows a killed one requests no vectors that were paid for.
-func TestVectorsAreNotBoughtTwice(t *testing.T) {
+// TestVectorsAreNotRequestedTwice checks that a run does not request the vectors that a killed run has paid for.
+func TestVectorsAreNotRequestedTwice(t *testing.T) {
 	e, failed := &embedder{words: []string{"new"}}, []*model.Error{}
 	j := &journaltest.Memory{}
 	in := embedding(e, &vectors.Cache{}, &failed)
@@ -271,14 +271,14 @@ func exposedIn(t *testing.T, e journal.Entry) (names []string) {
 	return names
 }
 
-// TestRefusedTexts checks that a text which the model refuses does not keep the others from their vectors, and that it
-// is refused once and not in each Turn.
+// TestRefusedTexts checks that other texts get their vectors although the model refuses one text, and that the refused
+// text is not requested again by later Turns.
 func TestRefusedTexts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refuses func(texts []string) bool
 		tools   int
-		// most is the number of Turns after which all is known.
-		most int
+		// turns is the number of Turns after which all vectors are known.
+		turns int
 	}{
 		"one text": {func(texts []string) bool {
 			return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "tool-00") })
@@ -305,14 +305,14 @@ func TestRefusedTexts(t *testing.T) {
 				}
 				return len(e.asked), toolsOf(t, j)
 			}
-			for range tc.most {
+			for range tc.turns {
 				if n, _ := run(); n > 1+8 {
 					t.Errorf("a Turn sent %d requests for vectors, want one for its message and at most 8 for tools", n)
 				}
 			}
 			n, tools := run()
 			if want := fmt.Sprintf("tool-%02d", tc.tools-1); n != 1 || tools != want {
-				t.Errorf("then a Turn sent the requests %v and has the tools %s, want only that for its message, and %s",
+				t.Errorf("a later Turn sent the requests %v and has the tools %s, want only the request for its message, and %s",
 					e.asked, tools, want)
 			}
 		})

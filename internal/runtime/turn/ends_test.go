@@ -42,18 +42,18 @@ func TestAToolThatEndsTheTurn(t *testing.T) {
 		{Role: model.RoleAssistant, Content: "It is <closed>."},
 	}
 	if diff := cmp.Diff(want, history(t, j).Turns[0].Messages); diff != "" {
-		t.Errorf("later Turns do not receive the answer as any other: -want +got:\n%s", diff)
+		t.Errorf("the messages for later Turns: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	end := len(entries(t, j, "uid")) - 1
 	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, end), in); again.Stop != turn.StopToolEnded ||
 		again.Text != result.Text || s.asked() != 1 {
-		t.Errorf("the run that found the call ended = %+v, want the same answer", again)
+		t.Errorf("the run that continues after the call returned %+v, want the same answer", again)
 	}
 }
 
-// TestAnswerOfAToolInLaterTurns checks the answer of a tool in later Turns of the Session. They receive it as a
-// message of the assistant. It must have no control token and be no longer than other messages of tools.
+// TestAnswerOfAToolInLaterTurns checks the answer of a tool as later Turns receive it: a message of the assistant. It
+// must have no control tokens, and must not be longer than other messages of tools.
 func TestAnswerOfAToolInLaterTurns(t *testing.T) {
 	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "close"))}, says("never"))
 	in := inTalk("uid", "Close it.", c)
@@ -63,7 +63,7 @@ func TestAnswerOfAToolInLaterTurns(t *testing.T) {
 	in.Tools = []tool.Tool{last}
 	j := &journaltest.Memory{}
 	if result := mustRun(t, j, in); result.Text != hostile {
-		t.Errorf("the answer has %d bytes, want those of the tool's result: %d", len(result.Text), len(hostile))
+		t.Errorf("the answer has %d bytes, want the %d bytes of the tool's result", len(result.Text), len(hostile))
 	}
 	said := history(t, j).Turns[0].Messages
 	if last := said[len(said)-1]; last.Role != model.RoleAssistant || strings.Contains(last.Content, "<|im_") ||
@@ -72,8 +72,8 @@ func TestAnswerOfAToolInLaterTurns(t *testing.T) {
 	}
 }
 
-// TestAToolThatEndsTheTurnWithoutAStructuredAnswer checks that the model receives the tool's result and then
-// answers itself. If no answer fits the schema, the result keeps the tool's text, but not as an answer.
+// TestAToolThatEndsTheTurnWithoutAStructuredAnswer checks that the model receives the tool's result and then answers
+// itself. If no answer matches the schema, the result keeps the tool's text, but the Turn has no answer.
 func TestAToolThatEndsTheTurnWithoutAStructuredAnswer(t *testing.T) {
 	closing := func(id string) answer { return answer{reply: calls("I close it.", call(id, "close"))} }
 	for name, tc := range map[string]struct {
@@ -252,13 +252,13 @@ func TestInvalidOutputSchema(t *testing.T) {
 		in.Preparation = mustNotPrepare(t)
 		result := mustRun(t, &journaltest.Memory{}, in)
 		if result.Stop != turn.StopPreparationError || !strings.HasPrefix(result.Message, "Turn spec.output.schema: ") || s.asked() != 0 {
-			t.Errorf("result %+v after %d requests, want the field that is wrong", result, s.asked())
+			t.Errorf("result %+v after %d requests, want a preparation error that names the field", result, s.asked())
 		}
 	}
 }
 
-// TestReflection checks that every second Turn of a Session reflects. A Turn without a Session counts as a first
-// one.
+// TestReflection checks in which Turns of a Session the model checks its draft. A Turn without a Session has the number
+// 1.
 func TestReflection(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
@@ -311,8 +311,7 @@ func TestReflection(t *testing.T) {
 	}
 }
 
-// TestReflectionDependsOnTheFirstNumber continues a Turn after other Turns were added to its Session, or after the
-// Session is gone.
+// TestReflectionDependsOnTheFirstNumber continues a Turn after other Turns were added to its Session.
 func TestReflectionDependsOnTheFirstNumber(t *testing.T) {
 	from := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("A draft."), says("Better."))
@@ -329,7 +328,7 @@ func TestReflectionDependsOnTheFirstNumber(t *testing.T) {
 	}
 	in.ReflectEvery = 2
 	if mustRun(t, j, in); s.asked() != 1 {
-		t.Errorf("%d requests, want one: the Turn was the first when it began, and other Turns were added only later", s.asked())
+		t.Errorf("%d requests, want one: the Turn had the number 1 when it began", s.asked())
 	}
 }
 
@@ -347,7 +346,7 @@ func TestCallsOfAResult(t *testing.T) {
 	result := mustRun(t, &journaltest.Memory{}, in)
 	got := untimed(result.Calls)
 	if len(got) != turn.MaxCalls || got[0].CallID != "m12" || result.Counts.ToolCalls != 61 {
-		t.Fatalf("%d calls from %+v on, want the newest %d of 61 that were made", len(got), got[0], turn.MaxCalls)
+		t.Fatalf("%d calls from %+v on, want the newest %d of 62", len(got), got[0], turn.MaxCalls)
 	}
 	want := []turn.CallRecord{
 		{CallID: "m59", Name: "find", Step: 1, Outcome: loop.Succeeded, Bytes: 5},
@@ -359,8 +358,8 @@ func TestCallsOfAResult(t *testing.T) {
 	}
 }
 
-// TestAStructuredAnswerOfATool checks that the answer of a tool is data, as an answer of a model is. An answer that
-// does not fit is sent back, and the model calls the tool again.
+// TestAStructuredAnswerOfATool checks that the answer of a tool can be a structured answer. An answer that does not
+// match the schema is sent back, and the model calls the tool again.
 func TestAStructuredAnswerOfATool(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text     string
@@ -430,7 +429,7 @@ func TestAParkedTurn(t *testing.T) {
 			in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 			result = mustRun(t, j, in)
 			if n := len(payloads[struct{}](t, j, journal.RunParked)); n != 1 || result.Counts.Resumes != 0 {
-				t.Errorf("%d parks are in the journal and %d resumes are counted, want the one park, which is no resume",
+				t.Errorf("%d parks are in the journal and %d resumes are counted, want one park and no resume",
 					n, result.Counts.Resumes)
 			}
 			want := turn.CallRecord{CallID: "c2", Name: "send", Step: 1, Outcome: loop.Succeeded, Bytes: 4, DecidedBy: "alice"}
@@ -491,8 +490,7 @@ func TestAParkEndsEarlierRuns(t *testing.T) {
 	}
 }
 
-// TestNoProgressWhileATurnStillWaits checks that a run reports no progress if it only finds that the Turn still
-// waits.
+// TestNoProgressWhileATurnStillWaits checks that a run reports no progress if the Turn must continue to wait.
 func TestNoProgressWhileATurnStillWaits(t *testing.T) {
 	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "ask"))}, says("Done."))
 	in := input(c)

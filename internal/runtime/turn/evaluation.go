@@ -19,7 +19,7 @@ func (r *run) judges() []judge.Judge {
 	return r.in.Judges()
 }
 
-// followUps returns the tasks that follow the end of the Turn, which are stored together with it.
+// followUps returns the tasks that follow the end of the Turn. They are stored together with it.
 func (r *run) followUps(result *Result) (all []task.Task) {
 	if result.Text == "" || r.gone || result.Stop != StopCompleted && result.Stop != StopToolEnded {
 		return nil
@@ -45,8 +45,7 @@ func (r *run) followUps(result *Result) (all []task.Task) {
 // ErrNoJudges is returned for a Turn whose journal has no judges.
 var ErrNoJudges = errors.New("the journal of the turn has no judges")
 
-// Judges reads the judges of a Turn from its journal: those of the profile that its prompt was made of. It returns
-// ErrNoJudges if there are none.
+// Judges reads the judges of a Turn from its journal. It returns ErrNoJudges if there are none.
 func Judges(ctx context.Context, j journal.Journal, uid string) ([]judge.Judge, error) {
 	for e, err := range j.Read(ctx, uid, 0) {
 		if err != nil {

@@ -57,8 +57,7 @@ func withEverything(p *process, in *turn.Input) {
 	}
 }
 
-// isFirst reports whether no earlier process has asked for a decision or a child that is ready only for the next
-// process.
+// isFirst reports whether p is the first process that asks for a decision or a child. For this process it is not ready.
 func (w *world) isFirst(p *process, what string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,7 +171,7 @@ func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.
 		outcomes[c.CallID] = c.Outcome
 		if c.CallID == "d2" && c.DecidedBy != "alice" || c.CallID == "h1" && c.Turn != "child" || c.CallID == "r2" &&
 			c.Artifact != "call-1-2" {
-			t.Errorf("the call %+v does not say who decided, which Turn it was or where its output is", c)
+			t.Errorf("the call %+v lacks the approver, the Turn of the sub-agent or the artifact", c)
 		}
 	}
 	for _, id := range []string{"context-pack-1", "r1", "r2", "i1", "d1", "a1", "d2", "h1", "d3"} {
@@ -190,13 +189,13 @@ func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.
 			replies++
 		}
 		if m.Content == "Done." || m.Role == model.RoleUser && m.Content != "What is new?" {
-			t.Errorf("later Turns receive a draft that was not accepted, or the reason: %+v", m)
+			t.Errorf("later Turns receive a draft that was not accepted, or the message that rejected it: %+v", m)
 		}
 	}
 	if last := said.Messages[len(said.Messages)-1]; replies != 3 || last.Content != checkedAnswer {
 		t.Errorf("later Turns receive %d replies, the last %+v, want three and the answer: the summary replaces the first", replies, last)
 	}
 	if diff := cmp.Diff(&session.Compaction{Summary: "They have looked for it.", First: 1}, said.Compaction); diff != "" {
-		t.Errorf("later Turns begin with the summary that this one has paid for: -want +got:\n%s", diff)
+		t.Errorf("the summary with which later Turns begin: -want +got:\n%s", diff)
 	}
 }

@@ -68,7 +68,7 @@ func (r *run) tighten(ctx context.Context) error {
 	return nil
 }
 
-// exposed returns the tools of the Turn. They are empty before they are determined.
+// exposed returns the tools of the Turn, or no tools before they are determined.
 func (r *run) exposed() tool.Exposure {
 	switch {
 	case r.replayed.exposure != nil:

@@ -20,7 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// box is a toolbox of one server. The result of each tool names its source and its arguments.
+// box is a toolbox with fixed offers. The result of each tool names its source and its arguments.
 type box struct {
 	offers []tool.Offer
 	err    error
@@ -89,10 +89,10 @@ func TestToolsOfAToolbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"find", "web_find", "news", "read_artifact"}, offered(s, 0)); diff != "" {
-		t.Errorf("the model was offered those that it was given, the pinned one and that which fits its message: -want +got:\n%s", diff)
+		t.Errorf("the model must be offered the tools of the input, the pinned tool and the tool that matches the message: -want +got:\n%s", diff)
 	}
 	if result.ToolsLeftOut != 1 || result.Preparation.ToolCount != 4 || b.asked != 1 {
-		t.Errorf("%d left out, a count of %d, the toolbox asked %d times; want 1, 4 and once",
+		t.Errorf("%d tools left out, %d tools in the prompt, %d questions to the toolbox; want 1, 4 and 1",
 			result.ToolsLeftOut, result.Preparation.ToolCount, b.asked)
 	}
 	messages := s.requests[1].Messages
@@ -104,12 +104,12 @@ func TestToolsOfAToolbox(t *testing.T) {
 		t.Errorf("the journal has %+v, want one entry with a nonce and the number of tools left out", x)
 	}
 	if !strings.Contains(s.requests[0].Messages[0].Content, "- news: What is new in the world.") {
-		t.Errorf("the prompt says nothing of the tool:\n%s", s.requests[0].Messages[0].Content)
+		t.Errorf("the prompt does not describe the tool news:\n%s", s.requests[0].Messages[0].Content)
 	}
 }
 
-// TestAResumedTurnHasTheSameTools continues a Turn after each entry of its journal. Its Agent has other tools by
-// then.
+// TestAResumedTurnHasTheSameTools continues a Turn after each entry of its journal. Meanwhile, the tools of its Agent
+// have changed.
 func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	from := &journaltest.Memory{}
 	c, first := candidate("p0", 1, asks("find", `{}`), says("Done."))
@@ -133,7 +133,7 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 			j := copyOf(t, from, &journaltest.Memory{}, n)
 			result := mustRun(t, j, in)
 			if result.Text != whole.Text || changed.asked != 0 {
-				t.Errorf("the result is %+v and the toolbox was asked %d times, want that of the whole Turn, and never",
+				t.Errorf("the result is %+v and the toolbox was asked for offers %d times, want the result of the uninterrupted Turn, and 0",
 					result, changed.asked)
 			}
 			for i, r := range s.requests {
@@ -160,7 +160,7 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 }
 
 // TestEffectsOfAnOlderVersionAreNotTrusted continues a Turn whose tools an older version exposed. That version took
-// some effects from servers' hints, and its journal does not show which.
+// some effects from hints of the servers, and its journal does not show which effects.
 func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
@@ -299,9 +299,9 @@ func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 	}
 }
 
-// TestUnreachedServer checks that the Turn runs without the server's tools. Its journal and its result
+// TestUnreachableServer checks that a Turn runs without the tools of an unreachable server. The journal and the result
 // name the server, even after a restart.
-func TestUnreachedServer(t *testing.T) {
+func TestUnreachableServer(t *testing.T) {
 	c, s := candidate("p0", 1, says("Done."))
 	in := input(c)
 	b := server("web", remote("find", "Finds.", tool.ReadOnly))
@@ -315,7 +315,7 @@ func TestUnreachedServer(t *testing.T) {
 		t.Errorf("the Turn ended with %s without %v, and was offered %v", result.Stop, result.ToolServersMissing, offered(s, 0))
 	}
 	if x := payloads[tool.Exposure](t, j, journal.ToolsExposed); len(x) != 1 || !cmp.Equal(x[0].Missing, want) {
-		t.Errorf("the journal has %+v, want which server is missing", x)
+		t.Errorf("the journal has %+v, want one entry that names the server", x)
 	}
 	c, _ = candidate("p0", 1, says("Done."))
 	in.Chain, in.Epoch, in.Toolbox = []loop.Candidate{c}, 2, server("tickets", remote("close", "", ""))
@@ -358,8 +358,8 @@ func TestAToolboxIsBoundedByTheTurn(t *testing.T) {
 	})
 }
 
-// TestAPreparedTurnIsExposed checks that the prompt is the one of a run, and that no tool is called.
-func TestAPreparedTurnIsExposed(t *testing.T) {
+// TestAPreparedTurnHasTools checks that a Turn that only prepares its prompt has the tools of a run, and calls no tool.
+func TestAPreparedTurnHasTools(t *testing.T) {
 	c, _ := candidate("p0", 1, says("never asked"))
 	in := input(c)
 	pack := remote("pack", "", tool.ReadOnly)
@@ -373,7 +373,7 @@ func TestAPreparedTurnIsExposed(t *testing.T) {
 	j := &journaltest.Memory{}
 	result := mustRun(t, j, in)
 	if result.Stop != turn.StopPrepared || result.Preparation.ToolCount != 2 || result.ToolsLeftOut != 1 {
-		t.Errorf("result %+v, want a prompt with the tool and read_artifact, and one left out", result)
+		t.Errorf("result %+v, want a prompt with one tool and read_artifact, and one tool left out", result)
 	}
 	in.Epoch, in.Toolbox, in.Preparation = 2, &box{err: errors.New("never asked")}, mustNotPrepare(t)
 	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 4), in); again.Preparation.RenderHash != result.Preparation.RenderHash ||
@@ -393,9 +393,9 @@ func TestPromptHashDependsOnTools(t *testing.T) {
 	}
 	one := hash(server("a", remote("x", "Does it.", "")))
 	if again := hash(server("a", remote("x", "Does it.", ""))); again != one {
-		t.Errorf("two Turns with the same tools have the hashes %s and %s: no cache would hold", one, again)
+		t.Errorf("two Turns with the same tools have the hashes %s and %s: no provider could cache the prompt", one, again)
 	}
 	if other := hash(server("a", remote("x", "Does it otherwise.", ""))); other == one {
-		t.Error("another tool has the same hash")
+		t.Error("a tool with another description has the same hash")
 	}
 }

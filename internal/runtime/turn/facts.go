@@ -10,14 +10,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// The bounds for the output of context packs: the number of facts of all context packs together, and the lengths of
-// the parts of a fact in characters.
+// The limits for the output of context packs: the number of facts of all context packs together, and the lengths of the
+// parts of a fact in characters.
 const (
 	maxFacts      = 100
 	maxFactText   = 4_000
 	maxFactID     = 128
 	maxFactSource = 512
-	// maxParsed is the part of an output that is parsed, in bytes.
+	// maxParsed is the maximum number of bytes of an output that are parsed.
 	maxParsed = 4 << 20
 )
 
@@ -33,8 +33,8 @@ type factList struct {
 	Facts []foundFact `json:"facts"`
 }
 
-// factListOf converts an output to a factList within the bounds. The output may be {"facts": [{"id", "text",
-// "source"}]}, or a list of texts or facts. Any other output becomes one fact.
+// factListOf converts an output to the JSON of a factList within these limits. The output may be {"facts": [{"id",
+// "text", "source"}]}, or a list of texts or facts. Any other output becomes one fact.
 func factListOf(output string) string {
 	pack := factList{Facts: []foundFact{}}
 	for _, f := range factsIn([]byte(output[:min(len(output), maxParsed)])) {
@@ -85,7 +85,7 @@ func factIn(item json.RawMessage) foundFact {
 	return foundFact{Text: string(item)}
 }
 
-// factsOf returns the facts that the journal has of a context pack. A fact without an ID gets one from the name of
+// factsOf returns the facts in the recorded output of a context pack. A fact without an ID gets one from the name of
 // the tool.
 func factsOf(content, tool string) []foundFact {
 	var pack factList

@@ -16,8 +16,8 @@ import (
 
 var errBroken = errors.New("the disk is full")
 
-// breaking is a journal in which a number of appends fail, beginning with the n-th, counted from 1. If written is
-// set, the first of them fails after the entries were written, as if the connection broke before the answer.
+// breaking is a journal in which a number of appends fail, beginning with the n-th, counted from 1. If written is set,
+// the first failure occurs after the entries were written, as if the connection broke before the response.
 type breaking struct {
 	journal.Journal
 	n, times int
@@ -39,8 +39,8 @@ func (b *breaking) Append(ctx context.Context, uid string, entries ...journal.En
 	return errBroken
 }
 
-// ids checks that each request was sent once, and that each has an ID.
-func ids(t *testing.T, requests ...model.Request) {
+// checkIDs checks that each request was sent once, and that each has an ID.
+func checkIDs(t *testing.T, requests ...model.Request) {
 	t.Helper()
 	seen := map[string]bool{}
 	for _, r := range requests {
@@ -51,7 +51,7 @@ func ids(t *testing.T, requests ...model.Request) {
 	}
 }
 
-// TestAJournalThatFailsForAWhile checks that nothing is lost: events are recorded, however long this takes.
+// TestAJournalThatFailsForAWhile checks that nothing is lost: the run repeats each write until it succeeds.
 func TestAJournalThatFailsForAWhile(t *testing.T) {
 	// The appends are the preparation, a request, its failure, a request, its reply, and the end.
 	for n := 1; n <= 6; n++ {
@@ -62,23 +62,23 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 					j := &journaltest.Memory{}
 					e := engine(&breaking{Journal: j, n: n, times: 20, written: written})
 					waits := 0
-					e.Waiting = func(in turn.Input, err error, again time.Duration) {
-						if waits++; in.UID != "uid" || !errors.Is(err, errBroken) || again <= 0 {
-							t.Errorf("Waiting received %q, %v and %s", in.UID, err, again)
+					e.Waiting = func(in turn.Input, err error, delay time.Duration) {
+						if waits++; in.UID != "uid" || !errors.Is(err, errBroken) || delay <= 0 {
+							t.Errorf("Waiting received %q, %v and %s; want the Turn, the error and a delay", in.UID, err, delay)
 						}
 					}
 					in := input(c)
 					in.Timeout = time.Hour
 					result, err := e.Run(t.Context(), new(in))
 					if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." || s.asked() != 2 {
-						t.Fatalf("Run = %+v, %v after %d requests; want the answer, bought once", result, err, s.asked())
+						t.Fatalf("Run = %+v, %v after %d requests; want the answer after 2 requests", result, err, s.asked())
 					}
 					if waits != 20 {
 						t.Errorf("Waiting was called %d times, want 20", waits)
 					}
-					ids(t, s.requests...)
+					checkIDs(t, s.requests...)
 					if got := kinds(t, j); len(got) != 10 {
-						t.Errorf("the journal has %v, want each once", got)
+						t.Errorf("the journal has %v, want 10 entries", got)
 					}
 				})
 			})
@@ -101,7 +101,7 @@ func TestAJournalThatFailsPermanently(t *testing.T) {
 					in.Timeout = time.Hour
 					begin := time.Now()
 					if result, err := e.Run(t.Context(), new(in)); !errors.Is(err, errBroken) || result != nil {
-						t.Fatalf("Run = %+v, %v; want the journal's error, because the event is not recorded", result, err)
+						t.Fatalf("Run = %+v, %v; want the error of the journal, because an entry could not be written", result, err)
 					}
 					if took := time.Since(begin); took > time.Minute {
 						t.Errorf("the run took %s, want at most its patience of a minute", took)
@@ -117,9 +117,9 @@ func TestAJournalThatFailsPermanently(t *testing.T) {
 						want++ // plus a reply that is lost because it could not be recorded in time
 					}
 					if s.asked() != want {
-						t.Errorf("asked %d times by the first run and %d in all, want %d in all", before, s.asked(), want)
+						t.Errorf("the first run sent %d requests and both runs %d, want %d", before, s.asked(), want)
 					}
-					ids(t, s.requests...)
+					checkIDs(t, s.requests...)
 				})
 			})
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// stepsOf runs a Turn in a Session whose step with this name does what fail does, and returns its result with the names
-// of all steps in order. j gets its journal.
+// stepsOf runs a Turn in a Session with the journal j. The finalizing step with this name calls fail first. stepsOf
+// returns the result, and the names of all steps in order.
 func stepsOf(t *testing.T, j journal.Journal, name string, fail func() error) (*turn.Result, []string) {
 	t.Helper()
 	c, _ := candidate("p0", 1, says("Nothing."))
@@ -41,8 +41,8 @@ func stepsOf(t *testing.T, j journal.Journal, name string, fail func() error) (*
 	return result, names
 }
 
-// TestStepsThatFinalize checks that a Turn whose step fails or panics has the result that it has without the part of
-// this step, and says so. Only an answer whose policies nobody could check is withheld.
+// TestStepsThatFinalize checks that a step that fails or panics leaves out only its own part of the result, and that
+// the result names the step. The answer is withheld only if its policies could not be checked.
 func TestStepsThatFinalize(t *testing.T) {
 	whole, names := stepsOf(t, &journaltest.Memory{}, "", nil)
 	if len(whole.Record.Failures) > 0 || whole.Session == nil || len(names) < 10 || !strings.Contains(whole.Text, "notes/a.md") {
@@ -57,10 +57,10 @@ func TestStepsThatFinalize(t *testing.T) {
 				j := &journaltest.Memory{}
 				got, all := stepsOf(t, j, step, fail)
 				if diff := cmp.Diff(names, all); diff != "" {
-					t.Errorf("the other steps differ, -want +got:\n%s", diff)
+					t.Errorf("the steps: -want +got:\n%s", diff)
 				}
 				if f := got.Record.Failures; len(f) != 1 || !strings.HasPrefix(f[0], step+": ") || strings.Contains(f[0], "conversation") {
-					t.Errorf("the failures are %q", f)
+					t.Errorf("the failures are %q, want one of step %q without the value of the panic", f, step)
 				}
 				if got.Stop != turn.StopCompleted || got.Message != whole.Message {
 					t.Errorf("the Turn ended with %s: %s", got.Stop, got.Message)
@@ -83,7 +83,7 @@ func TestStepsThatFinalize(t *testing.T) {
 				}
 				if step != "session history" {
 					if n := len(history(t, j).Turns[0].Messages); (n == 0) != (step == "policies") {
-						t.Errorf("later Turns receive %d messages, want none of an answer that is withheld", n)
+						t.Errorf("later Turns receive %d messages, want none if the answer is withheld", n)
 					}
 				}
 				if step == "requests" || step == "cost" {

@@ -39,8 +39,8 @@ func seed(f *testing.F, written []journal.Entry) {
 	}
 }
 
-// FuzzReplay continues from a journal in which one entry has another payload or kind. A damaged journal may end the
-// run with an error, or the Turn in some way, but never the process.
+// FuzzReplay continues from a journal in which one entry has another payload or kind. A damaged journal may end the run
+// with an error, or end the Turn, but must never end the process.
 func FuzzReplay(f *testing.F) {
 	c, _ := candidate("p0", 2, fails(model.Overloaded), asks("send", `{}`), says("Done."))
 	in := input(c)

@@ -16,14 +16,14 @@ import (
 // history refers to the part of a Session's journal that a Turn receives. The journal of the Turn has this
 // reference instead of the messages, so each message is stored once, however many Turns receive it.
 type history struct {
-	// SessionUID is the UID under which the history is kept.
+	// SessionUID is the UID of the Session, and the key of its journal.
 	SessionUID string `json:"sessionUID"`
 	// First and Through are the sequence numbers of the first and the last entry. Through is 0 for the first Turn
 	// of the Session.
 	First   int64 `json:"first"`
 	Through int64 `json:"through"`
-	// SHA256 is the digest of the payloads of these entries, in hexadecimal. A run that continues the Turn proves
-	// with it that it reads the same entries.
+	// SHA256 is the digest of the payloads of these entries, in hexadecimal. A run that continues the Turn uses it to
+	// check that it reads the same entries.
 	SHA256 string `json:"sha256,omitempty"`
 }
 
@@ -74,16 +74,16 @@ func isHistory(m model.Message) bool {
 	return m.Name == prepare.MessageHistory || m.Name == prepare.MessageSummary
 }
 
-// whole returns the prompt with the messages of the conversation inserted.
-func (r preparedRecord) whole(c *session.Conversation) (*prepare.Prepared, error) {
-	said := prepare.HistoryMessages(c.Summary(), historyOf(c))
-	if r.History.At > len(r.Messages) || len(said) != r.History.Messages {
+// expanded returns the prompt with the messages of the conversation inserted.
+func (r preparedRecord) expanded(c *session.Conversation) (*prepare.Prepared, error) {
+	messages := prepare.HistoryMessages(c.Summary(), historyOf(c))
+	if r.History.At > len(r.Messages) || len(messages) != r.History.Messages {
 		return nil, fmt.Errorf("%w: the prompt refers to %d messages, but the history has %d",
-			session.ErrLost, r.History.Messages, len(said))
+			session.ErrLost, r.History.Messages, len(messages))
 	}
 	p := *r.Prepared
 	p.Summary = c.Summary()
-	p.Messages = slices.Insert(slices.Clone(p.Messages), r.History.At, said...)
+	p.Messages = slices.Insert(slices.Clone(p.Messages), r.History.At, messages...)
 	return &p, nil
 }
 
@@ -93,7 +93,8 @@ func (h history) read(ctx context.Context, j journal.Journal, admit session.Admi
 	return h.verify(session.Read(ctx, j, h.SessionUID, h.First, h.Through, admit))
 }
 
-// verify returns session.ErrLost for a conversation that has changed since the Turn read it.
+// verify returns a conversation and the error of reading it. The error is session.ErrLost if the conversation has
+// changed since the Turn read it.
 func (h history) verify(c *session.Conversation, err error) (*session.Conversation, error) {
 	if err == nil && c.SHA256 != h.SHA256 {
 		err = fmt.Errorf("%w: entries %d to %d have changed since the turn read them", session.ErrLost, h.First, h.Through)
@@ -115,7 +116,7 @@ func historyOf(c *session.Conversation) []prepare.HistoryMessage {
 // lostHistoryError ends a Turn whose prompt cannot be completed because the history of its Session is gone.
 type lostHistoryError struct{ error }
 
-// referenced returns the history that the Turn refers to, and reads it at most once.
+// referenced returns the history that the Turn refers to. It reads the history at most once.
 func (r *run) referenced(ctx context.Context, h history) (*session.Conversation, error) {
 	if c := r.conversation; c != nil {
 		return c, nil
@@ -142,7 +143,7 @@ func (r *run) complete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	whole, err := preparedRecord{p.prepared, p.leftOut}.whole(c)
+	whole, err := preparedRecord{p.prepared, p.leftOut}.expanded(c)
 	if err != nil {
 		return &lostHistoryError{err}
 	}
@@ -163,9 +164,8 @@ func (p *replayed) reference() *history {
 	return nil
 }
 
-// Expand returns an entry of a Turn's journal for readers. A prompt then has all its messages, including those that
-// the journal of the Session keeps. If these messages are gone, Expand returns the entry unchanged, with its
-// reference. The payload of e must be filled.
+// Expand inserts the messages that the journal of the Session keeps into a prompt of a Turn's journal. If these
+// messages are gone, or if e is not a prompt, Expand returns e unchanged. The payload of e must be filled.
 func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.Entry, error) {
 	if e.Kind != journal.Prepared {
 		return e, nil
@@ -176,7 +176,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	}
 	c, err := r.History.read(ctx, j, nil)
 	if err == nil {
-		r.Prepared, err = r.whole(c)
+		r.Prepared, err = r.expanded(c)
 	}
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged), errors.Is(err, journal.ErrNewer):

@@ -67,10 +67,10 @@ func TestALongConversationGrowsLinearly(t *testing.T) {
 	whole := stored()
 	t.Logf("%d bytes after 80 turns, %d after 160", half, whole)
 	if second := whole - half; second > half*11/10 {
-		t.Errorf("80 Turns took %d bytes and the next 80 took %d, want as many", half, second)
+		t.Errorf("80 Turns took %d bytes and the next 80 took %d, want about as many", half, second)
 	}
-	if most := int64(160 * 24_000); whole > most {
-		t.Errorf("160 Turns of 4 KB took %d bytes, want at most %d", whole, most)
+	if limit := int64(160 * 24_000); whole > limit {
+		t.Errorf("160 Turns of 4 KB took %d bytes, want at most %d", whole, limit)
 	}
 }
 
@@ -92,7 +92,8 @@ func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
 					t.Fatal(err)
 				}
 				if (e.Kind == journal.Prepared) != turn.NeedsExpand(e) || turn.NeedsExpand(whole) {
-					t.Errorf("entry %q refers to a history: %t; expanded: %t", e.Kind, turn.NeedsExpand(e), turn.NeedsExpand(whole))
+					t.Errorf("NeedsExpand of entry %q = %t, and %t after Expand; want it only for a prompt before Expand",
+						e.Kind, turn.NeedsExpand(e), turn.NeedsExpand(whole))
 				}
 				if e.Kind != journal.Prepared {
 					continue
@@ -108,7 +109,7 @@ func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
 	}
 }
 
-// TestAHistoryThatIsGoneIsShownAsAReference checks that readers of the journal still see the reference.
+// TestAHistoryThatIsGoneIsShownAsAReference checks that Expand leaves the reference to a deleted history unchanged.
 func TestAHistoryThatIsGoneIsShownAsAReference(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("It is in the shed."))
@@ -134,9 +135,8 @@ func forget(t *testing.T, j *journaltest.Memory, uid string) {
 	}
 }
 
-// TestATurnGoesOnWithItsHistory checks that a Turn keeps its history after a restart, with the same model and with
-// another.
-func TestATurnGoesOnWithItsHistory(t *testing.T) {
+// TestATurnKeepsItsHistory checks that a Turn has the same history after a restart, or ends if this history is gone.
+func TestATurnKeepsItsHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		change func(t *testing.T, j *journaltest.Memory)
@@ -153,7 +153,7 @@ func TestATurnGoesOnWithItsHistory(t *testing.T) {
 			func(t *testing.T, j *journaltest.Memory) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
 			"the turn cannot continue, because the history of its session is gone: ",
 		},
-		"replaced": {"the digest shows that the entries are different ones", func(t *testing.T, j *journaltest.Memory) {
+		"replaced": {"the digest shows that these are other entries", func(t *testing.T, j *journaltest.Memory) {
 			forget(t, j, "talk-uid")
 			c, _ := candidate("p0", 1, says("Something else."))
 			mustRun(t, j, inTalk("other", "Who?", c))
@@ -179,7 +179,7 @@ func TestATurnGoesOnWithItsHistory(t *testing.T) {
 			in.Epoch, in.Progress, in.Interrupt, in.Cancel = 2, nil, nil, nil
 			result := mustRun(t, j, in)
 			if result.Stop != tc.stop || !strings.Contains(result.Message, tc.says) || result.Record.Usage.InputTokens == 0 {
-				t.Fatalf("the Turn ended with %s: %s, want %s and %q, with its usage: %s",
+				t.Fatalf("the Turn ended with %s: %s, want %s, %q and the usage: %s",
 					result.Stop, result.Message, tc.stop, tc.says, tc.reason)
 			}
 			if tc.stop != turn.StopCompleted {
@@ -233,20 +233,20 @@ func TestJournalOfAnOlderVersionContainsItsHistory(t *testing.T) {
 	in = inTalk("uid", "Second?", one, two)
 	in.Epoch = 2
 	if result := mustRun(t, old, in); result.Stop != turn.StopCompleted {
-		t.Fatalf("the Turn ended with %s: %s", result.Stop, result.Message)
+		t.Fatalf("the Turn ended with %s: %s; want an answer", result.Stop, result.Message)
 	}
-	var told []string
+	var received []string
 	for _, m := range s.requests[0].Messages {
 		if m.Name == prepare.MessageHistory {
-			told = append(told, m.Content)
+			received = append(received, m.Content)
 		}
 	}
-	if diff := cmp.Diff([]string{"First?", "One."}, told); diff != "" {
+	if diff := cmp.Diff([]string{"First?", "One."}, received); diff != "" {
 		t.Errorf("the messages that the second model received: -want +got:\n%s", diff)
 	}
 }
 
-// chatty is a model with a small context window. It answers each question and writes summaries.
+// chatty is a model that answers each question and writes summaries.
 type chatty struct {
 	summaries int
 	requests  []model.Request
@@ -267,7 +267,7 @@ func (c *chatty) Generate(_ context.Context, r *model.Request) (*model.Reply, er
 	return &model.Reply{Text: "Re: " + question, FinishReason: model.FinishStop}, nil
 }
 
-// ask runs the next Turn. Its question has about 100 tokens, and the context window 3000.
+// ask runs the next Turn. Its question has about 100 tokens, and the context window of the model has 3000.
 func (c *chatty) ask(t *testing.T, j journal.Journal, n int) *turn.Result {
 	t.Helper()
 	link := loop.Candidate{ProviderName: "p0", Model: "m", Provider: c, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: 3000}
@@ -276,7 +276,7 @@ func (c *chatty) ask(t *testing.T, j journal.Journal, n int) *turn.Result {
 	return mustRun(t, j, in)
 }
 
-// said returns the first words of each message of the conversation in the newest request.
+// said returns the beginning of each message of the conversation in the newest request.
 func (c *chatty) said() []string {
 	var all []string
 	for _, m := range c.requests[len(c.requests)-1].Messages {
@@ -290,12 +290,12 @@ func (c *chatty) said() []string {
 	return all
 }
 
-// TestSummaryIsPaidForOnce checks that later Turns begin with the summary, and that the last two
-// exchanges stay whole.
+// TestSummaryIsPaidForOnce checks that later Turns begin with the summary that an earlier Turn has paid for, and that
+// the last two exchanges are not summarized.
 func TestSummaryIsPaidForOnce(t *testing.T) {
 	for store, open := range journals {
 		for _, fails := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, the turn that pays fails %t", store, fails), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, the Turn that pays fails: %t", store, fails), func(t *testing.T) {
 				j, c, n := open(t), &chatty{}, 0
 				for c.summaries == 0 {
 					if n++; n > 20 {
@@ -318,15 +318,15 @@ func TestSummaryIsPaidForOnce(t *testing.T) {
 						c.fails = true
 					}
 				}
-				bought := c.summaries
-				if result := c.ask(t, j, n+1); c.summaries != bought || result.Counts.Compactions != 0 {
-					t.Errorf("%d summaries were bought, want %d: the next Turn must begin with the newest", c.summaries, bought)
+				paid := c.summaries
+				if result := c.ask(t, j, n+1); c.summaries != paid || result.Counts.Compactions != 0 {
+					t.Errorf("%d summaries were made, want %d: the next Turn must begin with the newest summary", c.summaries, paid)
 				}
 				last := c.requests[len(c.requests)-1].Messages
 				at := slices.IndexFunc(last, func(m model.Message) bool { return m.Name == prepare.MessageSummary })
-				if at < 0 || !strings.Contains(last[at].Content, fmt.Sprintf("Summary %d.", bought)) ||
+				if at < 0 || !strings.Contains(last[at].Content, fmt.Sprintf("Summary %d.", paid)) ||
 					strings.Count(last[at].Content, "</untrusted-text>") != 1 {
-					t.Fatalf("the next Turn receives %q, want summary %d within one fence", c.said(), bought)
+					t.Fatalf("the next Turn receives %q, want summary %d within one fence", c.said(), paid)
 				}
 				for _, e := range entries(t, j, fmt.Sprint("uid-", n+1)) {
 					if bytes.Contains(e.Payload, []byte("Summary ")) {
@@ -348,7 +348,7 @@ func TestSummaryIsPaidForOnce(t *testing.T) {
 	}
 }
 
-// measured counts the entries that are read from the Session's journal.
+// measured is a journal that counts the entries that are read from the Session's journal.
 type measured struct {
 	journal.Journal
 	entries int
@@ -376,16 +376,16 @@ func TestACompactedConversationIsNotReadAsAWhole(t *testing.T) {
 		j.entries = 0
 		c.ask(t, j, n)
 		if j.entries > 25 {
-			t.Fatalf("Turn %d has read %d entries of its Session, want no more than since the last summary", n+1, j.entries)
+			t.Fatalf("Turn %d has read %d entries of its Session, want at most 25: those since the last summary", n+1, j.entries)
 		}
 	}
 	if c.summaries < 5 || c.summaries > 40 {
-		t.Errorf("%d summaries were bought for 60 Turns, want one every few Turns", c.summaries)
+		t.Errorf("%d summaries were made for 60 Turns, want 5 to 40", c.summaries)
 	}
 }
 
-// TestASessionThatLostItsHistory checks three things: the Session's totals never decrease, each prompt mentions the
-// missing Turns, and the policy decides whether the next Turn runs.
+// TestASessionThatLostItsHistory checks that the Session's totals never decrease, that each prompt mentions the missing
+// Turns, and that OnLoss decides whether the next Turn runs.
 func TestASessionThatLostItsHistory(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -395,22 +395,22 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 				for n := range 3 {
 					in := inTalk(fmt.Sprint("uid-", i, n), "Is it so?", c)
 					in.Session.Known = known
-					told := int64(0)
+					reported := int64(0)
 					in.Session.OnLoss = func(_ context.Context, missing int64) error {
-						told = missing
+						reported = missing
 						return nil
 					}
 					result := mustRun(t, j, in)
 					after := result.Session.Totals
 					if after.Turns != known.Turns+1 || after.Usage.InputTokens != known.Usage.InputTokens+1000 ||
 						after.KnownCost.LessThanOrEqual(known.KnownCost) {
-						t.Errorf("after Turn %d of store %d the totals are %+v, want those before and one more Turn: %+v",
+						t.Errorf("after Turn %d of store %d the totals are %+v, want one Turn more than %+v",
 							n+1, i+1, after, known)
 					}
 					missing := int64(3 * i)
-					if after.Missing != missing || result.MissingTurns != missing || (told > 0) != (i == 1 && n == 0) {
+					if after.Missing != missing || result.MissingTurns != missing || (reported > 0) != (i == 1 && n == 0) {
 						t.Errorf("Turn %d of store %d misses %d Turns and the Session %d, and %d were reported; want %d, reported once",
-							n+1, i+1, result.MissingTurns, after.Missing, told, missing)
+							n+1, i+1, result.MissingTurns, after.Missing, reported, missing)
 					}
 					prepared := ""
 					for _, e := range entries(t, j, in.UID) {
@@ -419,7 +419,7 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 						}
 					}
 					if strings.Contains(prepared, "- missing_history: 3 earlier turns") != (i == 1) {
-						t.Errorf("the prompt of Turn %d of store %d must mention missing Turns, and only these", n+1, i+1)
+						t.Errorf("the prompt of Turn %d of store %d must mention missing Turns if and only if it is the second store", n+1, i+1)
 					}
 					if in.Epoch = 2; n == 0 { // runs again, as after a kill between the Turn's end and the write to the Session's status
 						if again := mustRun(t, j, in); !cmp.Equal(again.Session.Totals, after) {
@@ -435,14 +435,14 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the policy is to wait", func(t *testing.T) {
+	t.Run("OnLoss returns an error", func(t *testing.T) {
 		c, s := candidate("p0", 1, says("never asked"))
 		in := inTalk("uid", "Is it so?", c)
 		in.Session.Known = session.Totals{Turns: 4}
 		in.Session.OnLoss = func(context.Context, int64) error { return errBroken }
 		j := &journaltest.Memory{}
 		if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, errBroken) || s.asked() != 0 || len(entries(t, j, "uid")) != 0 {
-			t.Errorf("Run: %v after %d requests, want the policy's error and an empty journal", err, s.asked())
+			t.Errorf("Run: %v after %d requests, want the error of OnLoss, no request and an empty journal", err, s.asked())
 		}
 	})
 }

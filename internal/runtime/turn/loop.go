@@ -20,7 +20,7 @@ import (
 //
 //go:noinline
 func (r *run) beforeLoop(ctx context.Context) (*loop.Input, *Result, error) {
-	if err := r.endMarked(); err != nil {
+	if err := r.copyOutcomes(); err != nil {
 		return nil, nil, err
 	}
 	if result, err := r.withoutLoop(ctx); result != nil || err != nil {
@@ -38,7 +38,7 @@ func (r *run) beforeLoop(ctx context.Context) (*loop.Input, *Result, error) {
 	return r.loopInput(), nil, nil
 }
 
-// afterLoop turns the end or the error of the loop into a result. It parks the Turn if that waits.
+// afterLoop turns the end or the error of the loop into a result. It parks the Turn if the Turn must wait.
 //
 //go:noinline
 func (r *run) afterLoop(end *loop.End, err error) (*Result, error) {
@@ -54,7 +54,7 @@ func (r *run) afterLoop(end *loop.End, err error) (*Result, error) {
 	return r.resultOf(end)
 }
 
-// withoutLoop ends a Turn that asks no model. It returns neither a result nor an error if the Turn asks one.
+// withoutLoop ends a Turn that asks no model. It returns neither a result nor an error if the loop must run.
 func (r *run) withoutLoop(ctx context.Context) (*Result, error) {
 	if r.cancelled() {
 		return r.finalize(StopCancelled, "the turn was cancelled")
@@ -94,7 +94,7 @@ func (r *run) resultOf(end *loop.End) (*Result, error) {
 	case end.Reason == loop.PolicyViolated:
 		return r.finalize(StopOutputPolicy, end.Message)
 	case last.Reply.FinishReason == model.FinishLength:
-		return r.finalize(StopMaxOutputTokens, cutOff(last))
+		return r.finalize(StopMaxOutputTokens, cutOffMessage(last))
 	case end.Reason == loop.OutputInvalid:
 		return r.finalize(StopOutputInvalid, end.Message)
 	case end.Reason == loop.OutOfSteps:
@@ -133,12 +133,13 @@ func (r *run) loopInput() *loop.Input {
 	return in
 }
 
-// park records that the run ends because the Turn waits. It returns waits, or the error of the write.
+// park records that the run ends because the Turn must wait, unless the Turn's object is gone or has ended. It returns
+// waits, or the error of the write.
 //
 // A run that has written nothing records its park as well, unless the run just before it has parked the Turn: the
 // executor of an older run may only be paused, and its writes are refused only after an entry of a newer epoch.
 func (r *run) park(waits *loop.Parked) error {
-	news := r.wrote
+	progressed := r.wrote
 	if !r.gone && (r.began || r.parkedIn != r.in.Epoch-1) {
 		if err := r.record(journal.Record{
 			Kind:    journal.RunParked,
@@ -147,7 +148,7 @@ func (r *run) park(waits *loop.Parked) error {
 			return err
 		}
 	}
-	if news {
+	if progressed {
 		r.reportProgress()
 	}
 	return waits
@@ -161,8 +162,8 @@ func budgetOf(waits *loop.Parked) string {
 	return waits.Budget.Name
 }
 
-// ensureTools determines the tools of the Turn and their current effects before the first request. If an older
-// version has prepared the Turn without recording its tools, the Turn has only the tools of its input.
+// ensureTools determines the tools of the Turn and their current effects before the first request. If an older version
+// has prepared the Turn and recorded no tools, the Turn has only the tools of its Input.
 func (r *run) ensureTools(ctx context.Context) error {
 	if err := r.tighten(ctx); err != nil {
 		return err
@@ -186,8 +187,9 @@ func (r *run) reflects() bool {
 	return r.in.ReflectEvery > 0 && number > 0 && number%int64(r.in.ReflectEvery) == 0
 }
 
-// startOfChain returns the index of the candidate at which the run starts: the candidate for which the newest messages
-// were prepared, at the place of the newest request or after it. It returns 0 if no messages were prepared.
+// startOfChain returns the index in the chain at which the run starts: that of the candidate for which the newest
+// messages were prepared. If the chain has this candidate several times, the place of the newest request or the next
+// one after it counts. startOfChain returns 0 if no messages were prepared.
 func (r *run) startOfChain() int {
 	p := r.replayed.prepared
 	if p == nil {
@@ -195,8 +197,8 @@ func (r *run) startOfChain() int {
 	}
 	isPrepared := func(c loop.Candidate) bool { return c.ProviderName == p.Provider && c.Model == p.Model }
 	asked := min(max(r.replayed.loop.Place()-1, 0), len(r.in.Chain))
-	if behind := slices.IndexFunc(r.in.Chain[asked:], isPrepared); behind >= 0 {
-		return asked + behind
+	if offset := slices.IndexFunc(r.in.Chain[asked:], isPrepared); offset >= 0 {
+		return asked + offset
 	}
 	return max(slices.IndexFunc(r.in.Chain, isPrepared), 0)
 }
@@ -225,8 +227,8 @@ func (r *run) stopped(err error) (*Result, error) {
 }
 
 // overdue returns the message of a Turn whose time is over. err is the error that ended its run, or nil. If a request
-// was waiting at the gate of its provider, or if earlier requests failed, the message says so, because this may be why
-// the time did not suffice.
+// was waiting for the limits of its provider, or if earlier requests failed, the message says so, because this may be
+// why the time was too short.
 func (r *run) overdue(err error) string {
 	if r.in.TimeOver != "" {
 		return r.in.TimeOver
@@ -238,7 +240,7 @@ func (r *run) overdue(err error) string {
 	attempts := r.replayed.loop.FailedRequests
 	for _, a := range slices.Backward(attempts) {
 		if a.Kind != model.Cancelled {
-			return message + "; the last attempt before failed: " + a.Message
+			return message + "; an earlier request failed: " + a.Message
 		}
 	}
 	if len(attempts) > 0 {
@@ -247,7 +249,8 @@ func (r *run) overdue(err error) string {
 	return message + ": raise limits.timeoutSeconds or ask for less"
 }
 
-func cutOff(step *loop.Step) string {
+// cutOffMessage returns the message of a Turn whose answer was cut off.
+func cutOffMessage(step *loop.Step) string {
 	if step.Reply.TooLong {
 		return fmt.Sprintf("the model's answer is longer than Capstan keeps, and was cut off after %d bytes: "+
 			"lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",

@@ -14,17 +14,17 @@ import (
 // RecallTimeout is the maximum time for which a Turn waits for its learned memories.
 const RecallTimeout = 2 * time.Second
 
-// Recalled is what Recall has found.
+// Recalled is the result of Input.Recall.
 type Recalled struct {
-	// Memories are those that fit best, the best first.
+	// Memories are the memories that match best, best match first.
 	Memories []turncontext.Memory
-	// More is true if there are more memories, so that the vector of the message may find better ones.
+	// More is true if there are other memories, so that the vector of the message may find better matches.
 	More bool
 }
 
-// recall returns the learned memories for the prompt. The Turn never waits longer than RecallTimeout, whatever Recall
-// and the endpoint for embeddings do, and never fails because of them. The vector of the message is only requested if
-// not all memories are in the prompt anyway.
+// recall returns the learned memories for the prompt. The Turn never waits longer than RecallTimeout for Recall and for
+// the endpoint for embeddings, and never fails because of them. The vector of the message is only requested if there
+// are more memories than fit into the prompt.
 func (r *run) recall(ctx context.Context, message string) ([]turncontext.Memory, error) {
 	if r.in.Recall == nil {
 		return nil, nil
@@ -37,7 +37,7 @@ func (r *run) recall(ctx context.Context, message string) ([]turncontext.Memory,
 		return found.Memories, nil
 	}
 	deadline, _ := bounded.Deadline()
-	vector, err := r.vectorOf(ctx, message, time.Until(deadline))
+	vector, err := r.queryVector(ctx, message, time.Until(deadline))
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (r *run) recall(ctx context.Context, message string) ([]turncontext.Memory,
 	return found.Memories, nil
 }
 
-// recallBy calls Recall once, until bounded ends.
+// recallBy calls Recall once, and waits for it until bounded ends.
 func (r *run) recallBy(ctx, bounded context.Context, message string, vector ranking.Vector) Recalled {
 	type outcome struct {
 		found Recalled
@@ -81,11 +81,11 @@ func (r *run) recallBy(ctx, bounded context.Context, message string, vector rank
 	return o.found
 }
 
-// LearnFrom reads from the journal of a Turn that has ended the texts from which memories may be learned. isOfUser says
-// whether a verified user has written its message. LearnFrom returns ErrNoAnswer if the Turn did not end with an
+// LearnFrom reads the texts from which memories may be learned from the journal of an ended Turn. isOfUser is true if a
+// verified user has written the message of the Turn. LearnFrom returns ErrNoAnswer if the Turn did not end with an
 // answer.
 func LearnFrom(ctx context.Context, j journal.Journal, uid string, isOfUser bool) (*memories.Source, error) {
-	// Memories are learned from this Turn alone: those of earlier ones were learned at their end.
+	// The history is left out, because memories of earlier Turns were learned at the end of those Turns.
 	s, err := Subject(ctx, j, uid, func(int64) (bool, error) { return false, nil })
 	if err != nil {
 		return nil, err

@@ -6,20 +6,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// memory counts the bytes of a run's conversation, and reserves memory for them. It never waits: if Input.Hold
-// refuses, the run ends, releases all its memory, and only then waits. For one goroutine only.
+// memory counts the bytes of a run's conversation, and reserves memory for them. It never waits: if Input.Hold returns
+// an error, the run ends, releases all its memory, and only then waits. It is not safe for concurrent use.
 type memory struct {
 	in *Input
-	// recorded is the size of the journal's payloads, without those that the run has dropped. input is the part of
-	// it that is the input of the messages.
+	// recorded is the size of the journal's payloads, without those that the run has dropped. It includes input, the
+	// size of the input for the messages.
 	recorded, input int64
 	// planned is the estimated size of a prompt that the journal does not have yet.
 	planned int64
-	// attached is the size of the contents of the attachments while a request is made of them.
+	// attached is the size of the attachments in the body of a request.
 	attached int64
 	// history is the size of the history of the Session. The run holds it for as long as its prompt.
 	history int64
-	// kept is true while the memory of the newest reply is kept.
+	// kept is true while Input.Keep has the memory of the newest reply.
 	kept bool
 }
 
@@ -32,12 +32,12 @@ type TooLargeError struct {
 // Error returns the message.
 func (e *TooLargeError) Error() string { return e.Message }
 
-// hold reserves memory for the conversation and for more bytes.
-func (m *memory) hold(more int64) error {
+// hold reserves memory for the conversation and for a number of additional bytes.
+func (m *memory) hold(additional int64) error {
 	if m.in.Hold == nil {
 		return nil
 	}
-	return m.in.Hold(m.recorded + m.planned + m.attached + m.history + more)
+	return m.in.Hold(m.recorded + m.planned + m.attached + m.history + additional)
 }
 
 // admit returns an error if the run may not read this number of bytes of its journal. A conversation that is too
@@ -55,7 +55,7 @@ func (m *memory) admitHistory(bytes int64) error {
 	m.history = bytes
 	err := m.hold(0)
 	if err != nil {
-		m.history = 0 // it is not read
+		m.history = 0 // the history is not read
 	}
 	if large, ok := errors.AsType[*TooLargeError](err); ok {
 		return &TooLargeError{Message: "the history of the session is too long for this turn: create a new Session; " + large.Message}
@@ -72,21 +72,21 @@ func (m *memory) add(e journal.Entry) {
 	}
 }
 
-// dropInput stops counting the input of the messages, except for the bytes that are kept.
+// dropInput counts only the given number of bytes of the input for the messages, because the run drops the rest.
 func (m *memory) dropInput(kept int64) {
 	if m.input > 0 {
 		m.recorded, m.input = m.recorded-m.input+kept, 0
 	}
 }
 
-// recordedPrompt counts a prompt as it was recorded.
-func (m *memory) recordedPrompt() error {
+// countPrompt counts a recorded prompt by its size in the journal, no longer by its planned size.
+func (m *memory) countPrompt() error {
 	m.planned = 0
 	return m.hold(0)
 }
 
 // keepReply keeps the memory of a recorded reply until the next record or wait counts it. If calls follow, the reply is
-// counted at once, because they need memory of their own.
+// counted immediately, because the calls need memory, too.
 func (m *memory) keepReply(release func(), calls bool) error {
 	if m.in.Keep == nil {
 		release()

@@ -26,8 +26,8 @@ import (
 type ledger struct {
 	budget      *bytebudget.Budget
 	reservation *bytebudget.Reservation
-	// largest is the largest conversation that the run asked for. limit is the size from which a conversation is too
-	// large; 0 means no limit.
+	// largest is the largest size that the run asked for. limit is the maximum size of a conversation; 0 means no
+	// limit.
 	largest, limit int64
 }
 
@@ -52,10 +52,10 @@ func (l *ledger) hold(bytes int64) error {
 	return l.reservation.Resize(bytes)
 }
 
-// held returns the bytes that the budget counts.
+// held returns the bytes that are reserved from the budget.
 func (l *ledger) held() int64 { return l.budget.Use(bytebudget.Conversations).Bytes }
 
-// watched is a model that calls a function before each reply.
+// watched returns a candidate whose model calls a function before each reply.
 func watched(c loop.Candidate, asked func()) loop.Candidate {
 	c.Provider = watchedModel{c.Provider, asked}
 	return c
@@ -113,7 +113,7 @@ func TestRequestIsCountedBeforeItsPromptIsMade(t *testing.T) {
 	}
 }
 
-// TestTurnThatFindsNoMemoryRecordsNothing checks that a Turn without memory ends its run before it makes its prompt.
+// TestTurnThatFindsNoMemoryRecordsNothing checks that a run without enough memory ends before it makes its prompt.
 func TestTurnThatFindsNoMemoryRecordsNothing(t *testing.T) {
 	j, l := &journaltest.Memory{}, newLedger(t, 40_000)
 	c, s := candidate("p0", 1, says("Yes."))
@@ -153,18 +153,18 @@ func TestTurnsDoNotWaitForEachOther(t *testing.T) {
 			held.Release()
 			return &model.Reply{}, err
 		}))
-		one := modelFunc(func(ctx context.Context, r *model.Request) (*model.Reply, error) {
+		asking := modelFunc(func(ctx context.Context, r *model.Request) (*model.Reply, error) {
 			if s.asked() == 0 {
 				others.Go(func() {
 					if _, err := other.Generate(ctx, &model.Request{Model: "m"}); err != nil {
 						t.Errorf("the request of the other Turn: %v", err)
 					}
 				})
-				synctest.Wait() // until it waits at the gate
+				synctest.Wait() // until the other request waits at the gate
 			}
 			return long(ctx, r)
 		})
-		c.Provider = gate.Provider(pace.Caller{Agent: "helper"}, one)
+		c.Provider = gate.Provider(pace.Caller{Agent: "helper"}, asking)
 		in := input(c)
 		in.ReflectEvery = 1
 		var kept func()
@@ -199,8 +199,8 @@ func (u *unread) Artifact(ctx context.Context, uid, sha256 string) (journal.Arti
 	return u.Journal.Artifact(ctx, uid, sha256)
 }
 
-// TestHistoryIsCounted checks that a Turn holds the memory of its Session's history, in the first run and in one that
-// continues it, and that no entry of the history is read before the memory is reserved.
+// TestHistoryIsCounted checks that a Turn holds the memory of its Session's history in the first run and in a later
+// run, and that no entry of the history is read before the memory is reserved.
 func TestHistoryIsCounted(t *testing.T) {
 	const length, turns = 100_000, 3
 	for store, open := range journals {
@@ -282,7 +282,7 @@ func TestSmallHistoryCostsLittle(t *testing.T) {
 		mustRun(t, j, in)
 	}
 	if l.largest > 8<<10 {
-		t.Errorf("a Turn after 3 short ones holds %d bytes, want less than the 8 KiB that need no reservation", l.largest)
+		t.Errorf("a Turn after 3 short ones holds %d bytes, want at most the 8 KiB that need no reservation", l.largest)
 	}
 }
 

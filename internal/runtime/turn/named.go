@@ -74,13 +74,14 @@ type ArtifactError struct {
 // Error returns the message.
 func (e *ArtifactError) Error() string { return e.Message }
 
-// Reserve waits until there is memory to read so many bytes of a journal, and returns the function that releases it.
+// Reserve waits until there is memory to read the given number of bytes of a journal, and returns the function that
+// releases this memory.
 type Reserve func(ctx context.Context, bytes int64) (release func(), err error)
 
 // ReadArtifact returns the content of a named artifact of a Turn that another run may still be working on. uid is the
-// UID of that Turn. A content of more than most bytes is not read. If reserve is nil, memory has no limit. The
-// error is an *ArtifactError if the artifact cannot be used.
-func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, most int, reserve Reserve) ([]byte, error) {
+// UID of that Turn. Content of more than maxBytes bytes is not read. If reserve is nil, memory has no limit. The error
+// is an *ArtifactError if the artifact cannot be used.
+func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, maxBytes int, reserve Reserve) ([]byte, error) {
 	if reserve == nil {
 		reserve = func(context.Context, int64) (func(), error) { return func() {}, nil }
 	}
@@ -88,9 +89,9 @@ func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, most
 	if err != nil {
 		return nil, err
 	}
-	if found.Bytes > int64(most) {
+	if found.Bytes > int64(maxBytes) {
 		return nil, &ArtifactError{fmt.Sprintf("artifact %q has %d bytes and may have at most %d: use a smaller one",
-			name, found.Bytes, most)}
+			name, found.Bytes, maxBytes)}
 	}
 	release, err := reserve(ctx, found.Bytes)
 	if err != nil {
@@ -108,7 +109,7 @@ func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, most
 	return a.Content()
 }
 
-// findArtifact looks for an artifact in a journal. The first one of a name counts.
+// findArtifact returns the first artifact of a journal with this name.
 func findArtifact(ctx context.Context, j journal.Journal, uid, name string, reserve Reserve) (NamedArtifact, error) {
 	kinds := kindsOf(name)
 	var known []string
@@ -148,7 +149,7 @@ func loadArtifacts(ctx context.Context, j journal.Journal, uid string, e journal
 		return err
 	})
 	if err != nil {
-		return nil, unusable(err)
+		return nil, asArtifactError(err)
 	}
 	all, err := ArtifactsOf(e)
 	if err != nil {
@@ -157,8 +158,8 @@ func loadArtifacts(ctx context.Context, j journal.Journal, uid string, e journal
 	return all, nil
 }
 
-// unusable turns the error of an entry that will never be readable into an *ArtifactError.
-func unusable(err error) error {
+// asArtifactError converts the error of an entry that will never be readable into an *ArtifactError.
+func asArtifactError(err error) error {
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		return &ArtifactError{"its journal cannot be read: " + err.Error()}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestReadArtifactOfAnotherTurn reads what a Turn has left: an attachment, the whole output of a call, and a long
+// TestReadArtifactOfAnotherTurn reads the artifacts of a Turn: an attachment, the whole output of a call, and a long
 // answer.
 func TestReadArtifactOfAnotherTurn(t *testing.T) {
 	last := strings.Repeat("a", 33<<10)
@@ -24,7 +24,7 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 			c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"), call("c2", "count"))}, says(last))
 			in := input(c)
 			in.Tools = []tool.Tool{named("dump", tool.ReadOnly, saying(long)), named("count", tool.ReadOnly, saying("1"))}
-			attaching(&in, "the plan")
+			attachText(&in, "the plan")
 			mustRun(t, j, in)
 			held := 0
 			reserve := func(context.Context, int64) (func(), error) {
@@ -42,9 +42,9 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 			} {
 				t.Run(name, func(t *testing.T) {
 					got, err := turn.ReadArtifact(t.Context(), j, in.UID, tc.artifact, 1<<20, reserve)
-					wrong, _ := errors.AsType[*turn.ArtifactError](err)
+					problem, _ := errors.AsType[*turn.ArtifactError](err)
 					if tc.problem == "" && err != nil ||
-						tc.problem != "" && (wrong == nil || !strings.Contains(wrong.Message, tc.problem)) {
+						tc.problem != "" && (problem == nil || !strings.Contains(problem.Message, tc.problem)) {
 						t.Fatalf("error is %v, want %q", err, tc.problem)
 					}
 					if diff := cmp.Diff(tc.want, string(got)); diff != "" {
@@ -56,20 +56,20 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 				})
 			}
 			_, err := turn.ReadArtifact(t.Context(), j, in.UID, "call-1-1", 49_999, nil)
-			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
-				!strings.Contains(wrong.Message, "has 50000 bytes and may have at most 49999") {
-				t.Errorf("error of a large artifact is %v", err)
+			if problem, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
+				!strings.Contains(problem.Message, "has 50000 bytes and may have at most 49999") {
+				t.Errorf("error of a large artifact is %v, want an *ArtifactError with both sizes", err)
 			}
 			_, err = turn.ReadArtifact(t.Context(), j, "unknown", "call-1-1", 1<<20, nil)
-			if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
-				!strings.Contains(wrong.Message, "it has no artifacts of this kind so far") {
-				t.Errorf("error of a Turn without a journal is %v", err)
+			if problem, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
+				!strings.Contains(problem.Message, "it has no artifacts of this kind so far") {
+				t.Errorf("error of a Turn without a journal is %v, want an *ArtifactError", err)
 			}
 		})
 	}
 }
 
-// failingArtifacts is a journal whose entries can be read, and whose artifacts cannot.
+// failingArtifacts is a journal whose artifacts cannot be read.
 type failingArtifacts struct {
 	*journaltest.Memory
 	err error
@@ -79,27 +79,28 @@ func (f failingArtifacts) Artifact(context.Context, string, string) (journal.Art
 	return journal.Artifact{}, f.err
 }
 
-// TestArtifactThatCannotBeRead checks that a lost artifact ends the Turn, and that a store which fails does not.
+// TestArtifactThatCannotBeRead checks that only a lost artifact is an *ArtifactError. After the error of a store, the
+// caller tries again.
 func TestArtifactThatCannotBeRead(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("Done."))
 	in := input(c)
-	attaching(&in, "the plan")
+	attachText(&in, "the plan")
 	mustRun(t, j, in)
 	_, err := turn.ReadArtifact(t.Context(), failingArtifacts{j, journal.ErrNoArtifact}, in.UID, "attachments/notes", 1<<20, nil)
-	if wrong, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
-		!strings.Contains(wrong.Message, "no longer exists") {
-		t.Errorf("error of a lost artifact is %v", err)
+	if problem, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
+		!strings.Contains(problem.Message, "no longer exists") {
+		t.Errorf("error of a lost artifact is %v, want an *ArtifactError", err)
 	}
-	away := errors.New("the store is away")
-	_, err = turn.ReadArtifact(t.Context(), failingArtifacts{j, away}, in.UID, "attachments/notes", 1<<20, nil)
-	if _, ends := errors.AsType[*turn.ArtifactError](err); ends || !errors.Is(err, away) {
-		t.Errorf("error of a failing store is %v, want one after which the Turn tries again", err)
+	unavailable := errors.New("the store is unavailable")
+	_, err = turn.ReadArtifact(t.Context(), failingArtifacts{j, unavailable}, in.UID, "attachments/notes", 1<<20, nil)
+	if _, ends := errors.AsType[*turn.ArtifactError](err); ends || !errors.Is(err, unavailable) {
+		t.Errorf("error of a failing store is %v, want the error of the store", err)
 	}
 	none := errors.New("no memory")
 	_, err = turn.ReadArtifact(t.Context(), j, in.UID, "attachments/notes", 1<<20,
 		func(context.Context, int64) (func(), error) { return nil, none })
 	if !errors.Is(err, none) {
-		t.Errorf("error without memory is %v", err)
+		t.Errorf("error without memory is %v, want the error of reserve", err)
 	}
 }

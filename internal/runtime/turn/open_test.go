@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestCallsThatAreOpenAtTheEnd kills a run while calls are under way. The next run ends the Turn before it decides
-// about these calls. Each call must then have the same outcome in the result and in the journal.
+// TestCallsThatAreOpenAtTheEnd kills a run during its calls. The next run ends the Turn before it continues with these
+// calls. Each call must have the same outcome in the result and in the journal.
 func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 	const (
 		refused = "error (denied): the tool was not called, because the turn had ended"
@@ -69,7 +69,7 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 				}
 				in.Tools = []tool.Tool{do("find", tool.ReadOnly), do("store", tool.Idempotent), do("send", tool.Destructive)}
 				if _, err := engine(j).Run(ctx, new(in)); !errors.Is(err, errKilled) {
-					t.Fatalf("Run = %v, want the run to die", err)
+					t.Fatalf("Run = %v, want the run to be killed", err)
 				}
 				in.Epoch = 2
 				end(&in)
@@ -106,14 +106,14 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 				}
 				in.Epoch = 3
 				if diff := cmp.Diff(asJSON(t, result), asJSON(t, mustRun(t, j, in))); diff != "" {
-					t.Errorf("another run finds another result: -want +got:\n%s", diff)
+					t.Errorf("another run returns another result: -want +got:\n%s", diff)
 				}
 			})
 		}
 	}
 }
 
-// TestAnOpenContextPackAtTheEnd checks that the call of a context pack ends as any other call does.
+// TestAnOpenContextPackAtTheEnd checks that an open call of a context pack ends like any other call.
 func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 	for _, tc := range []struct {
 		effect tool.Effect
@@ -125,7 +125,7 @@ func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 				CallID: "context-pack-1", Name: "recall", Arguments: []byte("{}"), Effect: tc.effect,
 				IdempotencyKey: "uid/0/context-pack-1", Attempt: 1,
 			}
-			left(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{Nonce: "N"}},
+			writeRun(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{Nonce: "N"}},
 				journal.Record{Kind: journal.ToolIntended, Payload: intent})
 			c, _ := candidate("p0", 1, says("never"))
 			in := input(c)
@@ -134,18 +134,19 @@ func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 			result := mustRun(t, j, in)
 			if len(result.Calls) != 1 || result.Calls[0].Outcome != tc.want ||
 				(result.Counts.UnknownOutcomes == 1) != (tc.want == loop.Unknown) {
-				t.Errorf("calls %+v and %d unknown outcomes, want one that is %s", result.Calls, result.Counts.UnknownOutcomes, tc.want)
+				t.Errorf("calls %+v and %d unknown outcomes, want one call with the outcome %s",
+					result.Calls, result.Counts.UnknownOutcomes, tc.want)
 			}
 		})
 	}
 }
 
-// TestOpenContextPackWithAnEffect checks that a context pack that an older version called, although it is not
-// read-only, is not called again, and is not reported as a call that was never made.
+// TestOpenContextPackWithAnEffect continues a Turn in which an older version called a context pack that is not
+// read-only. The context pack must not be called again, and its outcome must be unknown.
 func TestOpenContextPackWithAnEffect(t *testing.T) {
 	for _, effect := range []tool.Effect{tool.Idempotent, tool.Destructive} {
 		j := &journaltest.Memory{}
-		left(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{
+		writeRun(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{
 			Nonce: "N", EffectsDeclared: true,
 			ContextTools: []tool.Tool{{Tool: prompt.Tool{Name: "recall"}, Effect: effect, Role: tool.ContextPack}},
 		}},
@@ -158,13 +159,13 @@ func TestOpenContextPackWithAnEffect(t *testing.T) {
 		in.Epoch = 2
 		result := mustRun(t, j, in)
 		if len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Unknown || result.Stop != turn.StopCompleted {
-			t.Errorf("%s: %s with the calls %+v, want one with an unknown outcome", effect, result.Stop, result.Calls)
+			t.Errorf("%s: %s with the calls %+v, want one call with an unknown outcome", effect, result.Stop, result.Calls)
 		}
 	}
 }
 
-// left writes the records of an earlier run.
-func left(t *testing.T, j journal.Journal, records ...journal.Record) {
+// writeRun writes the records of an earlier run.
+func writeRun(t *testing.T, j journal.Journal, records ...journal.Record) {
 	t.Helper()
 	log, err := journal.Open(t.Context(), "uid", 1,
 		journal.Options{Journal: j, Now: engine(j).Now, Apply: func(journal.Entry) error { return nil }})
@@ -176,7 +177,7 @@ func left(t *testing.T, j journal.Journal, records ...journal.Record) {
 	}
 }
 
-// TestCallsBeyondTheBudget checks that calls of a reply beyond the budget have an end, too.
+// TestCallsBeyondTheBudget checks that calls have a result even if the budget ends the Turn before they are made.
 func TestCallsBeyondTheBudget(t *testing.T) {
 	c, _ := candidate("p0", 1, answer{reply: calls("I send it.", call("d1", "send"))})
 	in := input(c)
@@ -185,9 +186,9 @@ func TestCallsBeyondTheBudget(t *testing.T) {
 	j := &journaltest.Memory{}
 	result := mustRun(t, j, in)
 	if result.Stop != turn.StopBudget || len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Refused || result.Text != "I send it." {
-		t.Errorf("result %+v, want the end of the budget with a call that was refused", result)
+		t.Errorf("result %+v, want the end by the budget with one refused call", result)
 	}
 	if f := payloads[loop.CallResult](t, j, journal.ToolFinished); len(f) != 1 || !strings.Contains(f[0].Content, "was not called") {
-		t.Errorf("the journal has the ends %+v, want one that says that the tool was not called", f)
+		t.Errorf("the journal has the results %+v, want one that says that the tool was not called", f)
 	}
 }

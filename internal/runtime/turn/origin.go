@@ -32,13 +32,13 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var of struct {
+	var payload struct {
 		Namespace string `json:"namespace"`
 	}
-	if first.Kind != journal.RunStarted && first.Kind != journal.SessionTurn || json.Unmarshal(first.Payload, &of) != nil {
+	if first.Kind != journal.RunStarted && first.Kind != journal.SessionTurn || json.Unmarshal(first.Payload, &payload) != nil {
 		return "", nil //nolint:nilerr // because a malformed journal has no information
 	}
-	return of.Namespace, nil
+	return payload.Namespace, nil
 }
 
 // Reference returns the UID of the Session whose history the prompt of a Turn refers to. It is empty if there is
@@ -69,7 +69,7 @@ func (e *Engine) Reference(ctx context.Context, uid string) (string, error) {
 	return "", nil
 }
 
-// isUnreadable reports whether an error means that a journal cannot be read, neither now nor later.
+// isUnreadable reports whether an error means that this build can never read a journal.
 func isUnreadable(err error) bool {
 	return errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) || errors.Is(err, session.ErrLost)
 }

@@ -10,9 +10,9 @@ import (
 // TestNamespaceAndReference checks the namespace of the object, and the history that its prompt refers to.
 func TestNamespaceAndReference(t *testing.T) {
 	j := &journaltest.Memory{}
-	in, _ := deletedIn(func() {})
+	in, _ := deletedInput(func() {})
 	mustRun(t, j, in)
-	alone, _ := deletedIn(func() {})
+	alone, _ := deletedInput(func() {})
 	alone.UID, alone.Session = "alone", nil
 	mustRun(t, j, alone)
 	note := func(uid string, kind journal.Kind, payload string) {

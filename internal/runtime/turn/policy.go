@@ -6,7 +6,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 )
 
-// policies returns the output policies of the Turn, as its journal has them.
+// policies returns the output policies of the Turn from its journal.
 func (r *run) policies() []outputpolicy.Policy {
 	if f := r.replayed.input; f != nil {
 		return f.outputPolicies()
@@ -14,8 +14,8 @@ func (r *run) policies() []outputpolicy.Policy {
 	return nil
 }
 
-// citations returns the sources of an answer, as the result would list them: those of facts, and then those of
-// searches in the order of their ends.
+// citations returns the sources of an answer in the order of the result: first the sources of facts, then those of tool
+// results, in the order of these results.
 func (r *run) citations() outputpolicy.Citations {
 	var local [][]string
 	var web [][]citation.Page

@@ -49,7 +49,7 @@ func TestOutputPolicy(t *testing.T) {
 			[]string{"user: Tell.", "assistant: The code is " + canary},
 		},
 		"retry": {
-			"the refused draft is nowhere", rule(outputpolicy.Retry),
+			"the rejected draft is not kept", rule(outputpolicy.Retry),
 			[]answer{says("The code is " + canary), says("I cannot tell.")},
 			turn.StopCompleted, "I cannot tell.", false, nil,
 			[]string{"user: Tell.", "assistant: I cannot tell."},
@@ -60,12 +60,12 @@ func TestOutputPolicy(t *testing.T) {
 			turn.StopMaxOutputTokens, "", true, violation(outputpolicy.Fail), nil,
 		},
 		"the model fails after a draft": {
-			"the refused draft does not become the text", rule(outputpolicy.Retry),
+			"the rejected draft does not become the text", rule(outputpolicy.Retry),
 			[]answer{says("The code is " + canary), {err: &model.Error{Kind: model.Auth, Message: "no"}}},
 			turn.StopModelError, "", true, violation(outputpolicy.Retry), nil,
 		},
 		"a part that no model has checked": {
-			"it is not known to keep to the rule",
+			"it is not known whether the answer follows the rule",
 			outputpolicy.Policy{Name: "no-codes", Prompt: "Give no codes.", OnViolation: outputpolicy.Fail},
 			[]answer{cutOff},
 			turn.StopMaxOutputTokens, "", true,
@@ -94,7 +94,7 @@ func TestOutputPolicy(t *testing.T) {
 				later = append(later, fmt.Sprintf("%s: %s", m.Role, m.Content))
 			}
 			if diff := cmp.Diff(tc.later, later); diff != "" {
-				t.Errorf("later Turns receive: -want +got:\n%s", diff)
+				t.Errorf("the messages for later Turns: -want +got:\n%s", diff)
 			}
 			if tc.text == "" && strings.Contains(fmt.Sprintf("%+v", result), canary) {
 				t.Errorf("the result has the withheld text: %+v", result)
@@ -105,15 +105,15 @@ func TestOutputPolicy(t *testing.T) {
 			again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, end), in)
 			if again.Stop != tc.stop || again.Text != tc.text || again.Withheld != tc.withheld || tc.stop != turn.StopModelError &&
 				s.asked() != asked {
-				t.Errorf("a run that finds the check ends as %s with %q after %d more requests, want the same", again.Stop, again.Text,
+				t.Errorf("a run that continues after the check ends with %s and %q after %d more requests, want the same", again.Stop, again.Text,
 					s.asked()-asked)
 			}
 		})
 	}
 }
 
-// TestWrongOutputPolicy checks that a Turn whose profile has a wrong expression ends before a model is asked.
-func TestWrongOutputPolicy(t *testing.T) {
+// TestInvalidOutputPolicy checks that a Turn whose profile has an invalid expression ends before a model is asked.
+func TestInvalidOutputPolicy(t *testing.T) {
 	c, s := candidate("p0", 1, says("never"))
 	in := inTalk("uid", "Tell.", c)
 	in.Preparation = making(func(m *prepare.Input) {

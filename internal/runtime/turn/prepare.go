@@ -47,19 +47,20 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	err = r.complete(ctx)
 	r.dropCopies(c)
 	return r.replayed.prepared,
-		errors.Join(err, r.memory.recordedPrompt()) // as read back from the journal, so that a resumed run sends the same messages
+		errors.Join(err, r.memory.countPrompt()) // as read back from the journal, so that a resumed run sends the same messages
 }
 
 // dropCopies drops the run's own copies of data that it has read back from the journal. Otherwise both copies would
-// be held while the models and tools of the Turn work. If no other model follows c in the chain, no more messages are
-// made, and only the part of the input that is still needed stays. A chain may have c in several places.
+// stay in memory while the models and tools of the Turn work. If no other model follows c in the chain, no more
+// messages are made, and the input is dropped except for the part that is still needed. If the chain has c several
+// times, its first place counts.
 func (r *run) dropCopies(c loop.Candidate) {
 	if f := r.replayed.input; f != nil {
 		r.input = nil
 		isOther := func(o loop.Candidate) bool { return o.ProviderName != c.ProviderName || o.Model != c.Model }
 		first := slices.IndexFunc(r.in.Chain, func(o loop.Candidate) bool { return !isOther(o) })
 		if !slices.ContainsFunc(r.in.Chain[max(first, 0):], isOther) {
-			r.replayed.input = f.made()
+			r.replayed.input = f.withoutInput()
 			r.memory.dropInput(outputpolicy.Size(r.replayed.input.policies))
 		}
 	}
@@ -68,8 +69,8 @@ func (r *run) dropCopies(c loop.Candidate) {
 	}
 }
 
-// ensureInput determines the input for the messages, once. The messages for a fallback are made of the same input,
-// even if the profile has changed since. The records of this input are pending, and the next write includes them.
+// ensureInput determines the input for the messages, once. The messages for a fallback are made from the same input,
+// even if the profile has changed since. The next write to the journal includes the records of this input.
 func (r *run) ensureInput(ctx context.Context) error {
 	if r.input != nil {
 		return nil
@@ -129,17 +130,17 @@ type frozen struct {
 	Number int64 `json:"number,omitempty"`
 	// History refers to the history of the Session, which Input omits. It is nil for a Turn without a Session.
 	History *history `json:"history,omitempty"`
-	// Judges are the judges that evaluate the answer. They are those of the profile that the prompt is made of.
+	// Judges are the judges that evaluate the answer. They come from the profile of the prompt.
 	Judges []judge.Judge `json:"judges,omitempty"`
 	// Settings are for replays only. They are nil in journals of older versions.
 	Settings *Settings `json:"settings,omitempty"`
-	// info is the part of Input that is still needed after Input was dropped. Until then it is nil.
+	// info is the part of Input that is still needed after Input was dropped. It is nil while Input is set.
 	info *sessionInfo
-	// policies are the output policies after Input was dropped.
+	// policies are the output policies if Input was dropped.
 	policies []outputpolicy.Policy
 }
 
-// outputPolicies returns the rules that an answer of the Turn must keep to.
+// outputPolicies returns the output policies that an answer of the Turn must follow.
 func (f *frozen) outputPolicies() []outputpolicy.Policy {
 	if f.info != nil {
 		return f.policies
@@ -162,7 +163,7 @@ func (f *frozen) sessionInfo() sessionInfo {
 }
 
 // UnmarshalJSON reads the JSON of a frozen input. It returns an error if there is no input, so Input is never nil
-// before made drops it.
+// before withoutInput drops it.
 func (f *frozen) UnmarshalJSON(data []byte) error {
 	type plain frozen
 	if err := json.Unmarshal(data, (*plain)(f)); err != nil {
@@ -187,13 +188,14 @@ func (r *run) freeze(in prepare.Input, number int64) frozen {
 	}
 }
 
-// made returns the part of a frozen input that is still needed after all messages were made.
-func (f *frozen) made() *frozen {
+// withoutInput returns a copy without Input, with the parts that are still needed after all messages were made.
+func (f *frozen) withoutInput() *frozen {
 	return &frozen{
 		Zone: f.Zone, Number: f.Number, History: f.History, Judges: f.Judges, info: new(f.sessionInfo()), policies: f.outputPolicies(),
 	}
 }
 
+// thaw returns the input, with its time in the recorded time zone.
 func (f frozen) thaw() (*prepare.Input, error) {
 	loc, err := zone.Load(f.Zone)
 	if err != nil {
@@ -207,10 +209,11 @@ func (f frozen) thaw() (*prepare.Input, error) {
 // preparationError ends a Turn whose messages cannot be made.
 type preparationError struct{ error }
 
-// endsTurn marks an error that names a field of the input. Only another input can resolve such an error.
+// endsTurn converts an *invalid.Error into an error that ends the Turn, because only another input can resolve it. It
+// returns any other error unchanged.
 func endsTurn(err error) error {
-	if wrong, ok := errors.AsType[*invalid.Error](err); ok {
-		return &preparationError{wrong}
+	if invalidInput, ok := errors.AsType[*invalid.Error](err); ok {
+		return &preparationError{invalidInput}
 	}
 	return err
 }

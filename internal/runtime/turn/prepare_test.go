@@ -34,15 +34,18 @@ func mustNotPrepare(t *testing.T) func(context.Context) (prepare.Input, error) {
 }
 
 func TestPreparationThatFails(t *testing.T) {
-	wrong := invalid.Field("Agent spec.timeZone", "no such zone")
+	invalidZone := invalid.Field("Agent spec.timeZone", "no such zone")
 	for name, tc := range map[string]struct {
 		reason string
 		err    error
 		stop   turn.Stop
 	}{
-		"wrong input": {"an error in the input ends the Turn, because only another input resolves it", wrong, turn.StopPreparationError},
+		"invalid input": {
+			"an error in the input ends the Turn, because only another input resolves it", invalidZone,
+			turn.StopPreparationError,
+		},
 		"wrapped": {
-			"a wrapped error in the input ends the Turn, too", errors.Join(errors.New("context"), wrong),
+			"a wrapped error in the input ends the Turn, too", errors.Join(errors.New("context"), invalidZone),
 			turn.StopPreparationError,
 		},
 		"unavailable": {"a later run may succeed", errGone, ""},
@@ -79,7 +82,7 @@ func TestPreparationThatFails(t *testing.T) {
 	}
 }
 
-// TestInputThatCannotBeRendered checks an error that the engine finds, not the preparation.
+// TestInputThatCannotBeRendered checks an error that the engine finds after the preparation.
 func TestInputThatCannotBeRendered(t *testing.T) {
 	c, s := candidate("p0", 2, says("never asked"))
 	in := input(c)
@@ -87,7 +90,7 @@ func TestInputThatCannotBeRendered(t *testing.T) {
 	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopPreparationError ||
 		!strings.HasPrefix(result.Message, "PromptProfile spec.instructions:1:7: ") || s.asked() != 0 {
-		t.Errorf("Run = %+v, %v after %d requests; want the place of the fault", result, err, s.asked())
+		t.Errorf("Run = %+v, %v after %d requests; want the position of the error", result, err, s.asked())
 	}
 }
 
@@ -136,7 +139,7 @@ func TestJournalKeepsTheInputForAFallback(t *testing.T) {
 	}
 }
 
-// rich changes an input so that it has everything that JSON could lose.
+// rich sets fields of an input whose values JSON could lose.
 func rich(t *testing.T) func(*prepare.Input) {
 	t.Helper()
 	zone, err := time.LoadLocation("America/New_York") // the zone has a name for its offset, which JSON does not keep
@@ -209,7 +212,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 						t.Fatal(err)
 					}
 					if diff := cmp.Diff(prepared.Messages, second.requests[0].Messages); diff != "" {
-						t.Errorf("the second model got (restart %t) -want +got:\n%s", restart, diff)
+						t.Errorf("the second model received (restart %t): -want +got:\n%s", restart, diff)
 					}
 				})
 			}
@@ -217,8 +220,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 	}
 }
 
-// TestNewModelOfAnAgentReceivesTheSamePrompt continues a Turn that had one model. Its Agent has a second model by
-// then.
+// TestNewModelOfAnAgentReceivesTheSamePrompt continues a Turn whose Agent has got a second model.
 func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
 	first := &journaltest.Memory{}
@@ -231,7 +233,7 @@ func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 7)).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
-		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen",
+		t.Errorf("Run = %+v, %v, the second model was asked %d times; want its answer to the frozen prompt",
 			result, err, second.asked())
 	}
 }
@@ -267,11 +269,11 @@ func TestPromptRendered(t *testing.T) {
 		"contextHash": result.Preparation.ContextHash,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the entry names the prompt and its hashes, and no value of a variable: -want +got:\n%s", diff)
+		t.Errorf("the entry must name the prompt and its hashes, and must have no value of a variable: -want +got:\n%s", diff)
 	}
 }
 
-// TestThePreparationIsBoundedByTheTurn prepares with a server that never answers.
+// TestThePreparationIsBoundedByTheTurn has a preparation that blocks until its context ends.
 func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 	stopping := errors.New("the executor stops")
 	for name, tc := range map[string]struct {
@@ -282,7 +284,7 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 		err       error
 	}{
 		"deadline":  {"the preparation counts against the time of the Turn", false, nil, turn.StopDeadline, nil},
-		"cancelled": {"a cancelled Turn ends at once", true, nil, turn.StopCancelled, nil},
+		"cancelled": {"a cancelled Turn ends immediately", true, nil, turn.StopCancelled, nil},
 		"stopping":  {"a later run continues the Turn after the end of this run", false, stopping, "", stopping},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -313,9 +315,9 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 	}
 }
 
-// TestReportIsThatOfTheModelThatServed checks that the result describes the prompt of the model that answered, also
-// if a run was killed when the first model had failed. The killed run made no prompt for the second model.
-func TestReportIsThatOfTheModelThatServed(t *testing.T) {
+// TestReportDescribesThePromptOfTheModelThatAnswered also checks a run that was killed after the first model had
+// failed, before it made a prompt for the second model.
+func TestReportDescribesThePromptOfTheModelThatAnswered(t *testing.T) {
 	want, err := making()(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -347,7 +349,7 @@ func TestReportIsThatOfTheModelThatServed(t *testing.T) {
 			t.Errorf("the decision record is %+v (killed %t), want the hash %s", d, killed, prepared.Report.RenderHash)
 		}
 		if f := result.Fallback; f == nil || *f != (turn.Fallback{From: "p0/m0", To: "p1/m1", Reason: model.Auth}) {
-			t.Errorf("the fallback is %+v (killed %t), want that of the first model", f, killed)
+			t.Errorf("the fallback is %+v (killed %t), want one from the first model", f, killed)
 		}
 	}
 }

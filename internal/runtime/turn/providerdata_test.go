@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestProviderDataInASession checks that later Turns of a Session receive data of a provider only if it is lasting, and
-// only from the model that made it.
+// TestProviderDataInASession checks that a later Turn of a Session receives provider data only if the data is lasting,
+// and only if the Turn asks the model that made it.
 func TestProviderDataInASession(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lasting bool

@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// turnRecord returns the record of the Turn, which is written together with its end. The journal adds the UID and,
-// unless the object has it, the time of the end.
+// turnRecord returns the record of the Turn, which is written together with its end. The journal adds the UID, and the
+// time of the end if it is not set.
 func (r *run) turnRecord(result *Result) *turnrecord.Record {
 	out := r.bareRecord(result)
 	out.Details = turnrecord.Details{
@@ -32,7 +32,7 @@ func (r *run) turnRecord(result *Result) *turnrecord.Record {
 	return out
 }
 
-// bareRecord returns the part of the record that says who asked for what, and how it ended.
+// bareRecord returns the parts of the record that are always known: the Turn, its Agent, its requester and its reason.
 func (r *run) bareRecord(result *Result) *turnrecord.Record {
 	out := &turnrecord.Record{
 		Namespace: r.in.Namespace, Turn: r.in.Name, Agent: r.in.About.Agent, Requester: r.in.Requester, Reason: string(result.Stop),
@@ -73,8 +73,8 @@ func (r *run) sessionPlace() (name string, number int64) {
 	return name, max(number, r.number)
 }
 
-// modelsOf returns the usage and the cost of each model, in the order in which they were first asked. A model has
-// another element for its requests whose cost is not known, and one for each currency, so that no cost hides another.
+// modelsOf returns the usage and the cost of each model, in the order in which they were first asked. A model has one
+// element for each currency, and another one for its requests whose cost is not known, so that each total is complete.
 func modelsOf(requests func(yield func(loop.Spending) bool)) []turnrecord.Model {
 	type sum struct {
 		provider, model string
@@ -82,29 +82,29 @@ func modelsOf(requests func(yield func(loop.Spending) bool)) []turnrecord.Model 
 		cost            *model.Cost
 	}
 	var all []sum
-	for one := range requests {
+	for request := range requests {
 		i := slices.IndexFunc(all, func(s sum) bool {
-			if s.provider != one.Provider || s.model != one.Model {
+			if s.provider != request.Provider || s.model != request.Model {
 				return false
 			}
-			if s.usage == (model.Usage{}) || one.Usage == (model.Usage{}) {
-				return true // what used nothing needs no price
+			if s.usage == (model.Usage{}) || request.Usage == (model.Usage{}) {
+				return true // a request that used nothing needs no price
 			}
-			return (s.cost == nil) == (one.Cost == nil) && (s.cost == nil || s.cost.Currency == one.Cost.Currency)
+			return (s.cost == nil) == (request.Cost == nil) && (s.cost == nil || s.cost.Currency == request.Cost.Currency)
 		})
 		if i < 0 {
 			i = len(all)
-			all = append(all, sum{provider: one.Provider, model: one.Model})
+			all = append(all, sum{provider: request.Provider, model: request.Model})
 		}
 		s := &all[i]
-		s.usage = s.usage.Add(one.Usage)
-		if one.Cost == nil || one.Usage == (model.Usage{}) {
+		s.usage = s.usage.Add(request.Usage)
+		if request.Cost == nil || request.Usage == (model.Usage{}) {
 			continue
 		}
 		if s.cost == nil {
-			s.cost = &model.Cost{Currency: one.Cost.Currency}
+			s.cost = &model.Cost{Currency: request.Cost.Currency}
 		}
-		s.cost.Amount = s.cost.Amount.Add(one.Cost.Amount)
+		s.cost.Amount = s.cost.Amount.Add(request.Cost.Amount)
 	}
 	var models []turnrecord.Model
 	for _, s := range all {

@@ -27,15 +27,15 @@ func TestModelsOf(t *testing.T) {
 		requests []loop.Spending
 		want     []turnrecord.Model
 	}{
-		"none": {nil, nil},
-		"all are known": {
+		"no requests": {nil, nil},
+		"all costs are known": {
 			[]loop.Spending{asked("m", 1, costs("0.1", "USD")), asked("n", 2, costs("0", "USD")), asked("m", 4, costs("0.2", "USD"))},
 			[]turnrecord.Model{
 				used("m", 5, &turnrecord.Cost{Amount: "0.3", Currency: "USD"}),
 				used("n", 2, &turnrecord.Cost{Amount: "0", Currency: "USD"}),
 			},
 		},
-		"one has no price": {
+		"some requests have no price": {
 			[]loop.Spending{asked("m", 1, costs("0.1", "USD")), asked("m", 2, nil), asked("m", 4, costs("0.2", "USD")), asked("m", 8, nil)},
 			[]turnrecord.Model{used("m", 5, &turnrecord.Cost{Amount: "0.3", Currency: "USD"}), used("m", 10, nil)},
 		},
@@ -56,7 +56,7 @@ func TestModelsOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := modelsOf(func(yield func(loop.Spending) bool) { slices.Values(tc.requests)(yield) })
 			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
+				t.Errorf("models: -want +got:\n%s", diff)
 			}
 		})
 	}

@@ -26,8 +26,8 @@ func recordOf(t *testing.T, j *journaltest.Memory) turnrecord.Record {
 
 var about = turnrecord.About{Agent: "desk", Labels: map[string]string{"team": "red"}}
 
-// TestRecordOfATurn checks that the end of a Turn leaves a record, without a word of the conversation, and that a later
-// run of the same Turn changes nothing.
+// TestRecordOfATurn checks that the end of a Turn leaves a record without any text of the conversation, and that a
+// later run of the same Turn does not change the record.
 func TestRecordOfATurn(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("The secret word is xyzzy."))
@@ -48,7 +48,7 @@ func TestRecordOfATurn(t *testing.T) {
 		t.Errorf("record %+v", got)
 	}
 	if len(got.Models) != 1 || got.Models[0].Provider != "p0" || got.Models[0].Usage.InputTokens == 0 {
-		t.Errorf("models %+v, want the usage of the one that was asked", got.Models)
+		t.Errorf("models %+v, want the usage of the model that was asked", got.Models)
 	}
 	data, err := got.MarshalDetails()
 	if err != nil || strings.Contains(string(data), "xyzzy") || strings.Contains(string(data), "secret word") {
@@ -56,18 +56,18 @@ func TestRecordOfATurn(t *testing.T) {
 	}
 }
 
-// TestRecordOfADeletedTurn checks that a Turn whose object is gone leaves a record with the Agent and the requester,
-// which only its journal knows.
+// TestRecordOfADeletedTurn checks that the record of a Turn whose object is gone has the Agent and the requester from
+// the journal.
 func TestRecordOfADeletedTurn(t *testing.T) {
 	j := &journaltest.Memory{}
 	deleted := false
-	in, _ := deletedIn(func() { deleted = true })
+	in, _ := deletedInput(func() { deleted = true })
 	in.About, in.Name, in.Requester = about, "turn-a", "ada"
 	ctx, cancel := context.WithCancel(t.Context())
 	in.Interrupt = make(chan struct{})
 	in.BeforeEffect = func(context.Context) error { cancel(); return context.Canceled }
 	if _, err := engine(j).Run(ctx, &in); err == nil || deleted {
-		t.Fatalf("Run: %v, want that the run stops before the call", err)
+		t.Fatalf("Run: %v, want the run to stop before the call", err)
 	}
 	if all, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {
 		t.Fatalf("records %v, %v; want none before the end", all, err)
@@ -83,8 +83,8 @@ func TestRecordOfADeletedTurn(t *testing.T) {
 	}
 }
 
-// TestRecordOfATurnThatEndedWithoutAnExecutor checks that the journal of a Turn whose object has ended gets that end,
-// together with a record of all usage in the journal. A journal that has lost entries, or has an end, does not change.
+// TestRecordOfATurnThatEndedWithoutAnExecutor checks that EndFromObject writes the end from the object into the
+// journal, with a record of all usage in the journal. A journal that has lost entries, or has an end, does not change.
 func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		known int64
@@ -95,7 +95,7 @@ func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
-			in, _ := deletedIn(func() {})
+			in, _ := deletedInput(func() {})
 			ctx, cancel := context.WithCancel(t.Context())
 			if !tc.ended {
 				in.BeforeEffect = func(context.Context) error { cancel(); return context.Canceled }
@@ -109,19 +109,19 @@ func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 				UID: "a", Namespace: "helpdesk", Name: "turn-a", Requester: "ada", About: about, Session: &turn.Session{Name: "talk"},
 			}
 			end := turn.ObjectEnd{
-				Stop: turn.StopDeadline, Message: "no executor was there", Reason: "DeadlineExceeded",
+				Stop: turn.StopDeadline, Message: "no executor was available", Reason: "DeadlineExceeded",
 				At: engine(j).Now().Add(time.Hour), Entries: tc.known,
 			}
 			for i := range 2 {
 				recorded, err := engine(j).EndFromObject(t.Context(), new(object), end, noChildren)
 				if err != nil || recorded != (tc.want && i == 0) {
-					t.Fatalf("EndFromObject: %v, %v", recorded, err)
+					t.Fatalf("EndFromObject = %v, %v; want true only from the first call for a whole journal", recorded, err)
 				}
 			}
 			all := entries(t, j, "a")
 			if !tc.want {
 				if len(all) != before {
-					t.Errorf("%d entries more, want none", len(all)-before)
+					t.Errorf("%d entries were added, want none", len(all)-before)
 				}
 				return
 			}
@@ -144,7 +144,7 @@ func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 func TestAJournalWithoutEntriesIsFenced(t *testing.T) {
 	j := &journaltest.Memory{}
 	begun := false
-	in, s := deletedIn(func() { begun = true })
+	in, s := deletedInput(func() { begun = true })
 	object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Requester: "ada", About: about}
 	end := turn.ObjectEnd{Stop: turn.StopDeadline, Reason: "DeadlineExceeded", At: engine(j).Now(), Epoch: in.Epoch}
 	for range 2 {
@@ -159,7 +159,7 @@ func TestAJournalWithoutEntriesIsFenced(t *testing.T) {
 		t.Errorf("%d entries, want the beginning and the end", len(all))
 	}
 	if namespace, err := engine(j).Namespace(t.Context(), "a"); namespace != "helpdesk" || err != nil {
-		t.Errorf("Namespace: %q, %v; want that of the Turn", namespace, err)
+		t.Errorf("Namespace = %q, %v; want the namespace of the Turn", namespace, err)
 	}
 	if all, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {
 		t.Errorf("records %v, %v; want none", all, err)

@@ -20,7 +20,7 @@ import (
 // MaxRecordingBytes is the maximum size of the payloads of a journal that ReadRecording reads.
 const MaxRecordingBytes = 64 << 20
 
-// Settings are the parts of a request that are not part of the prompt, but that the answer depends on.
+// Settings are the parts of a request that affect the answer and are not in the prompt.
 type Settings struct {
 	// Output is the JSON Schema of the answer. It is empty if the answer is plain text.
 	Output json.RawMessage `json:"output,omitempty"`
@@ -32,19 +32,19 @@ type Settings struct {
 }
 
 // ReadArtifactFunc returns the content of an artifact of a recorded Turn by its SHA-256. It returns an error if the
-// content has more than most bytes.
-type ReadArtifactFunc = func(ctx context.Context, sha256 string, most int64) ([]byte, error)
+// content has more than maxBytes bytes.
+type ReadArtifactFunc = func(ctx context.Context, sha256 string, maxBytes int64) ([]byte, error)
 
-// Recording is a Turn as its journal has it: everything that a replay of the Turn needs.
+// Recording is a Turn that was read from its journal, with everything that a replay needs.
 type Recording struct {
-	// Namespace and Name are those of the Turn.
+	// Namespace and Name are the namespace and the name of the Turn.
 	Namespace, Name string
-	// Agent is the name of the Agent; NAMESPACE/NAME if it is in another namespace than the Turn.
+	// Agent is the name of the Agent, or NAMESPACE/NAME if the Agent is in another namespace than the Turn.
 	Agent string
 	// Began is the time of the first entry.
 	Began time.Time
-	// Input is the input of the messages, with the history of the Session. The results of context packs are among its
-	// facts.
+	// Input is the input of the messages, with the history of the Session. Its facts include the results of context
+	// packs.
 	Input prepare.Input
 	// Number is the number of the Turn in its Session, from 1.
 	Number int64
@@ -58,11 +58,11 @@ type Recording struct {
 	Calls []RecordedCall
 	// Result is the result of the Turn. It is nil if the Turn has not ended.
 	Result *Result
-	// Usage and Cost are those of the Turn without its requests for vectors, which a replay does not send. Cost is nil
-	// if it is not known.
+	// Usage and Cost are the totals of the Turn without its requests for vectors, which a replay does not send. Cost is
+	// nil if it is not known.
 	Usage model.Usage
 	Cost  *finalize.Cost
-	// Subject is the answer with the texts that the model had received, for judges.
+	// Subject has the texts for judges: the answer, and the texts that the model had received.
 	Subject *judge.Subject
 
 	// nonce marks the fences of the outputs of tools.
@@ -73,15 +73,16 @@ type Recording struct {
 
 // RecordedCall is a call of a recorded Turn.
 type RecordedCall struct {
-	// Name of the tool, as the model uses it, and the Arguments of the call.
+	// Name is the name by which the model called the tool. Arguments are the arguments of the call.
 	Name      string
 	Arguments json.RawMessage
-	// Denied is true if the call was not made, because its request for approval was denied or expired.
+	// Denied is true if the call was not made because its approval was denied or expired.
 	Denied bool
-	end    loop.CallResult
+	// finished is the recorded end of the call.
+	finished loop.CallResult
 }
 
-// NotReplayableError means that a Turn cannot be replayed, whatever the new prompt is.
+// NotReplayableError means that a Turn cannot be replayed with any prompt.
 type NotReplayableError struct {
 	// Message describes the reason, and the remedy if there is one.
 	Message string
@@ -95,8 +96,8 @@ func notReplayable(format string, args ...any) error {
 }
 
 // ReadRecording reads a Turn from the entries of its journal, which must have their payloads. artifact reads artifacts
-// of the same journal, also later, when the calls of a replay are answered. It returns a *NotReplayableError if the
-// journal does not suffice for a replay, and any other error if the journal cannot be read.
+// of the same journal; the Recording also calls it later, to answer the calls of a replay. ReadRecording returns a
+// *NotReplayableError if the journal lacks data that a replay needs, and any other error if the journal cannot be read.
 func ReadRecording(ctx context.Context, entries iter.Seq2[journal.Entry, error], artifact ReadArtifactFunc) (*Recording, error) {
 	b := &recordingBuilder{Recording: &Recording{Subject: &judge.Subject{}, artifact: artifact}}
 	for e, err := range entries {
@@ -110,14 +111,14 @@ func ReadRecording(ctx context.Context, entries iter.Seq2[journal.Entry, error],
 	return b.finish()
 }
 
-// recordingBuilder makes a Recording of the entries of a journal.
+// recordingBuilder builds a Recording from the entries of a journal.
 type recordingBuilder struct {
 	*Recording
-	bytes    int64
-	loop     loop.State
-	frozen   *frozen
-	prepared *preparedRecord
-	only     bool // the prompt is all that was asked for
+	bytes         int64
+	loop          loop.State
+	frozen        *frozen
+	prepared      *preparedRecord
+	isPrepareOnly bool // the Turn only prepared its prompt
 }
 
 // add adds the next entry.
@@ -149,10 +150,10 @@ func (b *recordingBuilder) apply(ctx context.Context, e journal.Entry) error {
 			b.Namespace, b.Name, b.Agent = s.Namespace, s.Name, s.Agent
 		}
 	case journal.PreparationInput:
-		return read(e, &b.frozen)
+		return readPayload(e, &b.frozen)
 	case journal.ToolsExposed:
 		var x *tool.Exposure
-		if err := read(e, &x); err != nil {
+		if err := readPayload(e, &x); err != nil {
 			return err
 		}
 		x.Distrust()
@@ -175,13 +176,13 @@ func (b *recordingBuilder) apply(ctx context.Context, e journal.Entry) error {
 	return nil
 }
 
-// addCall adds the newest finished call, if a replay can use its result. Only the first end of a call counts.
+// addCall adds the newest finished call, if a replay can use its result.
 func (b *recordingBuilder) addCall() {
 	end := newest(b.loop.CallResults)
 	if end.Step == 0 { // the result of a context pack is among the facts
 		return
 	}
-	c := RecordedCall{Name: end.Name, end: end}
+	c := RecordedCall{Name: end.Name, finished: end}
 	switch end.Outcome {
 	case loop.Succeeded, loop.Failed:
 		for i := range b.loop.Intents {
@@ -198,7 +199,7 @@ func (b *recordingBuilder) addCall() {
 				c.Arguments, c.Denied = a.Arguments, true
 			}
 		}
-	case loop.Reused, loop.Unknown: // the first has the result of another call, and the second has none
+	case loop.Reused, loop.Unknown: // a reused result belongs to another call, and an unknown outcome has no result
 	}
 	if c.Arguments != nil {
 		b.Calls = append(b.Calls, c)
@@ -207,7 +208,7 @@ func (b *recordingBuilder) addCall() {
 
 // end reads the result. A long answer is read from its artifact.
 func (b *recordingBuilder) end(ctx context.Context, e journal.Entry) error {
-	if err := read(e, &b.Result); err != nil {
+	if err := readPayload(e, &b.Result); err != nil {
 		return err
 	}
 	if r := b.Result; r.Text == "" && r.hasTextApart() {
@@ -219,22 +220,22 @@ func (b *recordingBuilder) end(ctx context.Context, e journal.Entry) error {
 	}
 	b.Subject.Answer = b.Result.WithoutSources()
 	b.Usage, b.Cost = b.spent()
-	b.only = b.Result.Stop == StopPrepared
+	b.isPrepareOnly = b.Result.Stop == StopPrepared
 	return nil
 }
 
-// spent returns the usage and the cost without the requests for vectors. Only a journal with such requests is counted
-// again: an older version may have written another one without the costs that are in its result.
+// spent returns the usage and the cost without the requests for vectors. If there are none, it returns the totals of
+// the result, because older versions did not record the cost of each request.
 func (b *recordingBuilder) spent() (model.Usage, *finalize.Cost) {
 	if !b.loop.EmbeddedBefore() {
 		return b.Result.Record.Usage, b.Result.Record.Cost
 	}
 	var usage model.Usage
 	var all []finalize.Spending
-	for one := range b.loop.Spendings {
-		if one.Purpose != loop.ForEmbedding {
-			usage = usage.Add(one.Usage)
-			all = append(all, finalize.Spending{Usage: one.Usage, Cost: one.Cost})
+	for request := range b.loop.Spendings {
+		if request.Purpose != loop.ForEmbedding {
+			usage = usage.Add(request.Usage)
+			all = append(all, finalize.Spending{Usage: request.Usage, Cost: request.Cost})
 		}
 	}
 	return usage, finalize.Total(all)
@@ -243,7 +244,7 @@ func (b *recordingBuilder) spent() (model.Usage, *finalize.Cost) {
 // finish returns the recording, or a *NotReplayableError.
 func (b *recordingBuilder) finish() (*Recording, error) {
 	switch {
-	case b.frozen == nil && b.only:
+	case b.frozen == nil && b.isPrepareOnly:
 		return nil, notReplayable("the Turn only prepared its prompt (execution: PrepareOnly), and asked no model: " +
 			"use capstan render --diff")
 	case b.frozen == nil && b.Result != nil:
@@ -263,7 +264,7 @@ func (b *recordingBuilder) finish() (*Recording, error) {
 		in.Turn.Summary, in.Turn.History = b.prepared.Summary, historyIn(b.prepared.Prepared)
 	}
 	b.Input, b.Number, b.Settings, b.Prepared = *in, b.frozen.Number, b.frozen.Settings, b.prepared.Prepared
-	describe(b.Prepared, b.Subject)
+	addPrompt(b.Prepared, b.Subject)
 	if b.Name == "" { // an older version has recorded the Turn
 		b.Namespace, b.Name = in.Turn.Namespace, in.Turn.Name
 	}
@@ -273,7 +274,7 @@ func (b *recordingBuilder) finish() (*Recording, error) {
 	return b.Recording, nil
 }
 
-// historyIn returns the history of a Session from a prompt that has it.
+// historyIn returns the messages of the Session's history that a prompt contains.
 func historyIn(p *prepare.Prepared) []prepare.HistoryMessage {
 	var all []prepare.HistoryMessage
 	for i := range p.Messages {
@@ -292,11 +293,11 @@ func (r *Recording) Answered() bool { return r.Result != nil && r.Result.Answere
 // Answered reports whether the Turn ended with an answer.
 func (r *Result) Answered() bool { return r.Stop.answered() && r.Text != "" }
 
-// Attach returns the function that reads the attachments of the Turn from its journal, and the size of their contents
-// together, in bytes. The function is nil if the Turn has none.
-func (r *Recording) Attach() (attach func(context.Context) ([]attachment.Content, error), most int64) {
+// Attach returns the function that reads the attachments of the Turn from its journal, and their total size in bytes.
+// The function is nil if the Turn has no attachments.
+func (r *Recording) Attach() (attach func(context.Context) ([]attachment.Content, error), total int64) {
 	for _, a := range r.Input.Turn.Attachments {
-		most += a.Bytes
+		total += a.Bytes
 	}
 	if len(r.Input.Turn.Attachments) == 0 {
 		return nil, 0
@@ -314,5 +315,5 @@ func (r *Recording) Attach() (attach func(context.Context) ([]attachment.Content
 			all = append(all, attachment.Content{Attachment: a, Data: data})
 		}
 		return all, nil
-	}, most
+	}, total
 }

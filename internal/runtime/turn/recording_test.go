@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// The entries of a journal that an older version wrote: it has neither the beginning of the run nor the settings.
+// The payloads of a journal that an older version wrote. It has neither the beginning of the run nor the settings.
 const (
 	recordedInput = `{"input":{"Agent":{"Name":"helper"},"Profile":{"Name":"support","Identity":{}},` +
 		`"Turn":{"Name":"first","Namespace":"desk","Message":"Hello"},"Now":"2026-06-11T15:04:05Z"},"zone":"UTC"}`
@@ -52,8 +52,9 @@ func TestReadRecordingOfOlderVersion(t *testing.T) {
 	}
 }
 
-// TestReadRecordingRefuses checks that a Turn that cannot be replayed is told apart from a journal that cannot be read.
-func TestReadRecordingRefuses(t *testing.T) {
+// TestErrorsOfReadRecording checks that only a Turn that cannot be replayed is a *NotReplayableError, and not a journal
+// that cannot be read.
+func TestErrorsOfReadRecording(t *testing.T) {
 	for name, tc := range map[string]struct {
 		entries []string
 		want    string
@@ -100,11 +101,11 @@ func TestReadRecordingRefuses(t *testing.T) {
 		yield(journal.Entry{Seq: 1, Version: journal.PayloadVersion + 1}, nil)
 	}
 	if _, err := turn.ReadRecording(t.Context(), newer, noArtifact); !errors.Is(err, journal.ErrNewer) {
-		t.Errorf("error %v of a newer journal", err)
+		t.Errorf("the error for a newer journal is %v, want ErrNewer", err)
 	}
 }
 
-// called returns the entries of a call: its intent and its end.
+// called returns the entries of a call: its intent and its result.
 func called(step int, id, name, arguments, end string) []string {
 	return []string{
 		"tool.intended", fmt.Sprintf(`{"step":%d,"callID":%q,"name":%q,"arguments":%s,"attempt":1}`, step, id, name, arguments),
@@ -112,7 +113,7 @@ func called(step int, id, name, arguments, end string) []string {
 	}
 }
 
-// TestAnswers answers calls by the tool and the arguments, and never by their order alone.
+// TestAnswers checks that calls are answered by their tool and their arguments, in any order.
 func TestAnswers(t *testing.T) {
 	fence := func(body string) string {
 		return fmt.Sprintf("%q", "<tool-output N0NCE> Text up to the closing tag.\n"+body+"\n</tool-output N0NCE>")
@@ -148,11 +149,11 @@ func TestAnswers(t *testing.T) {
 	}
 	answers := r.Answers()
 	tools := map[string]tool.Tool{}
-	for _, one := range answers.Tools() {
-		tools[one.Name] = one
+	for _, known := range answers.Tools() {
+		tools[known.Name] = known
 	}
-	if one := tools["get"]; one.RequiresApproval || one.Timeout != 0 || one.Effect != tool.ReadOnly {
-		t.Errorf("the tool is %+v, want it to require no approval", one)
+	if known := tools["get"]; known.RequiresApproval || known.Timeout != 0 || known.Effect != tool.ReadOnly {
+		t.Errorf("the tool is %+v, want it to require no approval", known)
 	}
 	for i, tc := range []struct{ name, arguments, want string }{
 		{"get", `{"q":1,"r":[2]}`, "first\nline"},
@@ -168,18 +169,18 @@ func TestAnswers(t *testing.T) {
 		{"close", `{"id":"1"}`, "denied: this call was not approved"},
 	} {
 		result, err := tools[tc.name].Caller.Call(t.Context(), tool.Call{Arguments: json.RawMessage(tc.arguments)})
-		have := result.Content
+		got := result.Content
 		if err != nil {
-			have = string(tool.AsError(err).Class) + ": " + err.Error()
+			got = string(tool.AsError(err).Class) + ": " + err.Error()
 		}
-		if !strings.HasPrefix(have, tc.want) || err == nil && have != tc.want {
-			t.Errorf("call %d of %s %s: %q, want %q", i, tc.name, tc.arguments, have, tc.want)
+		if !strings.HasPrefix(got, tc.want) || err == nil && got != tc.want {
+			t.Errorf("call %d of %s %s: %q, want %q", i, tc.name, tc.arguments, got, tc.want)
 		}
 	}
 	want := turn.AnswerSummary{Recorded: 8, NotMade: 3, Unanswered: []turn.UnansweredCall{
 		{Name: "get", Arguments: `{"q":1}`}, {Name: "get", Arguments: `{"q":1,"r":[3]}`}, {Name: "close", Arguments: `{"q":1,"r":[2]}`},
 	}}
 	if diff := cmp.Diff(want, answers.Summary()); diff != "" {
-		t.Errorf("summary (-want +have):\n%s", diff)
+		t.Errorf("summary: -want +got:\n%s", diff)
 	}
 }

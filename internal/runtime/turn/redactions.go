@@ -23,8 +23,9 @@ type redactions struct {
 	Redactions []Redaction `json:"redactions"`
 }
 
-// withRedactions adds an entry with the matches of rules since the last write. The texts that were redacted are in this
-// write or were dropped, so each match counts once, whatever is killed. The result of the Turn has its matches itself.
+// withRedactions adds an entry with the matches of rules since the last write. The redacted texts are in the same write
+// or were dropped, so each match counts once, even if the run is killed. The entry for the end of the Turn needs no
+// such entry, because the result contains the matches.
 func (r *run) withRedactions(records []journal.Record) []journal.Record {
 	if slices.ContainsFunc(records, isEnd) {
 		return records
@@ -36,7 +37,7 @@ func (r *run) withRedactions(records []journal.Record) []journal.Record {
 	return append(slices.Clip(records), journal.Record{Kind: journal.TextRedacted, Payload: redactions{sorted(found)}})
 }
 
-// takeRedactions returns the matches since the last call.
+// takeRedactions returns the matches since it was last called.
 func (r *run) takeRedactions() map[string]int64 {
 	if r.in.Redactions == nil {
 		return nil
@@ -73,14 +74,14 @@ func sorted(found map[string]int64) []Redaction {
 // applyRedactions folds an entry into the state.
 func (p *replayed) applyRedactions(e journal.Entry) error {
 	var in *redactions
-	if err := read(e, &in); err != nil {
+	if err := readPayload(e, &in); err != nil {
 		return err
 	}
 	if p.redactions == nil {
 		p.redactions = map[string]int64{}
 	}
-	for _, one := range in.Redactions {
-		p.redactions[one.Rule] += one.Matches
+	for _, redaction := range in.Redactions {
+		p.redactions[redaction.Rule] += redaction.Matches
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// address is a text that must be nowhere.
+// address is a text that must be removed everywhere.
 const address = "zoe@shop.example"
 
 // TestRedactionsOfKilledTurns kills processes at each moment of a Turn whose model and tool repeat an address. The
@@ -67,19 +67,19 @@ func TestRedactionsOfKilledTurns(t *testing.T) {
 			t.Errorf("matches: -want +got:\n%s", diff)
 		}
 		if result.Text != "I wrote to [redacted:email]." {
-			t.Errorf("the answer is %q", result.Text)
+			t.Errorf("the answer is %q, want it without the address", result.Text)
 		}
 		for _, e := range entries(t, w.journal, "uid") {
 			if text := string(e.Payload); strings.Contains(text, "shop.example") || strings.Contains(text, "998877665544") {
 				t.Errorf("the entry %s has a text that must be removed: %s", e.Kind, text)
 			}
 			if e.Kind == journal.ToolIntended && string(decoded[loop.Intent](t, e).Arguments) != `{"to":"[redacted:email]"}` {
-				t.Errorf("the intent has the arguments %s", decoded[loop.Intent](t, e).Arguments)
+				t.Errorf("the intent has the arguments %s, want them without the address", decoded[loop.Intent](t, e).Arguments)
 			}
 		}
 		for _, arguments := range sent {
 			if arguments != `{"to":"[redacted:email]"}` {
-				t.Errorf("the tool received %s, want what the journal has", arguments)
+				t.Errorf("the tool received %s, want the arguments in the journal", arguments)
 			}
 		}
 		if t.Failed() {

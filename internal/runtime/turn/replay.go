@@ -13,10 +13,10 @@ import (
 // replayed is the state of a Turn according to its journal. It is a fold over the entries of earlier runs, and then
 // over those of this run.
 type replayed struct {
-	// runs is the number of runs that have done something. parks is the number of runs that ended because the Turn
-	// waits.
+	// runs is the number of runs that have written an entry. parks is the number of runs that ended because the Turn
+	// had to wait.
 	runs, parks int
-	// input is the input for the messages. It is nil for a Turn that is only prepared.
+	// input is the input for the messages. It is nil if it is not recorded, as in a Turn that is only prepared.
 	input *frozen
 	// prepared is the newest prompt. leftOut describes the messages that its entry omits, or is nil if it omits
 	// none. Once a run has inserted them into prepared, leftOut.Messages is 0.
@@ -24,17 +24,17 @@ type replayed struct {
 	leftOut  *leftOut
 	// exposure has the tools of the Turn.
 	exposure *tool.Exposure
-	// loop is the state of the loop. tally counts its events and lists its calls, and artifacts are the outputs
-	// that the journal keeps whole.
+	// loop is the state of the loop. tally counts its events and lists its calls. artifacts are the tool outputs that
+	// the journal keeps whole.
 	loop      loop.State
 	tally     tally
 	artifacts artifacts
-	// undo is the plan of a Turn that undoes calls of another Turn. It is nil for any other Turn, and before the plan
-	// is made.
+	// undo is the plan of a Turn that undoes calls of another Turn. It is nil before the plan is made, and for any
+	// other Turn.
 	undo *UndoPlan
 	// result is the result of the Turn, or nil while the Turn has not ended.
 	result *Result
-	// redactions are the matches of redaction rules, by the rule. It is nil if there are none.
+	// redactions has the number of matches of each redaction rule. It is nil if there are none.
 	redactions map[string]int64
 	// shares has the values that this run shares with other runs.
 	shares shares
@@ -45,7 +45,7 @@ func (p *replayed) apply(e journal.Entry) error {
 	if e.Kind != journal.RunStarted {
 		p.runs = max(1, p.runs) // older versions did not record the beginning of a run
 	}
-	switch e.Kind { //nolint:exhaustive // because the loop handles the others
+	switch e.Kind { //nolint:exhaustive // because the loop handles the other kinds
 	case journal.RunStarted:
 		p.runs++
 		return nil
@@ -53,29 +53,29 @@ func (p *replayed) apply(e journal.Entry) error {
 		p.parks++
 		return p.loop.Apply(e)
 	case journal.ToolsExposed:
-		if err := read(e, &p.exposure); err != nil {
+		if err := readPayload(e, &p.exposure); err != nil {
 			return err
 		}
 		p.loop.Distrusted = p.exposure.Distrust()
 		p.shares.shareTools(p.exposure)
 		return nil
 	case journal.PreparationInput:
-		return read(e, &p.input)
+		return readPayload(e, &p.input)
 	case journal.Prepared:
 		r, err := readPrepared(e)
 		if err != nil {
 			return err
 		}
 		p.prepared, p.leftOut = r.Prepared, r.History
-		p.prepared.Assembly = turncontext.Assembly{} // only readers of the journal need it
+		p.prepared.Assembly = turncontext.Assembly{} // runs do not need it
 		p.shares.sharePrompt(&p.prepared.Tools, p.prepared.Messages)
 		return nil
 	case journal.TextRedacted:
 		return p.applyRedactions(e)
-	case journal.UndoBegun, journal.UndoEnded: // they follow the end of the Turn
+	case journal.UndoBegun, journal.UndoEnded: // another Turn writes them after the end of this Turn
 		return nil
 	case journal.Finalized:
-		return read(e, &p.result)
+		return readPayload(e, &p.result)
 	case journal.UndoPlanned:
 		var planned undoPlanned
 		if err := json.Unmarshal(e.Payload, &planned); err != nil {
@@ -94,10 +94,10 @@ func (p *replayed) apply(e journal.Entry) error {
 	return nil
 }
 
-// resumes returns how often a run continued the Turn after a run that did not end with a wait.
+// resumes returns the number of runs so far that did not end with a wait.
 func (p *replayed) resumes() int { return max(0, p.runs-p.parks) }
 
-func read[T any](e journal.Entry, into **T) error {
+func readPayload[T any](e journal.Entry, into **T) error {
 	v := new(T)
 	if err := json.Unmarshal(e.Payload, v); err != nil {
 		return err
@@ -106,7 +106,7 @@ func read[T any](e journal.Entry, into **T) error {
 	return nil
 }
 
-// promptRendered is the payload of the entry for a prompt that was made.
+// promptRendered is the payload of the entry with the hashes of a prompt.
 type promptRendered struct {
 	prepare.Revision
 	RenderHash  string   `json:"renderHash"`

@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// stepped returns the journal that a run left after a number of steps with two calls each. It also returns the
-// input of a run that continues from this journal and stops at once.
+// stepped returns the journal that a run left after a number of steps with two calls each. It also returns the input of
+// a run that continues from this journal and stops before its first request.
 func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 	t.Helper()
 	var answers []answer

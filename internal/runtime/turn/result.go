@@ -18,23 +18,23 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// Stop is the reason for which a Turn ended.
+// Stop is the reason why a Turn ended.
 type Stop string
 
-// The reasons for which a Turn ends.
+// The reasons why a Turn ends.
 const (
 	// StopCompleted means that the model answered.
 	StopCompleted Stop = "Completed"
 	// StopToolEnded means that a tool that ends Turns has succeeded. Its result is the answer.
 	StopToolEnded Stop = "ToolEnded"
-	// StopPrepared means that the prompt was prepared and that the Turn asked for no more.
+	// StopPrepared means that the prompt was prepared, and that the Turn requested nothing else.
 	StopPrepared Stop = "Prepared"
-	// StopUndone means that no call of the other Turn is left that may have changed something.
+	// StopUndone means that all calls of the Turn to undo that may have changed something are undone.
 	StopUndone Stop = "Undone"
-	// StopUndoIncomplete means that calls of the other Turn are left that may have changed something. The result has
-	// the reasons.
+	// StopUndoIncomplete means that some calls of the Turn to undo that may have changed something are not undone. The
+	// result has the reasons.
 	StopUndoIncomplete Stop = "UndoIncomplete"
-	// StopMaxSteps means that the Turn has used all its steps. Its answer is the best one from the known facts.
+	// StopMaxSteps means that the Turn used all its steps, and that the model then answered with what it knew.
 	StopMaxSteps Stop = "MaxSteps"
 	// StopBudget means that the next request would have exceeded the budget.
 	StopBudget Stop = "Budget"
@@ -64,11 +64,11 @@ const (
 
 // Result is the result of a Turn. It marshals to JSON and back without loss.
 type Result struct {
-	// Stop is the reason for which the Turn ended. Message explains it to people.
+	// Stop is the reason why the Turn ended. Message explains it to people.
 	Stop    Stop   `json:"stop"`
 	Message string `json:"message"`
-	// Preparation is the report of the newest prompt, or nil if there was none. Provider and Model are the model
-	// for which it was made, and MessageCount is the number of its messages.
+	// Preparation is the report of the newest prompt, or nil if there was none. Provider and Model name the model for
+	// which this prompt was made, and MessageCount is the number of its messages.
 	Preparation  *prepare.Report `json:"preparation,omitempty"`
 	Provider     string          `json:"provider,omitempty"`
 	Model        string          `json:"model,omitempty"`
@@ -77,11 +77,11 @@ type Result struct {
 	Text string `json:"text,omitempty"`
 	// SourcesBytes is the length of the list of sources at the end of Text, in bytes, if the Turn appends it.
 	SourcesBytes int `json:"sourcesBytes,omitempty"`
-	// Withheld is true if there was a text that an output policy refuses, or that was not checked. Text is then empty.
+	// Withheld is true if Text was removed, because it violates an output policy or could not be checked.
 	Withheld bool `json:"withheld,omitempty"`
 	// Violations are the output policies that the newest answer violates, or that could not be checked.
 	Violations []PolicyViolation `json:"violations,omitempty"`
-	// Data is the structured answer. It is empty if the Turn has no schema or no such answer.
+	// Data is the structured answer. It is empty if there is none, or if it is too long for a status.
 	Data json.RawMessage `json:"data,omitempty"`
 	// Redactions are the matches of redaction rules, at most MaxRedactions, in the order of the rules.
 	Redactions []Redaction `json:"redactions,omitempty"`
@@ -97,8 +97,8 @@ type Result struct {
 	SubAgents *SubAgents `json:"subAgents,omitempty"`
 	// Descendants is the number of Turns that count against limits.maxDescendants.
 	Descendants int `json:"descendants,omitempty"`
-	// MissingTurns is the number of earlier Turns of the Session whose history is lost, so that this Turn did not
-	// receive it.
+	// MissingTurns is the number of earlier Turns of the Session whose messages this Turn did not receive, because the
+	// history lost them.
 	MissingTurns int64 `json:"missingTurns,omitempty"`
 	// Warned is true if the conversation has come close to the model's context window.
 	Warned bool `json:"warned,omitempty"`
@@ -108,8 +108,8 @@ type Result struct {
 	Spent []Spent `json:"spent,omitempty"`
 	// Fallback is set if another model than the first of the chain answered.
 	Fallback *Fallback `json:"fallback,omitempty"`
-	// Answer is the artifact that has Text if Text is too long for a status; otherwise it is nil. The entry for the
-	// end of the Turn then has no Text.
+	// Answer is the artifact with the text or the structured answer if either is too long for a status. Otherwise it is
+	// nil. If the artifact has the text, the journal entry for the end of the Turn does not.
 	Answer *Artifact `json:"answer,omitempty"`
 	// Session is the position of the Turn in its Session, or nil if it has none. It is not part of the Turn's own
 	// journal.
@@ -122,18 +122,18 @@ type PolicyViolation struct {
 	OnViolation outputpolicy.Action `json:"onViolation"`
 	// Unchecked is true if it is not known whether the answer violates the policy.
 	Unchecked bool `json:"unchecked,omitempty"`
-	// Rule is the policy in words, as its author wrote it.
+	// Rule is the rule of the policy, as its author wrote it.
 	Rule string `json:"rule,omitempty"`
 }
 
 // SubAgents is the usage of the sub-agents' Turns.
 type SubAgents struct {
 	Usage model.Usage `json:"usage"`
-	// Cost is nil if one of these Turns has no cost.
+	// Cost is nil if the cost of one of these Turns is not known.
 	Cost *finalize.Cost `json:"cost,omitempty"`
 }
 
-// Artifact refers to content that the journal keeps beside its entries.
+// Artifact refers to content that the journal keeps outside its entries.
 type Artifact struct {
 	Name   string `json:"name"`
 	SHA256 string `json:"sha256"`
@@ -142,18 +142,17 @@ type Artifact struct {
 
 // SessionPosition is the position of a Turn in its Session.
 type SessionPosition struct {
-	// UID and Name are those of the Session. Number is the number of the Turn in it, from 1, or 0 if the Turn asked
-	// no model.
+	// UID and Name identify the Session. Number is the number of the Turn in the Session, from 1, or 0 if the Turn
+	// asked no model.
 	UID, Name string
 	Number    int64
-	// Last is the name of the newest Turn in the Session. It differs from this Turn if another one was added
-	// meanwhile.
+	// Last is the name of the newest Turn in the Session. It differs from this Turn if another Turn was added later.
 	Last string
 	// Totals are the current totals of the Session.
 	Totals session.Totals
 }
 
-// Counts are the totals over the runs of a Turn.
+// Counts are the totals over all runs of a Turn.
 type Counts struct {
 	// Steps is the number of model replies.
 	Steps int `json:"steps"`
@@ -173,8 +172,7 @@ type Counts struct {
 	// were checked.
 	Compactions int `json:"compactions,omitempty"`
 	Reflections int `json:"reflections,omitempty"`
-	// Resumes is the number of runs that continued from the journal of an earlier run. A run after a wait does not
-	// count.
+	// Resumes is the number of runs that continued an interrupted run. A run after a wait does not count.
 	Resumes int `json:"resumes,omitempty"`
 }
 
@@ -190,7 +188,7 @@ type Spent struct {
 	PriceDate string `json:"priceDate,omitempty"`
 }
 
-// PriceSource says where the prices of a model are from.
+// PriceSource is the source of the prices of a model.
 type PriceSource string
 
 // The sources of prices.
@@ -250,7 +248,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		return nil, err
 	}
 	state := &r.replayed.loop
-	counts, calls := r.ended()
+	counts, calls := r.finalCounts()
 	result := &Result{
 		Stop: stop, Message: message, Counts: counts, Calls: calls, Spent: spentOf(r.requests),
 		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
@@ -273,7 +271,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	return result, nil
 }
 
-// fill adds the rest to a result that has its text. None of its steps can fail the Turn.
+// fill completes a result that has its text. A step that fails does not fail the Turn.
 func (r *run) fill(result *Result) {
 	steps, record, answered := r.engine.steps(), &result.Record, result.Stop.answered()
 	var sources outputpolicy.Citations
@@ -284,7 +282,7 @@ func (r *run) fill(result *Result) {
 		return nil
 	})
 	if !steps.Do("policies", func() error { r.withhold(result, sources); return nil }) && len(r.policies()) > 0 {
-		result.Text, result.Withheld = "", result.Withheld || result.Text != "" // nobody knows whether a policy refuses it
+		result.Text, result.Withheld = "", result.Withheld || result.Text != "" // the policies were not checked
 	}
 	steps.Do("undo", func() error { r.reportUndo(result); return nil })
 	steps.Do("sources", func() error {
@@ -320,11 +318,11 @@ func (r *Result) appendSources(sources outputpolicy.Citations) {
 	r.Text, r.SourcesBytes = strings.TrimRight(r.Text, "\n")+list, len(list)
 }
 
-// WithoutSources returns the text of the answer without the list of sources. A conversation continues from it, because
-// a model that sees such lists writes them itself. Expressions about the answer see it, too.
+// WithoutSources returns the text of the answer without the list of sources. Sessions keep this text, because a model
+// that sees such lists writes them itself. Judges receive it, too.
 func (r *Result) WithoutSources() string { return r.Text[:max(0, len(r.Text)-r.SourcesBytes)] }
 
-// Structured returns the structured answer, also if an artifact has it because it is large. It is empty if there is
+// Structured returns the structured answer, even if it is in an artifact because it is long. It is empty if there is
 // none.
 func (r *Result) Structured() json.RawMessage {
 	if r.Answer == nil || r.Answer.Name != answerJSON {
@@ -343,7 +341,7 @@ func (r *run) messageCount() int {
 	return n
 }
 
-// toolAnswer returns the end of the call whose result is the text of the Turn, or nil if the model wrote the text.
+// toolAnswer returns the result of the call whose text is the answer of the Turn, or nil if the model wrote the answer.
 func (r *run) toolAnswer(stop Stop) *loop.CallResult {
 	switch stop { //nolint:exhaustive // because only these ends have a tool's text
 	case StopToolEnded:
@@ -386,20 +384,19 @@ func (r *Result) attach(structured bool) []journal.Artifact {
 
 // The versions of the payload of a Finalized entry.
 const (
-	// textInside has the text of the answer in the entry.
+	// textInside means that the entry has the text of the answer.
 	textInside = 1
-	// textApart has it in the artifact alone.
+	// textApart means that only the artifact has the text of the answer.
 	textApart = 2
 )
 
-// hasTextApart reports whether an artifact has the text of the answer. The artifact may have the structured answer
-// instead.
+// hasTextApart reports whether the artifact Answer has the text of the answer, and not the structured answer.
 func (r *Result) hasTextApart() bool { return r.Answer != nil && r.Answer.Name == answerText }
 
 // finalized is the payload of the entry for the end of a Turn.
 type finalized struct {
 	*Result
-	// Begun is when the run began to make the result. It is zero in journals of older versions.
+	// Begun is the time at which the run began to make the result. It is zero in journals of older versions.
 	Begun time.Time `json:"begun,omitzero"`
 }
 
@@ -414,8 +411,7 @@ func (r *Result) recorded() (*Result, int) {
 	return &short, textApart
 }
 
-// restore reads the text of a result that an earlier run has written as an artifact. The entry has the text itself if
-// its version is textInside.
+// restore reads the text of a recorded result from its artifact, unless the entry contains the text.
 func (r *run) restore() error {
 	result := r.replayed.result
 	if result == nil || result.Text != "" || !result.hasTextApart() {

@@ -52,7 +52,7 @@ func TestResume(t *testing.T) {
 		requests int
 		resumes  int
 	}{
-		"empty journal": {"the Turn begins", 0, 2, 2, 0},
+		"empty journal": {"the Turn starts", 0, 2, 2, 0},
 		"prepared":      {"the prompt is not made again", 5, 2, 2, 1},
 		"failed":        {"the failed request still counts", 7, 1, 2, 1},
 		"cut off":       {"an interrupted request counts, too", 8, 1, 3, 1},
@@ -114,7 +114,7 @@ func addEstimate(t *testing.T, r *turn.Result, cutOff loop.Request) {
 	r.Spent[0].Usage = r.Spent[0].Usage.Add(estimate)
 }
 
-func TestResumeGoesOnWithTheFallback(t *testing.T) {
+func TestResumeContinuesWithTheFallback(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
 	two, _ := candidate("p1", 1, says("Nothing."))
 	whole := &journaltest.Memory{}
@@ -127,7 +127,8 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 9)).Run(t.Context(), new(in))
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
-		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
+		t.Fatalf("Run: %v, asked the models %d and %d times; want only the model that the earlier run had reached",
+			err, first.asked(), second.asked())
 	}
 	if diff := cmp.Diff(&turn.Fallback{From: "p0/m", To: "p1/m", Reason: model.Auth}, result.Fallback); diff != "" {
 		t.Errorf("fallback: -want +got:\n%s", diff)
@@ -137,7 +138,7 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackBecauseOfTheBudget checks the result of a Turn whose first model would cost too much from the start.
+// TestFallbackBecauseOfTheBudget checks the result of a Turn whose first model is too expensive for its budget.
 func TestFallbackBecauseOfTheBudget(t *testing.T) {
 	one, first := candidate("p0", 1, says("Never."))
 	one.Pricing.Input = decimal.NewFromInt(1_000_000_000)
@@ -156,7 +157,7 @@ func TestFallbackBecauseOfTheBudget(t *testing.T) {
 	}
 }
 
-// TestAnswerThatTheBudgetCutsOff checks that the result has the text until then.
+// TestAnswerThatTheBudgetCutsOff checks that the result has the text before the cut.
 func TestAnswerThatTheBudgetCutsOff(t *testing.T) {
 	cut := says("It is a long")
 	cut.reply.FinishReason = model.FinishLength
@@ -165,12 +166,12 @@ func TestAnswerThatTheBudgetCutsOff(t *testing.T) {
 	in.Limits.MaxTokens = 3000
 	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopBudget || result.Text != "It is a long" {
-		t.Errorf("Run = %+v, %v; want that the budget ended the Turn, and the text so far", result, err)
+		t.Errorf("Run = %+v, %v; want the end by the budget and the text before the cut", result, err)
 	}
 }
 
 // TestResumeInAChainWithAModelTwice cuts off a run after each of its entries. The chain has the first model again at
-// the end. The next run asks no place of the chain again that has failed before.
+// the end. The next run must not ask a place of the chain again that has failed before.
 func TestResumeInAChainWithAModelTwice(t *testing.T) {
 	chain := func() (all []loop.Candidate, asked func() []int) {
 		one, first := candidate("p0", 1, fails(model.Auth))
@@ -188,7 +189,7 @@ func TestResumeInAChainWithAModelTwice(t *testing.T) {
 		want := []int{1, 1, 1}
 		failed := 0
 		for _, e := range all[:n] {
-			switch e.Kind { //nolint:exhaustive // because the others do not count
+			switch e.Kind { //nolint:exhaustive // because the other kinds do not matter
 			case journal.ModelFailed:
 				want[failed] = 0
 				failed++
@@ -227,19 +228,19 @@ func TestFencedRun(t *testing.T) {
 func TestFencedWhileItRuns(t *testing.T) {
 	j := &journaltest.Memory{}
 	newer, _ := candidate("p0", 1, says("the newer answer"))
-	taken := false
+	takenOver := false
 	c, _ := candidate("p0", 1, says("the older answer"))
 	in := input(c)
 	in.HoldAnswer = func() bool { // called when the answer is in the journal
-		taken = true
+		takenOver = true
 		over := input(newer)
 		over.Epoch = 2
 		if result, err := engine(j).Run(t.Context(), new(over)); err != nil || result.Text != "the older answer" {
-			t.Errorf("the newer run = %+v, %v; want the answer that was bought", result, err)
+			t.Errorf("the newer run = %+v, %v; want the answer that is in the journal", result, err)
 		}
 		return false
 	}
-	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, journal.ErrFenced) || !taken {
+	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, journal.ErrFenced) || !takenOver {
 		t.Errorf("Run: %v, want ErrFenced: another run has ended the Turn", err)
 	}
 }
@@ -250,7 +251,7 @@ func TestHoldAnswer(t *testing.T) {
 	in := input(c)
 	in.HoldAnswer = func() bool { return true }
 	if result, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) || result != nil {
-		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
+		t.Fatalf("Run = %+v, %v; want ErrInterrupted", result, err)
 	}
 	if diff := cmp.Diff([]journal.Kind{
 		"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared",
@@ -261,7 +262,7 @@ func TestHoldAnswer(t *testing.T) {
 	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
 	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil || result.Text != "Nothing." || result.Counts.Resumes != 1 || s.asked() != 1 {
-		t.Errorf("the next run = %+v, %v after %d requests; want the kept answer, whatever the time", result, err, s.asked())
+		t.Errorf("the next run = %+v, %v after %d requests; want the kept answer, although the time is over", result, err, s.asked())
 	}
 }
 
@@ -274,7 +275,7 @@ func TestResultSurvivesJSON(t *testing.T) {
 	}
 	back := payloads[turn.Result](t, j, journal.Finalized)[0]
 	if diff := cmp.Diff(result, &back); diff != "" {
-		t.Errorf("the end as read from the journal: -want +got:\n%s", diff)
+		t.Errorf("the result in the journal: -want +got:\n%s", diff)
 	}
 }
 
@@ -298,10 +299,10 @@ func TestResultOfACancelledTurn(t *testing.T) {
 			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, new(in))
 			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text ||
 				got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
-				t.Fatalf("Run = %+v, %v after %d requests; want the result of the journal, and no request", got, err, s.asked())
+				t.Fatalf("Run = %+v, %v after %d requests; want a result from the journal, and no request", got, err, s.asked())
 			}
 			if tc.text != "" && got.Record.Usage != whole.Record.Usage {
-				t.Errorf("usage %+v, want %+v: it was paid for", got.Record.Usage, whole.Record.Usage)
+				t.Errorf("usage %+v, want %+v, which was paid for", got.Record.Usage, whole.Record.Usage)
 			}
 		})
 	}
@@ -327,7 +328,7 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 	}
 	failed := payloads[loop.FailedRequest](t, j, journal.ModelFailed)[0]
 	if !strings.Contains(failed.Stack, "panicking") || strings.Contains(failed.Stack+failed.Message, "a secret of the prompt") {
-		t.Errorf("the journal has %+v; want where the adapter failed, and not with what", failed)
+		t.Errorf("the journal has %+v; want the stack of the panic without its value", failed)
 	}
 }
 
@@ -337,7 +338,7 @@ func (panicking) Generate(context.Context, *model.Request) (*model.Reply, error)
 	panic("a secret of the prompt")
 }
 
-// abreast is a journal that holds back the first append of each run until all runs have reached theirs.
+// abreast is a journal that delays the first append of each run until all runs have reached their first append.
 type abreast struct {
 	journal.Journal
 	all *sync.WaitGroup
@@ -353,8 +354,8 @@ func (a *abreast) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return a.Journal.Append(ctx, uid, entries...)
 }
 
-// TestTwoRunsOfOneEpoch starts two runs that do the same at the same time. One of them continues, and the other
-// stops.
+// TestTwoRunsOfOneEpoch starts two equal runs at the same time. One run continues, and the other stops with
+// ErrSequence.
 func TestTwoRunsOfOneEpoch(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -381,15 +382,15 @@ func TestTwoRunsOfOneEpoch(t *testing.T) {
 			}
 			ended.Wait()
 			if asked.Load() != 2 || called.Load() != 1 || refused.Load() != 1 {
-				t.Errorf("%d requests, %d calls, %d refused; want those of one run, and the other refused",
+				t.Errorf("%d requests, %d calls and %d runs refused; want 2, 1 and 1",
 					asked.Load(), called.Load(), refused.Load())
 			}
 		})
 	}
 }
 
-// TestRunsAreDistinguishable checks that a run with an unknown outcome of its first append cannot mistake the
-// append of another run for its own.
+// TestRunsAreDistinguishable checks that the first entries of two runs differ. A run that does not know the outcome of
+// its first append must not mistake the entry of another run for its own.
 func TestRunsAreDistinguishable(t *testing.T) {
 	var first [2]json.RawMessage
 	for i := range first {
@@ -401,7 +402,8 @@ func TestRunsAreDistinguishable(t *testing.T) {
 	}
 }
 
-// TestAJournalOfAnOlderVersion has no beginning of a run, no tools, no number of the Turn and no costs.
+// TestAJournalOfAnOlderVersion continues from a journal without the beginning of a run, tools, a number of the Turn and
+// costs.
 func TestAJournalOfAnOlderVersion(t *testing.T) {
 	from, want := whole(t)
 	j := &journaltest.Memory{}
@@ -423,15 +425,15 @@ func TestAJournalOfAnOlderVersion(t *testing.T) {
 	in.Epoch, in.ReflectEvery = 2, 1
 	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil || s.asked() != 0 || result.Counts.Resumes != 1 || result.Text != want.Text {
-		t.Fatalf("Run = %+v, %v after %d requests; want the result of the earlier run, counted as a second run", result, err, s.asked())
+		t.Fatalf("Run = %+v, %v after %d requests; want the reply of the earlier run, and one resume", result, err, s.asked())
 	}
 	if diff := cmp.Diff(want.Record, result.Record); diff != "" || want.Record.Cost == nil {
-		t.Errorf("record, priced as the models are now: -want +got:\n%s", diff)
+		t.Errorf("the record must have costs from the current prices: -want +got:\n%s", diff)
 	}
 }
 
-// inOtherWords copies the entries of a journal up to the last one of a kind, as a version with other texts would have
-// written them.
+// inOtherWords copies the entries of a journal up to the last entry of a kind, with replaced texts, as another version
+// would have written them.
 func inOtherWords(t *testing.T, from journal.Journal, last journal.Kind, words *strings.Replacer) *journaltest.Memory {
 	t.Helper()
 	to, all := &journaltest.Memory{}, entries(t, from, "uid")
@@ -448,7 +450,7 @@ func inOtherWords(t *testing.T, from journal.Journal, last journal.Kind, words *
 }
 
 // TestResumeKeepsTheTextsOfAnOlderVersion continues a Turn whose prompt, notices and repairs an older version wrote in
-// other words. The model receives the same words again, and the Turn keeps the hashes of its prompt.
+// other words. The model must receive the same words again, and the Turn must keep the hashes of its prompt.
 func TestResumeKeepsTheTextsOfAnOlderVersion(t *testing.T) {
 	const repaired = "The arguments were changed before the call: /n: read the text as the number 1.\n"
 	find := remote("find", "Finds.", tool.ReadOnly)
@@ -483,8 +485,8 @@ func TestResumeKeepsTheTextsOfAnOlderVersion(t *testing.T) {
 	}
 }
 
-// TestApprovalOfASubAgentOutlivesANewDescription approves a call that an older version has requested. The parameters
-// of its sub-agents had other descriptions, and so another hash.
+// TestApprovalOfASubAgentOutlivesANewDescription approves a call for which an older version requested the approval. In
+// that version, the parameters of sub-agents had other descriptions, and so another hash.
 func TestApprovalOfASubAgentOutlivesANewDescription(t *testing.T) {
 	helper := tool.Tool{
 		Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper", UID: "a"},

@@ -44,7 +44,7 @@ func (r *run) loadHistory(ctx context.Context, in *prepare.Input) (number int64,
 	return max(c.Totals.Turns, known.Turns) + 1, nil
 }
 
-// restoreHistory adds the history that the Turn refers to to an input that was read from the journal.
+// restoreHistory adds the history to an input that was read from the journal with a reference to it.
 func (r *run) restoreHistory(ctx context.Context, in *prepare.Input, h history) error {
 	c, err := r.referenced(ctx, h)
 	if err == nil {
@@ -62,9 +62,9 @@ func (r *run) reference() *history {
 }
 
 // addToSession adds the Turn to the history of its Session and returns its result, with its place there. It does so
-// even if an earlier run has ended the Turn, because that run may have been cut off before this point. A damaged
-// history, or one that a newer version wrote, does not affect the Turn's own record: the result then names the failure
-// and has no place.
+// even if an earlier run has ended the Turn, because that run may have been cut off before this point. If the history
+// is damaged or was written by a newer version, the result names the failure and has no place. The recorded end of the
+// Turn does not change.
 func (r *run) addToSession(result *Result) (*Result, error) {
 	s := r.in.Session
 	if s == nil {
@@ -75,12 +75,12 @@ func (r *run) addToSession(result *Result) (*Result, error) {
 		since.Number = f.Number
 	}
 	if h := r.reference(); h != nil && h.SessionUID != s.UID {
-		return result, nil // the Turn's Session is gone, and this is another one of the same name
+		return result, nil // the Turn's Session is gone, and s is another Session of the same name
 	} else if h != nil {
 		since.After = h.Through
 	}
 	var place session.End
-	var failure error // one after which this run cannot go on
+	var failure error // an error that ends this run
 	steps := r.engine.steps()
 	ok := steps.Do("session history", func() (err error) {
 		if len(r.replayed.loop.Requests) == 0 {
@@ -98,9 +98,9 @@ func (r *run) addToSession(result *Result) (*Result, error) {
 		return nil, failure
 	}
 	if !ok {
-		apart := *result
-		apart.Record.Failures = append(slices.Clip(apart.Record.Failures), steps.Failures...)
-		return &apart, nil
+		failed := *result
+		failed.Record.Failures = append(slices.Clip(failed.Record.Failures), steps.Failures...)
+		return &failed, nil
 	}
 	r.spans.addedToSession(place.Added)
 	result.Session = &SessionPosition{
@@ -138,8 +138,8 @@ func (r *run) compaction() (*session.Compaction, error) {
 	return &session.Compaction{Summary: newest.Summary, First: c.Kept(newest.KeptHistory)}, nil
 }
 
-// addition returns the Turn's addition to the history: its usage including that of its sub-agents and, if it has an
-// answer that is not withheld, all its messages.
+// addition returns the Turn as the history of its Session keeps it: with its usage, including that of its sub-agents,
+// and, if it has an answer that is not withheld, with all its messages.
 func (r *run) addition(result *Result) session.Turn {
 	t := session.Turn{UID: r.in.UID, Name: r.in.Name, Namespace: r.in.Namespace, Usage: result.Record.Usage, Cost: result.Record.Cost}
 	if subs := result.SubAgents; subs != nil {
@@ -206,11 +206,12 @@ func withoutDraft(all []model.Message) []model.Message {
 }
 
 // messagesAfterUser returns the messages after the user's message, as later Turns receive them. Drafts that did not
-// fit a schema are left out. The last message is the answer, whether a model or a tool wrote it.
-func messagesAfterUser(s *loop.State, result *Result, referred bool) []model.Message {
+// match a schema are left out. The last message is the answer, even if a tool wrote it. hasHistory is true if the Turn
+// refers to the history of its Session.
+func messagesAfterUser(s *loop.State, result *Result, hasHistory bool) []model.Message {
 	var all []model.Message
 	first := 1
-	if c := s.LastCompaction(); c != nil && referred {
+	if c := s.LastCompaction(); c != nil && hasHistory {
 		first = c.From // the Session keeps the summary, which replaces the steps before it
 	}
 	for _, m := range s.MessagesFrom(first) {

@@ -26,8 +26,8 @@ import (
 type mortal struct {
 	journal.Journal
 	kill context.CancelCauseFunc
-	// left is the number of appends before the kill. A negative number means that the process lives. If after is
-	// true, the last append is kept.
+	// left is the number of appends until the kill. If it is negative, the process is not killed. If after is true, the
+	// last append takes effect.
 	left  int
 	after bool
 	dead  bool
@@ -37,7 +37,7 @@ type mortal struct {
 
 var errKilledThere = errors.New("killed")
 
-// Append returns an error from the kill on.
+// Append appends entries, or returns an error once the process is killed.
 func (m *mortal) Append(ctx context.Context, uid string, all ...journal.Entry) error {
 	m.appends++
 	if m.dead {
@@ -56,14 +56,14 @@ func (m *mortal) Append(ctx context.Context, uid string, all ...journal.Entry) e
 
 // spoken is the content of a Session after its second Turn was killed and continued, and a third Turn has ended.
 type spoken struct {
-	// Said are the messages of all Turns. Totals are those of the Session, and Numbers are the numbers of the
-	// Turns.
+	// Said are the messages of all Turns. Totals are the totals of the Session. Numbers are the numbers of the Turns.
 	Said    []model.Message
 	Totals  session.Totals
 	Numbers []int64
 }
 
-// speak runs three Turns of a Session. The second is killed at the append at, or lives if at is negative.
+// speak runs three Turns of a Session. The process of the second Turn is killed at append number at, or not at all if
+// at is negative. speak also returns the number of appends of this process.
 func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (spoken, int) {
 	t.Helper()
 	var got spoken
@@ -112,7 +112,7 @@ func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (sp
 // nonces matches the codes of fences, which are random in each run of this test.
 var nonces = regexp.MustCompile(`[A-Z2-7]{26}`)
 
-// hasReply reports whether a journal has the first reply.
+// hasReply reports whether a journal has a reply.
 func hasReply(entries []journal.Entry) bool {
 	for _, e := range entries {
 		if e.Kind == journal.ModelReplied {
@@ -122,8 +122,8 @@ func hasReply(entries []journal.Entry) bool {
 	return false
 }
 
-// TestASessionOutlivesAKillAtAnyAppend checks that the Session has each Turn once, with its messages, wherever the
-// process was killed. An interrupted request may be billed twice, and counts by estimate.
+// TestASessionOutlivesAKillAtAnyAppend checks that the Session has each Turn once, with its messages, after a kill at
+// any append. An interrupted request may be billed twice, and its estimate counts.
 func TestASessionOutlivesAKillAtAnyAppend(t *testing.T) {
 	stores := maps.Clone(journals)
 	stores["postgres"] = func(t *testing.T) journal.Journal {

@@ -94,13 +94,13 @@ func TestAConversation(t *testing.T) {
 				t.Errorf("place: -want +got:\n%s", diff)
 			}
 			if first.Session.Number != 1 || first.Session.Totals.Turns != 1 {
-				t.Errorf("the first Turn had the place %+v", first.Session)
+				t.Errorf("the first Turn had the place %+v, want number 1 of 1", first.Session)
 			}
-			// A Turn that runs again after later Turns have ended keeps its number.
+			// If a Turn runs again after later Turns have ended, it keeps its number.
 			in.Epoch = 2
 			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Last != "turn-b" ||
 				again.Session.Totals.Turns != 2 || len(history(t, j).Turns) != 2 {
-				t.Errorf("the first Turn, run once more, has the place %+v in %d Turns", again.Session, len(history(t, j).Turns))
+				t.Errorf("the first Turn, run again, has the place %+v in %d Turns; want number 1 of 2", again.Session, len(history(t, j).Turns))
 			}
 		})
 	}
@@ -221,9 +221,9 @@ func TestAdditionOfATurnToItsSession(t *testing.T) {
 	}
 }
 
-// TestEachCallInTheHistoryHasAnAnswer checks that each call in the history has an answer. An endpoint would
-// otherwise refuse the next Turn of the Session.
-func TestEachCallInTheHistoryHasAnAnswer(t *testing.T) {
+// TestEachCallInTheHistoryHasAResult checks that each call in the history has a result. Otherwise an endpoint would
+// reject the next Turn of the Session.
+func TestEachCallInTheHistoryHasAResult(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, asks("find", "{}"), asks("find", "{}")) // even if no tool is offered
 	in := inTalk("a", "Is it so?", c)
@@ -239,12 +239,11 @@ func TestEachCallInTheHistoryHasAnAnswer(t *testing.T) {
 		delete(open, m.ToolCallID)
 	}
 	if len(open) > 0 {
-		t.Errorf("the calls %v have no answer", open)
+		t.Errorf("the calls %v have no result", open)
 	}
 }
 
-// TestAResumedTurnKeepsItsHistory continues a Turn after other Turns were added to its Session, as if it had been
-// admitted out of order.
+// TestAResumedTurnKeepsItsHistory continues a Turn after another Turn was added to its Session.
 func TestAResumedTurnKeepsItsHistory(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("One."))
@@ -254,7 +253,7 @@ func TestAResumedTurnKeepsItsHistory(t *testing.T) {
 	in := inTalk("uid", "Second?", one, two)
 	stop := make(chan struct{})
 	close(stop)
-	in.Interrupt = stop // when it is prepared
+	in.Interrupt = stop // interrupts the run after the preparation
 	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatal(err)
 	}
@@ -263,7 +262,7 @@ func TestAResumedTurnKeepsItsHistory(t *testing.T) {
 	in.Epoch, in.Interrupt = 2, nil
 	result := mustRun(t, j, in)
 	if got := len(second.requests[0].Messages); result.Session.Number != 3 || got != 4+2 {
-		t.Errorf("the second model got %d messages and the Turn is number %d; want the two of the first Turn, as in the first prompt",
+		t.Errorf("the second model got %d messages and the Turn is number %d; want 6 messages, as in the first prompt, and number 3",
 			got, result.Session.Number)
 	}
 }
@@ -297,8 +296,7 @@ func (b *blind) Read(ctx context.Context, uid string, after int64) iter.Seq2[jou
 	}
 }
 
-// TestUnreadableHistory checks that the time of the Turn limits the reading of the history, like every other
-// part of the preparation.
+// TestUnreadableHistory checks that the time limit of the Turn includes the time to read the history.
 func TestUnreadableHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -306,7 +304,7 @@ func TestUnreadableHistory(t *testing.T) {
 		stop   turn.Stop
 	}{
 		"deadline":  {"the Turn ends at its deadline", func(*controls) {}, turn.StopDeadline},
-		"cancelled": {"a cancelled Turn ends at once", (*controls).cancel, turn.StopCancelled},
+		"cancelled": {"a cancelled Turn ends immediately", (*controls).cancel, turn.StopCancelled},
 		"abandoned": {"a later run may succeed", func(c *controls) { c.abandon(errBroken) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -325,8 +323,8 @@ func TestUnreadableHistory(t *testing.T) {
 	}
 }
 
-// TestUnwritableSession checks that no Turn is lost. This run tries the addition again or, if it must
-// end, the next run does.
+// TestUnwritableSession checks that each Turn is added to its Session. The run repeats a failed append. If it must end
+// first, the next run adds the Turn.
 func TestUnwritableSession(t *testing.T) {
 	// The appends are the preparation, a request, its reply, the end, and the addition to the Session.
 	for _, written := range []bool{false, true} {
@@ -345,14 +343,14 @@ func TestUnwritableSession(t *testing.T) {
 					result, err := engine(&breaking{Journal: j, n: 5, times: times, written: written}).Run(ctx, new(in))
 					if forGood {
 						if err == nil || result != nil {
-							t.Fatalf("Run = %+v, %v; want an error: the Turn has not ended while its Session does not know", result, err)
+							t.Fatalf("Run = %+v, %v; want an error, because the Session does not have the Turn", result, err)
 						}
 						in.Epoch = 2
 						result, err = engine(j).Run(t.Context(), new(in))
 					}
 					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 ||
 						len(history(t, j).Turns) != 1 || s.asked() != 1 {
-						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want it there once",
+						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want an answer, and the Turn once in the Session",
 							result, err, s.asked(), len(history(t, j).Turns))
 					}
 				})
@@ -372,12 +370,12 @@ func TestASessionOfTwoCurrencies(t *testing.T) {
 	second := mustRun(t, j, inTalk("b", "Second?", c))
 	if first.Session.Totals.Cost == nil || second.Session.Totals.Cost != nil || second.Record.Cost == nil ||
 		second.Session.Totals.Usage.InputTokens != 2000 {
-		t.Errorf("totals %+v and then %+v; want no cost once there are two currencies", first.Session.Totals, second.Session.Totals)
+		t.Errorf("totals %+v and then %+v; want no total cost after the second currency", first.Session.Totals, second.Session.Totals)
 	}
 }
 
-// TestADamagedHistory checks that a damaged history does not affect a Turn that has ended, and that no Turn begins
-// with it.
+// TestADamagedHistory checks that a damaged history does not affect a Turn that has ended, and that no Turn starts with
+// it.
 func TestADamagedHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -398,12 +396,12 @@ func TestADamagedHistory(t *testing.T) {
 				}
 				return false
 			}
-			for _, reason := range []string{tc.reason, "a later run says the same"} {
+			for _, reason := range []string{tc.reason, "a later run returns the same"} {
 				result := mustRun(t, j, in)
 				failures := result.Record.Failures
 				if result.Stop != turn.StopCompleted || result.Text != "Yes." || result.Session != nil ||
 					len(failures) != 1 || !strings.HasPrefix(failures[0], "session history: ") {
-					t.Errorf("Run = %+v; want the answer, without a place, and with a note: %s", result, reason)
+					t.Errorf("Run = %+v; want the answer without a place, and one failure: %s", result, reason)
 				}
 				in.Epoch++
 			}
@@ -423,7 +421,7 @@ func TestADamagedHistory(t *testing.T) {
 		result := mustRun(t, j, inTalk("uid", "Is it so?", c))
 		if result.Stop != turn.StopPreparationError || s.asked() != 0 ||
 			!strings.Contains(result.Message, `the history of session "talk" cannot be used: delete the Session to start a new history: `) {
-			t.Errorf("Run = %+v after %d requests; want a message with the remedy, and no request", result, s.asked())
+			t.Errorf("Run = %+v after %d requests; want a preparation error with the remedy, and no request", result, s.asked())
 		}
 	})
 }
@@ -440,6 +438,6 @@ func TestASessionOfUnpricedModels(t *testing.T) {
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
 	got := mustRun(t, j, in).Session.Totals
 	if got.Cost != nil || got.KnownCost.String() != "0.00401" { // two replies of 0.002 each and a failure of 0.00001
-		t.Errorf("totals %+v, want no cost, and the first model's usage in both Turns", got)
+		t.Errorf("totals %+v, want no total cost, and the known cost of the first model in both Turns", got)
 	}
 }

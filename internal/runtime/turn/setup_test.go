@@ -39,7 +39,7 @@ type answer struct {
 	err   error
 }
 
-// result returns what a provider returns.
+// result returns the results of Generate.
 func (a answer) result() (*model.Reply, error) {
 	if a.err != nil {
 		return nil, a.err
@@ -98,7 +98,7 @@ func input(chain ...loop.Candidate) turn.Input {
 	}
 }
 
-// material returns the input for the messages of these tests.
+// material returns the input for the messages in these tests.
 func material() prepare.Input {
 	return prepare.Input{
 		Agent: prepare.Agent{Name: "helper"}, Now: at,
@@ -126,7 +126,7 @@ func engine(j journal.Journal) *turn.Engine {
 	return &turn.Engine{Journal: j, Now: func() time.Time { return at }}
 }
 
-// controls are the ways to influence a run from outside.
+// controls abandon, cancel or interrupt a run.
 type controls struct {
 	abandon    context.CancelCauseFunc
 	end        context.CancelFunc
@@ -143,7 +143,7 @@ func cancelled() context.Context {
 	return ctx
 }
 
-// control connects controls to a run, and returns the lifetime of the run.
+// control connects controls to the input of a run, and returns the lifetime of the run.
 func control(t *testing.T, in *turn.Input) (context.Context, *controls) {
 	t.Helper()
 	ctx, abandon := context.WithCancelCause(t.Context())
@@ -210,7 +210,7 @@ func payloads[T any](t *testing.T, j journal.Journal, kind journal.Kind) []T {
 	return all
 }
 
-// copyOf copies the first n entries of a journal to another one.
+// copyOf copies the first n entries of a journal to another journal, and returns the latter.
 func copyOf(t testing.TB, from, to journal.Journal, n int) journal.Journal {
 	t.Helper()
 	kept := entries(t, from, "uid")[:n]

@@ -22,7 +22,7 @@ var (
 // saves.
 const minShared = 512
 
-// shares has the values that a run shares with others. A value is shared for as long as it is held.
+// shares holds the values that a run shares with other runs. A value is shared for as long as a run holds it.
 type shares struct {
 	tools, packs *[]tool.Tool
 	prompted     *[]prompt.Tool

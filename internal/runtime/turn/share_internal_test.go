@@ -27,7 +27,8 @@ func entryOf(t *testing.T, kind journal.Kind, payload any) journal.Entry {
 	return journal.Entry{Kind: kind, Payload: data}
 }
 
-// TestTurnsShareEqualValues checks that Turns share equal values, but no value that one of them changes.
+// TestTurnsShareEqualValues checks that Turns share equal values, and that a Turn that changes a value does not change
+// it for other Turns.
 func TestTurnsShareEqualValues(t *testing.T) {
 	exposure := tool.Exposure{EffectsDeclared: true, Tools: []tool.Tool{
 		{
@@ -63,7 +64,7 @@ func TestTurnsShareEqualValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.exposure.Tools[0].Effect != tool.Destructive || b.exposure.Tools[0].Effect != tool.ReadOnly {
-		t.Errorf("the effects are %s and %s, want Destructive for the one Turn with the correction, and ReadOnly for the other",
+		t.Errorf("the effects are %s and %s, want Destructive for the Turn with the stricter effect, and ReadOnly for the other",
 			a.exposure.Tools[0].Effect, b.exposure.Tools[0].Effect)
 	}
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// Observer receives the parts of a Turn, for traces and metrics. Its methods must return at once, and must be safe for
+// Observer receives the parts of a Turn, for traces and metrics. Its methods must not block, and must be safe for
 // concurrent use.
 type Observer interface {
 	// Observe receives a part once the journal has its end. The part and everything that it points to are valid only
 	// during the call, and must not be changed.
 	Observe(s *Span)
-	// Within returns the context for a request or a call, so that its adapter can name the part to the other side. key
-	// is the key of the part.
+	// Within returns the context for a request or a call, from which the adapter can tell the other side to which part
+	// of the trace it belongs. key is the key of the part.
 	Within(ctx context.Context, key string) context.Context
 }
 
@@ -43,17 +43,17 @@ const (
 	// SpanCheck is the check of an answer against the output policies, from the answer on. Its requests to models are
 	// parts of their own.
 	SpanCheck SpanKind = "check"
-	// SpanFinalization is the end of a Turn: its result is added up and recorded, with its artifacts.
+	// SpanFinalization is the end of a Turn: its result is made and recorded, with its artifacts.
 	SpanFinalization SpanKind = "finalize"
-	// SpanHistory is the time from the end of a Turn until the history of its Session has its messages.
+	// SpanHistory is the time from the end of a Turn until the history of its Session has the Turn.
 	SpanHistory SpanKind = "history"
 	// SpanFollowUp is an attempt of the work that follows the end of a Turn. Its requests to models are parts of it.
 	SpanFollowUp SpanKind = "follow_up"
 )
 
-// The failures of parts that are no class of an error.
+// The failures of parts that are not error classes.
 const (
-	// FailureInterrupted is the failure of a request that has no end, because its run was killed.
+	// FailureInterrupted is the failure of a request without a recorded end, because its run was killed.
 	FailureInterrupted = "Interrupted"
 	// FailureDenied is the failure of a request for approval that was denied.
 	FailureDenied = "Denied"
@@ -63,29 +63,29 @@ const (
 	FailurePartial = "PartiallyFinalized"
 )
 
-// Span is a part of a Turn that has ended. Its times are those of journal entries.
+// Span is a part of a Turn that has ended. Its times come from journal entries.
 //
 // A part that contains others, in this Turn or in the Turn of a sub-agent, is observed at the end of the Turn: a step,
-// and the call of a sub-agent. So a run that is killed leaves no part without its parent. Any other part is observed
+// and the call of a sub-agent. A run that is killed before this end observes none of them. Any other part is observed
 // when it ends. If a run is killed after the last entry of its Turn, the next run observes the end again, and each part
 // is equal to the part that the earlier run has observed.
 type Span struct {
 	Kind SpanKind
 	// Key identifies the part within the Turn, in all runs. Parent is the key of the part that contains it, or empty if
-	// that is the Turn.
+	// the Turn contains it directly.
 	Key, Parent string
 	Start, End  time.Time
 	// Step is the number of the step, from 1. It is 0 before the first step.
 	Step int
 	// Failure is the class of the failure, or empty.
 	Failure string
-	// Again is true if an earlier run may have observed the part, too. It has recorded the end of the Turn.
+	// Again is true if an earlier run, which recorded the end of the Turn, may have observed the part, too.
 	Again bool
 	// Report describes the prompt, and Tags are the tags of its profile. They are set if Kind is SpanPreparation.
 	Report *prepare.Report
 	Tags   []string
-	// Request is the request to a model. Candidate is its model, or nil if the chain does not have it any more. Reply
-	// is the reply, and Failed the failure; both are nil if the request was interrupted. They are set if Kind is
+	// Request is the request to a model. Candidate is its model, or nil if the chain no longer contains this model.
+	// Reply is the reply, and Failed the failure; both are nil if the request was interrupted. They are set if Kind is
 	// SpanRequest.
 	Request   *loop.Request
 	Candidate *loop.Candidate
@@ -106,26 +106,20 @@ type Span struct {
 // interval is the time of a part.
 type interval struct{ start, end time.Time }
 
-// callOf identifies a call.
-type callOf struct {
-	step int
-	id   string
-}
-
 // spans follows the journal of a Turn and reports its parts. The zero value, without an observer, reports nothing.
 type spans struct {
 	observer Observer
 	chain    []loop.Candidate
-	// preparing is the time at which this run began to prepare messages. It is zero if it has not.
+	// preparing is the time at which this run began to prepare messages. It is zero after the messages were recorded.
 	preparing time.Time
 	// tags are the tags of the prompt.
 	tags []string
-	// request is the request without an end, or nil. begun is the time of its entry.
+	// request is the request whose end is not recorded yet, or nil. begun is the time of its entry.
 	request *loop.Request
 	begun   time.Time
-	// steps are the times of the steps, from step 1. calls are those of the calls with an intent.
+	// steps are the times of the steps, from step 1. calls are the times of the calls that have an intent.
 	steps []interval
-	calls map[callOf]interval
+	calls map[callKey]interval
 	// otherReplies is the number of replies that are not steps.
 	otherReplies int
 	// answered is the time of the newest text that may be an answer: a reply to a step, or the result of a call.
@@ -135,7 +129,7 @@ type spans struct {
 	again bool
 }
 
-// StepKey returns the key of a step, or that of the Turn for step 0.
+// StepKey returns the key of a step. For step 0 it returns the key of the Turn, which is empty.
 func StepKey(step int) string {
 	if step == 0 {
 		return ""
@@ -143,7 +137,7 @@ func StepKey(step int) string {
 	return fmt.Sprintf("step/%d", step)
 }
 
-// apply follows an entry that was folded into the state. fresh reports whether this run has appended the entry.
+// apply processes an entry that was folded into the state. fresh is true if this run has appended the entry.
 func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 	if s.observer == nil {
 		return
@@ -158,7 +152,7 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 		}
 	}
 	l := &state.loop
-	switch e.Kind { //nolint:exhaustive // because the others neither begin nor end a part
+	switch e.Kind { //nolint:exhaustive // because the other kinds neither begin nor end a part
 	case journal.PreparationInput:
 		s.tags = state.input.Input.Profile.Tags
 	case journal.Prepared:
@@ -215,10 +209,10 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// extend extends a step to a time.
+// extend moves the end of a step to a time.
 func (s *spans) extend(step int, to time.Time) {
-	const most = 10_000 // above any limit on steps, so that a damaged entry does not use up the memory
-	if step < 1 || step > most {
+	const maxStep = 10_000 // above any limit on steps, so that a damaged entry does not use up the memory
+	if step < 1 || step > maxStep {
 		return
 	}
 	for len(s.steps) < step {
@@ -227,7 +221,7 @@ func (s *spans) extend(step int, to time.Time) {
 	s.steps[step-1].end = to
 }
 
-// interruptRequest reports the request without an end, if there is one. Its own end is not known.
+// interruptRequest reports the request without a recorded end, if there is one. It uses the start as the end.
 func (s *spans) interruptRequest(e journal.Entry, emit func(*Span)) {
 	if s.request == nil {
 		return
@@ -279,34 +273,34 @@ func (s *spans) newestReply(l *loop.State) *loop.Step {
 // CallKey returns the key of a call.
 func CallKey(step int, callID string) string { return fmt.Sprintf("call/%d/%s", step, callID) }
 
-// begin follows the intent of a call. A repeated call began with its first intent.
+// begin notes the time of an intent. A call begins with its first intent.
 func (s *spans) begin(i *loop.Intent, at time.Time) {
-	of := callOf{i.Step, i.CallID}
-	if _, known := s.calls[of]; !known {
+	key := callKey{i.Step, i.CallID}
+	if _, known := s.calls[key]; !known {
 		if s.calls == nil {
-			s.calls = map[callOf]interval{}
+			s.calls = map[callKey]interval{}
 		}
-		s.calls[of] = interval{at, at}
+		s.calls[key] = interval{at, at}
 	}
 	s.extend(i.Step, at)
 }
 
 // callSpan returns the part of a call that has ended. It returns nil for a call without an intent, which was not made.
 func (s *spans) callSpan(f *loop.CallResult, l *loop.State, at time.Time) *Span {
-	of := callOf{f.Step, f.CallID}
-	known, made := s.calls[of]
+	key := callKey{f.Step, f.CallID}
+	known, made := s.calls[key]
 	s.extend(f.Step, at)
 	if !made {
 		return nil
 	}
 	known.end = at
-	s.calls[of] = known
+	s.calls[key] = known
 	return s.callPart(f, l)
 }
 
 // callPart returns the part of a call whose times are known.
 func (s *spans) callPart(f *loop.CallResult, l *loop.State) *Span {
-	times := s.calls[callOf{f.Step, f.CallID}]
+	times := s.calls[callKey{f.Step, f.CallID}]
 	part := &Span{
 		Kind: SpanCall, Key: CallKey(f.Step, f.CallID), Parent: StepKey(f.Step), Start: earlier(times.start, times.end), End: times.end,
 		Step: f.Step, Intent: newestIntent(l, f), Result: f,
@@ -375,8 +369,8 @@ func finalization(e journal.Entry, result *Result) *Span {
 	return part
 }
 
-// addedToSession reports that the history of the Session has the Turn since a time, which is zero if the history does
-// not need the Turn.
+// addedToSession reports the time at which the Turn was added to the history of its Session. at is zero if the Turn was
+// not added.
 func (s *spans) addedToSession(at time.Time) {
 	if s.observer == nil || at.IsZero() {
 		return
@@ -393,7 +387,7 @@ func (s *spans) end(l *loop.State, observe func(*Span)) {
 	}
 	for i := range l.CallResults {
 		f := &l.CallResults[i]
-		if _, made := s.calls[callOf{f.Step, f.CallID}]; made && f.Spent != nil {
+		if _, made := s.calls[callKey{f.Step, f.CallID}]; made && f.Spent != nil {
 			observe(s.callPart(f, l))
 		}
 	}

@@ -40,14 +40,14 @@ var checked = ending{
 	},
 }
 
-// ticking returns a clock on which a millisecond passes with each look.
+// ticking returns a clock that advances by a millisecond with each call.
 func ticking() func() time.Time {
 	var n atomic.Int64
 	return func() time.Time { return at.Add(time.Duration(n.Add(1)) * time.Millisecond) }
 }
 
-// checkParts checks that all parts are one tree below the Turn, in which each part lies within its parent. The observer
-// has checked that no two runs have observed different parts with the same key.
+// checkParts checks that all parts form one tree below the Turn, and that the time of each part is within the time of
+// its parent. The observer has already checked that no two runs observed different parts with the same key.
 func (w *world) checkParts(t *testing.T) {
 	t.Helper()
 	for key, part := range w.parts {
@@ -69,7 +69,7 @@ func (w *world) checkParts(t *testing.T) {
 func TestPartsOfKilledTurns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ending ending
-		want   map[turn.SpanKind]int // the parts of a Turn that nothing disturbs
+		want   map[turn.SpanKind]int // the number of parts of a Turn without crashes
 	}{
 		"everything": {everything, map[turn.SpanKind]int{
 			turn.SpanPreparation: 2, turn.SpanStep: 5, turn.SpanCall: 9, turn.SpanApproval: 1, turn.SpanRequest: 9,
@@ -128,7 +128,7 @@ func TestCheckOfAnAnswer(t *testing.T) {
 			continue
 		}
 		if part.Parent != turn.StepKey(1) || part.Failure != "" || !part.End.After(part.Start) {
-			t.Errorf("the check is %s, want a part of step 1 that takes time and does not fail: the policy only reports", fmt.Sprint(part))
+			t.Errorf("the check is %s, want a part of step 1 that takes time and has no failure", fmt.Sprint(part))
 		}
 	}
 }

@@ -15,13 +15,13 @@ func subAgents(s *loop.State) *SubAgents { return SumOf(slices.Collect(s.SubAgen
 // requests yields the usage and the cost of each request. If the journal has no cost, because an older version wrote
 // it or the model had no price yet, the current prices of the chain apply.
 func (r *run) requests(yield func(loop.Spending) bool) {
-	for one := range r.replayed.loop.Spendings {
+	for request := range r.replayed.loop.Spendings {
 		for _, c := range r.in.Chain {
-			if one.Cost == nil && c.ProviderName == one.Provider && c.Model == one.Model {
-				one.Cost = c.Pricing.Cost(one.Usage)
+			if request.Cost == nil && c.ProviderName == request.Provider && c.Model == request.Model {
+				request.Cost = c.Pricing.Cost(request.Usage)
 			}
 		}
-		if !yield(one) {
+		if !yield(request) {
 			return
 		}
 	}
@@ -30,8 +30,8 @@ func (r *run) requests(yield func(loop.Spending) bool) {
 // spendings returns the usage and the cost of each request.
 func (r *run) spendings() []finalize.Spending {
 	var all []finalize.Spending
-	for one := range r.requests {
-		all = append(all, finalize.Spending{Usage: one.Usage, Cost: one.Cost})
+	for request := range r.requests {
+		all = append(all, finalize.Spending{Usage: request.Usage, Cost: request.Cost})
 	}
 	return all
 }
@@ -39,41 +39,41 @@ func (r *run) spendings() []finalize.Spending {
 // spentOf returns the usage and the source of the prices of each model, over all attempts and runs.
 func spentOf(requests iter.Seq[loop.Spending]) []Spent {
 	var all []Spent
-	for one := range requests {
-		i := slices.IndexFunc(all, func(o Spent) bool { return o.Provider == one.Provider && o.Model == one.Model })
+	for request := range requests {
+		i := slices.IndexFunc(all, func(o Spent) bool { return o.Provider == request.Provider && o.Model == request.Model })
 		if i < 0 {
-			all = append(all, Spent{Provider: one.Provider, Model: one.Model})
+			all = append(all, Spent{Provider: request.Provider, Model: request.Model})
 			i = len(all) - 1
 		}
-		all[i].Usage = all[i].Usage.Add(one.Usage)
-		all[i].addPrice(&one)
+		all[i].Usage = all[i].Usage.Add(request.Usage)
+		all[i].addPrice(&request)
 	}
 	return all
 }
 
-// addPrice adds the source of the price of one request. A request that used nothing needs no price. If a price is
-// unknown, that of the model is; otherwise the newest one is named.
-func (s *Spent) addPrice(one *loop.Spending) {
+// addPrice adds the source of the price of one request. A request that used nothing needs no price. If the price of one
+// request is unknown, the source is PriceUnknown. Otherwise the source of the newest request counts.
+func (s *Spent) addPrice(request *loop.Spending) {
 	switch {
-	case one.Usage == (model.Usage{}) || s.Price == PriceUnknown:
-	case one.Cost == nil:
+	case request.Usage == (model.Usage{}) || s.Price == PriceUnknown:
+	case request.Cost == nil:
 		s.Price, s.PriceDate = PriceUnknown, ""
-	case one.Cost.PriceDate == "":
+	case request.Cost.PriceDate == "":
 		s.Price, s.PriceDate = PriceDeclared, ""
 	default:
-		s.Price, s.PriceDate = PriceListed, one.Cost.PriceDate
+		s.Price, s.PriceDate = PriceListed, request.Cost.PriceDate
 	}
 }
 
-// fallback compares the model that answered with the first one that was asked. It uses the journal, because the
-// Agent's chain may have changed since.
+// fallback compares the model that answered with the first model that was asked. It uses the journal, because the
+// Agent's chain may have changed since. It returns nil if both are the same.
 func fallback(s *loop.State, step *loop.Step) *Fallback {
 	i := slices.IndexFunc(s.Requests, func(r loop.Request) bool { return r.Purpose == loop.ForStep })
 	if i < 0 {
 		return nil
 	}
 	first := s.Requests[i]
-	for _, f := range s.FailedRequests { // the budget may not have allowed the first one
+	for _, f := range s.FailedRequests { // the budget may have refused the first request
 		if f.Kind == model.OverBudget && f.Purpose == loop.ForStep && f.Step == first.Step && f.Place < first.Place {
 			first = loop.Request{Provider: f.Provider, Model: f.Model}
 			break

@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestPriceOfAModel checks which source of prices is named for all requests to a model.
+// TestPriceOfAModel checks the source of prices over all requests to a model.
 func TestPriceOfAModel(t *testing.T) {
 	usage := model.Usage{InputTokens: 1}
 	cost := func(date string) *model.Cost {
@@ -32,7 +32,7 @@ func TestPriceOfAModel(t *testing.T) {
 		"declared": {"the ModelProvider has prices", spent(cost("")), []Spent{{"p", "m", usage, PriceDeclared, ""}}},
 		"listed":   {"the date of the list", spent(cost("2026-07-01")), []Spent{{"p", "m", usage, PriceListed, "2026-07-01"}}},
 		"updated": {
-			"the newest is named", spent(cost("2026-07-01"), cost("2026-08-01")),
+			"the newest date counts", spent(cost("2026-07-01"), cost("2026-08-01")),
 			[]Spent{{"p", "m", usage.Add(usage), PriceListed, "2026-08-01"}},
 		},
 		"unknown": {
@@ -40,12 +40,12 @@ func TestPriceOfAModel(t *testing.T) {
 			[]Spent{{"p", "m", usage.Add(usage).Add(usage), PriceUnknown, ""}},
 		},
 		"nothing used": {
-			"a request that failed at once needs no price",
+			"a request that used nothing needs no price",
 			[]loop.Spending{{Provider: "p", Model: "m"}},
 			[]Spent{{"p", "m", model.Usage{}, "", ""}},
 		},
 		"two models": {
-			"each has its own", append(spent(cost("")), loop.Spending{Provider: "p", Model: "n", Usage: usage}),
+			"each model has its own source", append(spent(cost("")), loop.Spending{Provider: "p", Model: "n", Usage: usage}),
 			[]Spent{{"p", "m", usage, PriceDeclared, ""}, {"p", "n", usage, PriceUnknown, ""}},
 		},
 	} {

@@ -18,10 +18,10 @@ import (
 // ErrNoAnswer is returned for a Turn that has no answer to judge.
 var ErrNoAnswer = errors.New("the turn has no answer")
 
-// Subject reads from the journal of a Turn that has ended what its judges receive: the answer, and the texts that the
-// model had received, with the history of its Session. admit is called with the number of bytes of the history before
-// that is read, and may be nil. The history is left out, and its messages are counted, if admit returns false, or if it
-// is gone. Subject returns the error of admit, and ErrNoAnswer if the Turn did not end with an answer.
+// Subject reads the texts for judges from the journal of an ended Turn: the answer, and the texts that the model had
+// received, with the history of the Session. Before it reads the history, it calls admit with the size of the history
+// in bytes; admit may be nil. If admit returns false or the history is gone, the history is left out and its messages
+// are counted. Subject returns an error of admit, and ErrNoAnswer if the Turn did not end with an answer.
 func Subject(ctx context.Context, j journal.Journal, uid string, admit func(bytes int64) (bool, error)) (*judge.Subject, error) {
 	s, answered := &judge.Subject{}, false
 	var prompt *preparedRecord
@@ -61,7 +61,7 @@ func Subject(ctx context.Context, j journal.Journal, uid string, admit func(byte
 // errNotAdmitted means that a history is left out.
 var errNotAdmitted = errors.New("the history is left out")
 
-// addTo adds the messages of a prompt, with those of the history.
+// addTo adds the messages of a prompt and of the history to a Subject.
 func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.Subject, admit func(bytes int64) (bool, error)) error {
 	if h := r.History; h != nil && h.Messages > 0 {
 		c, err := h.read(ctx, j, func(bytes int64) error {
@@ -74,13 +74,13 @@ func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.
 			}
 			return err
 		})
-		whole := r.Prepared
+		expanded := r.Prepared
 		if err == nil {
-			whole, err = r.whole(c)
+			expanded, err = r.expanded(c)
 		}
 		switch {
 		case err == nil:
-			r.Prepared = whole
+			r.Prepared = expanded
 		case errors.Is(err, errNotAdmitted), errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged),
 			errors.Is(err, journal.ErrNewer):
 			s.LeftOut = h.Messages
@@ -88,13 +88,13 @@ func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.
 			return err
 		}
 	}
-	describe(r.Prepared, s)
+	addPrompt(r.Prepared, s)
 	return nil
 }
 
-// describe adds the messages of a prompt. The results of earlier calls go before those of the Turn. Attachments are
-// named, and not shown.
-func describe(p *prepare.Prepared, s *judge.Subject) {
+// addPrompt adds the messages of a prompt to a Subject. Results of calls in the history are placed before the results
+// of the Turn. Of attachments, only the names are added.
+func addPrompt(p *prepare.Prepared, s *judge.Subject) {
 	var earlier []judge.ToolResult
 	names := map[string]string{}
 	for _, m := range p.Messages {
@@ -116,7 +116,7 @@ func describe(p *prepare.Prepared, s *judge.Subject) {
 	s.Tools = append(earlier, s.Tools...)
 }
 
-// readResult adds the result of a call of the model. The results of context tools are in the prompt.
+// readResult adds the result of a call of the model. The results of context packs are in the prompt.
 func readResult(s *judge.Subject, payload []byte) error {
 	var f loop.CallResult
 	if err := json.Unmarshal(payload, &f); err != nil {

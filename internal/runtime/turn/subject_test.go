@@ -13,7 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestSubject checks what judges receive of a Turn with tools: the prompt, the results and the answer, each once.
+// TestSubject checks the texts that judges receive about a Turn with tools: the prompt, the results and the answer,
+// each once.
 func TestSubject(t *testing.T) {
 	c, _ := candidate("p0", 1, asks("find", `{"n":1}`), says("Found."))
 	in := input(c)
@@ -25,10 +26,10 @@ func TestSubject(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Answer != "Found." || !strings.Contains(s.Context, "[a] One. (source: notes/a.md)") || s.LeftOut != 0 {
-		t.Errorf("answer %q, context %q, want those of the Turn", s.Answer, s.Context)
+		t.Errorf("answer %q, context %q, want the answer and the facts of the Turn", s.Answer, s.Context)
 	}
 	if len(s.Tools) != 1 || s.Tools[0].Name != "find" || !strings.Contains(s.Tools[0].Text, "It is under the desk.") {
-		t.Errorf("results %+v, want that of the one call", s.Tools)
+		t.Errorf("results %+v, want the result of the call", s.Tools)
 	}
 	last := s.Messages[len(s.Messages)-1]
 	if s.Messages[0].Role != model.RoleSystem || last.Role != model.RoleUser || last.Text != "What is new?" {
@@ -41,7 +42,7 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-// TestSubjectOfALongAnswer checks that an answer that an artifact has is judged whole.
+// TestSubjectOfALongAnswer checks that judges receive the whole of an answer that is in an artifact.
 func TestSubjectOfALongAnswer(t *testing.T) {
 	text := strings.Repeat("all of it \n", 30_000)
 	c, _ := candidate("p0", 1, says(text))
@@ -53,15 +54,15 @@ func TestSubjectOfALongAnswer(t *testing.T) {
 	}
 }
 
-// TestSubjectInASession checks that a judge sees the messages that only the journal of the Session has. They are
-// counted if they are too large, or gone.
+// TestSubjectInASession checks that a judge receives the messages that only the journal of the Session has. If these
+// messages are too large or gone, they are only counted.
 func TestSubjectInASession(t *testing.T) {
 	j := &journaltest.Memory{}
 	for _, uid := range []string{"a", "b"} {
 		c, _ := candidate("p0", 1, says("Answer "+uid))
 		mustRun(t, j, inTalk(uid, "Ask "+uid, c))
 	}
-	short := errors.New("the memory is short")
+	short := errors.New("there is not enough memory")
 	var admitted int64
 	admits := func(ok bool, err error) func(int64) (bool, error) {
 		return func(bytes int64) (bool, error) { admitted += bytes; return ok, err }
@@ -104,11 +105,11 @@ func TestSubjectInASession(t *testing.T) {
 		})
 	}
 	if admitted == 0 {
-		t.Error("the size of the history was not told")
+		t.Error("admit did not receive the size of the history")
 	}
 }
 
-// TestSubjectWithoutAnAnswer checks that there is nothing to judge.
+// TestSubjectWithoutAnAnswer checks a Turn that failed, and a Turn without a journal.
 func TestSubjectWithoutAnAnswer(t *testing.T) {
 	c, _ := candidate("p0", 1, fails(model.Auth))
 	j := &journaltest.Memory{}
@@ -120,8 +121,8 @@ func TestSubjectWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestSubjectWithEarlierResults checks that a judge sees the results of earlier Turns of the Session, and which
-// attachments it does not see.
+// TestSubjectWithEarlierResults checks that a judge receives the results of calls in earlier Turns of the Session,
+// before those of this Turn.
 func TestSubjectWithEarlierResults(t *testing.T) {
 	j := &journaltest.Memory{}
 	first, _ := candidate("p0", 1, asks("find", `{"n":1}`), says("Found."))
@@ -137,11 +138,11 @@ func TestSubjectWithEarlierResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, one := range s.Tools {
-		all = append(all, one.Name+": "+one.Text)
+	for _, result := range s.Tools {
+		all = append(all, result.Name+": "+result.Text)
 	}
 	if len(all) != 2 || !strings.HasPrefix(all[0], "find: ") || !strings.Contains(all[0], "under the desk") ||
 		!strings.Contains(all[1], "has not moved") {
-		t.Errorf("the judge sees the results %q", all)
+		t.Errorf("the judge receives the results %q, want the result of each Turn", all)
 	}
 }

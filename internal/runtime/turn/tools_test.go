@@ -72,7 +72,7 @@ func TestATurnWithTools(t *testing.T) {
 		t.Errorf("result: -want +got:\n%s", diff)
 	}
 	if got := result.Record.Decision.Strategy; got != finalize.StrategyToolAssisted || result.Preparation.ToolCount != 2 {
-		t.Errorf("strategy %s with %d tools, want %s with this one and read_artifact",
+		t.Errorf("strategy %s with %d tools, want %s with the tool and read_artifact",
 			got, result.Preparation.ToolCount, finalize.StrategyToolAssisted)
 	}
 	kindsWant := []journal.Kind{
@@ -144,7 +144,7 @@ func TestLoadSkill(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if restart { // after the reply or after the intent; the profile is gone by then
+				if restart { // after the reply or after the intent, without the profile
 					for n := 7; n <= 8; n++ {
 						c, s = candidate("p0", 1, says("Done."))
 						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
@@ -166,13 +166,13 @@ func TestLoadSkill(t *testing.T) {
 	}
 }
 
-// TestToolsOfThePromptAreOffered continues a Turn whose Agent has other tools by now. The tools in the prompt are
-// still offered.
+// TestToolsOfThePromptAreOffered continues a Turn whose Agent has got other tools. The tools in the prompt are still
+// offered.
 func TestToolsOfThePromptAreOffered(t *testing.T) {
 	c, s := candidate("p0", 1, asks("find", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
-	in.Tools[0].Schema = nil // it then follows from the Parameters: a schema of its own would be gone with the tool
+	in.Tools[0].Schema = nil // the prompt keeps only the Parameters of a tool, from which the schema then follows
 	j := &journaltest.Memory{}
 	if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 		after   time.Duration
 	}{
 		"cancelled, does harm": {
-			"a cancelled Turn ends at once, and reports the unknown outcome", tool.Destructive, (*controls).cancel,
+			"a cancelled Turn ends immediately, and reports the unknown outcome", tool.Destructive, (*controls).cancel,
 			turn.StopCancelled, 1, 1, time.Second,
 		},
 		"cancelled, does no harm": {
@@ -282,7 +282,7 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 	}
 }
 
-// TestACancelledTurnCountsUnknownOutcomes cancels a Turn while no run has it, before any run has decided about the
+// TestACancelledTurnCountsUnknownOutcomes cancels a Turn between two runs. No run has recorded an outcome of the
 // interrupted call.
 func TestACancelledTurnCountsUnknownOutcomes(t *testing.T) {
 	j := &journaltest.Memory{}
@@ -297,26 +297,26 @@ func TestACancelledTurnCountsUnknownOutcomes(t *testing.T) {
 	ctl.cancel()
 	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 8)).Run(ctx, new(in))
 	if err != nil || result.Stop != turn.StopCancelled || result.Counts.UnknownOutcomes != 1 || result.Counts.Resumes != 1 {
-		t.Errorf("Run = %+v, %v; want the end and the call of unknown outcome", result, err)
+		t.Errorf("Run = %+v, %v; want the end and one unknown outcome", result, err)
 	}
 }
 
 func TestLongAnswers(t *testing.T) {
-	const bound = 32 << 10
+	const limit = 32 << 10
 	for name, tc := range map[string]struct {
 		reason, text string
 		artifact     bool
 	}{
 		"short":                  {"the status contains a short answer", "Nothing.", false},
-		"maximum length":         {"the status contains an answer of the maximum length", strings.Repeat("x", bound), false},
-		"above the maximum":      {"a longer answer becomes an artifact", strings.Repeat("x", bound+1), true},
+		"maximum length":         {"the status contains an answer of the maximum length", strings.Repeat("x", limit), false},
+		"above the maximum":      {"a longer answer becomes an artifact", strings.Repeat("x", limit+1), true},
 		"too large for an entry": {"an answer that is too large for an entry becomes an artifact", strings.Repeat("x", 300<<10), true},
 		"grows in JSON": {
-			"the length counts in JSON, where a line feed takes two bytes", strings.Repeat("\n", bound/2+1), true,
+			"the length counts in JSON, where a line feed takes two bytes", strings.Repeat("\n", limit/2+1), true,
 		},
-		"HTML":                       {"the length counts in JSON, where < takes six bytes", strings.Repeat("<", bound/6+1), true},
-		"HTML of the maximum length": {"the length counts in JSON, where < takes six bytes", strings.Repeat("<", bound/6), false},
-		"replaced bytes":             {"U+FFFD takes three bytes", strings.Repeat("\uFFFD", bound/3), false},
+		"HTML":                       {"the length counts in JSON, where < takes six bytes", strings.Repeat("<", limit/6+1), true},
+		"HTML of the maximum length": {"the length counts in JSON, where < takes six bytes", strings.Repeat("<", limit/6), false},
+		"replaced bytes":             {"U+FFFD takes three bytes", strings.Repeat("\uFFFD", limit/3), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -326,13 +326,13 @@ func TestLongAnswers(t *testing.T) {
 				t.Fatalf("Run: %d bytes, %v; want the whole answer", len(result.Text), err)
 			}
 			if (result.Answer != nil) != tc.artifact {
-				t.Fatalf("the answer's artifact is %+v, want one: %t: %s", result.Answer, tc.artifact, tc.reason)
+				t.Fatalf("the artifact of the answer is %+v, want an artifact: %t: %s", result.Answer, tc.artifact, tc.reason)
 			}
 			if !tc.artifact {
 				return
 			}
 			if result.Answer.Name != "answer.txt" || result.Answer.Bytes != int64(len(tc.text)) {
-				t.Errorf("the artifact is %+v", result.Answer)
+				t.Errorf("the artifact is %+v, want answer.txt with %d bytes", result.Answer, len(tc.text))
 			}
 			a, err := j.Artifact(t.Context(), "uid", result.Answer.SHA256)
 			if err != nil {
@@ -345,7 +345,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestEarlierRepliesKeepTheirPrices continues a Turn whose model has a higher price now.
+// TestEarlierRepliesKeepTheirPrices continues a Turn after the price of its model was raised.
 func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
@@ -366,7 +366,7 @@ func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
 	}
 }
 
-// TestIntentOfACall checks the intent as a person finds it in the journal.
+// TestIntentOfACall checks the intent of a call in the journal.
 func TestIntentOfACall(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, asks("send", `{"to":"<Bob>"}`), says("Done."))
@@ -385,6 +385,6 @@ func TestIntentOfACall(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if started := payloads[map[string]string](t, j, journal.RunStarted); len(started) != 1 {
-		t.Errorf("the journal has %v, want who began", started)
+		t.Errorf("the journal has %v, want one entry for the beginning of the run", started)
 	}
 }

@@ -37,50 +37,50 @@ type Input struct {
 	UID string
 	// Epoch is the epoch of the binding that this run belongs to. The first epoch is 1.
 	Epoch int64
-	// Executor is the executor of this run. Namespace and Name are those of the Turn. All three are for people who
-	// read the journal.
+	// Executor is the executor of this run. Namespace and Name are the namespace and the name of the Turn. All three
+	// are for people who read the journal.
 	Executor, Namespace, Name string
 	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
 	Requester string
-	// About is the part of the Turn's record that is known before it begins. The journal keeps it, so that the record
-	// of a Turn whose object is gone has it, too.
+	// About is the part of the Turn's record that is known before the Turn begins. It is kept in the journal, so that
+	// the record can be written even if the Turn's object is gone.
 	About turnrecord.About
 	// Timeout is the time that the Turn has left; it may be used up already. A run that reaches it ends the Turn
 	// with StopDeadline.
 	Timeout time.Duration
 	// Limit is the whole wall-clock time that the Turn may use. Only the message of StopDeadline uses it.
 	Limit time.Duration
-	// TimeOver is the message of StopDeadline if another cause than Limit ends the Turn's time. It is empty if
-	// Limit is the cause.
+	// TimeOver replaces the message of StopDeadline if the Turn's time ends for a reason other than Limit. It is empty
+	// if Limit is the reason.
 	TimeOver string
 	// Preparation returns the input for the messages; the run fills in Provider and Model. It is called only if the
-	// journal does not have this input yet, because a later run may no longer find its sources. An *invalid.Error
-	// ends the Turn; any other error ends the run.
+	// journal does not have this input yet. A later run reads the input from the journal, because its sources may be
+	// gone by then. An *invalid.Error ends the Turn; any other error ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
-	// Judges returns the judges that evaluate the answer, of the profile that Preparation has read. It is called after
+	// Judges returns the judges of the profile that Preparation has read, which evaluate the answer. It is called after
 	// Preparation, and its result is recorded. If Judges is nil, the answer is not evaluated.
 	Judges func() []judge.Judge
-	// MayEvaluate reports whether the evaluation of the Turn may be stored with its end. It must return at once. If
-	// MayEvaluate is nil, it may.
+	// MayEvaluate reports whether the task to evaluate the answer may be stored with the end of the Turn. It must not
+	// block. If MayEvaluate is nil, the task is always stored.
 	MayEvaluate func() bool
-	// Recall returns the learned memories that fit a message, at most those that the prompt has room for. vector is
-	// that of the message; without one, words alone decide. It is called with Preparation, and once more if there is a
-	// vector, and its result is recorded. If it fails, or takes longer than RecallTimeout, the Turn continues without
-	// learned memories. If Recall is nil, there are none.
+	// Recall returns the learned memories that match a message, at most as many as fit into the prompt. vector is the
+	// vector of the message; if it is empty, Recall compares only words. Recall is called together with Preparation,
+	// and again if the message gets a vector. The result is recorded. If Recall fails, or takes longer than
+	// RecallTimeout, the Turn continues without learned memories. If Recall is nil, the Turn has no learned memories.
 	Recall func(ctx context.Context, message string, vector ranking.Vector) (Recalled, error)
 	// NotRecalled is called if Recall has failed. It may be nil.
 	NotRecalled func(error)
 	// Embeddings is the model that turns texts into vectors, for Recall and for the selection of tools. If it is nil,
-	// words alone decide.
+	// both compare only words.
 	Embeddings *Embeddings
 	// NotEmbedded is called if a request for vectors has failed. It may be nil.
 	NotEmbedded func(*model.Error)
-	// MayLearn reports whether the task to learn memories from the Turn may be stored with its end. It must return at
-	// once. If MayLearn is nil, nothing is learned.
+	// MayLearn reports whether the task to learn memories from the Turn may be stored with its end. It must not block.
+	// If MayLearn is nil, nothing is learned.
 	MayLearn func() bool
 	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together
 	// with Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run.
-	// If Attach is nil, there are none. AttachBytes bounds the size of all contents together.
+	// If Attach is nil, the Turn has no attachments. AttachBytes is the maximum total size of the contents.
 	Attach      func(ctx context.Context) ([]attachment.Content, error)
 	AttachBytes int64
 	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of
@@ -93,9 +93,9 @@ type Input struct {
 	Selection tool.Selection
 	// TopK is the number of results that a context pack is asked for.
 	TopK int
-	// Child returns the usage of the ended Turn that a call of a sub-agent has created, or a *tool.Pending error
-	// while that Turn has not ended. If the Turn of this run ends first, Child is called for each such call without
-	// a result. uid is the UID of the sub-agent's Turn, or empty if it is not known. If Child is nil, the Turn ends
+	// Child returns the usage of the ended Turn that a call of a sub-agent has created, or a *tool.Pending error while
+	// that Turn has not ended. When the Turn of this run ends, Child is called for each call of a sub-agent that has no
+	// result. uid is the UID of the sub-agent's Turn, or empty if it is not known. If Child is nil, the Turn ends
 	// without this check.
 	Child func(ctx context.Context, call loop.Intent, uid string) (tool.Result, error)
 	// Output is the JSON Schema of the answer. It is empty if the answer is plain text.
@@ -103,12 +103,11 @@ type Input struct {
 	// ReflectEvery makes the model check its draft in each Turn whose number in the Session is a multiple of it. 0
 	// means never.
 	ReflectEvery int
-	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must
-	// return at once. If Progress is nil, progress is not reported.
+	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must not
+	// block. If Progress is nil, progress is not reported.
 	Progress func(Progress)
 	// Warned is called once the journal has the warning that the conversation has come close to the context window of
-	// its model. It is called at most once in the life of a Turn, and must return at once. If Warned is nil, nothing
-	// happens.
+	// its model. It is called at most once in the life of a Turn, and must not block. Warned may be nil.
 	Warned func(loop.Warning)
 	// Opened is called after the journal was read and before the run does anything else. entries is the number of
 	// entries in the journal, and ended reports whether the Turn has ended. An error ends the run. If Opened is
@@ -116,19 +115,19 @@ type Input struct {
 	Opened func(ctx context.Context, entries int64, ended bool) error
 	// Entries is set to the number of entries that the journal is known to have. It may be nil.
 	Entries *atomic.Int64
-	// Hold reserves memory for the Turn's conversation; bytes is its approximate size, with the history of its
-	// Session. It is called while the journal is read, before the prompt is made and after it is recorded, after a
-	// long reply that asks for calls, before calls and after each result, and before each request. It must not wait.
-	// An error ends the run at a safe point. A *TooLargeError ends the Turn, but it is ignored while the journal is
-	// read. If Hold is nil, there is no limit.
+	// Hold reserves memory for the Turn's conversation; bytes is its approximate size, with the history of its Session.
+	// It is called while the journal is read, before the prompt is made and after it is recorded, after a long reply
+	// that asks for calls, before calls and after each result, and before each request. It must not block. An error
+	// ends the run at a safe point. A *TooLargeError ends the Turn, but it is ignored while the journal is read. If
+	// Hold is nil, there is no limit.
 	Hold func(bytes int64) error
 	// ReserveRead waits until it has the memory to read a stored output of this size, and returns the function that
 	// releases that memory. An error ends the call that reads the output. If ReserveRead is nil, there is no limit.
 	ReserveRead func(ctx context.Context, bytes int64) (release func(), err error)
-	// Keep takes over the memory of a long reply that is in the journal: release frees that memory. Keep calls the
-	// release function that it received before. It receives nil once Hold has counted the reply. The memory of an
-	// answer is kept beyond the end of the run, because the result contains its text. If Keep is nil, the memory is
-	// released as soon as the reply is in the journal.
+	// Keep takes over the memory of a long reply when the reply is in the journal. It stores release, which frees that
+	// memory, and calls the release function that it has stored before. Keep is called with nil once Hold has counted
+	// the reply. The memory of an answer is kept beyond the end of the run, because the result contains its text. If
+	// Keep is nil, the memory is released as soon as the reply is in the journal.
 	Keep func(release func())
 	// BeforeEffect is called before this run records its first call of a tool that is not ReadOnly. An error ends
 	// the run, and the call is not made. BeforeEffect may be nil.
@@ -141,18 +140,18 @@ type Input struct {
 	PrepareOnly bool
 	// ShowCitations lists the sources of facts in the result.
 	ShowCitations bool
-	// AppendCitations also adds them to the end of the text. It has no effect on a structured answer.
+	// AppendCitations also adds the sources to the end of the text. It has no effect on a structured answer.
 	AppendCitations bool
 	// DecisionKey is copied to the decision record.
 	DecisionKey string
-	// Cancel ends when the Turn is cancelled. The Turn then ends at once, with a result of its work up to this
-	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting
-	// for any other context needs a goroutine.
+	// Cancel ends when the Turn is cancelled. The Turn then ends immediately, with a result of its work up to this
+	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting for
+	// any other context needs a goroutine.
 	Cancel context.Context //nolint:containedctx // because it is the signal that the Turn was cancelled, and not the context of a call
-	// Redactions returns how many texts Redact and the sources of the input have removed since its last call, by the
-	// rule. The journal adds the numbers up. If Redactions is nil, nothing is counted.
+	// Redactions returns, for each rule, how many texts Redact and the sources of the input have removed since the last
+	// call of Redactions. The run records these numbers. If Redactions is nil, nothing is counted.
 	Redactions func() map[string]int64
-	// Observer receives the parts of the Turn. If Observer is nil, nothing is reported.
+	// Observer receives the spans of the Turn. If Observer is nil, nothing is reported.
 	Observer Observer
 	// TraceID is the ID of the trace that the Turn belongs to, for people who read the journal. It may be empty.
 	TraceID string
@@ -212,7 +211,7 @@ type CallRecord struct {
 
 // Session is the Session that a Turn belongs to.
 type Session struct {
-	// UID and Name are those of the Session. The UID is the key of its journal, which keeps its history.
+	// UID and Name identify the Session. The UID is the key of the journal with its history.
 	UID, Name string
 	// Known are the totals that were recorded outside of the journal, or zero if there are none. A journal with
 	// fewer Turns has lost some.
@@ -228,20 +227,21 @@ type Engine struct {
 	Journal journal.Journal
 	// Now returns the time for journal entries.
 	Now func() time.Time
-	// ReasonOf returns the reason by which records of Turns name a Stop. If ReasonOf is nil, records have the Stop.
+	// ReasonOf converts a Stop into the reason that is written into the record of a Turn. If ReasonOf is nil, the
+	// record contains the Stop.
 	ReasonOf func(Stop) string
 	// Patience is the time for which the journal's store may fail before a run stops. 0 means that the run waits
 	// without limit.
 	Patience time.Duration
-	// Waiting is called each time the journal of a Turn could not be written; again is the delay before the next
-	// attempt. Waiting may be nil.
-	Waiting func(in Input, err error, again time.Duration)
+	// Waiting is called each time a write to the journal of a Turn fails; delay is the time until the next attempt.
+	// Waiting may be nil.
+	Waiting func(in Input, err error, delay time.Duration)
 	// Finalizing is called before each step that finalizes a Turn, with the name of the step. If it returns an error or
-	// panics, the step has failed, and the Turn goes on without it. Finalizing may be nil.
+	// panics, the step has failed, and the Turn continues without it. Finalizing may be nil.
 	Finalizing func(step string) error
 }
 
-// Run runs a Turn to its end and returns its result. It continues a Turn that an earlier run has left.
+// Run runs a Turn to its end and returns its result. It continues a Turn that an earlier run has begun.
 //
 // ctx is the lifetime of the run. It ends when the process abandons the run; the Turn then continues in a later
 // run, here or on another executor. Run returns an error only if the Turn has not ended:
@@ -255,7 +255,7 @@ type Engine struct {
 //
 // After an error, a run of a later epoch continues the Turn.
 //
-// Only this run may use the input meanwhile. The caller need not keep it on its stack.
+// The caller must not use in until Run returns.
 func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error) {
 	defer recoverPanic(&result, &err)
 	r, err := e.open(ctx, in)
@@ -267,11 +267,11 @@ func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error)
 		defer stop()
 		input, result, err := r.beforeLoop(work)
 		if input != nil {
-			proceed := loop.Run
+			runLoop := loop.Run
 			if in.Undo != nil {
-				proceed = loop.RunFixed
+				runLoop = loop.RunFixed
 			}
-			end, failure := proceed(work, input)
+			end, failure := runLoop(work, input)
 			result, err = r.afterLoop(end, failure)
 		}
 		if err == nil {
@@ -341,7 +341,7 @@ func (r *run) reportOpened() error {
 	return nil
 }
 
-// updateEntries updates Entries.
+// updateEntries stores the current number of journal entries in Input.Entries.
 func (r *run) updateEntries() {
 	if r.in.Entries != nil {
 		r.in.Entries.Store(r.log.Len())
@@ -352,7 +352,7 @@ func (r *run) updateEntries() {
 func (r *run) options() journal.Options {
 	return journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.memory.admit,
-		Patience: r.engine.Patience, Waiting: r.waiting,
+		Patience: r.engine.Patience, Waiting: r.reportWaiting,
 		First: []journal.Record{{Kind: journal.RunStarted, Payload: r.started()}},
 	}
 }
@@ -412,13 +412,13 @@ func (r *run) started() started {
 	s := started{
 		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About, nil,
 	}
-	if of := r.in.Session; of != nil {
-		s.Session = &startedSession{of.UID, of.Name}
+	if session := r.in.Session; session != nil {
+		s.Session = &startedSession{session.UID, session.Name}
 	}
 	return s
 }
 
-// parked is the payload of the entry for a run that ended because its Turn waits.
+// parked is the payload of the entry for a run that ended because its Turn must wait.
 type parked struct {
 	// Approvals is the number of calls that require approval.
 	Approvals int `json:"approvals,omitempty"`
@@ -442,14 +442,14 @@ type run struct {
 	in     *Input
 	// life is the lifetime of the run. When it ends, the run is abandoned, but its work until then is still
 	// recorded.
-	//nolint:containedctx // because the journal is written for as long as the run lives, whatever a step's own context says
+	//nolint:containedctx // because the journal is written even if the context of a step has ended
 	life     context.Context
 	log      *journal.Log
 	replayed replayed
 	memory   memory
-	// spans reports the parts of the Turn.
+	// spans reports the spans of the Turn.
 	spans spans
-	// resumes is the number of earlier runs that have done something and did not end with a wait.
+	// resumes is the number of earlier runs that did not end with a wait.
 	resumes int
 	// input is the input for the messages, or nil before the first messages are made. number is the number of the
 	// Turn in its Session.
@@ -463,11 +463,11 @@ type run struct {
 	// history that was read from there, or nil while it is not needed.
 	history      *history
 	conversation *session.Conversation
-	// marks has the marks in the journal of the Turn to undo, as far as this run has read it. It is nil before the run
-	// has read them, and in all other Turns.
+	// marks has the marks that this run has read from the journal of the Turn to undo. It is nil before the first read,
+	// and in a Turn that does not undo another Turn.
 	marks *UndoReader
-	// exposure has the tools of the Turn while the journal does not have them yet. pending are the records for the
-	// journal that the next write includes.
+	// exposure has the tools of the Turn until the journal has them. pending are records that the next write to the
+	// journal includes.
 	exposure *tool.Exposure
 	pending  []journal.Record
 	// output is the schema of the answer, or nil if there is none.
@@ -476,8 +476,8 @@ type run struct {
 	contents []journal.Artifact
 	// attached are the artifacts that are written together with the result.
 	attached []journal.Artifact
-	// affects is true once the run has announced, by BeforeEffect, that it calls a tool that is not ReadOnly.
-	affects bool
+	// announced is true once the run has called BeforeEffect.
+	announced bool
 	// steps is the number of steps before the loop began in this run.
 	steps int
 	// began is true once this run has written an entry. wrote is true once it has written an entry other than an
@@ -488,32 +488,33 @@ type run struct {
 	// gone is true if the Turn's object is gone or has ended, and this run only ends its journal. Such a run does not
 	// count as a run and is never parked.
 	gone bool
-	// objectEnd is the end that the Turn's object has. It is nil if this run decides about the end.
+	// objectEnd is the end of the Turn as its object has it. It is nil if this run decides how the Turn ends.
 	objectEnd *ObjectEnd
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time
-	// finalizing is when this run began to make the result, or zero while it has not.
+	// finalizing is the time at which this run began to make the result, or zero if it has not begun.
 	finalizing time.Time
 }
 
 // end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
 func (r *run) end(result *Result) error {
 	steps := r.engine.steps()
-	of := r.bareRecord(result)
-	steps.Do("record", func() error { of = r.turnRecord(result); return nil })
+	rec := r.bareRecord(result)
+	steps.Do("record", func() error { rec = r.turnRecord(result); return nil })
 	var tasks []task.Task
 	steps.Do("tasks", func() error { tasks = r.followUps(result); return nil })
 	result.Record.Failures = append(result.Record.Failures, steps.Failures...)
-	return r.endWith(result, of, tasks)
+	return r.endWith(result, rec, tasks)
 }
 
-// endWith records the end of the Turn with its record, which may be nil, and its tasks, after other entries.
-func (r *run) endWith(result *Result, of *turnrecord.Record, tasks []task.Task, before ...journal.Record) error {
+// endWith writes the records in before to the journal, and then the end of the Turn with its tasks and its record,
+// which may be nil.
+func (r *run) endWith(result *Result, rec *turnrecord.Record, tasks []task.Task, before ...journal.Record) error {
 	recorded, version := result.recorded()
 	err := r.record(append(append(before, r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce)...),
 		journal.Record{
 			Kind: journal.Finalized, Payload: finalized{recorded, r.finalizing}, Version: version, Artifacts: r.attached,
-			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: of, Tasks: tasks,
+			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: rec, Tasks: tasks,
 		})...)
 	if err == nil {
 		r.replayed.result.Text = result.Text
@@ -568,16 +569,16 @@ func (r *run) record(records ...journal.Record) error {
 	return nil
 }
 
-// announce calls BeforeEffect if the records contain the first call of a tool that is not ReadOnly. If this journal
-// gets lost, its reader must know that such a call may have been made.
+// announce calls BeforeEffect if the records contain the first call of a tool that is not ReadOnly. If this journal is
+// lost later, Capstan must know that such a call may have been made.
 func (r *run) announce(records []journal.Record) error {
-	if r.affects || r.in.BeforeEffect == nil || !slices.ContainsFunc(records, hasEffect) {
+	if r.announced || r.in.BeforeEffect == nil || !slices.ContainsFunc(records, hasEffect) {
 		return nil
 	}
 	if err := r.in.BeforeEffect(r.life); err != nil {
 		return err
 	}
-	r.affects = true
+	r.announced = true
 	return nil
 }
 
@@ -590,7 +591,7 @@ func hasEffect(e journal.Record) bool {
 	return e.Kind == journal.ToolIntended && (!ok || intent.Effect != tool.ReadOnly)
 }
 
-// isProgress reports whether a record is progress of a Turn that continues. After an answer, the Turn ends at once
+// isProgress reports whether a record is progress of a Turn that continues. After an answer, the Turn ends immediately
 // and its result contains everything.
 func isProgress(e journal.Record) bool {
 	switch payload := e.Payload.(type) {
@@ -602,8 +603,9 @@ func isProgress(e journal.Record) bool {
 	return false
 }
 
-func (r *run) waiting(err error, again time.Duration) {
+// reportWaiting reports that a write to the journal has failed and is repeated after a delay.
+func (r *run) reportWaiting(err error, delay time.Duration) {
 	if r.engine.Waiting != nil {
-		r.engine.Waiting(*r.in, err, again)
+		r.engine.Waiting(*r.in, err, delay)
 	}
 }

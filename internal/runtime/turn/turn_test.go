@@ -213,7 +213,7 @@ func TestStopOfEachKind(t *testing.T) {
 	}
 }
 
-func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
+func TestPromptIsMadeForTheModelThatAnswers(t *testing.T) {
 	one, first := candidate("p0", 1, fails(model.InvalidRequest))
 	two, second := candidate("p1", 1, says("Nothing."))
 	two.Model = "other"
@@ -233,7 +233,7 @@ func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
 		}
 	}
 	if result.Provider != "p1" || result.Model != "other" || result.MessageCount != 4 {
-		t.Errorf("result has %s/%s and %d messages, want those of the prompt that was answered",
+		t.Errorf("result has %s/%s and %d messages, want the model and the prompt of the answer",
 			result.Provider, result.Model, result.MessageCount)
 	}
 	want := []journal.Kind{
@@ -259,10 +259,10 @@ func TestCancelAndInterrupt(t *testing.T) {
 		after  time.Duration
 	}{
 		"cancelled": {
-			"a cancelled Turn ends at once", slow, (*controls).cancel, turn.StopCancelled, nil, time.Second,
+			"a cancelled Turn ends immediately", slow, (*controls).cancel, turn.StopCancelled, nil, time.Second,
 		},
 		"cancelled between attempts": {
-			"a cancelled Turn ends at once, even between two attempts", busy, (*controls).cancel, turn.StopCancelled, nil,
+			"a cancelled Turn ends immediately, even between two attempts", busy, (*controls).cancel, turn.StopCancelled, nil,
 			time.Second,
 		},
 		"executor stops": {
@@ -294,7 +294,7 @@ func TestCancelAndInterrupt(t *testing.T) {
 					t.Fatalf("Run = %+v, %v; want %q, %v: %s", result, err, tc.stop, tc.err, tc.reason)
 				}
 				if took := time.Since(begin); took != tc.after || s.asked() != 1 {
-					t.Errorf("took %s and %d requests, want %s and 1: %s", took, s.asked(), tc.after, tc.reason)
+					t.Errorf("the run took %s and %d requests, want %s and 1: %s", took, s.asked(), tc.after, tc.reason)
 				}
 				if result != nil && result.Counts.ModelRequests != 1 {
 					t.Errorf("counts %+v, want the request that was sent", result.Counts)
@@ -304,7 +304,7 @@ func TestCancelAndInterrupt(t *testing.T) {
 	}
 }
 
-// TestRepliesThatBreakOff checks that interrupted replies are counted, by an estimate of the prompt and of the
+// TestRepliesThatBreakOff checks that the usage of an interrupted reply is an estimate of the prompt and of the
 // received part.
 func TestRepliesThatBreakOff(t *testing.T) {
 	c, _ := candidate("p0", 2, answer{err: &model.Error{Kind: model.Network, Message: "it broke", Received: 4000}})

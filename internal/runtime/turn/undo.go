@@ -27,10 +27,10 @@ type Undo struct {
 	Calls []string
 }
 
-// undoField is the field that errors about the other Turn name.
+// undoField is the field that errors about the Turn to undo mention.
 const undoField = "Turn spec.undo"
 
-// planUndo determines the calls of a Turn that undoes others, once. It returns the input of the loop.
+// planUndo determines and records, once, the calls that undo the calls of the other Turn.
 func (r *run) planUndo(ctx context.Context) error {
 	if err := r.tighten(ctx); err != nil {
 		return err
@@ -51,9 +51,9 @@ func (r *run) planUndo(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("failed to list the agent's tools: %w", err)
 		}
-		exposure.Tools = compensating(plan, offers, r.in.Tools)
+		exposure.Tools = compensationTools(plan, offers, r.in.Tools)
 	}
-	fixed := plan.bind(exposure.Tools)
+	fixed := plan.fixCalls(exposure.Tools)
 	return r.record(journal.Record{Kind: journal.UndoPlanned, Payload: undoPlanned{loop.FixedCalls{Calls: fixed}, *plan, exposure}})
 }
 
@@ -62,7 +62,7 @@ func (r *run) planUndo(ctx context.Context) error {
 func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 	uid := r.in.Undo.TurnUID
 	reader := NewUndoReader()
-	err := r.readOther(ctx, uid, reader)
+	err := r.readOtherJournal(ctx, uid, reader)
 	if err != nil {
 		return nil, err
 	}
@@ -81,21 +81,22 @@ func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 	return plan, nil
 }
 
-// readOther passes the entries of another Turn's journal to a reader. It loads the payloads that the reader needs, one
-// at a time.
-func (r *run) readOther(ctx context.Context, uid string, reader *UndoReader) error {
+// readOtherJournal passes the entries of the other Turn's journal to a reader. It loads the payloads that the reader
+// needs, one at a time.
+func (r *run) readOtherJournal(ctx context.Context, uid string, reader *UndoReader) error {
 	for e, err := range r.engine.Journal.Read(ctx, uid, 0) {
 		if err != nil {
 			return fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		if err := r.readOne(ctx, uid, &e, reader); err != nil {
+		if err := r.readEntry(ctx, uid, &e, reader); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) readOne(ctx context.Context, uid string, e *journal.Entry, reader *UndoReader) error {
+// readEntry passes one entry to a reader, with its payload if the reader needs it.
+func (r *run) readEntry(ctx context.Context, uid string, e *journal.Entry, reader *UndoReader) error {
 	if !Undoes(e.Kind) {
 		reader.skip(e)
 		return nil
@@ -117,16 +118,16 @@ func (r *run) readOne(ctx context.Context, uid string, e *journal.Entry, reader 
 	return err
 }
 
-// compensating returns the tools that undo calls. The patterns of an Agent's allow do not apply: they say what a model
-// may call. Each call requires approval.
-func compensating(plan *UndoPlan, offers []tool.Offer, own []tool.Tool) []tool.Tool {
+// compensationTools returns the tools that undo calls. The patterns in an Agent's allow do not apply, because they
+// restrict only a model. Each call requires approval.
+func compensationTools(plan *UndoPlan, offers []tool.Offer, own []tool.Tool) []tool.Tool {
 	needed := map[tool.Source]bool{}
 	for i := range plan.Calls {
 		if c := &plan.Calls[i]; c.State == UndoPossible {
 			needed[tool.Source{Server: c.Server, Name: c.Tool}] = true
 		}
 	}
-	some := make([]tool.Offer, 0, len(offers))
+	selected := make([]tool.Offer, 0, len(offers))
 	for _, o := range offers {
 		if o.Server == "" {
 			continue
@@ -135,22 +136,22 @@ func compensating(plan *UndoPlan, offers []tool.Offer, own []tool.Tool) []tool.T
 		o.Tools = slices.DeleteFunc(slices.Clone(o.Tools), func(t tool.Tool) bool {
 			return !needed[tool.Source{Server: o.Server, Name: t.Name}]
 		})
-		some = append(some, o)
+		selected = append(selected, o)
 	}
 	reserved := tool.Reserved()
 	for _, t := range own {
 		reserved = append(reserved, t.Name)
 	}
-	tools := tool.Expose(some, reserved)
+	tools := tool.Expose(selected, reserved)
 	for i := range tools {
 		tools[i].EndsTurn, tools[i].Compensation = false, nil
 	}
 	return tools
 }
 
-// bind returns the calls of the loop for the possible compensations. A compensation without its tool becomes
-// impossible.
-func (p *UndoPlan) bind(tools []tool.Tool) []model.ToolCall {
+// fixCalls returns the calls that the loop makes for the possible compensations. If a compensation has no usable tool,
+// fixCalls marks it as impossible.
+func (p *UndoPlan) fixCalls(tools []tool.Tool) []model.ToolCall {
 	var fixed []model.ToolCall
 	for i := range p.Calls {
 		c := &p.Calls[i]
@@ -174,7 +175,7 @@ func (p *UndoPlan) bind(tools []tool.Tool) []model.ToolCall {
 	return fixed
 }
 
-// undoPlanned is the payload of the entry for the calls of a Turn that undoes others.
+// undoPlanned is the payload of the entry for the plan of a Turn that undoes another Turn.
 type undoPlanned struct {
 	loop.FixedCalls
 	UndoPlan
@@ -182,23 +183,25 @@ type undoPlanned struct {
 	Exposure tool.Exposure `json:"exposure"`
 }
 
-// UndoMark is the payload of an entry in the journal of a Turn about a call of it that another Turn undoes.
+// UndoMark is the payload of an entry that another Turn writes into the journal of a Turn when it undoes one of its
+// calls.
 type UndoMark struct {
 	Step   int    `json:"step"`
 	CallID string `json:"callID"`
 	// TurnUID and Turn are the UID and the name of the Turn that undoes the call.
 	TurnUID string `json:"turnUID"`
 	Turn    string `json:"turn,omitempty"`
-	// Undone is true in the entry for the end if the call was undone.
+	// Undone is true in an entry of the kind UndoEnded if the call was undone.
 	Undone bool `json:"undone,omitempty"`
 }
 
-// undoCaller is the Caller of a tool in a Turn that undoes calls. Before the call, it writes into the journal of the
-// other Turn that this Turn undoes the call. So at most one Turn does, whichever is killed at any point:
+// undoCaller is the Caller of a tool in a Turn that undoes calls. Before the call, it writes a mark into the journal of
+// the other Turn, which says that this Turn undoes the call. So at most one Turn undoes the call, even if a run is
+// killed:
 //
-//  1. Killed before the mark, nothing was called.
-//  2. Killed after the mark, no other Turn makes the call. This Turn continues by the rules for calls without an end.
-//  3. The mark is removed only if the call certainly did nothing, or may be repeated.
+//  1. If the run is killed before the mark is written, nothing was called.
+//  2. If the run is killed later, no other Turn makes the call. This Turn follows the rules for calls without a result.
+//  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated.
 type undoCaller struct {
 	run   *run
 	inner tool.Caller
@@ -214,36 +217,36 @@ func (c *undoCaller) Check(ctx context.Context) error {
 
 // Call implements tool.Caller.
 func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, error) {
-	of := c.run.replayed.undo.call(call.CallID)
-	if of == nil { // impossible: the calls of the loop are those of the plan
+	target := c.run.replayed.undo.call(call.CallID)
+	if target == nil { // impossible: all calls of the loop come from the plan
 		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "this call undoes no call"}
 	}
-	if err := c.run.mark(ctx, of); err != nil {
+	if err := c.run.mark(ctx, target); err != nil {
 		return tool.Result{}, err
 	}
 	result, err := c.inner.Call(ctx, call)
-	if err == nil || didNothing(ctx, call, err) {
-		c.run.unmark(of, err == nil) //nolint:contextcheck // because the mark must be written even if the time of the call is over
+	if err == nil || hadNoEffect(ctx, call, err) {
+		c.run.recordOutcome(target, err == nil) //nolint:contextcheck // because the mark must be written even if the time of the call is over
 	}
 	return result, err
 }
 
-// didNothing reports whether a failed call certainly had no effect, or may be repeated.
-func didNothing(ctx context.Context, c tool.Call, err error) bool {
+// hadNoEffect reports whether a failed call certainly had no effect, or may be repeated.
+func hadNoEffect(ctx context.Context, c tool.Call, err error) bool {
 	failure := tool.AsError(err)
 	return c.Repeatable || ctx.Err() == nil && !tool.IsUncertain(err) && failure.Class != tool.Timeout &&
 		failure.Class != tool.OutcomeUnknown
 }
 
-// maxMarks is the number of attempts to write a mark while other Turns write theirs.
+// maxMarks is the maximum number of attempts to write a mark while other Turns write to the same journal.
 const maxMarks = 32
 
 // mark writes into the journal of the other Turn that this Turn is about to undo a call. It returns a *tool.Error if
 // another Turn has undone the call, or may have.
-func (r *run) mark(ctx context.Context, of *UndoCall) error {
+func (r *run) mark(ctx context.Context, target *UndoCall) error {
 	var err error
 	for range maxMarks {
-		if err = r.tryMark(ctx, of, journal.UndoBegun, UndoMark{}); !errors.Is(err, journal.ErrSequence) {
+		if err = r.tryMark(ctx, target, journal.UndoBegun, UndoMark{}); !errors.Is(err, journal.ErrSequence) {
 			break
 		}
 	}
@@ -259,16 +262,16 @@ func (r *run) mark(ctx context.Context, of *UndoCall) error {
 	}
 }
 
-// endMark is the time for the entry about the end of a compensation.
-const endMark = 10 * time.Second
+// outcomeTimeout is the maximum time for writing the outcome of a compensation.
+const outcomeTimeout = 10 * time.Second
 
-// unmark writes the outcome of a compensation into the journal of the other Turn. If that fails, the mark stays, and no
-// other Turn undoes the call.
-func (r *run) unmark(of *UndoCall, undone bool) {
-	ctx, cancel := context.WithTimeout(r.life, endMark)
+// recordOutcome writes the outcome of a compensation into the journal of the other Turn. If that fails, the mark stays,
+// and no other Turn undoes the call.
+func (r *run) recordOutcome(target *UndoCall, undone bool) {
+	ctx, cancel := context.WithTimeout(r.life, outcomeTimeout)
 	defer cancel()
 	for range maxMarks {
-		if err := r.tryMark(ctx, of, journal.UndoEnded, UndoMark{Undone: undone}); !errors.Is(err, journal.ErrSequence) {
+		if err := r.tryMark(ctx, target, journal.UndoEnded, UndoMark{Undone: undone}); !errors.Is(err, journal.ErrSequence) {
 			return
 		}
 	}
@@ -276,14 +279,14 @@ func (r *run) unmark(of *UndoCall, undone bool) {
 
 // tryMark appends a mark to the journal of the other Turn as it is now. The sequence numbers of the journal make sure
 // that only one of several Turns succeeds; the others get journal.ErrSequence and must look again.
-func (r *run) tryMark(ctx context.Context, of *UndoCall, kind journal.Kind, m UndoMark) error {
+func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, m UndoMark) error {
 	uid := r.replayed.undo.TurnUID
-	m.Step, m.CallID, m.TurnUID, m.Turn = of.Step, of.CallID, r.in.UID, r.in.Name
+	m.Step, m.CallID, m.TurnUID, m.Turn = target.Step, target.CallID, r.in.UID, r.in.Name
 	reader, err := r.readMarks(ctx)
 	if err != nil {
 		return err
 	}
-	held := reader.held(of.Step, of.CallID)
+	held := reader.held(target.Step, target.CallID)
 	switch {
 	case reader.seq == 0:
 		return &tool.Error{
@@ -292,7 +295,7 @@ func (r *run) tryMark(ctx context.Context, of *UndoCall, kind journal.Kind, m Un
 	case held != nil && held.TurnUID != r.in.UID:
 		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + held.reason()}
 	case held != nil && kind == journal.UndoBegun && !held.ended:
-		return nil // an earlier run of this Turn has written it
+		return nil // an earlier run of this Turn has written the mark
 	}
 	log, err := journal.Open(ctx, uid, reader.epoch, journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, After: reader.seq, Patience: r.engine.Patience,
@@ -311,8 +314,8 @@ func (r *run) tryMark(ctx context.Context, of *UndoCall, kind journal.Kind, m Un
 	return err
 }
 
-// readMarks reads the marks in the journal of the other Turn. It continues after the last entry that this run knows. It
-// reads that entry again, because the journal may have been deleted since. The result is empty if there is no journal.
+// readMarks reads the marks in the journal of the other Turn. It starts with the last entry that this run knows, to
+// find out whether the journal was deleted since. The result is empty if there is no journal.
 func (r *run) readMarks(ctx context.Context) (*UndoReader, error) {
 	uid, reader := r.replayed.undo.TurnUID, r.marks
 	if reader == nil {
@@ -325,7 +328,7 @@ func (r *run) readMarks(ctx context.Context) (*UndoReader, error) {
 		case err != nil:
 		case e.Seq <= known:
 		case isMark(e.Kind):
-			err = r.readOne(ctx, uid, &e, reader)
+			err = r.readEntry(ctx, uid, &e, reader)
 		default:
 			reader.skip(&e)
 		}
@@ -341,11 +344,10 @@ func (r *run) readMarks(ctx context.Context) (*UndoReader, error) {
 	return reader, nil
 }
 
-// endMarked ends the compensations of an earlier run that was killed after it had written their outcomes into the
-// journal of the other Turn, and before it wrote them into its own. Without these outcomes, a later Turn would report
-// otherwise, and a compensation that succeeded would be made again or count as not undone. If the other journal is
-// gone, the rules for calls without an end apply.
-func (r *run) endMarked() error {
+// copyOutcomes copies outcomes of compensations from the journal of the other Turn into the journal of this Turn. An
+// earlier run may have been killed between the two writes. Without the copy, a compensation that succeeded would be
+// made again or count as not undone. If the other journal is gone, the rules for calls without a result apply.
+func (r *run) copyOutcomes() error {
 	p := r.replayed.undo
 	if p == nil {
 		return nil
@@ -369,16 +371,16 @@ func (r *run) endMarked() error {
 	var ends []journal.Record
 	for i := range open {
 		c := &open[i]
-		of := p.call(c.Call.ID)
-		if of == nil {
+		target := p.call(c.Call.ID)
+		if target == nil {
 			continue
 		}
-		m := reader.marks[undoKey{of.Step, of.CallID}]
+		m := reader.marks[undoKey{target.Step, target.CallID}]
 		switch {
 		case m == nil, m.TurnUID != r.in.UID, !m.ended:
 		case m.Undone:
 			ends = append(ends, r.replayed.loop.LostResult(c, nil, r.exposed().Nonce))
-		case !c.Intent.Effect.Repeatable(): // the others are made again
+		case !c.Intent.Effect.Repeatable(): // repeatable calls are made again
 			ends = append(ends, r.replayed.loop.LostResult(c, errMarkedFailed, r.exposed().Nonce))
 		}
 	}
@@ -405,17 +407,17 @@ type UndoneCall struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// undone returns the outcome for each call of the plan.
-func (r *run) undone() []UndoneCall {
+// undoneCalls returns the outcome for each call of the plan.
+func (r *run) undoneCalls() []UndoneCall {
 	p := r.replayed.undo
 	all := make([]UndoneCall, 0, len(p.Calls))
 	for i := range p.Calls {
 		c := &p.Calls[i]
-		one := UndoneCall{CallID: c.CallID, Tool: c.Name, By: c.Tool, Undone: c.State == UndoDone, Reason: c.Reason}
+		call := UndoneCall{CallID: c.CallID, Tool: c.Name, By: c.Tool, Undone: c.State == UndoDone, Reason: c.Reason}
 		if c.State == UndoPossible {
-			one.Undone, one.Reason = r.outcomeOfUndo(c.CallID)
+			call.Undone, call.Reason = r.outcomeOfUndo(c.CallID)
 		}
-		all = append(all, one)
+		all = append(all, call)
 	}
 	return all
 }
@@ -446,7 +448,7 @@ func (r *run) outcomeOfUndo(callID string) (undone bool, reason string) {
 // finalizeUndo makes the result of a Turn that undoes calls. The Turn succeeds only if no call is left that may have
 // changed something.
 func (r *run) finalizeUndo() (*Result, error) {
-	all := r.undone()
+	all := r.undoneCalls()
 	var left []string
 	for i := range all {
 		if !all[i].Undone {
@@ -461,14 +463,14 @@ func (r *run) finalizeUndo() (*Result, error) {
 		return r.finalize(StopUndone, fmt.Sprintf("all %d calls of the turn %q are undone", len(all), name))
 	}
 	return r.finalize(StopUndoIncomplete, fmt.Sprintf("%d of %d calls of the turn %q are not undone (%s): the result has the reasons",
-		len(left), len(all), name, someOf(left)))
+		len(left), len(all), name, shortList(left)))
 }
 
-// maxCallsNamed is the number of calls that the message of a Turn names.
+// maxCallsNamed is the maximum number of calls that the message of a Turn names.
 const maxCallsNamed = 10
 
-// someOf lists the first IDs of calls, and the number of the others.
-func someOf(ids []string) string {
+// shortList lists the first IDs of calls, and the number of the remaining calls.
+func shortList(ids []string) string {
 	list := untrusted.Line(strings.Join(ids[:min(len(ids), maxCallsNamed)], ", "))
 	if more := len(ids) - maxCallsNamed; more > 0 {
 		return fmt.Sprintf("%s and %d more", list, more)
@@ -481,7 +483,7 @@ func (r *run) reportUndo(result *Result) {
 	if r.replayed.undo == nil {
 		return
 	}
-	all := r.undone()
+	all := r.undoneCalls()
 	var b strings.Builder
 	for i := range all {
 		c := &all[i]

@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// desk is a tool server that opens and closes tickets. It records the closed ones in order.
+// desk is a tool server that opens and closes tickets. It records the closed tickets in order.
 type desk struct {
 	mu     sync.Mutex
 	closed []string
@@ -44,7 +44,7 @@ func (d *desk) open(_ context.Context, c tool.Call) (tool.Result, error) {
 	return tool.Result{Content: fmt.Sprintf(`{"id":%q}`, "T-"+a.Name)}, nil
 }
 
-// set always fails. The name of the ticket says how.
+// set always fails. The name of the ticket determines the error.
 func (d *desk) set(_ context.Context, c tool.Call) (tool.Result, error) {
 	var a struct{ Name string }
 	if err := json.Unmarshal(c.Arguments, &a); err != nil {
@@ -91,16 +91,16 @@ func (d *desk) box() *box {
 	return b
 }
 
-// opened runs a Turn that makes the calls, and returns its journal. Each call is NAME or TOOL:NAME.
-func opened(t *testing.T, j journal.Journal, d *desk, names ...string) {
+// runCalls runs a Turn that makes the calls, with the journal j. Each call is NAME, for the tool open, or TOOL:NAME.
+func runCalls(t *testing.T, j journal.Journal, d *desk, names ...string) {
 	t.Helper()
 	var all []model.ToolCall
 	for i, name := range names {
-		of, name, other := strings.Cut(name, ":")
-		if !other {
-			of, name = "open", of
+		toolName, name, hasTool := strings.Cut(name, ":")
+		if !hasTool {
+			toolName, name = "open", toolName
 		}
-		all = append(all, model.ToolCall{ID: fmt.Sprintf("c%d", i+1), Name: of, Arguments: fmt.Sprintf(`{"name":%q}`, name)})
+		all = append(all, model.ToolCall{ID: fmt.Sprintf("c%d", i+1), Name: toolName, Arguments: fmt.Sprintf(`{"name":%q}`, name)})
 	}
 	c, _ := candidate("p0", 1, answer{reply: calls("", all...)}, says("Done."))
 	in := input(c)
@@ -111,10 +111,9 @@ func opened(t *testing.T, j journal.Journal, d *desk, names ...string) {
 	}
 }
 
-// undoing returns the input of a Turn that undoes the calls of the Turn that opened has run.
-func undoing(d *desk, uid string, ids ...string) *turn.Input {
-	c, s := candidate("p0", 1, says("A model must not be asked."))
-	_ = s
+// undoInput returns the input of a Turn that undoes calls of the Turn that runCalls has run.
+func undoInput(d *desk, uid string, ids ...string) *turn.Input {
+	c, _ := candidate("p0", 1, says("A model must not be asked."))
 	in := input(c)
 	in.UID, in.Namespace, in.Name, in.About.Agent = uid, "shop", uid, "helper"
 	in.Undo = &turn.Undo{TurnUID: "uid", Calls: ids}
@@ -136,15 +135,15 @@ func undo(t *testing.T, j journal.Journal, in *turn.Input) *turn.Result {
 	return result
 }
 
-// noSuchTurn returns the message for a Turn that does not exist, or that the requester must not see.
+// noSuchTurn returns the message for a Turn that does not exist, or that belongs to another namespace or Agent.
 func noSuchTurn(uid string) string {
 	return fmt.Sprintf("Turn spec.undo.turnUID: there is no journal of a Turn %q of this namespace and this Agent: "+
 		"it may have been deleted, or the Turn is of another Agent", uid)
 }
 
-// leftOf returns the lines of the report about n calls that alternate between tools: the odd ones have no compensation,
-// and the others were not selected.
-func leftOf(n int) string {
+// reportOfRest returns the lines of the report about n calls that are not undone. Calls with an odd number have no
+// compensation, and the other calls were not selected.
+func reportOfRest(n int) string {
 	var b strings.Builder
 	for i := n; i > 0; i-- {
 		if i%2 == 0 {
@@ -156,7 +155,7 @@ func leftOf(n int) string {
 	return b.String()
 }
 
-// TestUndo checks which calls of a Turn are undone, in which order, and the report about each.
+// TestUndo checks which calls of a Turn are undone, in which order, and the report about each call.
 func TestUndo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
@@ -174,7 +173,7 @@ func TestUndo(t *testing.T) {
 			text: "open (call c3): undone by close\nopen (call c1): undone by close\n",
 		},
 		"one": {
-			reason: "only the selected call is undone, and the others are left", calls: []string{"a", "mail:x", "b"}, ids: []string{"c1"},
+			reason: "only the selected call is undone", calls: []string{"a", "mail:x", "b"}, ids: []string{"c1"},
 			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
 			message: `2 of 3 calls of the turn "first" are not undone (c3, c2): the result has the reasons`,
 			text: "open (call c3): not undone: it was not selected\n" +
@@ -187,18 +186,18 @@ func TestUndo(t *testing.T) {
 			text: "open (call c3): undone by close\nopen (call c1): undone by close\n",
 		},
 		"many": {
-			reason: "the message names some, and the result all", calls: slices.Repeat([]string{"mail:x", "a"}, 12), ids: []string{"c24"},
+			reason: "the message names 10 calls, and the result all", calls: slices.Repeat([]string{"mail:x", "a"}, 12), ids: []string{"c24"},
 			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
 			message: `23 of 24 calls of the turn "first" are not undone (c23, c22, c21, c20, c19, c18, c17, c16, c15, c14 and 13 more): ` +
 				"the result has the reasons",
-			text: "open (call c24): undone by close\n" + leftOf(23),
+			text: "open (call c24): undone by close\n" + reportOfRest(23),
 		},
 		"nothing": {
 			reason: "a call that only reads leaves nothing to undo", calls: []string{"look:x"},
 			stop: turn.StopUndone, message: `the turn "first" has no call that changed something: there is nothing to undo`,
 		},
-		"what cannot be undone": {
-			reason: "the rest is undone", calls: []string{"a", "mail:x", "late", "odd"},
+		"calls that cannot be undone": {
+			reason: "the other call is undone", calls: []string{"a", "mail:x", "late", "odd"},
 			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
 			message: `3 of 4 calls of the turn "first" are not undone (c4, c3, c2): the result has the reasons`,
 			text: "open (call c4): not undone: argument \"id\" of the tool \"close\": a value that its expression names is missing " +
@@ -240,7 +239,7 @@ func TestUndo(t *testing.T) {
 				"open (call c1): not undone: alice has denied this call (because)\n",
 		},
 		"no tool": {
-			reason: "the server no longer has it", calls: []string{"a"},
+			reason: "the server no longer has the tool", calls: []string{"a"},
 			change: func(in *turn.Input, d *desk) {
 				b := d.box()
 				b.offers[0].Tools = slices.DeleteFunc(b.offers[0].Tools, func(t tool.Tool) bool { return t.Name == "close" })
@@ -251,7 +250,7 @@ func TestUndo(t *testing.T) {
 				"reachable, or has changed\n",
 		},
 		"another server": {
-			reason: "it only has the same name", calls: []string{"a"},
+			reason: "another server has the same name", calls: []string{"a"},
 			change: func(in *turn.Input, d *desk) {
 				b := d.box()
 				b.offers[0].UID = "other"
@@ -293,7 +292,7 @@ func TestUndo(t *testing.T) {
 			message: noSuchTurn("none"),
 		},
 		"an unknown call": {
-			reason: "the user made a mistake", calls: []string{"a", "look:x"}, ids: []string{"c2"},
+			reason: "the call with this ID changed nothing", calls: []string{"a", "look:x"}, ids: []string{"c2"},
 			stop: turn.StopPreparationError,
 			message: `Turn spec.undo.calls: the Turn "first" has no call "c2" that may have changed something: ` +
 				"capstan logs lists its calls",
@@ -302,8 +301,8 @@ func TestUndo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for store, open := range journals {
 				j, d := open(t), &desk{}
-				opened(t, j, d, tc.calls...)
-				in := undoing(d, "undo-uid", tc.ids...)
+				runCalls(t, j, d, tc.calls...)
+				in := undoInput(d, "undo-uid", tc.ids...)
 				if tc.change != nil {
 					tc.change(in, d)
 				}
@@ -318,10 +317,10 @@ func TestUndo(t *testing.T) {
 					t.Errorf("%s: closed tickets: -want +got:\n%s", store, diff)
 				}
 				if tc.stop == turn.StopUndone && len(tc.closed) > 0 {
-					again := undo(t, j, undoing(d, "again-uid", tc.ids...))
+					again := undo(t, j, undoInput(d, "again-uid", tc.ids...))
 					if again.Stop != turn.StopUndone || len(d.closed) != len(tc.closed) ||
 						!strings.Contains(again.Text, `the Turn "undo-uid" has undone`) {
-						t.Errorf("%s: a second Turn: %+v, closed %v; want no call twice", store, again, d.closed)
+						t.Errorf("%s: a second Turn: %+v, closed %v; want no compensation twice", store, again, d.closed)
 					}
 				}
 			}
@@ -329,8 +328,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoOfACallThatWasCutOff checks that a call of an idempotent tool is reported if it began and its result is
-// missing: the call may have taken effect.
+// TestUndoOfACallThatWasCutOff checks that a call of an idempotent tool whose result is missing is reported, because it
+// may have taken effect.
 func TestUndoOfACallThatWasCutOff(t *testing.T) {
 	const want = "set (call c1): not undone: it may have taken effect before it failed: check what \"set\" has changed\n"
 	for name, tc := range map[string]struct {
@@ -369,7 +368,7 @@ func TestUndoOfACallThatWasCutOff(t *testing.T) {
 			text: want,
 		},
 		"killed while it only reads": {
-			reason: "it changed nothing",
+			reason: "a read-only call changed nothing",
 			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
 			next:   func(in *turn.Input) { in.Cancel = cancelled() },
 		},
@@ -396,7 +395,7 @@ func TestUndoOfACallThatWasCutOff(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			result := undo(t, j, undoing(&desk{}, "undo-uid"))
+			result := undo(t, j, undoInput(&desk{}, "undo-uid"))
 			if result.Text != tc.text || (result.Stop == turn.StopUndone) != (tc.text == "") {
 				t.Errorf("%s: %s with %q, want %q", tc.reason, result.Stop, result.Text, tc.text)
 			}
@@ -407,16 +406,17 @@ func TestUndoOfACallThatWasCutOff(t *testing.T) {
 // TestUndoOfARunningTurn checks that only a Turn that has ended can be undone.
 func TestUndoOfARunningTurn(t *testing.T) {
 	j, d := &journaltest.Memory{}, &desk{}
-	opened(t, j, d, "a")
+	runCalls(t, j, d, "a")
 	all := entries(t, j, "uid")
 	open := copyOf(t, j, &journaltest.Memory{}, len(all)-1)
-	result := undo(t, open, undoing(d, "undo-uid"))
+	result := undo(t, open, undoInput(d, "undo-uid"))
 	if want := `Turn spec.undo.turnUID: the Turn "first" has not ended: wait for its end, or cancel it`; result.Message != want {
 		t.Errorf("message %q, want %q", result.Message, want)
 	}
 }
 
-// TestUndoAfterAFailure checks which calls a second Turn undoes: one that failed, but none that may have been made.
+// TestUndoAfterAFailure checks that a second Turn makes a compensation again that failed, but none that may have taken
+// effect.
 func TestUndoAfterAFailure(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -425,33 +425,33 @@ func TestUndoAfterAFailure(t *testing.T) {
 		text   string
 	}{
 		"failed": {
-			"nothing was closed", &tool.Error{Class: tool.Failed, Message: "it is locked"},
+			"no ticket was closed", &tool.Error{Class: tool.Failed, Message: "it is locked"},
 			[]string{"T-a"},
 			"open (call c1): undone by close\n",
 		},
 		"timeout": {
-			"it may have been closed", &tool.Error{Class: tool.Timeout, Message: "no result"}, nil,
+			"the ticket may have been closed", &tool.Error{Class: tool.Timeout, Message: "no result"}, nil,
 			"open (call c1): not undone: the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: " +
 				"see capstan logs undo-uid\n",
 		},
 		"unclassified": {
-			"it may have been closed", errors.New("reset"), nil,
+			"the ticket may have been closed", errors.New("reset"), nil,
 			"open (call c1): not undone: the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: " +
 				"see capstan logs undo-uid\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, d := &journaltest.Memory{}, &desk{}
-			opened(t, j, d, "a")
+			runCalls(t, j, d, "a")
 			d.fail = func(string) error { return tc.err }
-			if first := undo(t, j, undoing(d, "undo-uid")); first.Stop != turn.StopUndoIncomplete {
-				t.Fatalf("the first Turn stopped with %s: %s", first.Stop, first.Message)
+			if first := undo(t, j, undoInput(d, "undo-uid")); first.Stop != turn.StopUndoIncomplete {
+				t.Fatalf("the first Turn ended with %s: %s; want it incomplete", first.Stop, first.Message)
 			}
 			d.fail = nil
-			second := undo(t, j, undoing(d, "second-uid"))
+			second := undo(t, j, undoInput(d, "second-uid"))
 			// A call of an unknown outcome must not be reported as undone.
 			if complete := second.Stop != turn.StopUndoIncomplete; complete != (len(tc.closed) > 0) {
-				t.Errorf("%s: the second Turn stopped with %s: %s", tc.reason, second.Stop, second.Message)
+				t.Errorf("%s: the second Turn ended with %s: %s", tc.reason, second.Stop, second.Message)
 			}
 			if diff := cmp.Diff(tc.text, second.Text); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
@@ -463,16 +463,16 @@ func TestUndoAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestUndoKeepsTheDeclaration checks that a later change of the ToolServer changes no compensation.
+// TestUndoKeepsTheDeclaration checks that a later change of the ToolServer does not change the compensation of a call.
 func TestUndoKeepsTheDeclaration(t *testing.T) {
 	j, d := &journaltest.Memory{}, &desk{}
-	opened(t, j, d, "a")
-	in := undoing(d, "undo-uid")
+	runCalls(t, j, d, "a")
+	in := undoInput(d, "undo-uid")
 	for i := range in.Toolbox.(*box).offers[0].Tools {
 		in.Toolbox.(*box).offers[0].Tools[i].Compensation = &tool.Compensation{Tool: "mail"}
 	}
 	if undo(t, j, in); !slices.Equal(d.closed, []string{"T-a"}) {
-		t.Errorf("closed %v, want the ticket of the call: the journal has its compensation", d.closed)
+		t.Errorf("closed %v, want the ticket of the call, by the compensation in the journal", d.closed)
 	}
 }
 
@@ -480,23 +480,23 @@ func TestUndoKeepsTheDeclaration(t *testing.T) {
 type undoStore struct {
 	journal.Journal
 	mu      sync.Mutex
-	moment  int // the number of moments so far
-	dies    int
+	moments int // the number of moments so far
+	killAt  int // the moment at which the process is killed
 	kill    func()
-	marking bool
+	dead    bool
 }
 
 func (m *undoStore) alive() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.marking {
+	if m.dead {
 		return false
 	}
-	if m.moment++; m.moment == m.dies {
-		m.marking = true
+	if m.moments++; m.moments == m.killAt {
+		m.dead = true
 		m.kill()
 	}
-	return !m.marking
+	return !m.dead
 }
 
 // Append appends if the process is alive.
@@ -511,14 +511,14 @@ func (m *undoStore) Append(ctx context.Context, uid string, all ...journal.Entry
 	return err
 }
 
-// TestUndoSurvivesKills kills the process between any two effects. No ticket is closed twice, whoever tries again.
+// TestUndoSurvivesKills kills the process between any two effects. No ticket may be closed twice.
 func TestUndoSurvivesKills(t *testing.T) {
-	for dies := 1; ; dies++ {
+	for killAt := 1; ; killAt++ {
 		j, d := &journaltest.Memory{}, &desk{}
-		opened(t, j, d, "a", "b")
+		runCalls(t, j, d, "a", "b")
 		life, kill := context.WithCancelCause(t.Context())
-		m := &undoStore{Journal: j, dies: dies, kill: func() { kill(errKilled) }}
-		in := undoing(d, "undo-uid")
+		m := &undoStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
+		in := undoInput(d, "undo-uid")
 		b := in.Toolbox.(*box)
 		inner := b.do["close"]
 		b.do["close"] = func(ctx context.Context, c tool.Call) (tool.Result, error) {
@@ -533,19 +533,19 @@ func TestUndoSurvivesKills(t *testing.T) {
 		}
 		_, err := engine(m).Run(life, in)
 		kill(nil)
-		if !m.marking {
-			if err != nil || dies < 15 {
-				t.Fatalf("the process lived to its end after %d moments with %v", dies, err)
+		if !m.dead {
+			if err != nil || killAt < 15 {
+				t.Fatalf("the process ended after %d moments with %v, want no error and at least 15 moments", killAt, err)
 			}
 			return
 		}
 		if err == nil {
-			t.Fatalf("at %d: the process died and has ended the Turn", dies)
+			t.Fatalf("at %d: the process was killed, and Run returned no error", killAt)
 		}
-		in = undoing(d, "undo-uid")
+		in = undoInput(d, "undo-uid")
 		in.Epoch = 2
 		result := undo(t, j, in)
-		third := undo(t, j, undoing(d, "third-uid"))
+		third := undo(t, j, undoInput(d, "third-uid"))
 		for _, id := range []string{"T-a", "T-b"} {
 			n := 0
 			for _, closed := range d.closed {
@@ -554,36 +554,36 @@ func TestUndoSurvivesKills(t *testing.T) {
 				}
 			}
 			if n > 1 {
-				t.Errorf("at %d: %s was closed %d times", dies, id, n)
+				t.Errorf("at %d: %s was closed %d times", killAt, id, n)
 			}
 		}
 		if result.Stop == turn.StopUndone && len(d.closed) != 2 {
-			t.Errorf("at %d: %d tickets were closed, and the result is %s", dies, len(d.closed), result.Text)
+			t.Errorf("at %d: %d tickets were closed, and the result is %s", killAt, len(d.closed), result.Text)
 		}
 		if result.Stop != turn.StopUndone && result.Counts.UnknownOutcomes != 1 {
-			t.Errorf("at %d: the Turn ended with %s: %s", dies, result.Stop, result.Text)
+			t.Errorf("at %d: the Turn ended with %s: %s", killAt, result.Stop, result.Text)
 		}
 		if third.Stop == turn.StopUndone && len(d.closed) != 2 && !strings.Contains(third.Text, "unknown outcome") {
-			t.Errorf("at %d: the third Turn reports %s, and %v are closed", dies, third.Text, d.closed)
+			t.Errorf("at %d: the third Turn reports %s, and %v are closed", killAt, third.Text, d.closed)
 		}
 	}
 }
 
-// TestUndoReportsAgree kills the process between any two effects. The Turn that continues and a later Turn must give
-// the same report about each call: a call that is undone for one of them is undone for the other.
+// TestUndoReportsAgree kills the process between any two effects. The Turn that continues and a later Turn must agree
+// about which calls are undone.
 func TestUndoReportsAgree(t *testing.T) {
 	for effect, fail := range map[tool.Effect]func(string) error{
 		tool.Destructive: nil,
 		tool.Idempotent:  nil,
 		"":               func(string) error { return &tool.Error{Class: tool.Failed, Message: "it is locked"} },
 	} {
-		for dies := 1; ; dies++ {
+		for killAt := 1; ; killAt++ {
 			j, d := &journaltest.Memory{}, &desk{}
-			opened(t, j, d, "a")
+			runCalls(t, j, d, "a")
 			life, kill := context.WithCancelCause(t.Context())
-			m := &undoStore{Journal: j, dies: dies, kill: func() { kill(errKilled) }}
+			m := &undoStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
 			undoingWith := func(uid string) *turn.Input {
-				in := undoing(d, uid)
+				in := undoInput(d, uid)
 				for i := range in.Toolbox.(*box).offers[0].Tools {
 					if of := &in.Toolbox.(*box).offers[0].Tools[i]; of.Name == "close" {
 						of.Effect = effect
@@ -602,7 +602,7 @@ func TestUndoReportsAgree(t *testing.T) {
 			}
 			_, _ = engine(m).Run(life, undoingWith("undo-uid"))
 			kill(nil)
-			if !m.marking {
+			if !m.dead {
 				break
 			}
 			marks := journal.Kind("")
@@ -615,20 +615,20 @@ func TestUndoReportsAgree(t *testing.T) {
 			second := undo(t, j, undoingWith("second-uid"))
 			again := strings.Contains(second.Text, "undone by close") // nothing was undone before
 			if undone := first.Stop == turn.StopUndone; undone != (second.Stop == turn.StopUndone && !again) {
-				t.Errorf("%q at %d, after %s: the Turn says %q, and the next one %q", effect, dies, marks, first.Text, second.Text)
+				t.Errorf("%q at %d, after %s: the Turn says %q, and the next one %q", effect, killAt, marks, first.Text, second.Text)
 			}
 			if marks == journal.UndoEnded && fail == nil && first.Stop != turn.StopUndone {
-				t.Errorf("%q at %d: the call is undone, and the Turn says %q", effect, dies, first.Text)
+				t.Errorf("%q at %d: the call is undone, and the Turn says %q", effect, killAt, first.Text)
 			}
 			if marks == journal.UndoEnded && strings.Contains(first.Text, "unknown") {
-				t.Errorf("%q at %d: the outcome is known, and the Turn says %q", effect, dies, first.Text)
+				t.Errorf("%q at %d: the outcome is known, and the Turn says %q", effect, killAt, first.Text)
 			}
 		}
 	}
 }
 
 // readCounter counts the entries that are read from the journal of the Turn to undo. conflicts is the number of appends
-// to it that fail because another entry was added at the same time.
+// to this journal that fail because another entry is added at the same time.
 type readCounter struct {
 	journal.Journal
 	read, conflicts int
@@ -661,23 +661,23 @@ func (c *readCounter) Append(ctx context.Context, uid string, all ...journal.Ent
 	return c.Journal.Append(ctx, uid, all...)
 }
 
-// TestUndoReadsTheOtherJournalOnce checks that marks cost no further pass through a journal that may be long.
+// TestUndoReadsTheOtherJournalOnce checks that a Turn does not read the whole journal again to write its marks.
 func TestUndoReadsTheOtherJournalOnce(t *testing.T) {
 	j, d := &journaltest.Memory{}, &desk{}
 	names := []string{"a", "b", "c", "d", "e"}
-	opened(t, j, d, names...)
+	runCalls(t, j, d, names...)
 	whole := len(entries(t, j, "uid"))
 	c := &readCounter{Journal: j, conflicts: 4}
-	if result := undo(t, c, undoing(d, "undo-uid")); result.Stop != turn.StopUndone || len(d.closed) != len(names) || c.conflicts > 0 {
+	if result := undo(t, c, undoInput(d, "undo-uid")); result.Stop != turn.StopUndone || len(d.closed) != len(names) || c.conflicts > 0 {
 		t.Fatalf("the Turn ended with %s: %s, closed %v, and %d conflicts are left", result.Stop, result.Text, d.closed, c.conflicts)
 	}
 	// Each mark and each conflict reads only the last known entry and the few after it.
-	if most := whole + 3*(2*len(names)+4); c.read > most {
-		t.Errorf("%d entries were read of a journal with %d, want at most %d", c.read, whole, most)
+	if limit := whole + 3*(2*len(names)+4); c.read > limit {
+		t.Errorf("%d entries were read of a journal with %d, want at most %d", c.read, whole, limit)
 	}
 }
 
-// deleting is a journal that loses the journal of the Turn to undo before the first call.
+// deleting is a journal in which the journal of the Turn to undo is lost if gone is true.
 type deleting struct {
 	journal.Journal
 	gone bool
@@ -695,9 +695,9 @@ func (d *deleting) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 // because nothing would keep a second Turn from making it again.
 func TestUndoOfADeletedJournal(t *testing.T) {
 	m, d := &journaltest.Memory{}, &desk{}
-	opened(t, m, d, "a")
+	runCalls(t, m, d, "a")
 	j := &deleting{Journal: m}
-	in := undoing(d, "undo-uid")
+	in := undoInput(d, "undo-uid")
 	decide := in.Decide
 	in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 		j.gone = true
@@ -710,17 +710,17 @@ func TestUndoOfADeletedJournal(t *testing.T) {
 	}
 }
 
-// TestUndoByTwo lets several Turns undo the same calls at the same time. Each call is undone once.
-func TestUndoByTwo(t *testing.T) {
+// TestConcurrentUndo lets several Turns undo the same calls at the same time. Each call is undone once.
+func TestConcurrentUndo(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
 			j, d := open(t), &desk{}
-			opened(t, j, d, "a", "b", "c")
+			runCalls(t, j, d, "a", "b", "c")
 			var running sync.WaitGroup
 			stops := make([]turn.Stop, 4)
 			for i := range stops {
 				running.Go(func() {
-					result, err := engine(j).Run(t.Context(), undoing(d, fmt.Sprintf("undo-%d", i)))
+					result, err := engine(j).Run(t.Context(), undoInput(d, fmt.Sprintf("undo-%d", i)))
 					if err != nil {
 						t.Errorf("Run: %v", err)
 						return
@@ -729,17 +729,17 @@ func TestUndoByTwo(t *testing.T) {
 				})
 			}
 			running.Wait()
-			final := undo(t, j, undoing(d, "last"))
+			final := undo(t, j, undoInput(d, "last"))
 			slices.Sort(d.closed)
 			if !slices.Equal(d.closed, []string{"T-a", "T-b", "T-c"}) || final.Stop != turn.StopUndone {
-				t.Errorf("closed %v, and the last Turn ended with %s: %s; want each once", d.closed, final.Stop, final.Text)
+				t.Errorf("closed %v, and the last Turn ended with %s: %s; want each ticket once", d.closed, final.Stop, final.Text)
 			}
 		})
 	}
 }
 
-// TestUndoOfASubAgent checks the reason for a call of a sub-agent. The Turn of a sub-agent that failed may have changed
-// something before.
+// TestUndoOfASubAgent checks the reason for a call of a sub-agent. The Turn of a sub-agent may have changed something
+// before it failed.
 func TestUndoOfASubAgent(t *testing.T) {
 	for _, outcome := range []loop.Outcome{loop.Succeeded, loop.Failed} {
 		t.Run(string(outcome), func(t *testing.T) { checkUndoOfASubAgent(t, outcome) })

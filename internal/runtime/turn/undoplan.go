@@ -20,21 +20,21 @@ const (
 	UndoPossible UndoState = "Possible"
 	// UndoDone calls were undone by another Turn.
 	UndoDone UndoState = "Done"
-	// UndoImpossible calls cannot be undone, or another Turn has tried to with an unknown outcome.
+	// UndoImpossible calls cannot be undone, or another Turn is undoing them or tried to with an unknown outcome.
 	UndoImpossible UndoState = "Impossible"
 	// UndoNotSelected calls can be undone, but the Turn undoes only other calls.
 	UndoNotSelected UndoState = "NotSelected"
 )
 
-// UndoCall is a call of the Turn to undo, and how it can be undone.
+// UndoCall is a call of the Turn to undo, with the way to undo it.
 type UndoCall struct {
 	Step   int    `json:"step"`
 	CallID string `json:"callID"`
 	// Name is the name of the called tool.
 	Name  string    `json:"name"`
 	State UndoState `json:"state"`
-	// Tool is the tool that undoes the call, Server its ToolServer, UID the UID of that, and Arguments are the
-	// arguments. They are empty unless there is a compensation.
+	// Tool is the tool that undoes the call. Server and UID are the name and the UID of its ToolServer. Arguments are
+	// the arguments for the tool. All are empty if there is no compensation.
 	Tool      string          `json:"tool,omitempty"`
 	Server    string          `json:"server,omitempty"`
 	UID       string          `json:"uid,omitempty"`
@@ -45,7 +45,7 @@ type UndoCall struct {
 
 // UndoPlan lists the calls of a Turn that may have changed something, the newest first.
 type UndoPlan struct {
-	// TurnUID, Namespace, Name and Agent are those of the Turn to undo.
+	// TurnUID, Namespace, Name and Agent identify the Turn to undo and its Agent.
 	TurnUID   string `json:"turnUID"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -79,7 +79,7 @@ func (p *UndoPlan) size() int64 {
 	return int64(n)
 }
 
-// call returns a call of the plan, or nil.
+// call returns the possible compensation for the call with this ID, or nil.
 func (p *UndoPlan) call(id string) *UndoCall {
 	i := slices.IndexFunc(p.Calls, func(c UndoCall) bool { return c.CallID == id && c.State == UndoPossible })
 	if i < 0 {
@@ -88,8 +88,9 @@ func (p *UndoPlan) call(id string) *UndoCall {
 	return &p.Calls[i]
 }
 
-// Select marks all possible calls except those with these IDs as not selected. If ids is empty, all are selected. More
-// than MaxUndoCalls are not possible. Select returns an error for an ID that the plan does not have.
+// Select marks each possible call whose ID is not in ids as not selected. If ids is empty, Select selects all calls.
+// After MaxUndoCalls selected calls, it marks the rest as impossible. Select returns an error for an ID that the plan
+// does not have.
 func (p *UndoPlan) Select(ids []string) error {
 	for _, id := range ids {
 		if !slices.ContainsFunc(p.Calls, func(c UndoCall) bool { return c.CallID == id }) {
@@ -133,13 +134,13 @@ type undoCandidate struct {
 	finish *loop.CallResult
 }
 
-// undoHeld is the newest mark of a call. Undone is false until the compensation has ended.
+// undoHeld is the newest mark of a call. ended is true once the compensation has ended.
 type undoHeld struct {
 	UndoMark
 	ended bool
 }
 
-// reason says what the mark means for other Turns.
+// reason returns why no other Turn undoes the call.
 func (h *undoHeld) reason() string {
 	if h.ended {
 		return fmt.Sprintf("the Turn %q has undone the call", h.Turn)
@@ -152,7 +153,7 @@ func NewUndoReader() *UndoReader { return &UndoReader{marks: map[undoKey]*undoHe
 
 // Undoes reports whether an UndoReader needs the payload of an entry of this kind.
 func Undoes(k journal.Kind) bool {
-	switch k { //nolint:exhaustive // because the others do not matter
+	switch k { //nolint:exhaustive // because the other kinds do not matter
 	case journal.RunStarted, journal.ToolIntended, journal.ToolFinished:
 		return true
 	}
@@ -167,10 +168,11 @@ func (u *UndoReader) skip(e *journal.Entry) {
 	u.ended = u.ended || e.Kind == journal.Finalized
 }
 
-// Apply folds an entry in, in the order of the journal. Its payload must be filled.
+// Apply folds an entry into the state of the reader. Entries must be applied in the order of the journal, with their
+// payloads.
 func (u *UndoReader) Apply(e journal.Entry) error {
 	u.skip(&e)
-	switch e.Kind { //nolint:exhaustive // because the others do not matter
+	switch e.Kind { //nolint:exhaustive // because the other kinds do not matter
 	case journal.RunStarted:
 		var s started
 		if err := json.Unmarshal(e.Payload, &s); err != nil {
@@ -184,7 +186,7 @@ func (u *UndoReader) Apply(e journal.Entry) error {
 		if err := json.Unmarshal(e.Payload, &i); err != nil {
 			return err
 		}
-		i.Arguments = nil // the compensation has all that is needed
+		i.Arguments = nil // the compensation has its own arguments
 		if at := u.find(i.Step, i.CallID); at < 0 && i.Step > 0 {
 			u.calls = append(u.calls, undoCandidate{intent: i})
 		}
@@ -212,7 +214,7 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	switch held := u.marks[key]; {
 	case e.Kind == journal.UndoBegun:
 		u.marks[key] = &undoHeld{UndoMark: m}
-	case held == nil || held.TurnUID != m.TurnUID: // not written by this version
+	case held == nil || held.TurnUID != m.TurnUID: // this version does not write such an entry
 	default:
 		held.ended, held.Undone = true, m.Undone
 	}
@@ -236,52 +238,52 @@ func (u *UndoReader) find(step int, callID string) int {
 func (u *UndoReader) Plan(uid string) *UndoPlan {
 	p := &UndoPlan{TurnUID: uid, Namespace: u.namespace, Name: u.name, Agent: u.agent, Ended: u.ended}
 	for _, c := range slices.Backward(u.calls) {
-		if one, changed := c.undo(u.held(c.intent.Step, c.intent.CallID)); changed {
-			p.Calls = append(p.Calls, one)
+		if call, changed := c.undo(u.held(c.intent.Step, c.intent.CallID)); changed {
+			p.Calls = append(p.Calls, call)
 		}
 	}
 	return p
 }
 
-// mayHaveActed reports whether the call may have changed something: itself, or the Turn of a sub-agent.
+// mayHaveActed reports whether the call, or the sub-agent's Turn that it created, may have changed something.
 func (c *undoCandidate) mayHaveActed() bool {
 	f := c.finish
 	return c.intent.Effect != tool.ReadOnly && (f == nil || f.TookEffect() || f.Spent != nil)
 }
 
 // undo returns how a call can be undone. changed is false if the call certainly changed nothing.
-func (c *undoCandidate) undo(held *undoHeld) (one UndoCall, changed bool) {
-	one = UndoCall{Step: c.intent.Step, CallID: c.intent.CallID, Name: c.intent.Name, State: UndoImpossible}
+func (c *undoCandidate) undo(held *undoHeld) (call UndoCall, changed bool) {
+	call = UndoCall{Step: c.intent.Step, CallID: c.intent.CallID, Name: c.intent.Name, State: UndoImpossible}
 	f := c.finish
 	switch {
 	case !c.mayHaveActed():
-		return one, false
+		return call, false
 	case f != nil && f.Spent != nil && f.Spent.Turn != "":
-		one.Reason = fmt.Sprintf("it was a call of a sub-agent: undo its Turn %q", f.Spent.Turn)
-		return one, true
+		call.Reason = fmt.Sprintf("it was a call of a sub-agent: undo its Turn %q", f.Spent.Turn)
+		return call, true
 	case c.intent.Descendants > 0, f != nil && f.Spent != nil:
-		one.Reason = "it was a call of a sub-agent: undo the Turn of the sub-agent"
-		return one, true
+		call.Reason = "it was a call of a sub-agent: undo the Turn of the sub-agent"
+		return call, true
 	case f == nil, f.Outcome == loop.Unknown:
-		one.Reason = "its outcome is unknown: check whether it took effect"
-		return one, true
+		call.Reason = "its outcome is unknown: check whether it took effect"
+		return call, true
 	case f.Outcome != loop.Succeeded:
-		one.Reason = fmt.Sprintf("it may have taken effect before it failed: check what %q has changed", c.intent.Name)
-		return one, true
+		call.Reason = fmt.Sprintf("it may have taken effect before it failed: check what %q has changed", c.intent.Name)
+		return call, true
 	case f.Undo == nil:
-		one.Reason = "the ToolServer declared no compensation for the tool when the call was made"
-		return one, true
+		call.Reason = "the ToolServer declared no compensation for the tool when the call was made"
+		return call, true
 	}
-	one.Tool, one.Server, one.UID, one.Arguments = f.Undo.Tool, f.Undo.Server, f.Undo.UID, f.Undo.Arguments
+	call.Tool, call.Server, call.UID, call.Arguments = f.Undo.Tool, f.Undo.Server, f.Undo.UID, f.Undo.Arguments
 	switch {
 	case held != nil && held.ended:
-		one.State, one.Reason = UndoDone, held.reason()
-	case held != nil: // it must not be tried again, and may have changed nothing
-		one.Reason = held.reason()
+		call.State, call.Reason = UndoDone, held.reason()
+	case held != nil: // the compensation must not be made again, but may have had no effect
+		call.Reason = held.reason()
 	case f.Undo.Problem != "":
-		one.Reason = f.Undo.Reason()
+		call.Reason = f.Undo.Reason()
 	default:
-		one.State = UndoPossible
+		call.State = UndoPossible
 	}
-	return one, true
+	return call, true
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
-// TestWarnedAtItsTime checks that the warning about a long conversation is reported once, when the journal has it and
-// before the model is asked.
-func TestWarnedAtItsTime(t *testing.T) {
+// TestWarningIsReportedBeforeTheRequest checks that the warning about a long conversation is reported once, after the
+// journal has it and before the model is asked.
+func TestWarningIsReportedBeforeTheRequest(t *testing.T) {
 	c, s := candidate("p0", 1, says("Done."))
 	c.ContextWindow = 10_000
 	in := input(c)
@@ -26,6 +26,6 @@ func TestWarnedAtItsTime(t *testing.T) {
 	}
 	mustRun(t, j, in)
 	if len(warned) != 1 || warned[0].ContextWindow != 10_000 || warned[0].Tokens < 100 {
-		t.Errorf("warnings %+v, want one with the numbers of tokens", warned)
+		t.Errorf("warnings %+v, want one with the context window and the tokens", warned)
 	}
 }

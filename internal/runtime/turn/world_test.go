@@ -36,18 +36,19 @@ type world struct {
 	overloaded bool // true once the first model was overloaded; this happens only once
 	requests   []model.Request
 	calls      map[string]int   // by idempotency key
-	replied    map[string]bool  // the steps, with their purpose, whose reply is in the journal
+	replied    map[string]bool  // the steps, with their purposes, whose replies are in the journal
 	gaveUp     map[string]bool  // the models that were given up for a step
 	began      map[string]int64 // the epoch of the first process that asked for a decision or began a child
 	appended   []*process       // the processes that have written to the Turn's journal, in order
-	// resumes is the number of processes that wrote before the one that ended the Turn, without those that parked
-	// it.
+	// resumes is the number of processes that wrote entries before the process that ended the Turn, without the
+	// processes that parked it.
 	resumes int
 	// lost is the number of requests that reached the endpoint and whose end is not in the journal. unknown is the
-	// number of harmful calls that were under way when their process died.
+	// number of destructive calls that were in progress when their process died.
 	lost, unknown int
-	// observed is how often the observers of all processes have counted each request, by its key. unobserved is the
-	// number of processes that died between an entry with which a request may have ended and its observation.
+	// observed is the number of times that the observers of all processes have counted a request, by the key of the
+	// request. unobserved is the number of processes that died between an entry with which a request may have ended and
+	// its observation.
 	observed   map[string]int
 	unobserved int
 	// parts are all parts that the observers of all processes have received, by their key.
@@ -253,7 +254,7 @@ func (p *process) Append(ctx context.Context, uid string, entries ...journal.Ent
 		return err
 	}
 	if uid == p.world.uid {
-		p.wrote(entries)
+		p.noteEntries(entries)
 	}
 	if !p.alive() {
 		p.world.mu.Lock()
@@ -266,7 +267,7 @@ func (p *process) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return nil
 }
 
-// mayEndRequest reports whether a request may end with an entry, or was interrupted before it.
+// mayEndRequest reports whether an entry may show the end or the interruption of a request.
 func mayEndRequest(e journal.Entry) bool {
 	return slices.Contains([]journal.Kind{journal.ModelRequested, journal.ModelReplied, journal.ModelFailed, journal.Finalized}, e.Kind)
 }
@@ -290,8 +291,8 @@ func (o observer) Observe(s *turn.Span) {
 
 func (observer) Within(ctx context.Context, _ string) context.Context { return ctx }
 
-// wrote updates the world after entries were added to the Turn's journal.
-func (p *process) wrote(entries []journal.Entry) {
+// noteEntries updates the world after entries were added to the Turn's journal.
+func (p *process) noteEntries(entries []journal.Entry) {
 	w := p.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -299,7 +300,7 @@ func (p *process) wrote(entries []journal.Entry) {
 		w.appended = append(w.appended, p)
 	}
 	for _, e := range entries {
-		switch e.Kind { //nolint:exhaustive // because the others are no effects
+		switch e.Kind { //nolint:exhaustive // because the other kinds do not matter
 		case journal.ModelReplied:
 			p.inFlight = false
 			s := decoded[loop.Step](w.t, e)
@@ -359,7 +360,7 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 	w.requests = append(w.requests, req)
 	step, purpose := w.ending.stepOf(req.Messages)
 	if w.replied[asked(step, purpose)] && !p.zombie {
-		w.t.Errorf("the reply to step %d is in the journal and was requested again %s", step, purpose)
+		w.t.Errorf("the reply to step %d is in the journal, and was requested again %s", step, purpose)
 	}
 	if w.gaveUp[name] && !p.zombie {
 		w.t.Errorf("%s was given up and is asked again for step %d %s", name, step, purpose)
@@ -378,7 +379,7 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 	case step == 2:
 		skill := model.ToolCall{ID: "l1", Name: "load_skill", Arguments: `{"key":"refunds"}`}
 		// An earlier reply used this ID, so the engine replaces it. The arguments differ, because a call with equal
-		// arguments would be refused if the outcome of the first is unknown.
+		// arguments would be refused if the outcome of the first call is unknown.
 		again := call("d1", "send")
 		again.Arguments = `{"for":"d1, again"}`
 		reply := calls("", again, skill, call("d2", "send"), call("x1", "unheard"))
@@ -388,11 +389,11 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 	return says("Done.").reply, nil
 }
 
-// asked returns the key of a step and the purpose of its request.
+// asked returns the key for the requests of a step with this purpose.
 func asked(step int, purpose loop.Purpose) string { return fmt.Sprint(step, purpose) }
 
-// stepOf returns the step of a request. It counts the earlier replies, which works as long as no summary has
-// replaced any.
+// stepOf returns the step of a request. It counts the earlier replies, which works only if no summary has replaced
+// them.
 func (e ending) stepOf(messages []model.Message) (int, loop.Purpose) {
 	if e.asked != nil {
 		return e.asked(messages)
@@ -406,7 +407,7 @@ func (e ending) stepOf(messages []model.Message) (int, loop.Purpose) {
 	return step, loop.ForStep
 }
 
-// checkAnswers checks that each call of each reply has exactly one answer after the reply.
+// checkAnswers checks that each call of each reply has exactly one result after the reply.
 func checkAnswers(t testing.TB, messages []model.Message) {
 	t.Helper()
 	var open []string
@@ -414,14 +415,14 @@ func checkAnswers(t testing.TB, messages []model.Message) {
 		if m.Role == model.RoleTool {
 			at := slices.Index(open, m.ToolCallID)
 			if at < 0 {
-				t.Errorf("message %d answers the call %q, which has no request or another answer", i, m.ToolCallID)
+				t.Errorf("message %d is a result of the call %q, which was not requested or already has a result", i, m.ToolCallID)
 				continue
 			}
 			open = slices.Delete(open, at, at+1)
 			continue
 		}
 		if len(open) > 0 {
-			t.Errorf("the calls %v have no answer before message %d", open, i)
+			t.Errorf("the calls %v have no result before message %d", open, i)
 		}
 		open = nil
 		for _, c := range m.ToolCalls {
