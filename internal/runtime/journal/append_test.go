@@ -8,32 +8,32 @@ import (
 )
 
 func TestCheckAppend(t *testing.T) {
-	type place struct{ seq, epoch int64 }
+	type position struct{ seq, epoch int64 }
 	tests := map[string]struct {
 		reason  string
-		last    place
-		entries []place
+		last    position
+		entries []position
 		want    error
 	}{
-		"Nothing":  {reason: "an append without entries is always valid", last: place{3, 2}},
-		"First":    {reason: "an empty journal begins at 1, with any epoch", entries: []place{{1, 7}}},
-		"NotFirst": {reason: "a purged journal must not continue in the middle", entries: []place{{2, 1}}, want: journal.ErrSequence},
-		"Next":     {reason: "the same run continues", last: place{3, 2}, entries: []place{{4, 2}}},
-		"NewEpoch": {reason: "a later executor continues", last: place{3, 2}, entries: []place{{4, 5}}},
+		"Nothing":  {reason: "an append without entries is always valid", last: position{3, 2}},
+		"First":    {reason: "an empty journal starts at 1, with any epoch", entries: []position{{1, 7}}},
+		"NotFirst": {reason: "a purged journal must not continue in the middle", entries: []position{{2, 1}}, want: journal.ErrSequence},
+		"Next":     {reason: "the same run continues", last: position{3, 2}, entries: []position{{4, 2}}},
+		"NewEpoch": {reason: "a later executor continues", last: position{3, 2}, entries: []position{{4, 5}}},
 		"Several": {
-			reason: "several entries of an append are in order", last: place{3, 2},
-			entries: []place{{4, 2}, {5, 3}, {6, 3}},
+			reason: "several entries of an append are in order", last: position{3, 2},
+			entries: []position{{4, 2}, {5, 3}, {6, 3}},
 		},
-		"Taken": {reason: "another writer was first", last: place{3, 2}, entries: []place{{3, 2}}, want: journal.ErrSequence},
-		"Gap":   {reason: "an entry is missing", last: place{3, 2}, entries: []place{{5, 2}}, want: journal.ErrSequence},
+		"Taken": {reason: "another writer was first", last: position{3, 2}, entries: []position{{3, 2}}, want: journal.ErrSequence},
+		"Gap":   {reason: "an entry is missing", last: position{3, 2}, entries: []position{{5, 2}}, want: journal.ErrSequence},
 		"GapWithin": {
-			reason: "an entry is missing within the append", last: place{3, 2}, entries: []place{{4, 2}, {6, 2}},
+			reason: "an entry is missing within the append", last: position{3, 2}, entries: []position{{4, 2}, {6, 2}},
 			want: journal.ErrSequence,
 		},
-		"Fenced":       {reason: "a newer executor has the turn", last: place{3, 2}, entries: []place{{4, 1}}, want: journal.ErrFenced},
-		"FencedWithin": {reason: "epochs never decrease", last: place{3, 2}, entries: []place{{4, 2}, {5, 1}}, want: journal.ErrFenced},
+		"Fenced":       {reason: "a newer executor has the turn", last: position{3, 2}, entries: []position{{4, 1}}, want: journal.ErrFenced},
+		"FencedWithin": {reason: "epochs never decrease", last: position{3, 2}, entries: []position{{4, 2}, {5, 1}}, want: journal.ErrFenced},
 		"FencedAndTaken": {
-			reason: "a fenced writer must stop instead of reading again", last: place{3, 2}, entries: []place{{2, 1}},
+			reason: "a fenced writer must stop instead of reading again", last: position{3, 2}, entries: []position{{2, 1}},
 			want: journal.ErrFenced,
 		},
 	}

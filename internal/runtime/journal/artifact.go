@@ -18,11 +18,12 @@ type Artifact struct {
 	Data []byte
 }
 
-// maxArtifact is the maximum size of an artifact's content, in bytes. Log neither writes nor reads a larger one.
+// maxArtifact is the maximum size of an artifact's content, in bytes. Log neither writes nor reads a larger artifact.
 const maxArtifact = 64 << 20
 
-// The encoder and the decoder are safe for concurrent use and expensive to create. They are created here because
-// they hold channels: if a test created them on first use, these would belong to the synctest bubble of that test.
+// The encoder and the decoder are safe for concurrent use and expensive to create. They are created here because they
+// hold channels: if they were created on first use in a test, the channels would belong to the synctest bubble of that
+// test.
 var (
 	encoder = newEncoder()
 	decoder = newDecoder()
@@ -33,7 +34,7 @@ func newEncoder() *zstd.Encoder {
 	if err != nil {
 		panic(err) // only if an option is invalid
 	}
-	e.EncodeAll(nil, nil) // allocates everything that the first use needs
+	e.EncodeAll(nil, nil) // makes the allocations of the first use
 	return e
 }
 
@@ -45,7 +46,7 @@ func newDecoder() *zstd.Decoder {
 	return d
 }
 
-// NewArtifact returns the artifact for some content.
+// NewArtifact returns an artifact with the given content.
 func NewArtifact(content []byte) Artifact {
 	sum := sha256.Sum256(content)
 	return Artifact{SHA256: hex.EncodeToString(sum[:]), Bytes: int64(len(content)), Data: encoder.EncodeAll(content, nil)}

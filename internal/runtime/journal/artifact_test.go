@@ -11,9 +11,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// This test must be the first one, so that no other test has used the coders before.
+// TestArtifactsWithinBubbles must be the first test of this file, so that it is the first use of the encoder and the
+// decoder.
 func TestArtifactsWithinBubbles(t *testing.T) {
-	for range 2 { // the coders of one bubble must work in the next one
+	for range 2 { // the encoder and the decoder must work in two bubbles
 		synctest.Test(t, func(t *testing.T) {
 			a := journal.NewArtifact([]byte("content"))
 			if content, err := a.Content(); err != nil || string(content) != "content" {
@@ -28,20 +29,20 @@ func TestArtifactHoldsItsContent(t *testing.T) {
 		reason  string
 		content []byte
 		sum     string
-		most    int
+		maxData int
 	}{
 		"Empty": {"content may be empty", nil, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 32},
 		"Short": {
-			"a short content may grow, but only a little", []byte("abc"),
+			"short content may grow by a few bytes", []byte("abc"),
 			"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 32,
 		},
 		"Text": {"long text is compressed well", []byte(strings.Repeat("all work and no play ", 50_000)), "", 10_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := journal.NewArtifact(tc.content)
-			if tc.sum != "" && a.SHA256 != tc.sum || a.Bytes != int64(len(tc.content)) || len(a.Data) > tc.most {
-				t.Errorf("artifact %s of %d bytes in %d; want %s of %d in at most %d: %s",
-					a.SHA256, a.Bytes, len(a.Data), tc.sum, len(tc.content), tc.most, tc.reason)
+			if tc.sum != "" && a.SHA256 != tc.sum || a.Bytes != int64(len(tc.content)) || len(a.Data) > tc.maxData {
+				t.Errorf("artifact %s of %d bytes, compressed to %d; want %s of %d bytes, compressed to at most %d: %s",
+					a.SHA256, a.Bytes, len(a.Data), tc.sum, len(tc.content), tc.maxData, tc.reason)
 			}
 			if got, err := a.Content(); err != nil || !bytes.Equal(got, tc.content) {
 				t.Errorf("Content: %d bytes, %v; want the original content", len(got), err)
@@ -71,7 +72,7 @@ func TestContentOfADamagedArtifact(t *testing.T) {
 			a.Data = tc.data
 			content, err := a.Content()
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), good.SHA256) {
-				t.Errorf("Content: %d bytes, %v; want it to say %q of the artifact: %s", len(content), err, tc.want, tc.reason)
+				t.Errorf("Content: %d bytes, %v; want an error with %q and the digest: %s", len(content), err, tc.want, tc.reason)
 			}
 		})
 	}

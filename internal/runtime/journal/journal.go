@@ -19,13 +19,13 @@ import (
 type Kind string
 
 const (
-	// RunStarted means that a run has begun or continues the Turn. It is written together with the first action of
+	// RunStarted means that a run starts or continues the Turn. It is written together with the first other entries of
 	// the run, so a run that did nothing leaves no trace.
 	RunStarted Kind = "run.started"
-	// RunParked means that a run has ended because its Turn waits for approvals or for the Turns of sub-agents. The
-	// next run continues, and nothing was cut off. A run that did nothing leaves no trace.
+	// RunParked means that a run has ended because its Turn waits for approvals, for the Turns of sub-agents or for a
+	// Budget. Nothing was cut off, and the next run continues. A run that wrote nothing else does not write it.
 	RunParked Kind = "run.parked"
-	// PreparationInput is the input for the messages. The messages for a fallback are made from it.
+	// PreparationInput has the input for the messages. The messages for a fallback are made from it, too.
 	PreparationInput Kind = "preparation.input"
 	// PromptRendered means that a prompt was made. The payload names the profile, its version, hashes and
 	// variables.
@@ -62,8 +62,7 @@ const (
 	// ToolIntended means that a tool is about to be called. Without a later ToolFinished, the outcome of the call
 	// is unknown.
 	ToolIntended Kind = "tool.intended"
-	// ToolFinished is the outcome of a call that a model asked for: its result, or the reason for which there is
-	// none. The call is never made again.
+	// ToolFinished is the outcome of a call: its result, or the reason why there is none. The call is never made again.
 	ToolFinished Kind = "tool.finished"
 	// TextRedacted means that redaction rules have removed texts from the entries before it. The payload has the number
 	// of matches of each rule.
@@ -71,8 +70,8 @@ const (
 	// UndoPlanned has the calls by which a Turn undoes calls of another Turn. Their arguments are fixed: no model is
 	// asked.
 	UndoPlanned Kind = "undo.planned"
-	// UndoBegun is an entry in the journal of a Turn that has ended: another Turn is about to undo a call of it.
-	// Without a later UndoEnded, the outcome is unknown. No third Turn undoes the call.
+	// UndoBegun is an entry in the journal of an ended Turn: another Turn is about to undo one of its calls. Without a
+	// later UndoEnded, the outcome is unknown, and no third Turn may undo the call.
 	UndoBegun Kind = "undo.begun"
 	// UndoEnded is the outcome after UndoBegun. If the call was not undone, another Turn may undo it.
 	UndoEnded Kind = "undo.ended"
@@ -85,29 +84,29 @@ const (
 
 const (
 	// PayloadVersion is the newest version of payloads that this build reads. A payload is written with the lowest
-	// version that it fits, mostly 1, so that an older build can continue if possible.
+	// possible version, usually 1, so that an older build can read it if possible.
 	PayloadVersion = 2
 	// MaxPayload is the maximum size of an entry's payload, in bytes. A larger payload becomes an artifact.
 	MaxPayload = 64 << 10
 )
 
 var (
-	// ErrFenced is returned for an append whose epoch is older than that of an existing entry. Another executor
-	// runs the Turn now, and the caller must stop.
+	// ErrFenced is returned for an append with an older epoch than an existing entry. Another executor runs the Turn
+	// now, and the caller must stop.
 	ErrFenced = errors.New("a newer executor has taken over this turn")
-	// ErrSequence is returned for an append that does not follow the last entry: there is another writer with the
-	// same epoch.
+	// ErrSequence is returned for an append that does not follow the last entry, because another writer has appended
+	// entries.
 	ErrSequence = errors.New("another run has written to the journal")
-	// ErrLost is returned if a store no longer has entries that it had acknowledged. The store was restored from a
-	// backup, or has failed over to a replica without these entries. The caller must stop. It must not start over,
-	// because it does not know which side effects the missing entries recorded. A retry does not help.
+	// ErrLost is returned if a store no longer has entries that it had confirmed. The store was restored from a backup,
+	// or has failed over to a replica without these entries. The caller must stop. It must not start over, because it
+	// does not know which side effects the missing entries recorded. A retry does not help.
 	ErrLost = errors.New("the journal has lost entries: its store was restored from a backup, or has failed over to a replica without them")
 	// ErrNoArtifact is returned for an artifact that a journal does not have.
 	ErrNoArtifact = errors.New("the journal has no such artifact")
-	// ErrDamaged is returned for an entry that can be read but makes no sense. Reading it again does not help.
+	// ErrDamaged is returned for an entry whose content is invalid. Reading it again does not help.
 	ErrDamaged = errors.New("the journal is damaged")
-	// ErrNewer is returned for an entry that a newer version of Capstan has written in a form that this version
-	// does not know.
+	// ErrNewer is returned for an entry that a newer version of Capstan has written in a form that this version cannot
+	// read.
 	ErrNewer = errors.New("the journal was written by a newer version of Capstan: run that version, or a later one")
 )
 
@@ -119,7 +118,7 @@ type Entry struct {
 	Epoch int64
 	// Kind is the kind of the event.
 	Kind Kind
-	// Version is the version of the payload's form, from 1.
+	// Version is the version of the form of the payload, from 1.
 	Version int
 	// Time is the time of the event, in UTC.
 	Time time.Time
@@ -129,36 +128,36 @@ type Entry struct {
 	// Artifact is the SHA-256 of the artifact that is the payload, in hexadecimal. It is empty if Payload is set.
 	Artifact string
 	// Namespace is the namespace of the Turn or Session. A store uses it to add up the size of each namespace's
-	// journals. It is empty if it is not known, and in an entry that was read.
+	// journals. It is empty if it is not known. In an entry that was read, it is always empty.
 	Namespace string
-	// Artifacts are stored with the entry, in the same append. An entry that was read has none: read them one by
-	// one.
+	// Artifacts are stored with the entry, in the same append. An entry that was read has none; use Journal.Artifact to
+	// read them.
 	Artifacts []Artifact
-	// Ledger is the effect of the entry on the ledger of budgets, in the same append. It is nil if there is none, and
-	// in an entry that was read.
+	// Ledger is a change of the ledger of budgets that is made in the same append, or nil. An entry that was read has
+	// none.
 	Ledger *budget.Change
 	// TurnRecord is the record of the Turn that ends with this entry, or nil. It is stored in the same append, unless
-	// the Turn has a record already. An entry that was read has none.
+	// the Turn already has a record. An entry that was read has none.
 	TurnRecord *turnrecord.Record
 	// Tasks are the work that follows the end of the Turn, at most one of each kind. Each is stored in the same append,
-	// unless the Turn has a task of its kind already. An entry that was read has none.
+	// unless the Turn already has a task of its kind. An entry that was read has none.
 	Tasks []task.Task
 }
 
 // Journal stores the entries of many Turns and Sessions, each under its UID. It must be safe for concurrent use.
 type Journal interface {
-	// Read returns the entries of a UID in order, beginning after the sequence number after. 0 returns all entries.
-	// An unknown UID has no entries. Read loads entries during the iteration, so it may return entries that are
-	// appended meanwhile. It stops after an error.
+	// Read returns the entries of a UID in order, beginning after the sequence number after. 0 returns all entries. An
+	// unknown UID has no entries. Read loads entries during the iteration, so it may return entries that are appended
+	// during the iteration. It stops after an error.
 	Read(ctx context.Context, uid string, after int64) iter.Seq2[Entry, error]
 
 	// Last returns the sequence number of the newest entry of a UID, or 0 for an unknown UID. It reads no entry.
 	Last(ctx context.Context, uid string) (int64, error)
 
-	// Append adds entries at the end together with their artifacts, all or none. When it returns, they would
-	// survive a crash. If it returns ErrFenced, ErrSequence or a *budget.Refusal, it has added none. An artifact that
-	// the UID already has is stored once. The sequence is checked before the ledger. So if an append is repeated
-	// because its outcome was unknown, it changes the ledger once.
+	// Append adds entries at the end together with their artifacts, all or none. When it returns nil, they are durable.
+	// If it returns ErrFenced, ErrSequence or a *budget.Refusal, it has added none. An artifact that the UID already
+	// has is not stored again. The sequence is checked before the ledger, so an append that is repeated because its
+	// outcome was unknown changes the ledger only once.
 	Append(ctx context.Context, uid string, entries ...Entry) error
 
 	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes. A

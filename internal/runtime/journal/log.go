@@ -17,8 +17,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// Log is the journal of one Turn, held by the one run that writes it. The run learns its state from Apply only:
-// Apply receives each entry in order, first the existing ones and then those that the run appends.
+// Log is the journal of one Turn, opened by the run that writes it. Apply receives each entry in order: first the
+// existing entries, and then those that the run appends. So a run that continues a Turn has the same state as the run
+// that wrote the entries.
 type Log struct {
 	o     Options
 	uid   string
@@ -35,23 +36,23 @@ type Options struct {
 	Namespace string
 	// Now returns the time for entries.
 	Now func() time.Time
-	// Apply receives each entry. Its payload is filled, even if an artifact has it. An error stops the run.
+	// Apply receives each entry with its payload, even if an artifact has the payload. An error stops the run.
 	Apply func(Entry) error
 	// Admit is called with the size of each payload that Open reads, before the payload is read from an artifact
 	// and before Apply. Open returns its error unchanged, and such an error does not mean that the entry is
 	// damaged. If Admit is nil, all payloads are read.
 	Admit func(bytes int64) error
-	// Waiting is called each time an append failed; in is the delay before the next attempt. Waiting may be nil.
-	Waiting func(err error, in time.Duration)
+	// Waiting is called each time an append fails; delay is the time until the next attempt. Waiting may be nil.
+	Waiting func(err error, delay time.Duration)
 	// First are the records that are written before the first append of this run.
 	First []Record
 	// Known is the number of entries that was last recorded outside of the journal, for example in the status of
 	// its Turn. It is 0 if it is not known. Open returns ErrLost for a journal with fewer entries.
 	Known int64
-	// After is the sequence number of the last entry that the run need not read. 0 means that all entries are read.
-	// The journal must have that entry.
+	// After is the sequence number of the last entry that the run does not read. The journal must have this entry. 0
+	// means that the run reads all entries.
 	After int64
-	// Patience is the time for which an append is tried while the store fails. 0 means no limit.
+	// Patience is the maximum time for which a failing append is tried. 0 means no limit.
 	Patience time.Duration
 }
 
@@ -88,7 +89,7 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 }
 
 // LoadPayload fills the payload of an entry if an artifact has it. It returns ErrNewer for a version that this build
-// does not know. It returns ErrDamaged if the artifact is missing or has other content.
+// cannot read, and ErrDamaged if the artifact is missing or has other content.
 func LoadPayload(ctx context.Context, j Journal, uid string, e *Entry) error {
 	return LoadAdmittedPayload(ctx, j, uid, e, nil)
 }
@@ -105,7 +106,7 @@ func LoadAdmittedPayload(ctx context.Context, j Journal, uid string, e *Entry, a
 			bytes, err = j.PayloadBytes(ctx, uid, e.Seq, e.Seq)
 		}
 		if err != nil {
-			return unfilled(uid, e, err)
+			return artifactError(uid, e, err)
 		}
 		if err := admit(bytes); err != nil {
 			return err
@@ -116,18 +117,18 @@ func LoadAdmittedPayload(ctx context.Context, j Journal, uid string, e *Entry, a
 	}
 	a, err := j.Artifact(ctx, uid, e.Artifact)
 	if err != nil {
-		return unfilled(uid, e, err)
+		return artifactError(uid, e, err)
 	}
 	done := fairgate.AcquireProcessor(ctx, int(min(a.Bytes, maxArtifact)))
 	defer done()
 	if e.Payload, err = a.Content(); err != nil {
-		return unfilled(uid, e, fmt.Errorf("%w: %w", ErrDamaged, err))
+		return artifactError(uid, e, fmt.Errorf("%w: %w", ErrDamaged, err))
 	}
 	return nil
 }
 
-// unfilled returns the error of an entry whose artifact cannot be read.
-func unfilled(uid string, e *Entry, err error) error {
+// artifactError returns the error of an entry whose artifact cannot be read.
+func artifactError(uid string, e *Entry, err error) error {
 	if errors.Is(err, ErrNoArtifact) {
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
@@ -147,16 +148,16 @@ func (l *Log) apply(ctx context.Context, e Entry) error {
 type Record struct {
 	Kind    Kind
 	Payload any
-	// Version is the lowest payload version that this payload fits. 0 means 1.
+	// Version is the version of the form of the payload. 0 means 1.
 	Version int
 	// Artifacts are kept with the entry.
 	Artifacts []Artifact
-	// Ledger is the effect on the ledger of budgets, or nil if there is none.
+	// Ledger is a change of the ledger of budgets, or nil.
 	Ledger *budget.Change
-	// TurnRecord is stored with the entry. Its UID is that of the journal, and its Completed, unless it is set, the
-	// time of the entry. It is nil for most entries.
+	// TurnRecord is stored with the entry; it is nil for most entries. Append sets its UID and, if it is zero, its
+	// Completed.
 	TurnRecord *turnrecord.Record
-	// Tasks are stored with the entry. Their UID and Created are those of the entry. Most entries have none.
+	// Tasks are stored with the entry; most entries have none. Append sets their UID and Created.
 	Tasks []task.Task
 }
 
@@ -166,15 +167,15 @@ func (l *Log) Len() int64 { return l.seq }
 // Next returns the sequence number of the next entry.
 func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 
-// Append writes records at the end of the journal, all or none. When it returns, they would survive a crash.
+// Append writes records at the end of the journal, all or none. When it returns nil, they are durable.
 //
-// While the store fails, Append tries again for as long as ctx lives, because an event that has happened must be
-// recorded. It tries once even if ctx has already ended. ctx is therefore the lifetime of the run, not the deadline
-// of the Turn. Append returns ErrFenced or ErrSequence if another run writes this journal. It returns ErrLost if
-// the store no longer has the last entry that this run has read or appended; a purged journal has the same effect. It
-// returns a *budget.Refusal if budgets do not allow the records; then it has appended none.
+// While the store fails, Append tries again until ctx ends or Options.Patience is over, because an event that has
+// happened must be recorded. It tries once even if ctx has already ended. ctx must therefore be the lifetime of the
+// run, not the deadline of the Turn. Append returns ErrFenced or ErrSequence if another run writes this journal. It
+// returns ErrLost if the store no longer has the last entry that this run has read or appended; a purged journal has
+// the same effect. It returns a *budget.Refusal if budgets do not allow the records, and has then appended none.
 func (l *Log) Append(ctx context.Context, records ...Record) error {
-	added, err := l.next(ctx, append(slices.Clip(l.first), records...))
+	added, err := l.toEntries(ctx, append(slices.Clip(l.first), records...))
 	if err != nil {
 		return err
 	}
@@ -185,9 +186,9 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	_, err = backoff.Retry(ctx, func() (struct{}, error) {
 		last = w.try(context.WithoutCancel(ctx))
 		return struct{}{}, last
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(l.o.Patience), backoff.WithNotify(func(err error, in time.Duration) {
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(l.o.Patience), backoff.WithNotify(func(err error, delay time.Duration) {
 		if l.o.Waiting != nil {
-			l.o.Waiting(err, in)
+			l.o.Waiting(err, delay)
 		}
 	}))
 	if err != nil && !errors.Is(last, err) {
@@ -205,7 +206,7 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	return nil
 }
 
-// write is an append that is tried until its outcome is known.
+// write is an append that is repeated until its outcome is known.
 type write struct {
 	log     *Log
 	entries []Entry
@@ -241,7 +242,7 @@ func (w *write) try(ctx context.Context) error {
 // endsWithEntries reports whether the journal ends with the entries. It returns ErrLost if the journal lacks the entry
 // before them.
 func (w *write) endsWithEntries(ctx context.Context) (bool, error) {
-	l, n := w.log, -1 // n counts the entries after entry l.seq, and is -1 before that one
+	l, n := w.log, -1 // n is the number of entries after entry l.seq, or -1 until that entry was read
 	if l.seq == 0 {
 		n = 0
 	}
@@ -249,7 +250,7 @@ func (w *write) endsWithEntries(ctx context.Context) (bool, error) {
 		switch {
 		case err != nil:
 			return false, err
-		case n == len(w.entries), n >= 0 && !same(e, w.entries[n]):
+		case n == len(w.entries), n >= 0 && !isSame(e, w.entries[n]):
 			return false, nil
 		}
 		n++
@@ -260,14 +261,14 @@ func (w *write) endsWithEntries(ctx context.Context) (bool, error) {
 	return n == len(w.entries), nil
 }
 
-// same reports whether an entry of a store equals an entry that was to be appended.
-func same(e, appended Entry) bool {
+// isSame reports whether an entry of a store equals an entry that Append tried to append.
+func isSame(e, appended Entry) bool {
 	a := stored([]Entry{appended})[0]
 	return e.Seq == a.Seq && e.Epoch == a.Epoch && e.Kind == a.Kind && e.Artifact == a.Artifact && bytes.Equal(e.Payload, a.Payload)
 }
 
-// next converts records to entries.
-func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
+// toEntries converts records to the next entries.
+func (l *Log) toEntries(ctx context.Context, records []Record) ([]Entry, error) {
 	added := make([]Entry, 0, len(records))
 	for i, r := range records {
 		payload, err := json.Marshal(r.Payload)
@@ -278,13 +279,13 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			Seq: l.seq + int64(i) + 1, Epoch: l.epoch, Kind: r.Kind, Version: max(r.Version, 1), Time: l.o.Now().UTC(),
 			Payload: payload, Artifacts: r.Artifacts, Namespace: l.o.Namespace, Ledger: r.Ledger,
 		}
-		most := int64(len(payload))
+		largest := int64(len(payload))
 		for _, a := range r.Artifacts {
-			most = max(most, a.Bytes)
+			largest = max(largest, a.Bytes)
 		}
-		if most > maxArtifact {
+		if largest > maxArtifact {
 			return nil, fmt.Errorf("failed to make a %q entry: a part of it has %d bytes, and the maximum is %d",
-				r.Kind, most, maxArtifact)
+				r.Kind, largest, maxArtifact)
 		}
 		if len(payload) > MaxPayload {
 			done := fairgate.AcquireProcessor(ctx, len(payload))
@@ -301,16 +302,16 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			record.Completed = record.Completed.UTC().Truncate(time.Microsecond)
 			e.TurnRecord = &record
 		}
-		for _, follows := range r.Tasks {
-			follows.UID, follows.Created = l.uid, e.Time.Truncate(time.Microsecond)
-			e.Tasks = append(e.Tasks, follows)
+		for _, t := range r.Tasks {
+			t.UID, t.Created = l.uid, e.Time.Truncate(time.Microsecond)
+			e.Tasks = append(e.Tasks, t)
 		}
 		added = append(added, e)
 	}
 	return added, nil
 }
 
-// stored returns entries in the form that a store receives: without the payloads that artifacts have.
+// stored returns entries as a store receives them: without the payloads that artifacts have.
 func stored(entries []Entry) []Entry {
 	out := make([]Entry, len(entries))
 	for i, e := range entries {

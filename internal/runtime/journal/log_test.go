@@ -24,16 +24,16 @@ func clock() time.Time {
 // utc is the time of clock in UTC.
 var utc = time.Date(2026, 6, 11, 15, 4, 5, 6, time.UTC)
 
-// told keeps the entries that Apply received.
-type told []journal.Entry
+// applied has the entries that Apply received.
+type applied []journal.Entry
 
-func (h *told) apply(e journal.Entry) error {
+func (h *applied) apply(e journal.Entry) error {
 	e.Artifacts = nil
 	*h = append(*h, e)
 	return nil
 }
 
-func (h *told) kinds() (all []journal.Kind) {
+func (h *applied) kinds() (all []journal.Kind) {
 	for _, e := range *h {
 		all = append(all, e.Kind)
 	}
@@ -71,7 +71,7 @@ func collect(t *testing.T, j journal.Journal) []journal.Entry {
 
 func TestLog(t *testing.T) {
 	j := &journaltest.Memory{}
-	var writer, reader told
+	var writer, reader applied
 	log := open(t, 3, journal.Options{Journal: j, Apply: writer.apply})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel() // an event that has happened is still recorded
@@ -117,16 +117,16 @@ func TestNewerEpochFencesOff(t *testing.T) {
 
 func TestRefusedAppendIsNotRemembered(t *testing.T) {
 	j := &journaltest.Memory{}
-	var heard told
-	one, other := open(t, 1, journal.Options{Journal: j}), open(t, 1, journal.Options{Journal: j, Apply: heard.apply})
+	var received applied
+	one, other := open(t, 1, journal.Options{Journal: j}), open(t, 1, journal.Options{Journal: j, Apply: received.apply})
 	if err := one.Append(t.Context(), journal.Record{Kind: journal.Prepared, Payload: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := other.Append(t.Context(), journal.Record{Kind: journal.Prepared, Payload: "b"}); !errors.Is(err, journal.ErrSequence) {
 		t.Errorf("Append of a second writer: %v, want ErrSequence", err)
 	}
-	if len(heard) != 0 {
-		t.Errorf("Apply received %v, want no refused entry", heard)
+	if len(received) != 0 {
+		t.Errorf("Apply received %v, want nothing", received)
 	}
 }
 
@@ -134,19 +134,19 @@ func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
 	j := &flaky{}
 	j.fails = func(n int) error {
 		if n == 1 {
-			return errors.New("away")
+			return errors.New("the store is unavailable")
 		}
 		return nil
 	}
-	var heard told
+	var received applied
 	log := open(t, 1, journal.Options{
-		Journal: j, Apply: heard.apply, Patience: time.Nanosecond, First: []journal.Record{{Kind: journal.RunStarted}},
+		Journal: j, Apply: received.apply, Patience: time.Nanosecond, First: []journal.Record{{Kind: journal.RunStarted}},
 	})
 	if got := collect(t, j); len(got) != 0 || log.Next() != 2 {
-		t.Errorf("%d entries and Next = %d before anything has happened, want none and 2", len(got), log.Next())
+		t.Errorf("%d entries and Next = %d before the first append, want 0 and 2", len(got), log.Next())
 	}
 	if err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}); err == nil {
-		t.Fatal("Append did not fail")
+		t.Fatal("Append returned no error, want the error of the store")
 	}
 	if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelRequested}); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []journal.Kind{journal.RunStarted, journal.ModelRequested, journal.ModelReplied}
-	if diff := cmp.Diff(want, heard.kinds()); diff != "" {
+	if diff := cmp.Diff(want, received.kinds()); diff != "" {
 		t.Errorf("entries: -want +got:\n%s", diff)
 	}
 }
@@ -166,19 +166,19 @@ func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
 func TestLargeRecordsBecomeArtifacts(t *testing.T) {
 	// The quotes are two bytes of the payload.
 	fits, large := strings.Repeat("a", journal.MaxPayload-2), strings.Repeat("b", journal.MaxPayload-1)
-	beside := journal.NewArtifact([]byte("beside"))
+	separate := journal.NewArtifact([]byte("beside"))
 	j := &journaltest.Memory{}
-	var writer, reader told
+	var writer, reader applied
 	log := open(t, 1, journal.Options{Journal: j, Apply: writer.apply})
 	if err := log.Append(t.Context(),
 		journal.Record{Kind: journal.ToolFinished, Payload: fits},
-		journal.Record{Kind: journal.ToolFinished, Payload: large, Artifacts: []journal.Artifact{beside}},
+		journal.Record{Kind: journal.ToolFinished, Payload: large, Artifacts: []journal.Artifact{separate}},
 	); err != nil {
 		t.Fatal(err)
 	}
 	open(t, 1, journal.Options{Journal: j, Apply: reader.apply})
 	sum := journal.NewArtifact([]byte(`"` + large + `"`)).SHA256
-	for name, got := range map[string]told{"the writer": writer, "the reader": reader} {
+	for name, got := range map[string]applied{"the writer": writer, "the reader": reader} {
 		if len(got) != 2 || string(got[0].Payload) != `"`+fits+`"` || string(got[1].Payload) != `"`+large+`"` {
 			t.Errorf("%s did not receive the whole payloads", name)
 		}
@@ -196,9 +196,9 @@ func TestLargeRecordsBecomeArtifacts(t *testing.T) {
 	if diff := cmp.Diff([]string{"", sum}, stored); diff != "" {
 		t.Errorf("artifacts of the entries: -want +got:\n%s", diff)
 	}
-	a, err := j.Artifact(t.Context(), "uid", beside.SHA256)
+	a, err := j.Artifact(t.Context(), "uid", separate.SHA256)
 	if content, contentErr := a.Content(); err != nil || contentErr != nil || string(content) != "beside" {
-		t.Errorf("the artifact beside it: %q, %v, %v", content, err, contentErr)
+		t.Errorf("the separate artifact: %q, %v, %v; want its content", content, err, contentErr)
 	}
 }
 
@@ -211,25 +211,25 @@ func (u unreadable) Artifact(ctx context.Context, uid, sha string) (journal.Arti
 	return a, err
 }
 
-// TestOpenAsksBeforeItReads checks that Open calls Admit before it reads a large payload.
-func TestOpenAsksBeforeItReads(t *testing.T) {
+// TestOpenCallsAdmitBeforeItReads checks that Open calls Admit before it reads a large payload.
+func TestOpenCallsAdmitBeforeItReads(t *testing.T) {
 	const bytes = 2 * journal.MaxPayload
-	j, full := &journaltest.Memory{}, errors.New("the memory is used up")
-	log := open(t, 1, journal.Options{Journal: j, Apply: new(told).apply})
+	j, full := &journaltest.Memory{}, errors.New("there is not enough memory")
+	log := open(t, 1, journal.Options{Journal: j, Apply: new(applied).apply})
 	if err := log.Append(t.Context(), journal.Record{Kind: journal.ToolFinished, Payload: "short"},
 		journal.Record{Kind: journal.ToolFinished, Payload: strings.Repeat("b", bytes-2)}); err != nil {
 		t.Fatal(err)
 	}
 	var asked []int64
 	_, err := journal.Open(t.Context(), "uid", 1,
-		complete(journal.Options{Journal: unreadable{j}, Apply: new(told).apply, Admit: func(n int64) error {
+		complete(journal.Options{Journal: unreadable{j}, Apply: new(applied).apply, Admit: func(n int64) error {
 			if asked = append(asked, n); n == bytes {
 				return full
 			}
 			return nil
 		}}))
 	if want := []int64{int64(len(`"short"`)), bytes}; !errors.Is(err, full) || !slices.Equal(asked, want) {
-		t.Errorf("Open = %v after it asked for %v bytes; want %v after %v", err, asked, full, want)
+		t.Errorf("Open = %v after Admit received %v bytes; want %v after %v", err, asked, full, want)
 	}
 }
 
@@ -240,11 +240,11 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 	}{
 		"NoJSON": {"a payload must be JSON", "failed to marshal", journal.Record{Payload: math.NaN()}},
 		"Payload": {
-			"a payload that cannot be read back is refused", "67108866 bytes",
+			"a payload that could not be read back is not written", "67108866 bytes",
 			journal.Record{Payload: make([]byte, 48<<20)},
 		},
-		"ArtifactBeside": {
-			"an artifact that cannot be read back is refused", "67108865 bytes",
+		"SeparateArtifact": {
+			"an artifact that could not be read back is not written", "67108865 bytes",
 			journal.Record{Artifacts: []journal.Artifact{{Bytes: 64<<20 + 1}}},
 		},
 	} {
@@ -254,7 +254,7 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 			tc.record.Kind = journal.ToolFinished
 			err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}, tc.record)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("Append: %v, want it to say %q: %s", err, tc.want, tc.reason)
+				t.Errorf("Append: %v, want an error with %q: %s", err, tc.want, tc.reason)
 			}
 			if got := collect(t, j); len(got) != 0 || log.Next() != 1 {
 				t.Errorf("%d entries, and Next = %d; want none", len(got), log.Next())
@@ -264,7 +264,7 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 }
 
 func TestOpenOfUnreadableEntries(t *testing.T) {
-	wrong := errors.New("an answer without a question")
+	applyErr := errors.New("an answer without a question")
 	good := journal.NewArtifact([]byte(`"content"`))
 	damaged := good
 	damaged.Data = append([]byte{}, good.Data...)
@@ -289,7 +289,7 @@ func TestOpenOfUnreadableEntries(t *testing.T) {
 			nil, journal.ErrDamaged,
 			good.SHA256,
 		},
-		"Replayed": {"the run cannot apply the entry", journal.Entry{}, wrong, wrong, ""},
+		"Replayed": {"the run cannot apply the entry", journal.Entry{}, applyErr, applyErr, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -305,7 +305,7 @@ func TestOpenOfUnreadableEntries(t *testing.T) {
 				collectErr = err // Collect does not call Apply
 			}
 			if damaged := errors.Is(err, journal.ErrDamaged); damaged == errors.Is(err, journal.ErrNewer) {
-				t.Errorf("Open: %v; damaged is %t, want what reading again does not help against: %s", err, damaged, tc.reason)
+				t.Errorf("Open: %v; damaged is %t, want either ErrDamaged or ErrNewer: %s", err, damaged, tc.reason)
 			}
 			for what, err := range map[string]error{"Open": err, "Collect": collectErr} {
 				if err == nil || tc.want != nil && !errors.Is(err, tc.want) {
@@ -314,7 +314,7 @@ func TestOpenOfUnreadableEntries(t *testing.T) {
 				}
 				for _, text := range []string{`entry 1 ("model.replied") of the journal of "uid"`, tc.says} {
 					if !strings.Contains(err.Error(), text) {
-						t.Errorf("%s: error %q does not say %q", what, err, text)
+						t.Errorf("%s: error %q, want %q in it", what, err, text)
 					}
 				}
 			}
@@ -360,26 +360,26 @@ func TestOpenOfAJournalWithGaps(t *testing.T) {
 			}
 			_, err := journal.Open(t.Context(), "uid", 1, complete(journal.Options{Journal: j}))
 			if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("Open: %v, want ErrDamaged that says %q: %s", err, tc.says, tc.reason)
+				t.Errorf("Open: %v, want ErrDamaged with %q: %s", err, tc.says, tc.reason)
 			}
 		})
 	}
 }
 
-func TestApplyStopsARun(t *testing.T) {
-	wrong := errors.New("out of order")
+func TestErrorOfApplyStopsARun(t *testing.T) {
+	applyErr := errors.New("out of order")
 	j := &journaltest.Memory{}
-	log := open(t, 1, journal.Options{Journal: j, Apply: func(journal.Entry) error { return wrong }})
-	if err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}); !errors.Is(err, wrong) {
+	log := open(t, 1, journal.Options{Journal: j, Apply: func(journal.Entry) error { return applyErr }})
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}); !errors.Is(err, applyErr) {
 		t.Errorf("Append: %v, want the error of Apply", err)
 	}
 }
 
-func TestOpenWhileTheStoreIsAway(t *testing.T) {
+func TestOpenNamesTheJournalInErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: &journaltest.Memory{}}))
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), `failed to read the journal of "uid"`) {
-		t.Errorf("Open: %v, want it to name the journal and the cause", err)
+		t.Errorf("Open: %v, want an error with the journal and the cause", err)
 	}
 }

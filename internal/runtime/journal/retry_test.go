@@ -13,18 +13,18 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 )
 
-var errAway = errors.New("the store is away")
+var errUnavailable = errors.New("the store is unavailable")
 
-// flaky is a journal that fails.
+// flaky is a journal whose appends and reads may fail.
 type flaky struct {
 	journaltest.Memory
 	// fails returns the error of the n-th append, counted from 1. If fails is nil, no append fails.
 	fails func(n int) error
-	// does is true if an append takes effect although it fails.
-	does bool
-	// blind is the number of reads that fail.
-	blind int
-	tries int
+	// takesEffect is true if an append takes effect although it fails.
+	takesEffect bool
+	// failedReads is the number of reads that fail.
+	failedReads int
+	tries       int
 }
 
 func (f *flaky) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
@@ -33,7 +33,7 @@ func (f *flaky) Append(ctx context.Context, uid string, entries ...journal.Entry
 	if f.fails != nil {
 		failure = f.fails(f.tries)
 	}
-	if failure == nil || f.does {
+	if failure == nil || f.takesEffect {
 		if err := f.Memory.Append(ctx, uid, entries...); err != nil {
 			return err
 		}
@@ -42,40 +42,40 @@ func (f *flaky) Append(ctx context.Context, uid string, entries ...journal.Entry
 }
 
 func (f *flaky) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
-	if f.blind > 0 && f.tries > 0 {
-		f.blind--
-		return func(yield func(journal.Entry, error) bool) { yield(journal.Entry{}, errAway) }
+	if f.failedReads > 0 && f.tries > 0 {
+		f.failedReads--
+		return func(yield func(journal.Entry, error) bool) { yield(journal.Entry{}, errUnavailable) }
 	}
 	return f.Memory.Read(ctx, uid, after)
 }
 
-func away(int) error { return errAway }
+func alwaysFails(int) error { return errUnavailable }
 
-func TestAppendOutlastsAStoreThatIsAway(t *testing.T) {
+func TestAppendOutlastsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 3 * time.Hour // far longer than the default limit of any retry library
 		since := time.Now()
 		j := &flaky{fails: func(int) error {
 			if time.Since(since) < outage {
-				return errAway
+				return errUnavailable
 			}
 			return nil
 		}}
 		waits := 0
-		log := open(t, 1, journal.Options{Journal: j, Waiting: func(err error, in time.Duration) {
+		log := open(t, 1, journal.Options{Journal: j, Waiting: func(err error, delay time.Duration) {
 			waits++
-			if !errors.Is(err, errAway) || in <= 0 || in > 10*time.Second {
-				t.Errorf("Waiting(%v, %s), want the store's error and some seconds at most", err, in)
+			if !errors.Is(err, errUnavailable) || delay <= 0 || delay > 10*time.Second {
+				t.Errorf("Waiting(%v, %s), want the error of the store and at most 10 s", err, delay)
 			}
 		}})
 		if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: "paid for"}); err != nil {
-			t.Fatalf("Append: %v, want it to wait for the store", err)
+			t.Fatalf("Append: %v, want success after the outage", err)
 		}
 		if late := time.Since(since) - outage; late > 10*time.Second {
-			t.Errorf("the append came %s after the store was back, want some seconds at most", late)
+			t.Errorf("the append came %s after the end of the outage, want at most 10 s", late)
 		}
 		if waits != j.tries-1 || waits < 100 {
-			t.Errorf("Waiting was called %d times for %d attempts, want it for each failed attempt", waits, j.tries)
+			t.Errorf("Waiting was called %d times for %d attempts, want one call for each failed attempt", waits, j.tries)
 		}
 		if got := collect(t, j); len(got) != 1 {
 			t.Errorf("%d entries, want 1", len(got))
@@ -85,12 +85,12 @@ func TestAppendOutlastsAStoreThatIsAway(t *testing.T) {
 
 func TestAppendStopsAfterItsPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := &flaky{fails: away}
+		j := &flaky{fails: alwaysFails}
 		since := time.Now()
 		log := open(t, 1, journal.Options{Journal: j, Patience: 30 * time.Second})
 		err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied})
-		if took := time.Since(since); !errors.Is(err, errAway) || took > 30*time.Second || took < 20*time.Second {
-			t.Errorf("Append: %v after %s, want the store's error after some 30 s", err, took)
+		if took := time.Since(since); !errors.Is(err, errUnavailable) || took > 30*time.Second || took < 20*time.Second {
+			t.Errorf("Append: %v after %s, want the error of the store after 20 s to 30 s", err, took)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestAppendOfARunThatHasEndedIsTriedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				j := &flaky{fails: away}
+				j := &flaky{fails: alwaysFails}
 				ctx, cancel := context.WithCancelCause(t.Context())
 				since := time.Now()
 				if tc.after == 0 {
@@ -115,7 +115,7 @@ func TestAppendOfARunThatHasEndedIsTriedOnce(t *testing.T) {
 					time.AfterFunc(tc.after, func() { cancel(stopped) })
 				}
 				err := open(t, 1, journal.Options{Journal: j}).Append(ctx, journal.Record{Kind: journal.ModelReplied})
-				if !errors.Is(err, stopped) || !errors.Is(err, errAway) || time.Since(since) != tc.after {
+				if !errors.Is(err, stopped) || !errors.Is(err, errUnavailable) || time.Since(since) != tc.after {
 					t.Errorf("Append: %v after %s, want both causes after %s: %s", err, time.Since(since), tc.after, tc.reason)
 				}
 				if tc.after == 0 && j.tries != 1 {
@@ -143,7 +143,8 @@ func TestRefusalsAreNotTriedAgain(t *testing.T) {
 func TestAppendThatSucceededDespiteAnError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, payload string
-		blind, tries    int
+		failedReads     int
+		tries           int
 	}{
 		"Payload":     {"an entry must not be written twice", "short", 0, 2},
 		"Artifact":    {"an entry is recognized by the digest of its payload", strings.Repeat("long ", 20_000), 0, 2},
@@ -151,22 +152,22 @@ func TestAppendThatSucceededDespiteAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				j := &flaky{does: true, blind: tc.blind, fails: func(n int) error {
+				j := &flaky{takesEffect: true, failedReads: tc.failedReads, fails: func(n int) error {
 					if n == 1 {
-						return errAway
+						return errUnavailable
 					}
 					return nil
 				}}
-				var heard told
-				log := open(t, 1, journal.Options{Journal: j, Apply: heard.apply, First: []journal.Record{{Kind: journal.RunStarted}}})
+				var received applied
+				log := open(t, 1, journal.Options{Journal: j, Apply: received.apply, First: []journal.Record{{Kind: journal.RunStarted}}})
 				for _, kind := range []journal.Kind{journal.ModelReplied, journal.Finalized} {
 					if err := log.Append(t.Context(), journal.Record{Kind: kind, Payload: tc.payload}); err != nil {
 						t.Fatalf("Append: %v: %s", err, tc.reason)
 					}
 				}
-				if got := collect(t, j); len(got) != 3 || len(heard) != 3 || j.tries != tc.tries+1 {
+				if got := collect(t, j); len(got) != 3 || len(received) != 3 || j.tries != tc.tries+1 {
 					t.Errorf("%d entries, %d applied, %d attempts; want 3, 3 and %d: %s",
-						len(got), len(heard), j.tries, tc.tries+1, tc.reason)
+						len(got), len(received), j.tries, tc.tries+1, tc.reason)
 				}
 			})
 		})
@@ -179,7 +180,7 @@ func TestEntriesOfAnotherWriterAreRecognized(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		mine   journal.Record
-		theirs []journal.Record
+		others []journal.Record
 	}{
 		"Payload": {"the other entry has another payload", mine, []journal.Record{{Kind: journal.ModelReplied, Payload: "their"}}},
 		"Artifact": {
@@ -193,7 +194,7 @@ func TestEntriesOfAnotherWriterAreRecognized(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
 			one, other := open(t, 1, journal.Options{Journal: j}), open(t, 1, journal.Options{Journal: j})
-			if err := other.Append(t.Context(), tc.theirs...); err != nil {
+			if err := other.Append(t.Context(), tc.others...); err != nil {
 				t.Fatal(err)
 			}
 			if err := one.Append(t.Context(), tc.mine); !errors.Is(err, journal.ErrSequence) {

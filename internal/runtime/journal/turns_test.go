@@ -10,19 +10,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 )
 
-// TestLargeEntriesTakeTurns writes and reads while another namespace uses the processor. A small entry is not
-// delayed, and a large one waits.
+// TestLargeEntriesTakeTurns writes and reads while another namespace uses the processor. A small entry is not delayed,
+// but a large entry waits.
 func TestLargeEntriesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		processors := fairgate.NewProcessors(1)
 		ctx, other := processors.With(t.Context(), "a"), processors.With(t.Context(), "b")
 		j := &journaltest.Memory{}
-		var seen told
+		var seen applied
 		log, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: j, Apply: seen.apply}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		beside := func(what string, work func() error) {
+		whileBusy := func(what string, work func() error) {
 			t.Helper()
 			done, ended := fairgate.AcquireProcessor(other, 1<<20), make(chan error, 1)
 			before := len(seen)
@@ -38,13 +38,13 @@ func TestLargeEntriesTakeTurns(t *testing.T) {
 		}
 		done := fairgate.AcquireProcessor(other, 1<<20)
 		if err := log.Append(ctx, journal.Record{Kind: journal.Prepared, Payload: "small"}); err != nil || len(seen) != 1 {
-			t.Errorf("Append = %v, and %d entries were applied", err, len(seen))
+			t.Errorf("Append = %v with %d applied entries, want 1 without a wait", err, len(seen))
 		}
 		done()
-		beside("an append", func() error {
+		whileBusy("an append", func() error {
 			return log.Append(ctx, journal.Record{Kind: journal.ModelReplied, Payload: strings.Repeat("x", 1<<20)})
 		})
-		beside("a read", func() error {
+		whileBusy("a read", func() error {
 			_, err := journal.Open(ctx, "uid", 2, complete(journal.Options{Journal: j, After: 1}))
 			return err
 		})

@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// at is the time of entries: in UTC, with a fraction of a second.
+// at is the time of entries, in UTC, with a fraction of a second.
 var at = time.Date(2026, 6, 11, 15, 4, 5, 123456789, time.UTC)
 
 func entry(seq, epoch int64) journal.Entry {
@@ -38,7 +38,7 @@ func entries(from, n int64) []journal.Entry {
 }
 
 // Run tests the contract of a journal. open returns a new, empty journal and closes it when the test ends. reopen
-// closes a journal of open and opens it again, as a restarted process would.
+// closes a journal that open returned and opens it again, as a restarted process would.
 func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *testing.T, j journal.Journal) journal.Journal) {
 	t.Run("an unknown UID has no entries", func(t *testing.T) {
 		expect(t, open(t), "unknown")
@@ -52,7 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 		expect(t, j, "a", entry(1, 1), entry(2, 1), entry(3, 2))
 		expect(t, j, "b", entry(1, 7))
 	})
-	t.Run("payloads are read byte for byte", func(t *testing.T) { payloads(t, open(t)) })
+	t.Run("payloads are read byte for byte", func(t *testing.T) { testPayloads(t, open(t)) })
 	t.Run("entries survive a restart", func(t *testing.T) {
 		j := open(t)
 		add(t, j, "a", nil, entry(1, 1))
@@ -67,7 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 		add(t, j, "a", journal.ErrFenced, entry(2, 2), entry(3, 1))
 		expect(t, j, "a", entry(1, 2))
 	})
-	t.Run("a gap or a repeat is refused and leaves no trace", func(t *testing.T) {
+	t.Run("a gap or a repetition is refused and leaves no trace", func(t *testing.T) {
 		j := open(t)
 		add(t, j, "a", journal.ErrSequence, entry(2, 1))
 		add(t, j, "a", nil, entry(1, 1))
@@ -75,18 +75,18 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 		add(t, j, "a", journal.ErrSequence, entry(2, 1), entry(4, 1))
 		expect(t, j, "a", entry(1, 1))
 	})
-	t.Run("a read may begin and stop anywhere", func(t *testing.T) { places(t, open(t)) })
-	t.Run("a journal of many pages is read as one", func(t *testing.T) { pages(t, open(t)) })
-	t.Run("a read holds no lock or connection while its caller works", func(t *testing.T) { nestReads(t, open(t)) })
-	t.Run("a call whose context has ended does nothing", func(t *testing.T) { ended(t, open(t)) })
-	t.Run("artifacts are kept with their entries", func(t *testing.T) { artifacts(t, open(t), reopen) })
-	t.Run("a refused append leaves no artifact", func(t *testing.T) { refused(t, open(t)) })
+	t.Run("a read may begin and stop anywhere", func(t *testing.T) { testReadPositions(t, open(t)) })
+	t.Run("a journal of many pages is read as one", func(t *testing.T) { testPages(t, open(t)) })
+	t.Run("a read holds no lock or connection while its caller works", func(t *testing.T) { testNestedReads(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContext(t, open(t)) })
+	t.Run("artifacts are kept with their entries", func(t *testing.T) { testArtifacts(t, open(t), reopen) })
+	t.Run("a refused append leaves no artifact", func(t *testing.T) { testRefusedAppends(t, open(t)) })
 	t.Run("one of several concurrent writers wins, and other journals are not affected", func(t *testing.T) {
-		race(t, open(t))
+		testConcurrentWriters(t, open(t))
 	})
 }
 
-func payloads(t *testing.T, j journal.Journal) {
+func testPayloads(t *testing.T, j journal.Journal) {
 	var want []journal.Entry
 	for i, payload := range []string{
 		`{"b":1,  "a":2, "a":3}`, `"\u0000 \ud800 \/"`, `1e400`, "\"\xff not UTF-8\"", "null", "",
@@ -116,7 +116,7 @@ func payloads(t *testing.T, j journal.Journal) {
 	expect(t, j, "b", empty)
 }
 
-func places(t *testing.T, j journal.Journal) {
+func testReadPositions(t *testing.T, j journal.Journal) {
 	add(t, j, "a", nil, entries(1, 5)...)
 	for after := range int64(7) {
 		got, err := read(t.Context(), j, "a", after, 10)
@@ -131,7 +131,7 @@ func places(t *testing.T, j journal.Journal) {
 	for n := 1; n <= 5; n++ {
 		got, err := read(t.Context(), j, "a", 0, n)
 		if diff := cmp.Diff(entries(1, int64(n)), got); diff != "" || err != nil {
-			t.Errorf("Read that breaks off after %d (error %v): -want +got:\n%s", n, err, diff)
+			t.Errorf("Read that stops after %d (error %v): -want +got:\n%s", n, err, diff)
 		}
 	}
 	for uid, want := range map[string]int64{"a": 5, "unknown": 0} {
@@ -154,8 +154,8 @@ func places(t *testing.T, j journal.Journal) {
 	}
 }
 
-// pages reads journals that are larger than one page of a store, by the number of entries and by bytes.
-func pages(t *testing.T, j journal.Journal) {
+// testPages reads journals that are larger than one page of a store, by the number of entries and by bytes.
+func testPages(t *testing.T, j journal.Journal) {
 	const many = 1100
 	for from := int64(1); from <= many; from += 100 {
 		add(t, j, "many", nil, entries(from, 100)...)
@@ -171,13 +171,13 @@ func pages(t *testing.T, j journal.Journal) {
 	expect(t, j, "large", large...)
 	got, err := read(t.Context(), j, "many", 513, 300)
 	if diff := cmp.Diff(entries(514, 300), got); diff != "" || err != nil {
-		t.Errorf("Read from within, that breaks off (error %v): -want +got:\n%s", err, diff)
+		t.Errorf("Read of 300 entries after 513 (error %v): -want +got:\n%s", err, diff)
 	}
 }
 
-// nestReads nests reads more deeply than any store has connections, and appends within the innermost read.
-func nestReads(t *testing.T, j journal.Journal) {
-	const deep = 40
+// testNestedReads nests reads more deeply than any store has connections, and appends during the innermost read.
+func testNestedReads(t *testing.T, j journal.Journal) {
+	const depth = 40
 	kept := journal.NewArtifact([]byte("kept"))
 	first := entry(1, 1)
 	first.Artifacts = []journal.Artifact{kept}
@@ -194,7 +194,7 @@ func nestReads(t *testing.T, j journal.Journal) {
 		}
 		for _, err := range j.Read(ctx, "a", 0) {
 			if err != nil {
-				t.Fatalf("Read: %v, want it to hold nothing that the reads around it hold", err)
+				t.Fatalf("Read: %v, want no wait for the outer reads", err)
 			}
 			if _, err := j.Artifact(ctx, "a", kept.SHA256); err != nil {
 				t.Fatalf("Artifact while an entry is read: %v", err)
@@ -203,22 +203,22 @@ func nestReads(t *testing.T, j journal.Journal) {
 			break
 		}
 	}
-	down(deep)
+	down(depth)
 	expect(t, j, "a", entry(1, 1), entry(2, 1))
 }
 
-func ended(t *testing.T, j journal.Journal) {
+func testEndedContext(t *testing.T, j journal.Journal) {
 	add(t, j, "a", nil, entry(1, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	n := 0
 	for e, err := range j.Read(ctx, "a", 0) {
 		if n++; !errors.Is(err, context.Canceled) {
-			t.Errorf("Read: %v, %v; want the context's error", e, err)
+			t.Errorf("Read: %v, %v; want the error of the context", e, err)
 		}
 	}
 	if n != 1 {
-		t.Errorf("Read has yielded %d times, want the error once", n)
+		t.Errorf("Read yielded %d times, want only the error", n)
 	}
 	if err := j.Append(ctx, "a", entry(2, 1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Append: %v, want the context's error", err)
@@ -235,7 +235,7 @@ func ended(t *testing.T, j journal.Journal) {
 	expect(t, j, "a", entry(1, 1))
 }
 
-func race(t *testing.T, j journal.Journal) {
+func testConcurrentWriters(t *testing.T, j journal.Journal) {
 	const writers, journals = 8, 20
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -279,7 +279,7 @@ func read(ctx context.Context, j journal.Journal, uid string, after int64, limit
 	return got, nil
 }
 
-// payload compares payloads as a whole, because they may be long. A nil payload differs from an empty one.
+// payload compares payloads as a whole, because they may be long. A nil payload differs from an empty payload.
 var payload = cmp.Comparer(func(a, b json.RawMessage) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) })
 
 func add(t *testing.T, j journal.Journal, uid string, want error, entries ...journal.Entry) {

@@ -15,49 +15,49 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Keeper is a journal with retention.
+// Keeper is a store of journals with retention.
 type Keeper interface {
 	journal.Journal
 	store.Keeper
 	store.Meter
 }
 
-// RunKeeper tests the contract of a Keeper. open returns a new, empty Keeper and closes it when the test ends.
-// settle returns the same Keeper, opened again if necessary, once the numbers of Size are exact.
+// RunKeeper tests the contract of a Keeper. open returns a new, empty Keeper and closes it when the test ends. settle
+// returns the same Keeper, reopened if necessary, when the numbers of Size are exact.
 func RunKeeper(t *testing.T, open func(t *testing.T) Keeper, settle func(t *testing.T, k Keeper) Keeper) {
-	t.Run("a retired journal is not listed, but can be read", func(t *testing.T) { retire(t, open(t)) })
-	t.Run("UIDs are returned in pages", func(t *testing.T) { listed(t, open(t)) })
-	t.Run("journals that were retired early enough are purged, oldest first", func(t *testing.T) { purge(t, open(t)) })
-	t.Run("a purged journal leaves nothing", func(t *testing.T) { leftovers(t, open(t)) })
-	t.Run("a giant journal is purged as a whole", func(t *testing.T) { giant(t, open(t), settle) })
-	t.Run("a purge leaves nothing of a concurrent append", func(t *testing.T) { purgeRace(t, open(t)) })
-	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedKeeper(t, open(t)) })
-	t.Run("the use is counted for each namespace", func(t *testing.T) { inUse(t, open(t)) })
-	t.Run("the size counts journals, entries and artifacts", func(t *testing.T) { size(t, open(t), settle) })
+	t.Run("a retired journal is not listed, but can be read", func(t *testing.T) { testRetire(t, open(t)) })
+	t.Run("UIDs are returned in pages", func(t *testing.T) { testUIDs(t, open(t)) })
+	t.Run("journals that were retired early enough are purged, oldest first", func(t *testing.T) { testPurge(t, open(t)) })
+	t.Run("a purged journal leaves nothing", func(t *testing.T) { testNothingIsLeft(t, open(t)) })
+	t.Run("a giant journal is purged as a whole", func(t *testing.T) { testPurgeOfGiant(t, open(t), settle) })
+	t.Run("a purge leaves nothing of a concurrent append", func(t *testing.T) { testPurgeDuringAppends(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfKeeper(t, open(t)) })
+	t.Run("the use is counted for each namespace", func(t *testing.T) { testUse(t, open(t)) })
+	t.Run("the size counts journals, entries and artifacts", func(t *testing.T) { testSize(t, open(t), settle) })
 }
 
-func retire(t *testing.T, k Keeper) {
+func testRetire(t *testing.T, k Keeper) {
 	for _, uid := range []string{"a", "b", "c"} {
 		add(t, k, uid, nil, entry(1, 1))
 	}
-	mark(t, k, at, "b", "unknown", "b")
-	mark(t, k, at)
-	live(t, k, "a", "c")
+	retire(t, k, at, "b", "unknown", "b")
+	retire(t, k, at)
+	expectLive(t, k, "a", "c")
 	expect(t, k, "b", entry(1, 1))
 	add(t, k, "b", nil, entry(2, 1)) // by a run that has not stopped yet
 	expect(t, k, "b", entry(1, 1), entry(2, 1))
-	live(t, k, "a", "c")
-	add(t, k, "unknown", nil, entry(1, 1)) // did not exist when it was to be retired
-	live(t, k, "a", "c", "unknown")
+	expectLive(t, k, "a", "c")
+	add(t, k, "unknown", nil, entry(1, 1)) // this journal did not exist when it was retired
+	expectLive(t, k, "a", "c", "unknown")
 }
 
-func listed(t *testing.T, k Keeper) {
+func testUIDs(t *testing.T, k Keeper) {
 	var want []string
 	for i := range 25 {
 		uid := fmt.Sprintf("uid-%02d", i)
 		add(t, k, uid, nil, entry(1, 1), entry(2, 1))
 		if i%5 == 0 {
-			mark(t, k, at, uid)
+			retire(t, k, at, uid)
 		} else {
 			want = append(want, uid)
 		}
@@ -79,26 +79,26 @@ func listed(t *testing.T, k Keeper) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("UIDs: -want +got:\n%s", diff)
 	}
-	// Upper case comes before lower case, whatever the collation of the database is.
+	// Upper case comes before lower case with any collation of the database.
 	add(t, k, "Upper", nil, entry(1, 1))
 	if page, err := k.UIDs(t.Context(), "", 1); err != nil || !slices.Equal(page, []string{"Upper"}) {
 		t.Errorf("UIDs: %v, %v; want them in byte order", page, err)
 	}
 }
 
-func purge(t *testing.T, k Keeper) {
+func testPurge(t *testing.T, k Keeper) {
 	for _, uid := range []string{"newest", "old", "live", "oldest", "older"} {
 		add(t, k, uid, nil, entry(1, 1))
 	}
-	mark(t, k, at.Add(2*time.Hour), "newest")
-	mark(t, k, at.Add(time.Hour), "old")
-	mark(t, k, at, "older")
-	mark(t, k, at.Add(-time.Hour), "oldest")
-	mark(t, k, at.Add(-2*time.Hour), "old") // too late: the first time stays
+	retire(t, k, at.Add(2*time.Hour), "newest")
+	retire(t, k, at.Add(time.Hour), "old")
+	retire(t, k, at, "older")
+	retire(t, k, at.Add(-time.Hour), "oldest")
+	retire(t, k, at.Add(-2*time.Hour), "old") // the first call has set the time
 	for _, step := range []struct {
 		reason string
 		before time.Time
-		most   int
+		limit  int
 		want   int
 		left   []string
 	}{
@@ -109,7 +109,7 @@ func purge(t *testing.T, k Keeper) {
 		{"fewer journals are left than may be purged", at.Add(24 * time.Hour), 10, 1, []string{"live"}},
 		{"a journal that is not retired stays", at.Add(24 * time.Hour), 10, 0, []string{"live"}},
 	} {
-		if n, err := k.Purge(t.Context(), step.before, step.most); n != step.want || err != nil {
+		if n, err := k.Purge(t.Context(), step.before, step.limit); n != step.want || err != nil {
 			t.Errorf("Purge: %d, %v; want %d: %s", n, err, step.want, step.reason)
 		}
 		var left []string
@@ -126,12 +126,12 @@ func purge(t *testing.T, k Keeper) {
 	}
 }
 
-func leftovers(t *testing.T, k Keeper) {
-	same, first := made(1, "content")
+func testNothingIsLeft(t *testing.T, k Keeper) {
+	same, first := artifactEntry(1, "content")
 	for _, uid := range []string{"a", "b"} {
 		add(t, k, uid, nil, first)
 	}
-	mark(t, k, at, "a")
+	retire(t, k, at, "a")
 	if n, err := k.Purge(t.Context(), at, 10); n != 1 || err != nil {
 		t.Fatalf("Purge: %d, %v; want 1", n, err)
 	}
@@ -140,28 +140,28 @@ func leftovers(t *testing.T, k Keeper) {
 		t.Errorf("Artifact: %v, %v; want ErrNoArtifact", got, err)
 	}
 	if _, err := k.Artifact(t.Context(), "b", same.SHA256); err != nil {
-		t.Errorf("Artifact of another UID: %v, want it to be kept", err)
+		t.Errorf("Artifact of another UID: %v, want no error", err)
 	}
-	expect(t, k, "b", bare(first))
+	expect(t, k, "b", asRead(first))
 	add(t, k, "a", journal.ErrSequence, entry(2, 1)) // by a run that has not stopped yet
-	live(t, k, "b")
+	expectLive(t, k, "b")
 	add(t, k, "a", nil, entry(1, 0)) // the old epoch is gone, too
-	live(t, k, "a", "b")             // the mark is gone, too
+	expectLive(t, k, "a", "b")       // the mark is gone, too
 }
 
-func giant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
+func testPurgeOfGiant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	const batches = 30
 	for i := range int64(batches) {
-		some := entries(i*100+1, 100)
-		for n := range some[:4] {
-			some[n].Artifacts = []journal.Artifact{journal.NewArtifact(fmt.Append(nil, i, n))}
+		batch := entries(i*100+1, 100)
+		for n := range batch[:4] {
+			batch[n].Artifacts = []journal.Artifact{journal.NewArtifact(fmt.Append(nil, i, n))}
 		}
-		add(t, k, "giant", nil, some...)
+		add(t, k, "giant", nil, batch...)
 	}
 	add(t, k, "small", nil, entry(1, 1))
 	add(t, k, "stays", nil, entry(1, 1))
-	mark(t, k, at, "giant")
-	mark(t, k, at.Add(time.Second), "small")
+	retire(t, k, at, "giant")
+	retire(t, k, at.Add(time.Second), "small")
 	if n, err := k.Purge(t.Context(), at.Add(time.Second), 10); n != 2 || err != nil {
 		t.Errorf("Purge: %d, %v; want 2", n, err)
 	}
@@ -171,7 +171,7 @@ func giant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	checkSize(t, settle(t, k), store.Size{Journals: 1, Entries: 1})
 }
 
-func purgeRace(t *testing.T, k Keeper) {
+func testPurgeDuringAppends(t *testing.T, k Keeper) {
 	for round := range 20 {
 		uid := fmt.Sprintf("turn-%d", round)
 		var group sync.WaitGroup
@@ -192,7 +192,7 @@ func purgeRace(t *testing.T, k Keeper) {
 			}
 		})
 		<-begun
-		mark(t, k, at, uid)
+		retire(t, k, at, uid)
 		if n, err := k.Purge(t.Context(), at, 10); n != 1 || err != nil {
 			t.Fatalf("Purge: %d, %v; want 1", n, err)
 		}
@@ -206,10 +206,10 @@ func purgeRace(t *testing.T, k Keeper) {
 	}
 }
 
-func endedKeeper(t *testing.T, k Keeper) {
+func testEndedContextOfKeeper(t *testing.T, k Keeper) {
 	add(t, k, "a", nil, entry(1, 1))
 	add(t, k, "b", nil, entry(1, 1))
-	mark(t, k, at, "a")
+	retire(t, k, at, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	n, purged := k.Purge(ctx, at, 10)
@@ -217,27 +217,27 @@ func endedKeeper(t *testing.T, k Keeper) {
 	_, sized := k.Size(ctx)
 	for name, err := range map[string]error{"Retire": k.Retire(ctx, at, "b"), "Purge": purged, "UIDs": uids, "Size": sized} {
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, want the context's error", name, err)
+			t.Errorf("%s: %v, want the error of the context", name, err)
 		}
 	}
 	if n != 0 {
-		t.Errorf("Purge has deleted %d, want none", n)
+		t.Errorf("Purge has deleted %d journals, want none", n)
 	}
-	live(t, k, "b")
+	expectLive(t, k, "b")
 	expect(t, k, "a", entry(1, 1))
 }
 
-func size(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
-	_, first := made(1, "one")
-	_, again := made(2, "one")
-	_, other := made(3, "other")
+func testSize(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
+	_, first := artifactEntry(1, "one")
+	_, again := artifactEntry(2, "one")
+	_, other := artifactEntry(3, "other")
 	for _, uid := range []string{"a", "b", "c"} {
 		add(t, k, uid, nil, first, again)
 		add(t, k, uid, journal.ErrSequence, again)
 	}
 	add(t, k, "c", nil, other)
-	mark(t, k, at, "a", "b")
-	mark(t, k, at.Add(time.Second), "a", "b")
+	retire(t, k, at, "a", "b")
+	retire(t, k, at.Add(time.Second), "a", "b")
 	k = settle(t, k)
 	checkSize(t, k, store.Size{Journals: 3, Retired: 2, Entries: 7, Artifacts: 4})
 	if _, err := k.Purge(t.Context(), at, 1); err != nil {
@@ -246,55 +246,56 @@ func size(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	checkSize(t, settle(t, k), store.Size{Journals: 2, Retired: 1, Entries: 5, Artifacts: 3})
 }
 
-// inUse has two namespaces, a journal without a namespace from an older process, and a journal that grows after it
+// testUse has two namespaces, a journal without a namespace from an older version, and a journal that grows after it
 // was retired.
-func inUse(t *testing.T, k Keeper) {
-	of := func(namespace string, entries ...journal.Entry) []journal.Entry {
+func testUse(t *testing.T, k Keeper) {
+	in := func(namespace string, entries ...journal.Entry) []journal.Entry {
 		for i := range entries {
 			entries[i].Namespace = namespace
 		}
 		return entries
 	}
-	_, large := made(2, "content of an artifact")
+	_, large := artifactEntry(2, "content of an artifact")
 	want := map[string]int64{}
-	used := func() {
+	checkUse := func() {
 		t.Helper()
 		got, err := k.Use(t.Context())
 		if diff := cmp.Diff(want, got.Namespaces); diff != "" || err != nil || got.Bytes < want["a"]+want["b"] {
 			t.Errorf("Use: %d bytes in all (error %v): namespaces: -want +got:\n%s", got.Bytes, err, diff)
 		}
 	}
-	used()
-	add(t, k, "a-1", nil, of("a", entry(1, 1), large)...)
-	add(t, k, "a-2", nil, of("a", entry(1, 1))...)
-	add(t, k, "b-1", nil, of("b", entry(1, 1))...)
+	checkUse()
+	add(t, k, "a-1", nil, in("a", entry(1, 1), large)...)
+	add(t, k, "a-2", nil, in("a", entry(1, 1))...)
+	add(t, k, "b-1", nil, in("b", entry(1, 1))...)
 	add(t, k, "old", nil, entry(1, 1))
 	one, two := store.BytesOf([]journal.Entry{entry(1, 1)}), store.BytesOf([]journal.Entry{entry(1, 1), large})
 	if one < 128 || two <= 2*one {
-		t.Errorf("an entry counts %d bytes, and with one that has an artifact %d; want at least 128, and the artifact as well", one, two)
+		t.Errorf("one entry counts %d bytes, with an entry with an artifact %d; want at least 128, and more than twice as much",
+			one, two)
 	}
 	want["a"], want["b"] = one+two, one
-	used()
-	add(t, k, "a-1", journal.ErrSequence, of("a", large)...) // a refused append does not count
-	mark(t, k, at, "a-1")
-	used() // a retired journal still counts
-	add(t, k, "a-1", nil, of("a", entry(3, 1))...)
-	add(t, k, "old", nil, of("b", entry(2, 1))...) // from now on it has a namespace
+	checkUse()
+	add(t, k, "a-1", journal.ErrSequence, in("a", large)...) // a refused append does not count
+	retire(t, k, at, "a-1")
+	checkUse() // a retired journal still counts
+	add(t, k, "a-1", nil, in("a", entry(3, 1))...)
+	add(t, k, "old", nil, in("b", entry(2, 1))...) // gives the journal a namespace
 	want["a"], want["b"] = want["a"]+one, want["b"]+2*one
-	used()
+	checkUse()
 	if _, err := k.Purge(t.Context(), at, 10); err != nil {
 		t.Fatal(err)
 	}
 	want["a"] = one
-	used()
+	checkUse()
 }
 
-// checkSize compares a size. It accepts any positive number of bytes.
+// checkSize compares the size of a Keeper. It accepts any positive number of bytes.
 func checkSize(t *testing.T, k Keeper, want store.Size) {
 	t.Helper()
 	got, err := k.Size(t.Context())
 	if err != nil || got.Bytes <= 0 {
-		t.Errorf("Size: %+v, %v; want some bytes", got, err)
+		t.Errorf("Size: %+v, %v; want more than 0 bytes", got, err)
 	}
 	want.Bytes = got.Bytes
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -302,14 +303,14 @@ func checkSize(t *testing.T, k Keeper, want store.Size) {
 	}
 }
 
-func mark(t *testing.T, k Keeper, when time.Time, uids ...string) {
+func retire(t *testing.T, k Keeper, when time.Time, uids ...string) {
 	t.Helper()
 	if err := k.Retire(t.Context(), when, uids...); err != nil {
 		t.Fatalf("Retire(%v): %v", uids, err)
 	}
 }
 
-func live(t *testing.T, k Keeper, want ...string) {
+func expectLive(t *testing.T, k Keeper, want ...string) {
 	t.Helper()
 	got, err := k.UIDs(t.Context(), "", 1000)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {

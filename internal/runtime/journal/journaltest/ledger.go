@@ -24,10 +24,10 @@ type LedgerStore interface {
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 }
 
-// noon is a time in all periods of these tests.
+// noon is a time within all periods of these tests.
 var noon = time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
 
-// day returns the key of a budget's account on the day of noon.
+// day returns the key of a budget's account for the day of noon.
 func day(uid string) budget.Key {
 	return budget.Key{Budget: uid, Start: noon.Unix() - 12*3600, End: noon.Unix() + 12*3600}
 }
@@ -37,8 +37,9 @@ func dollars(tokens int64, cost string) budget.Amount {
 	return budget.Amount{Tokens: tokens, Cost: decimal.RequireFromString(cost), Currency: "USD"}
 }
 
-// holding returns a reservation in a budget. If the outcome stays unknown, a tenth of it is charged.
-func holding(uid string, tokens int64, cost string, l budget.Limits) budget.Reservation {
+// reservation returns a reservation in a budget. If the outcome of the request stays unknown, a tenth of the
+// reservation is charged.
+func reservation(uid string, tokens int64, cost string, l budget.Limits) budget.Reservation {
 	amount := decimal.RequireFromString(cost)
 	return budget.Reservation{
 		Hold: budget.Hold{
@@ -49,7 +50,7 @@ func holding(uid string, tokens int64, cost string, l budget.Limits) budget.Rese
 	}
 }
 
-// changing returns an entry with an effect on the ledger.
+// changing returns an entry with a change of the ledger.
 func changing(seq int64, c budget.Change) journal.Entry {
 	e := entry(seq, 1)
 	e.Ledger = &c
@@ -59,21 +60,21 @@ func changing(seq int64, c budget.Change) journal.Entry {
 // RunLedger tests the contract of a ledger. open returns a new, empty store and closes it when the test ends.
 func RunLedger(t *testing.T, open func(t *testing.T) LedgerStore) {
 	for name, test := range map[string]func(*testing.T, LedgerStore){
-		"a reservation is replaced by what the request used": settles,
-		"a refusal changes nothing":                          refuses,
-		"an append that is repeated changes the ledger once": repeats,
-		"a run of an older epoch changes no budget":          fences,
-		"a request whose end is unknown is charged once":     abandons,
-		"a retired journal leaves nothing reserved":          retires,
-		"requests at the same moment do not exceed a limit":  races,
-		"deleted budgets and old periods leave nothing":      forgets,
+		"a reservation is replaced by the usage of the request": testOutcome,
+		"a refusal changes nothing":                             testRefusal,
+		"an append that is repeated changes the ledger once":    testRepetition,
+		"a run of an older epoch changes no budget":             testFencing,
+		"a request whose end is unknown is charged once":        testUnknownOutcome,
+		"a retired journal leaves nothing reserved":             testRetiredJournals,
+		"requests at the same moment do not exceed a limit":     testConcurrentRequests,
+		"deleted budgets and old periods leave nothing":         testDeletion,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}
 }
 
-// accounts checks the accounts at noon.
-func accounts(t *testing.T, s LedgerStore, want ...budget.Account) {
+// expectAccounts checks the accounts at noon.
+func expectAccounts(t *testing.T, s LedgerStore, want ...budget.Account) {
 	t.Helper()
 	got, err := s.Accounts(t.Context(), noon)
 	if err != nil {
@@ -81,7 +82,7 @@ func accounts(t *testing.T, s LedgerStore, want ...budget.Account) {
 	}
 	slices.SortFunc(got, func(a, b budget.Account) int { return cmp.Compare(a.Budget, b.Budget) })
 	if d := gocmp.Diff(want, got, gocmp.Comparer(decimal.Decimal.Equal)); d != "" {
-		t.Fatalf("Accounts (-want +got):\n%s", d)
+		t.Fatalf("Accounts: -want +got:\n%s", d)
 	}
 }
 
@@ -90,25 +91,25 @@ func spent(uid string, turns, tokens int64, cost string) budget.Account {
 	return budget.Account{Key: day(uid), Turns: turns, Tokens: tokens, Cost: decimal.RequireFromString(cost)}
 }
 
-func settles(t *testing.T, s LedgerStore) {
+func testOutcome(t *testing.T, s LedgerStore) {
 	add(t, s, "a", nil, changing(1, budget.Change{
-		Reserve: []budget.Reservation{holding("x", 100, "0.5", budget.Limits{}), holding("y", 100, "0.5", budget.Limits{})},
+		Reserve: []budget.Reservation{reservation("x", 100, "0.5", budget.Limits{}), reservation("y", 100, "0.5", budget.Limits{})},
 	}))
 	open := budget.Account{Key: day("x"), Turns: 1, ReservedTokens: 100, ReservedCost: decimal.RequireFromString("0.5")}
 	other := open
 	other.Key = day("y")
-	accounts(t, s, open, other)
+	expectAccounts(t, s, open, other)
 	used := dollars(31, "0.000000000000001")
 	add(t, s, "a", nil, changing(2, budget.Change{Outcome: &used}))
 	add(t, s, "a", nil, changing(3, budget.Change{Outcome: &used})) // nothing is open
-	accounts(t, s, spent("x", 1, 31, "0.000000000000001"), spent("y", 1, 31, "0.000000000000001"))
+	expectAccounts(t, s, spent("x", 1, 31, "0.000000000000001"), spent("y", 1, 31, "0.000000000000001"))
 
-	add(t, s, "b", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 9, "1", budget.Limits{})}}))
+	add(t, s, "b", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 9, "1", budget.Limits{})}}))
 	foreign := budget.Amount{Tokens: 7, Cost: decimal.NewFromInt(1), Currency: "EUR"}
 	add(t, s, "b", nil, changing(2, budget.Change{Outcome: &foreign}))
 	unpriced := spent("x", 2, 38, "0.000000000000001")
 	unpriced.Unpriced = 1
-	accounts(t, s, unpriced, spent("y", 1, 31, "0.000000000000001"))
+	expectAccounts(t, s, unpriced, spent("y", 1, 31, "0.000000000000001"))
 	for _, at := range []time.Time{noon.Add(-13 * time.Hour), noon.Add(12 * time.Hour)} {
 		if got, err := s.Accounts(t.Context(), at); err != nil || len(got) > 0 {
 			t.Errorf("Accounts(%s): %v, %v; want none outside of the period", at, got, err)
@@ -116,58 +117,58 @@ func settles(t *testing.T, s LedgerStore) {
 	}
 }
 
-func refuses(t *testing.T, s LedgerStore) {
+func testRefusal(t *testing.T, s LedgerStore) {
 	limits := map[budget.Reason]budget.Limits{
 		budget.OverTokens: {Tokens: new(int64(150))}, budget.OverCost: {Cost: new(decimal.RequireFromString("0.7"))},
 		budget.OverTurns: {Turns: new(int64(1))},
 	}
 	for reason, l := range limits {
 		uid := string(reason)
-		add(t, s, uid+"1", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding(uid, 100, "0.5", l)}}))
+		add(t, s, uid+"1", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation(uid, 100, "0.5", l)}}))
 		second := changing(1, budget.Change{Reserve: []budget.Reservation{
-			holding("free", 1, "0", budget.Limits{}), holding(uid, 100, "0.5", l),
+			reservation("free", 1, "0", budget.Limits{}), reservation(uid, 100, "0.5", l),
 		}})
 		err := s.Append(t.Context(), uid+"2", second)
 		refusal, ok := errors.AsType[*budget.Refusal](err)
 		if !ok || len(refusal.Refused) != 1 || refusal.Refused[0].Reason != reason || refusal.Refused[0].Account.Budget != uid {
-			t.Fatalf("Append over the limit of %s: %v; want a refusal by it alone", reason, err)
+			t.Fatalf("Append over the limit of %s: %v; want a refusal by this budget alone", reason, err)
 		}
 		if got, want := refusal.Refused[0].Contended, reason != budget.OverTurns; got != want {
-			t.Errorf("%s: contended is %t, want %t, because only a reservation is in the way", reason, got, want)
+			t.Errorf("%s: contended is %t, want %t: only a reservation prevents the request", reason, got, want)
 		}
 		expect(t, s, uid+"2")
 	}
 	got, err := s.Accounts(t.Context(), noon)
 	if err != nil || len(got) != len(limits) {
-		t.Errorf("Accounts: %v, %v; want no account of the budget that would have allowed the request", got, err)
+		t.Errorf("Accounts: %v, %v; want no account of the budget that allowed the request", got, err)
 	}
-	none := holding("cost", 1, "0", limits[budget.OverCost])
+	none := reservation("cost", 1, "0", limits[budget.OverCost])
 	none.Unpriced = true
 	err = s.Append(t.Context(), "unpriced", changing(1, budget.Change{Reserve: []budget.Reservation{none}}))
 	if refusal, ok := errors.AsType[*budget.Refusal](err); !ok || refusal.Refused[0].Reason != budget.NoPrice {
 		t.Errorf("Append of a request without a price: %v; want a refusal, because a cost limit cannot count it", err)
 	}
-	paused := changing(1, budget.Change{Reserve: []budget.Reservation{holding("paused", 1, "0", budget.Limits{Cost: new(decimal.Zero)})}})
+	paused := changing(1, budget.Change{Reserve: []budget.Reservation{reservation("paused", 1, "0", budget.Limits{Cost: new(decimal.Zero)})}})
 	err = s.Append(t.Context(), "paused", paused)
 	refusal, ok := errors.AsType[*budget.Refusal](err)
 	if !ok || refusal.Refused[0].Reason != budget.OverCost || refusal.Refused[0].Contended {
-		t.Errorf("Append of a request that costs nothing: %v; want a refusal by a cost limit of 0 that no other request lifts", err)
+		t.Errorf("Append of a request that costs nothing: %v; want a refusal by the cost limit of 0, without contention", err)
 	}
 }
 
-func repeats(t *testing.T, s LedgerStore) {
-	request := changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 100, "0", budget.Limits{Tokens: new(int64(100))})}})
+func testRepetition(t *testing.T, s LedgerStore) {
+	request := changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 100, "0", budget.Limits{Tokens: new(int64(100))})}})
 	used := dollars(40, "0")
 	reply := changing(2, budget.Change{Outcome: &used})
 	for _, e := range []journal.Entry{request, reply} {
 		add(t, s, "a", nil, e)
 		add(t, s, "a", journal.ErrSequence, e) // not a refusal, although the limit would now refuse it
 	}
-	accounts(t, s, spent("x", 1, 40, "0"))
+	expectAccounts(t, s, spent("x", 1, 40, "0"))
 }
 
-func fences(t *testing.T, s LedgerStore) {
-	newer := changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 100, "0", budget.Limits{})}})
+func testFencing(t *testing.T, s LedgerStore) {
+	newer := changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 100, "0", budget.Limits{})}})
 	newer.Epoch = 2
 	add(t, s, "a", nil, newer)
 	used := dollars(40, "0")
@@ -178,20 +179,20 @@ func fences(t *testing.T, s LedgerStore) {
 	}
 }
 
-func abandons(t *testing.T, s LedgerStore) {
-	again := holding("x", 50, "0.5", budget.Limits{Tokens: new(int64(60))})
+func testUnknownOutcome(t *testing.T, s LedgerStore) {
+	again := reservation("x", 50, "0.5", budget.Limits{Tokens: new(int64(60))})
 	again.CountTurn = false
-	add(t, s, "a", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 100, "1", budget.Limits{})}}))
+	add(t, s, "a", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 100, "1", budget.Limits{})}}))
 	add(t, s, "a", nil, changing(2, budget.Change{Reserve: []budget.Reservation{again}})) // fits: 10 charged and 50 reserved
 	add(t, s, "a", nil, changing(3, budget.Change{}))                                     // the end of the Turn
 	add(t, s, "a", nil, changing(4, budget.Change{}))
-	accounts(t, s, spent("x", 1, 15, "0.15"))
+	expectAccounts(t, s, spent("x", 1, 15, "0.15"))
 }
 
-func retires(t *testing.T, s LedgerStore) {
-	add(t, s, "a", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 100, "1", budget.Limits{})}}))
-	add(t, s, "b", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("y", 100, "1", budget.Limits{})}}))
-	add(t, s, "c", nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 200, "2", budget.Limits{})}}))
+func testRetiredJournals(t *testing.T, s LedgerStore) {
+	add(t, s, "a", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 100, "1", budget.Limits{})}}))
+	add(t, s, "b", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation("y", 100, "1", budget.Limits{})}}))
+	add(t, s, "c", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 200, "2", budget.Limits{})}}))
 	for range 2 {
 		if err := s.Retire(t.Context(), noon, "a", "unknown"); err != nil {
 			t.Fatalf("Retire: %v", err)
@@ -201,18 +202,19 @@ func retires(t *testing.T, s LedgerStore) {
 		}
 	}
 	live := budget.Account{Key: day("y"), Turns: 1, ReservedTokens: 100, ReservedCost: decimal.NewFromInt(1)}
-	accounts(t, s, spent("x", 2, 30, "0.3"), live)
+	expectAccounts(t, s, spent("x", 2, 30, "0.3"), live)
 }
 
-// races sends many requests at once, half of which name the budgets in the other order.
-func races(t *testing.T, s LedgerStore) {
+// testConcurrentRequests sends many requests at the same time. Half of them name the budgets in the other order.
+func testConcurrentRequests(t *testing.T, s LedgerStore) {
 	const writers, fit = 24, 7
 	var wg sync.WaitGroup
 	results := make([]error, writers)
 	for i := range writers {
 		wg.Go(func() {
-			few, many := holding("x", 10, "0.1", budget.Limits{Tokens: new(int64(10*fit + 9))}), holding("y", 10, "0.1", budget.Limits{})
-			both := []budget.Reservation{few, many}
+			limited := reservation("x", 10, "0.1", budget.Limits{Tokens: new(int64(10*fit + 9))})
+			unlimited := reservation("y", 10, "0.1", budget.Limits{})
+			both := []budget.Reservation{limited, unlimited}
 			if i%2 == 0 {
 				slices.Reverse(both)
 			}
@@ -234,9 +236,9 @@ func races(t *testing.T, s LedgerStore) {
 	}
 }
 
-func forgets(t *testing.T, s LedgerStore) {
+func testDeletion(t *testing.T, s LedgerStore) {
 	for _, uid := range []string{"x", "y"} {
-		add(t, s, "of-"+uid, nil, changing(1, budget.Change{Reserve: []budget.Reservation{holding(uid, 100, "1", budget.Limits{})}}))
+		add(t, s, "of-"+uid, nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation(uid, 100, "1", budget.Limits{})}}))
 	}
 	if err := s.ForgetBudgets(t.Context(), "x", "unknown"); err != nil {
 		t.Fatalf("ForgetBudgets: %v", err)
@@ -244,15 +246,15 @@ func forgets(t *testing.T, s LedgerStore) {
 	used := dollars(40, "0")
 	add(t, s, "of-x", nil, changing(2, budget.Change{Outcome: &used}))
 	left := budget.Account{Key: day("y"), Turns: 1, ReservedTokens: 100, ReservedCost: decimal.NewFromInt(1)}
-	accounts(t, s, left)
+	expectAccounts(t, s, left)
 	if err := s.EndPeriods(t.Context(), noon.Add(12*time.Hour)); err != nil {
 		t.Fatalf("EndPeriods: %v", err)
 	}
-	accounts(t, s, left)
+	expectAccounts(t, s, left)
 	if err := s.EndPeriods(t.Context(), noon.Add(13*time.Hour)); err != nil {
 		t.Fatalf("EndPeriods: %v", err)
 	}
-	accounts(t, s)
+	expectAccounts(t, s)
 	add(t, s, "of-y", nil, changing(2, budget.Change{Outcome: &used}))
-	accounts(t, s)
+	expectAccounts(t, s)
 }

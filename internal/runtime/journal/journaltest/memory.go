@@ -22,7 +22,7 @@ import (
 // The zero value is empty and ready to use. It implements Keeper and store.Store.
 type Memory struct {
 	mu       sync.Mutex
-	journals map[string]*held
+	journals map[string]*memoryJournal
 	state    store.State
 	marked   bool // true if nothing was appended since the last mark
 	accounts map[budget.Key]budget.Account
@@ -30,15 +30,15 @@ type Memory struct {
 	records  map[string]turnrecord.Record
 	// deletedUntil is the latest end of a Turn whose record was purged or trimmed, by namespace.
 	deletedUntil map[string]time.Time
-	tasks        map[string]*heldTask // by their keys
+	tasks        map[string]*memoryTask // by taskKey
 	memories     map[string]memories.Memory
-	// vectors are those of memories, by the ID.
+	// vectors are the vectors of memories, by their IDs.
 	vectors  map[string]ranking.Vector
 	observed map[string]memories.Observation // by the UID of the Turn
 }
 
-// held is one journal.
-type held struct {
+// memoryJournal is one journal of a Memory.
+type memoryJournal struct {
 	entries   []journal.Entry
 	artifacts map[string]journal.Artifact
 	retired   time.Time // zero if the journal is not retired
@@ -46,7 +46,7 @@ type held struct {
 	bytes     int64
 }
 
-// Read yields entries one by one, including those that are appended meanwhile.
+// Read yields entries one by one, including those that are appended during the iteration.
 func (m *Memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
 		if err := ctx.Err(); err != nil {
@@ -84,7 +84,7 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 	defer m.mu.Unlock()
 	h := m.journals[uid]
 	if h == nil {
-		h = &held{artifacts: map[string]journal.Artifact{}}
+		h = &memoryJournal{artifacts: map[string]journal.Artifact{}}
 	}
 	var last journal.Entry
 	if n := len(h.entries); n > 0 {
@@ -122,7 +122,7 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 		h.namespace = store.NamespaceOf(entries)
 	}
 	if m.journals == nil {
-		m.journals = map[string]*held{}
+		m.journals = map[string]*memoryJournal{}
 	}
 	m.journals[uid] = h
 	m.marked = false
@@ -187,7 +187,7 @@ func (m *Memory) Purge(ctx context.Context, before time.Time, limit int) (purged
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	uids := m.uids(func(h *held) bool { return !h.retired.IsZero() && !h.retired.After(before) })
+	uids := m.uids(func(h *memoryJournal) bool { return !h.retired.IsZero() && !h.retired.After(before) })
 	slices.SortStableFunc(uids, func(a, b string) int { return m.journals[a].retired.Compare(m.journals[b].retired) })
 	uids = uids[:min(len(uids), max(limit, 0))]
 	for _, uid := range uids {
@@ -203,14 +203,14 @@ func (m *Memory) UIDs(ctx context.Context, after string, limit int) ([]string, e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	uids := m.uids(func(h *held) bool { return h.retired.IsZero() })
+	uids := m.uids(func(h *memoryJournal) bool { return h.retired.IsZero() })
 	uids = slices.DeleteFunc(uids, func(uid string) bool { return uid <= after })
 	return uids[:min(len(uids), max(limit, 0))], nil
 }
 
-// uids returns the UIDs of the journals for which of returns true, in byte order.
-func (m *Memory) uids(of func(*held) bool) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !of(m.journals[uid]) })
+// uids returns the UIDs of the journals for which selects returns true, in byte order.
+func (m *Memory) uids(selects func(*memoryJournal) bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !selects(m.journals[uid]) })
 }
 
 // Lose drops the entries of a journal after a sequence number, as a failover to a lagging replica does.
@@ -222,7 +222,7 @@ func (m *Memory) Lose(uid string, after int64) {
 	}
 }
 
-// State returns the ID, which the first call creates, the incarnation, which is "1" at first, and the position.
+// State returns the state of the store. The first call creates its ID, with the incarnation "1".
 func (m *Memory) State(ctx context.Context) (store.State, error) {
 	if err := ctx.Err(); err != nil {
 		return store.State{}, context.Cause(ctx)
@@ -299,7 +299,7 @@ func (m *Memory) Use(ctx context.Context) (store.Use, error) {
 	return u, nil
 }
 
-// Check returns an error if ctx has ended.
+// Check returns an error only if ctx has ended.
 func (m *Memory) Check(ctx context.Context) error { return context.Cause(ctx) }
 
 // Close does nothing: the journals exist as long as the value does.

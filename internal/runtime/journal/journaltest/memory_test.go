@@ -9,29 +9,29 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 )
 
-func TestMemoryKeepsTheContract(t *testing.T) {
+func TestMemoryImplementsJournal(t *testing.T) {
 	journaltest.Run(t,
 		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
 		func(_ *testing.T, j journal.Journal) journal.Journal { return j })
 }
 
-func TestMemoryKeepsTheContractOfAKeeper(t *testing.T) {
+func TestMemoryImplementsKeeper(t *testing.T) {
 	journaltest.RunKeeper(t,
 		func(*testing.T) journaltest.Keeper { return &journaltest.Memory{} },
 		func(_ *testing.T, k journaltest.Keeper) journaltest.Keeper { return k })
 }
 
-func TestMemoryKeepsTheContractOfALedger(t *testing.T) {
+func TestMemoryImplementsLedger(t *testing.T) {
 	journaltest.RunLedger(t, func(*testing.T) journaltest.LedgerStore { return &journaltest.Memory{} })
 }
 
-func TestMemoryKeepsTheContractOfRecords(t *testing.T) {
+func TestMemoryImplementsRecords(t *testing.T) {
 	journaltest.RunRecords(t,
 		func(*testing.T) journaltest.RecordStore { return &journaltest.Memory{} },
 		func(_ *testing.T, s journaltest.RecordStore) journaltest.RecordStore { return s })
 }
 
-func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
+func TestMemoryReportsLoss(t *testing.T) {
 	journaltest.RunLoss(t,
 		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
 		func(_ *testing.T, j journal.Journal, uid string, after int64) {
@@ -39,7 +39,7 @@ func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
 		})
 }
 
-func TestMemoryKeepsTheContractOfAPosition(t *testing.T) {
+func TestMemoryImplementsPosition(t *testing.T) {
 	journaltest.RunPosition(t, func(*testing.T) func() (journaltest.PositionStore, error) {
 		m := &journaltest.Memory{}
 		return func() (journaltest.PositionStore, error) { return m, nil }
@@ -62,13 +62,13 @@ func TestMemoryWithinBubbles(t *testing.T) {
 	}
 }
 
-func TestMemoryKeepsTheContractOfTasks(t *testing.T) {
+func TestMemoryImplementsTasks(t *testing.T) {
 	journaltest.RunTasks(t,
 		func(*testing.T) journaltest.TaskStore { return &journaltest.Memory{} },
 		func(_ *testing.T, s journaltest.TaskStore) journaltest.TaskStore { return s })
 }
 
-func TestMemoryKeepsTheContractOfMemories(t *testing.T) {
+func TestMemoryImplementsMemories(t *testing.T) {
 	journaltest.RunMemories(t,
 		func(*testing.T) journaltest.MemoryStore { return &journaltest.Memory{} },
 		func(_ *testing.T, s journaltest.MemoryStore) journaltest.MemoryStore { return s })

@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 )
 
-// apply applies a change to the ledger. The caller must hold the lock.
+// apply applies a change to the ledger. The caller must hold m.mu.
 func (m *Memory) apply(turn string, c *budget.Change) error {
 	if c == nil {
 		return nil
@@ -17,13 +17,13 @@ func (m *Memory) apply(turn string, c *budget.Change) error {
 	return budget.Apply(memoryLedger{m}, turn, c)
 }
 
-// memoryLedger is the ledger of a Memory whose lock is held.
+// memoryLedger is the ledger of a Memory whose mutex is held.
 type memoryLedger struct{ m *Memory }
 
 // Holds returns the open reservations of a Turn.
 func (l memoryLedger) Holds(turn string) ([]budget.Hold, error) { return l.m.holds[turn], nil }
 
-// Lock returns accounts.
+// Lock returns the accounts of keys.
 func (l memoryLedger) Lock(keys []budget.Key) ([]budget.Account, error) {
 	accounts := make([]budget.Account, len(keys))
 	for i, k := range keys {
@@ -84,15 +84,15 @@ func (m *Memory) EndPeriods(ctx context.Context, before time.Time) error {
 	return m.dropAccounts(ctx, func(k budget.Key) bool { return k.End < before.Unix() })
 }
 
-func (m *Memory) dropAccounts(ctx context.Context, of func(budget.Key) bool) error {
+func (m *Memory) dropAccounts(ctx context.Context, selects func(budget.Key) bool) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.accounts, func(k budget.Key, _ budget.Account) bool { return of(k) })
+	maps.DeleteFunc(m.accounts, func(k budget.Key, _ budget.Account) bool { return selects(k) })
 	for turn, holds := range m.holds {
-		m.holds[turn] = slices.DeleteFunc(slices.Clone(holds), func(h budget.Hold) bool { return of(h.Key) })
+		m.holds[turn] = slices.DeleteFunc(slices.Clone(holds), func(h budget.Hold) bool { return selects(h.Key) })
 	}
 	return nil
 }

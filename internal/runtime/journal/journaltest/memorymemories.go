@@ -21,23 +21,23 @@ func (m *Memory) isLive(uid string) bool {
 	return h != nil && h.retired.IsZero()
 }
 
-// keep stores memories.
+// keep stores learned memories.
 func (m *Memory) keep(l *task.Learned) {
 	if m.memories == nil {
 		m.memories = map[string]memories.Memory{}
 	}
 	var kept []memories.Memory
-	for _, one := range l.Memories {
-		if one.SessionUID != "" && !m.isLive(one.SessionUID) {
+	for _, memory := range l.Memories {
+		if memory.SessionUID != "" && !m.isLive(memory.SessionUID) {
 			continue
 		}
-		kept = append(kept, one)
-		if known, ok := m.memories[one.ID]; !ok || !known.Learned.After(one.Learned) {
-			m.memories[one.ID] = one
+		kept = append(kept, memory)
+		if known, ok := m.memories[memory.ID]; !ok || !known.Learned.After(memory.Learned) {
+			m.memories[memory.ID] = memory
 		}
 	}
 	for _, owner := range store.Owners(kept) {
-		all := m.memoriesWhere(func(one *memories.Memory) bool { return one.Owner().Key() == owner })
+		all := m.memoriesWhere(func(memory *memories.Memory) bool { return memory.Owner().Key() == owner })
 		bytes := 0
 		for i := range all {
 			if bytes += len(all[i].Text); i >= l.MaxItems || bytes > memories.MaxOwnerBytes {
@@ -47,24 +47,24 @@ func (m *Memory) keep(l *task.Learned) {
 	}
 }
 
-// memoriesWhere returns the memories for which is returns true, newest first.
-func (m *Memory) memoriesWhere(is func(*memories.Memory) bool) []memories.Memory {
+// memoriesWhere returns the memories for which selects returns true, newest first.
+func (m *Memory) memoriesWhere(selects func(*memories.Memory) bool) []memories.Memory {
 	var all []memories.Memory
-	for _, one := range m.memories {
-		if is(&one) {
-			all = append(all, one)
+	for _, memory := range m.memories {
+		if selects(&memory) {
+			all = append(all, memory)
 		}
 	}
 	store.Newest(all)
 	return all
 }
 
-// forget deletes what was learned from a deleted Turn or Session.
+// forget deletes the memories, observations and comments of a deleted Turn or Session.
 func (m *Memory) forget(uid string) {
-	if uid == "" { // memories may have no Session, or no Turn any more
+	if uid == "" { // memories may have no Session or no Turn
 		return
 	}
-	maps.DeleteFunc(m.memories, func(_ string, one memories.Memory) bool { return one.SessionUID == uid || one.TurnUID == uid })
+	maps.DeleteFunc(m.memories, func(_ string, memory memories.Memory) bool { return memory.SessionUID == uid || memory.TurnUID == uid })
 	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
 	if r, ok := m.records[uid]; ok {
 		r.Feedback, _ = turnrecord.WithoutComments(r.Feedback)
@@ -72,7 +72,7 @@ func (m *Memory) forget(uid string) {
 	}
 }
 
-// FindMemories returns the memories of owners that may fit a text.
+// FindMemories returns the memories of owners that may match a search.
 func (m *Memory) FindMemories(
 	ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time,
 ) ([]memories.Memory, error) {
@@ -85,18 +85,18 @@ func (m *Memory) FindMemories(
 	for _, o := range owners {
 		newest := 0
 		nearest := store.Nearest{To: s.Vector}
-		own := m.memoriesWhere(func(one *memories.Memory) bool { return one.Owner() == o && one.Expires.After(now) })
-		for _, one := range own {
-			if v, ok := m.vectors[one.ID]; ok && v.Space == s.Vector.Space {
-				nearest.Add(one.ID, v.Bytes())
+		own := m.memoriesWhere(func(memory *memories.Memory) bool { return memory.Owner() == o && memory.Expires.After(now) })
+		for _, memory := range own {
+			if v, ok := m.vectors[memory.ID]; ok && v.Space == s.Vector.Space {
+				nearest.Add(memory.ID, v.Bytes())
 			}
 		}
 		nearest.Rate(own)
 		near := nearest.IDs()
-		for _, one := range own {
-			fits := slices.ContainsFunc(memories.Words(one.Text), func(w string) bool { return slices.Contains(s.Words, w) })
-			if newest++; fits || newest <= memories.MaxNewest || slices.Contains(near, one.ID) {
-				all = append(all, one)
+		for _, memory := range own {
+			fits := slices.ContainsFunc(memories.Words(memory.Text), func(w string) bool { return slices.Contains(s.Words, w) })
+			if newest++; fits || newest <= memories.MaxNewest || slices.Contains(near, memory.ID) {
+				all = append(all, memory)
 			}
 		}
 	}
@@ -129,9 +129,9 @@ func (m *Memory) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memor
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := m.memoriesWhere(func(one *memories.Memory) bool {
-		after := q.After.ID == "" || cmp.Or(one.Learned.Compare(q.After.Learned), strings.Compare(one.ID, q.After.ID)) < 0
-		return after && q.Selects(one)
+	all := m.memoriesWhere(func(memory *memories.Memory) bool {
+		after := q.After.ID == "" || cmp.Or(memory.Learned.Compare(q.After.Learned), strings.Compare(memory.ID, q.After.ID)) < 0
+		return after && q.Selects(memory)
 	})
 	limit := store.MaxMemories
 	if q.Limit > 0 {
@@ -140,7 +140,8 @@ func (m *Memory) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memor
 	return all[:min(len(all), limit)], nil
 }
 
-// forgetSources ends the tasks that would learn from selected Turns, or in a scope.
+// forgetSources ends the tasks that would learn from selected Turns. If a scope is selected, the tasks only lose the
+// memories of that scope.
 func (m *Memory) forgetSources(s store.MemorySelector, at time.Time) error {
 	sources := store.RecordSelector{Namespace: s.Namespace, Turn: s.Turn, Agent: s.Agent, Session: s.Session, Requester: s.Requester}
 	for _, t := range m.tasks {
@@ -186,17 +187,17 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 	return len(all), nil
 }
 
-// ReleaseMemories makes the memories of a Turn outlive it.
+// ReleaseMemories keeps the memories of a Turn beyond the deletion of the Turn.
 func (m *Memory) ReleaseMemories(ctx context.Context, turnUID string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for id, one := range m.memories {
-		if one.TurnUID == turnUID {
-			one.TurnUID = ""
-			m.memories[id] = one
+	for id, memory := range m.memories {
+		if memory.TurnUID == turnUID {
+			memory.TurnUID = ""
+			m.memories[id] = memory
 		}
 	}
 	return nil
@@ -209,7 +210,7 @@ func (m *Memory) PurgeMemories(ctx context.Context, now time.Time, limit int) (i
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := m.memoriesWhere(func(one *memories.Memory) bool { return !one.Expires.After(now) })
+	all := m.memoriesWhere(func(memory *memories.Memory) bool { return !memory.Expires.After(now) })
 	all = all[:min(len(all), max(limit, 0))]
 	for i := range all {
 		delete(m.memories, all[i].ID)

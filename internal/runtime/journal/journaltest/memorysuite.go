@@ -26,29 +26,29 @@ type MemoryStore interface {
 	store.Memories
 }
 
-// RunMemories tests the contract of a MemoryStore. open returns a new, empty one and closes it when the test ends.
-// reopen returns the same one after a restart.
+// RunMemories tests the contract of a MemoryStore. open returns a new, empty store and closes it when the test ends.
+// reopen returns the same store after a restart.
 func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
-	t.Run("memories are stored with the end of their task, once", func(t *testing.T) { memoriesStored(t, open(t), reopen) })
-	t.Run("memories that are found are stored at once", func(t *testing.T) { memoriesOfAttempt(t, open(t), reopen) })
-	t.Run("an owner finds its own memories alone", func(t *testing.T) { memoriesFound(t, open(t)) })
-	t.Run("memories are found by their vectors", func(t *testing.T) { memoriesNear(t, open(t), reopen) })
-	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { memoryAgain(t, open(t)) })
-	t.Run("an owner keeps a limited number and size", func(t *testing.T) { memoryCaps(t, open(t)) })
-	t.Run("a deleted Turn or Session leaves nothing", func(t *testing.T) { memoriesRetired(t, open(t)) })
-	t.Run("the memories of a user are deleted for ever", func(t *testing.T) { memoriesDeleted(t, open(t)) })
-	t.Run("a task is found without the record of its Turn", func(t *testing.T) { memoriesDeletedWithoutRecord(t, open(t)) })
-	t.Run("the memories of a scope are deleted alone", func(t *testing.T) { memoriesOfScopeDeleted(t, open(t), reopen) })
-	t.Run("memories are listed page by page", func(t *testing.T) { memoriesListed(t, open(t)) })
-	t.Run("expired memories are neither found nor kept", func(t *testing.T) { memoriesExpire(t, open(t)) })
-	t.Run("the kinds of tasks are apart", func(t *testing.T) { taskKinds(t, open(t)) })
-	t.Run("observations are kept until their Turn is deleted", func(t *testing.T) { observations(t, open(t), reopen) })
-	t.Run("concurrent tasks of one owner keep its limit", func(t *testing.T) { memoriesRace(t, open(t)) })
-	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedMemories(t, open(t)) })
+	t.Run("memories are stored with the end of their task, once", func(t *testing.T) { testMemoriesStored(t, open(t), reopen) })
+	t.Run("memories are stored as soon as they are found", func(t *testing.T) { testMemoriesOfAttempt(t, open(t), reopen) })
+	t.Run("an owner finds only its own memories", func(t *testing.T) { testMemoriesFound(t, open(t)) })
+	t.Run("memories are found by their vectors", func(t *testing.T) { testVectorsOfMemories(t, open(t), reopen) })
+	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { testMemoryLearnedAgain(t, open(t)) })
+	t.Run("an owner keeps a limited number and size", func(t *testing.T) { testLimitsOfOwners(t, open(t)) })
+	t.Run("a deleted Turn or Session leaves nothing", func(t *testing.T) { testMemoriesRetired(t, open(t)) })
+	t.Run("the memories of a user are deleted, and not learned again", func(t *testing.T) { testMemoriesDeleted(t, open(t)) })
+	t.Run("a deletion ends tasks whose Turns have no record", func(t *testing.T) { testMemoriesDeletedWithoutRecord(t, open(t)) })
+	t.Run("only the memories of a scope are deleted", func(t *testing.T) { testMemoriesOfScopeDeleted(t, open(t), reopen) })
+	t.Run("memories are listed page by page", func(t *testing.T) { testMemoriesListed(t, open(t)) })
+	t.Run("expired memories are neither found nor kept", func(t *testing.T) { testMemoriesExpire(t, open(t)) })
+	t.Run("the kinds of tasks are independent", func(t *testing.T) { testTaskKinds(t, open(t)) })
+	t.Run("observations are kept until their Turn is deleted", func(t *testing.T) { testObservations(t, open(t), reopen) })
+	t.Run("concurrent tasks of one owner respect its limit", func(t *testing.T) { testConcurrentTasksOfOwner(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfMemories(t, open(t)) })
 }
 
-// learnedFrom returns a memory that was learned from a Turn of Ada, some minutes after begin. The namespace is the part
-// of the UID before the hyphen.
+// learnedFrom returns a memory that was learned from a Turn of Ada, a number of minutes after begin. Its namespace is
+// the part of the UID before the hyphen.
 func learnedFrom(uid, text string, minutes int, change ...func(*memories.Memory)) memories.Memory {
 	namespace, _, _ := strings.Cut(uid, "-")
 	m := memories.Memory{
@@ -83,7 +83,7 @@ func endLearning(t *testing.T, s MemoryStore, uid, requester string) {
 	add(t, s, uid, nil, e)
 }
 
-// learn ends a Turn, and finishes its task with memories.
+// learn ends a Turn, and finishes the task of the Turn with memories.
 func learn(t *testing.T, s MemoryStore, uid string, all ...memories.Memory) {
 	t.Helper()
 	requester := "ada@example.com"
@@ -92,8 +92,8 @@ func learn(t *testing.T, s MemoryStore, uid string, all ...memories.Memory) {
 	}
 	endLearning(t, s, uid, requester)
 	k := claim(t, s, "", later(0), uid)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(all...), 0), nil)
-	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(1)), nil)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(all...), 0), nil)
+	expectError(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(1)), nil)
 }
 
 func learnedResult(all ...memories.Memory) task.Result {
@@ -110,8 +110,8 @@ func list(t *testing.T, s MemoryStore, sel store.MemorySelector) []memories.Memo
 	return all
 }
 
-// holds expects the texts of the selected memories, newest first.
-func holds(t *testing.T, s MemoryStore, what string, sel store.MemorySelector, want ...string) {
+// expectMemories expects the texts of the selected memories, newest first.
+func expectMemories(t *testing.T, s MemoryStore, what string, sel store.MemorySelector, want ...string) {
 	t.Helper()
 	var got []string
 	for _, m := range list(t, s, sel) {
@@ -122,8 +122,8 @@ func holds(t *testing.T, s MemoryStore, what string, sel store.MemorySelector, w
 	}
 }
 
-// finds expects the texts that an owner finds for words, in any order.
-func finds(t *testing.T, s MemoryStore, o memories.Owner, text string, now time.Time, want ...string) {
+// expectFound expects the texts that an owner finds for words, in any order.
+func expectFound(t *testing.T, s MemoryStore, o memories.Owner, text string, now time.Time, want ...string) {
 	t.Helper()
 	found, err := s.FindMemories(t.Context(), []memories.Owner{o}, memories.Search{Words: memories.Query(text)}, now)
 	if err != nil {
@@ -140,7 +140,7 @@ func finds(t *testing.T, s MemoryStore, o memories.Owner, text string, now time.
 	}
 }
 
-func memoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+func testMemoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
 	add(t, s, "uid-talk", nil, entry(1, 1))
 	endLearning(t, s, "a-1", "ada@example.com")
 	k := claim(t, s, "", later(0), "a-1")
@@ -152,9 +152,9 @@ func memoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Mem
 		learnedFrom("a-1", "Asks about printers.", 0, ofSession("uid-talk")),
 	}
 	stale := task.Held{UID: k.UID, Kind: k.Kind, Claim: k.Claim - 1}
-	gives(t, "FinishTask of an old claim", s.FinishTask(t.Context(), stale, learnedResult(want...), 0), task.ErrLost)
-	holds(t, s, "before the task ends", store.MemorySelector{})
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(want...), 0), nil)
+	expectError(t, "FinishTask of an old claim", s.FinishTask(t.Context(), stale, learnedResult(want...), 0), task.ErrLost)
+	expectMemories(t, s, "before the task ends", store.MemorySelector{})
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(want...), 0), nil)
 	s = reopen(t, s) // killed before the result is published
 	store.Newest(want)
 	if diff := cmp.Diff(want, list(t, s, store.MemorySelector{})); diff != "" {
@@ -164,19 +164,19 @@ func memoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Mem
 	if diff := cmp.Diff(&task.Learned{Kept: map[memories.Scope]int{memories.User: 2}}, k.Result.Learned); diff != "" {
 		t.Errorf("the result of another executor: -want +got:\n%s", diff)
 	}
-	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
+	expectError(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
 }
 
-// memoriesOfAttempt checks that memories are kept with the partial result that has found them, and not once more by the
-// end of the task.
-func memoriesOfAttempt(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+// testMemoriesOfAttempt checks that memories are stored together with the partial result, and not again by the end of
+// the task.
+func testMemoriesOfAttempt(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
 	endLearning(t, s, "a-1", "ada@example.com")
 	h := claim(t, s, "", later(0), "a-1").Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(0))), nil)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), h, starting(later(0))), nil)
 	found := learnedResult(learnedFrom("a-1", "first", 0), learnedFrom("a-1", "second", 0))
 	found.Learned.Scopes = []memories.Scope{memories.User}
 	for range 2 { // a repetition changes nothing
-		gives(t, "ChargeTask", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), nil)
+		expectError(t, "ChargeTask", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), nil)
 	}
 	s = reopen(t, s) // killed before the next question
 	all := list(t, s, store.MemorySelector{})
@@ -186,25 +186,25 @@ func memoriesOfAttempt(t *testing.T, s MemoryStore, reopen func(t *testing.T, s 
 	k := claim(t, s, "", later(30), "a-1")
 	want := &task.Learned{Scopes: []memories.Scope{memories.User}, Kept: map[memories.Scope]int{memories.User: 2}}
 	if k.Partial == nil || !cmp.Equal(want, k.Partial.Learned) {
-		t.Fatalf("the partial result of another executor is %+v, want that of the first attempt without the memories", k.Partial)
+		t.Fatalf("the partial result of another executor is %+v, want the result of the first attempt without the memories", k.Partial)
 	}
 	if n, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "a", ID: all[0].ID}, later(31), 1); n != 1 || err != nil {
 		t.Errorf("DeleteMemories: %d, %v; want 1", n, err)
 	}
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), *k.Partial, 0), nil)
-	holds(t, s, "after one was deleted before the end", store.MemorySelector{}, all[1].Text)
-	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), *k.Partial, 0), nil)
+	expectMemories(t, s, "after one memory was deleted before the end", store.MemorySelector{}, all[1].Text)
+	expectError(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
 
 	endLearning(t, s, "a-2", "ada@example.com")
 	h = claim(t, s, "", later(0), "a-2").Held()
 	found = learnedResult(learnedFrom("a-2", "of a deleted Turn", 0))
-	gives(t, "ChargeTask of another Turn", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), nil)
-	mark(t, s, later(1), "a-2")
-	gives(t, "ChargeTask after the deletion", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), task.ErrLost)
-	holds(t, s, "after the Turn was deleted", store.MemorySelector{}, all[1].Text)
+	expectError(t, "ChargeTask of another Turn", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), nil)
+	retire(t, s, later(1), "a-2")
+	expectError(t, "ChargeTask after the deletion", s.ChargeTask(t.Context(), h, task.Charge{Found: &found}), task.ErrLost)
+	expectMemories(t, s, "after the Turn was deleted", store.MemorySelector{}, all[1].Text)
 }
 
-func memoriesFound(t *testing.T, s MemoryStore) {
+func testMemoriesFound(t *testing.T, s MemoryStore) {
 	add(t, s, "uid-talk", nil, entry(1, 1))
 	add(t, s, "uid-other", nil, entry(1, 1))
 	learn(t, s, "a-1", learnedFrom("a-1", "Has an HP printer.", 1), learnedFrom("a-1", "The printer is broken.", 1, ofSession("uid-talk")))
@@ -214,14 +214,14 @@ func memoriesFound(t *testing.T, s MemoryStore) {
 	other := learnedFrom("a-3", "Another Agent knows a printer.", 4, func(m *memories.Memory) { m.Agent = "sales" })
 	learn(t, s, "a-3", other)
 	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
-	finds(t, s, ada, "printer", later(5), "Has an HP printer.")
-	finds(t, s, ada, "nothing of this", later(5), "Has an HP printer.")
-	finds(t, s, ada, "", later(5), "Has an HP printer.")
+	expectFound(t, s, ada, "printer", later(5), "Has an HP printer.")
+	expectFound(t, s, ada, "nothing of this", later(5), "Has an HP printer.")
+	expectFound(t, s, ada, "", later(5), "Has an HP printer.")
 	talk := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "uid-talk"}
-	finds(t, s, talk, "PRINTER!", later(5), "The printer is broken.")
-	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "ada@example.com"}, "printer", later(5))
-	finds(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "uid-talk"}, "printer", later(5))
-	finds(t, s, memories.Owner{Namespace: "c", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}, "printer", later(5))
+	expectFound(t, s, talk, "PRINTER!", later(5), "The printer is broken.")
+	expectFound(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.Session, ID: "ada@example.com"}, "printer", later(5))
+	expectFound(t, s, memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "uid-talk"}, "printer", later(5))
+	expectFound(t, s, memories.Owner{Namespace: "c", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}, "printer", later(5))
 	var many []memories.Memory
 	for i := range 90 {
 		many = append(many, learnedFrom("a-4", fmt.Sprintf("Number %d is a fact.", i), 10, ofUser("eve")))
@@ -233,17 +233,17 @@ func memoriesFound(t *testing.T, s MemoryStore) {
 		search := memories.Search{Words: memories.Query("needle " + text)}
 		found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, search, later(20))
 		if err != nil || !slices.ContainsFunc(found, func(m memories.Memory) bool { return m.ID == needle.ID }) {
-			t.Errorf("%q finds %d memories (error %v) without the old one that has the word", text, len(found), err)
+			t.Errorf("%q finds %d memories (error %v) without the old memory that has the word", text, len(found), err)
 		}
 	}
 	found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, memories.Search{Words: []string{"unknown"}}, later(20))
 	if len(found) != memories.MaxNewest || err != nil {
-		t.Errorf("an unknown word finds %d memories (error %v), want the %d newest", len(found), err, memories.MaxNewest)
+		t.Errorf("an unknown word finds %d memories (error %v), want the newest %d", len(found), err, memories.MaxNewest)
 	}
 }
 
-// memoriesNear tests the vectors of memories, among more memories than the newest ones.
-func memoriesNear(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+// testVectorsOfMemories tests the vectors of memories that are not among the newest.
+func testVectorsOfMemories(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
 	vector := func(space string, values ...float32) ranking.Vector {
 		return ranking.Vector{Space: space, Values: values}
 	}
@@ -254,13 +254,13 @@ func memoriesNear(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 		all, vectors = append(all, m), append(vectors, memories.Embedded{ID: m.ID, Vector: vector("m", 0, 1)})
 	}
 	old, worded := learnedFrom("a-1", "Has an HP 4000.", 1), learnedFrom("a-1", "Likes bicycles.", 2)
-	other, bare := learnedFrom("a-1", "Is in Oslo.", 3), learnedFrom("a-1", "Drinks tea.", 4)
+	other, plain := learnedFrom("a-1", "Is in Oslo.", 3), learnedFrom("a-1", "Drinks tea.", 4)
 	stranger := learnedFrom("a-1", "Has a laser, too.", 5, ofUser("bob"))
-	learn(t, s, "a-1", append(all, old, worded, other, bare, stranger)...)
+	learn(t, s, "a-1", append(all, old, worded, other, plain, stranger)...)
 	vectors = append(vectors, memories.Embedded{ID: old.ID, Vector: vector("m", 0.6, 0.8)},
 		memories.Embedded{ID: worded.ID, Vector: vector("m", -1, 0)}, memories.Embedded{ID: other.ID, Vector: vector("n", 1, 0)},
 		memories.Embedded{ID: stranger.ID, Vector: vector("m", 1, 0)}, memories.Embedded{ID: "gone", Vector: vector("m", 1, 0)})
-	gives(t, "EmbedMemories", s.EmbedMemories(t.Context(), vectors), nil)
+	expectError(t, "EmbedMemories", s.EmbedMemories(t.Context(), vectors), nil)
 	s = reopen(t, s)
 	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
 	similarities := func(search memories.Search) map[string]string {
@@ -272,7 +272,7 @@ func memoriesNear(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 		got := map[string]string{}
 		for _, m := range found {
 			switch {
-			case strings.HasPrefix(m.Text, "Number"): // the newest ones
+			case strings.HasPrefix(m.Text, "Number"): // the newest memories
 			case m.Similarity == nil:
 				got[m.Text] = "none"
 			default:
@@ -287,13 +287,13 @@ func memoriesNear(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 		want   map[string]string
 	}{
 		"without a vector": {memories.Search{Words: words}, map[string]string{"Drinks tea.": "none", "Likes bicycles.": "none"}},
-		"with one": {
+		"with a vector": {
 			memories.Search{Words: words, Vector: vector("m", 1, 0)},
 			map[string]string{"Drinks tea.": "none", "Likes bicycles.": "-1.00", "Has an HP 4000.": "0.60"},
 		},
-		"of another model":          {memories.Search{Vector: vector("n", 1, 0)}, map[string]string{"Is in Oslo.": "1.00"}},
-		"of a model without others": {memories.Search{Vector: vector("o", 1, 0)}, map[string]string{}},
-		"of another length":         {memories.Search{Vector: vector("m", 1)}, map[string]string{}},
+		"with a vector of another model":    {memories.Search{Vector: vector("n", 1, 0)}, map[string]string{"Is in Oslo.": "1.00"}},
+		"with a vector of an unknown model": {memories.Search{Vector: vector("o", 1, 0)}, map[string]string{}},
+		"with a vector of another length":   {memories.Search{Vector: vector("m", 1)}, map[string]string{}},
 	} {
 		if diff := cmp.Diff(c.want, similarities(c.search)); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
@@ -301,50 +301,50 @@ func memoriesNear(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 	}
 	learn(t, s, "a-2", learnedFrom("a-2", "has an hp 4000", 6))
 	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); got["has an hp 4000"] != "0.60" {
-		t.Errorf("a memory that was learned again is found as %v, want it with its vector", got)
+		t.Errorf("a memory that was learned again is found as %v, want it with the vector of the first time", got)
 	}
-	mark(t, s, later(300), "a-2")
-	gives(t, "EmbedMemories of a memory that is gone", s.EmbedMemories(t.Context(), vectors), nil)
+	retire(t, s, later(300), "a-2")
+	expectError(t, "EmbedMemories of a memory that is gone", s.EmbedMemories(t.Context(), vectors), nil)
 	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); len(got) > 0 {
 		t.Errorf("a memory of a deleted Turn is found: %v", got)
 	}
 }
 
-func memoryAgain(t *testing.T, s MemoryStore) {
+func testMemoryLearnedAgain(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-1", learnedFrom("a-1", "Has a cat.", 10))
 	learn(t, s, "a-2", learnedFrom("a-2", "has a CAT", 20))
 	learn(t, s, "a-3", learnedFrom("a-3", "Has a cat!", 15)) // an older Turn whose task was late
 	all := list(t, s, store.MemorySelector{})
 	if len(all) != 1 || all[0].TurnUID != "a-2" || all[0].Text != "has a CAT" || !all[0].Learned.Equal(later(20)) {
-		t.Errorf("%+v, want one memory of the newest Turn", all)
+		t.Errorf("the memories are %+v, want one of the newest Turn", all)
 	}
-	mark(t, s, later(30), "a-1", "a-3")
-	holds(t, s, "after the other Turns were deleted", store.MemorySelector{}, "has a CAT")
+	retire(t, s, later(30), "a-1", "a-3")
+	expectMemories(t, s, "after the other Turns were deleted", store.MemorySelector{}, "has a CAT")
 	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
-	finds(t, s, ada, "cat", later(30), "has a CAT")
-	mark(t, s, later(30), "a-2")
-	holds(t, s, "after the Turn was deleted", store.MemorySelector{})
-	finds(t, s, ada, "cat", later(30))
+	expectFound(t, s, ada, "cat", later(30), "has a CAT")
+	retire(t, s, later(30), "a-2")
+	expectMemories(t, s, "after the Turn was deleted", store.MemorySelector{})
+	expectFound(t, s, ada, "cat", later(30))
 }
 
-func memoryCaps(t *testing.T, s MemoryStore) {
-	keep := func(uid string, most int, all ...memories.Memory) {
+func testLimitsOfOwners(t *testing.T, s MemoryStore) {
+	keep := func(uid string, maxItems int, all ...memories.Memory) {
 		t.Helper()
 		endLearning(t, s, uid, "ada@example.com")
 		k := claim(t, s, "", later(0), uid)
 		r := learnedResult(all...)
-		r.Learned.MaxItems = most
-		gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), r, 0), nil)
+		r.Learned.MaxItems = maxItems
+		expectError(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), r, 0), nil)
 	}
 	keep("a-1", 3, learnedFrom("a-1", "one", 1), learnedFrom("a-1", "of bob", 1, ofUser("bob")))
 	keep("a-2", 3, learnedFrom("a-2", "two", 2), learnedFrom("a-2", "of bob, too", 2, ofUser("bob")))
 	keep("a-3", 3, learnedFrom("a-3", "three", 3))
 	keep("a-4", 3, learnedFrom("a-4", "four", 4))
 	ada := store.MemorySelector{Requester: "ada@example.com"}
-	holds(t, s, "the newest of the owner", ada, "four", "three", "two")
-	holds(t, s, "those of another owner", store.MemorySelector{Requester: "bob"}, "of bob, too", "of bob")
+	expectMemories(t, s, "the newest of the owner", ada, "four", "three", "two")
+	expectMemories(t, s, "the memories of another owner", store.MemorySelector{Requester: "bob"}, "of bob, too", "of bob")
 	keep("a-5", 1, learnedFrom("a-5", "five", 5))
-	holds(t, s, "after the limit was lowered", ada, "five")
+	expectMemories(t, s, "after the limit was lowered", ada, "five")
 	var large []memories.Memory
 	for i := range 200 {
 		large = append(large, learnedFrom("a-6", fmt.Sprintf("%03d", i)+strings.Repeat("ö", 400), 6))
@@ -355,11 +355,11 @@ func memoryCaps(t *testing.T, s MemoryStore) {
 		bytes += len(m.Text)
 	}
 	if bytes > memories.MaxOwnerBytes || bytes < memories.MaxOwnerBytes-1000 {
-		t.Errorf("%d bytes of one owner, want about %d and not more", bytes, memories.MaxOwnerBytes)
+		t.Errorf("an owner has %d bytes, want at most %d and at least 1000 less", bytes, memories.MaxOwnerBytes)
 	}
 }
 
-func memoriesRetired(t *testing.T, s MemoryStore) {
+func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	for _, uid := range []string{"uid-talk", "uid-gone"} {
 		add(t, s, uid, nil, entry(1, 1))
 	}
@@ -369,40 +369,40 @@ func memoriesRetired(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose time is over", 3))
 	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn that is deleted early", 4))
 	for _, uid := range []string{"a-3", "unknown", ""} {
-		gives(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), uid), nil)
+		expectError(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), uid), nil)
 	}
-	mark(t, s, later(50), "a-1", "a-3", "a-4")
-	holds(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
-	mark(t, s, later(50), "")
-	holds(t, s, "after an object without UID", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
-	mark(t, s, later(50), "uid-talk")
-	holds(t, s, "after the Session was deleted", store.MemorySelector{}, "of a Turn whose time is over")
+	retire(t, s, later(50), "a-1", "a-3", "a-4")
+	expectMemories(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
+	retire(t, s, later(50), "")
+	expectMemories(t, s, "after an object without UID", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
+	retire(t, s, later(50), "uid-talk")
+	expectMemories(t, s, "after the Session was deleted", store.MemorySelector{}, "of a Turn whose time is over")
 
 	endLearning(t, s, "a-5", "ada@example.com")
 	k := claim(t, s, "", later(0), "a-5")
-	mark(t, s, later(51), "uid-gone")
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(
+	retire(t, s, later(51), "uid-gone")
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(
 		learnedFrom("a-5", "of a deleted Session", 5, ofSession("uid-gone")),
 		learnedFrom("a-5", "of an unknown Session", 5, ofSession("uid-x")),
 	), 0), nil)
-	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(52)), nil)
+	expectError(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(52)), nil)
 	endLearning(t, s, "a-6", "ada@example.com")
 	k = claim(t, s, "", later(0), "a-6")
-	mark(t, s, later(51), "a-6")
-	gives(t, "FinishTask of a deleted Turn", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-6", "late", 6)),
+	retire(t, s, later(51), "a-6")
+	expectError(t, "FinishTask of a deleted Turn", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-6", "late", 6)),
 		0), task.ErrLost)
-	holds(t, s, "of objects that were deleted before their task ended", store.MemorySelector{}, "of a Turn whose time is over")
+	expectMemories(t, s, "of objects that were deleted before their task ended", store.MemorySelector{}, "of a Turn whose time is over")
 	if _, err := s.Purge(t.Context(), later(100), 100); err != nil {
 		t.Fatal(err)
 	}
 	claim(t, s, "", later(100), "")
 }
 
-func memoriesDeleted(t *testing.T, s MemoryStore) {
+func testMemoriesDeleted(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-1", learnedFrom("a-1", "of ada", 1))
 	learn(t, s, "a-2", learnedFrom("a-2", "of bob", 2, ofUser("bob")))
 	learn(t, s, "b-1", learnedFrom("b-1", "of ada elsewhere", 3))
-	gives(t, "Observe", s.Observe(t.Context(), memories.Observation{
+	expectError(t, "Observe", s.Observe(t.Context(), memories.Observation{
 		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: begin,
 	}), nil)
 	endLearning(t, s, "a-3", "ada@example.com")
@@ -413,9 +413,9 @@ func memoriesDeleted(t *testing.T, s MemoryStore) {
 	if n != 1 || err != nil {
 		t.Errorf("DeleteMemories: %d, %v; want 1", n, err)
 	}
-	gives(t, "FinishTask after the deletion", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-3", "late", 3)),
+	expectError(t, "FinishTask after the deletion", s.FinishTask(t.Context(), k.Held(), learnedResult(learnedFrom("a-3", "late", 3)),
 		0), task.ErrLost)
-	holds(t, s, "after the deletion", store.MemorySelector{}, "of ada elsewhere", "of bob")
+	expectMemories(t, s, "after the deletion", store.MemorySelector{}, "of ada elsewhere", "of bob")
 	if all, err := s.Observations(t.Context(), "a", "desk", 10); len(all) > 0 || err != nil {
 		t.Errorf("%v (error %v), want no observation", all, err)
 	}
@@ -427,12 +427,12 @@ func memoriesDeleted(t *testing.T, s MemoryStore) {
 	if n, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "a", ID: bob.ID}, later(6), 100); n != 1 || err != nil {
 		t.Errorf("DeleteMemories of one: %d, %v; want 1", n, err)
 	}
-	holds(t, s, "after the deletion of one", store.MemorySelector{}, "of ada elsewhere")
+	expectMemories(t, s, "after the deletion of one", store.MemorySelector{}, "of ada elsewhere")
 }
 
-// memoriesDeletedWithoutRecord checks that a deletion ends waiting tasks whose records are gone, by all that may
-// select.
-func memoriesDeletedWithoutRecord(t *testing.T, s MemoryStore) {
+// testMemoriesDeletedWithoutRecord checks that a deletion ends waiting tasks whose Turns have no record, by each field
+// of a selector.
+func testMemoriesDeletedWithoutRecord(t *testing.T, s MemoryStore) {
 	endLearning(t, s, "a-1", "ada@example.com")
 	endLearning(t, s, "a-2", "bob")
 	if n, err := s.PurgeRecords(t.Context(), later(1), 10); n != 2 || err != nil {
@@ -454,25 +454,25 @@ func memoriesDeletedWithoutRecord(t *testing.T, s MemoryStore) {
 	if _, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "a", Session: "talk"}, later(4), 100); err != nil {
 		t.Fatal(err)
 	}
-	gives(t, "RenewTask after the deletion", s.RenewTask(t.Context(), k.Held(), later(90)), task.ErrLost)
+	expectError(t, "RenewTask after the deletion", s.RenewTask(t.Context(), k.Held(), later(90)), task.ErrLost)
 }
 
-// memoriesOfScopeDeleted checks that a deletion of the memories of a scope keeps all others, and that waiting tasks
-// learn in the other scopes only.
-func memoriesOfScopeDeleted(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+// testMemoriesOfScopeDeleted checks that a deletion of the memories of a scope keeps all other memories, and that
+// waiting tasks then learn only in the other scopes.
+func testMemoriesOfScopeDeleted(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
 	add(t, s, "uid-talk", nil, entry(1, 1))
 	learn(t, s, "a-1", learnedFrom("a-1", "about the user", 1), learnedFrom("a-1", "about the talk", 2, ofSession("uid-talk")))
-	gives(t, "Observe", s.Observe(t.Context(), memories.Observation{
+	expectError(t, "Observe", s.Observe(t.Context(), memories.Observation{
 		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: begin,
 	}), nil)
 	endLearning(t, s, "a-2", "ada@example.com")
 	endLearning(t, s, "a-3", "ada@example.com")
 	endLearning(t, s, "a-4", "bob")
 	k := claim(t, s, "", later(3), "a-2")
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k.Held(), starting(later(3))), nil)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), k.Held(), starting(later(3))), nil)
 	c := asking(budget.Limits{})
 	c.Found = &task.Result{Learned: &task.Learned{Scopes: []memories.Scope{memories.User}, Refused: 7}}
-	gives(t, "ChargeTask", s.ChargeTask(t.Context(), k.Held(), c), nil)
+	expectError(t, "ChargeTask", s.ChargeTask(t.Context(), k.Held(), c), nil)
 
 	sel := store.MemorySelector{Namespace: "a", Requester: "ada@example.com", Scope: memories.Session}
 	for _, want := range []int{1, 0} {
@@ -480,11 +480,11 @@ func memoriesOfScopeDeleted(t *testing.T, s MemoryStore, reopen func(t *testing.
 			t.Errorf("DeleteMemories: %d, %v; want %d", n, err, want)
 		}
 	}
-	gives(t, "ChargeTask of an attempt that asks in the scope", s.ChargeTask(t.Context(), k.Held(), task.Charge{}), task.ErrLost)
+	expectError(t, "ChargeTask of an attempt that asks in the scope", s.ChargeTask(t.Context(), k.Held(), task.Charge{}), task.ErrLost)
 	s = reopen(t, s)
-	holds(t, s, "after the deletion", store.MemorySelector{}, "about the user")
+	expectMemories(t, s, "after the deletion", store.MemorySelector{}, "about the user")
 	if all, err := s.Observations(t.Context(), "a", "desk", 10); len(all) != 1 || err != nil {
-		t.Errorf("%d observations (error %v), want the one without a scope", len(all), err)
+		t.Errorf("%d observations (error %v), want 1, because observations have no scope", len(all), err)
 	}
 	found := map[string]*task.Result{}
 	for _, uid := range []string{"a-3", "a-4", "a-2"} { // in the order in which they are due
@@ -495,12 +495,12 @@ func memoriesOfScopeDeleted(t *testing.T, s MemoryStore, reopen func(t *testing.
 		"a-3": {Learned: &task.Learned{Scopes: []memories.Scope{memories.Session}}},
 		"a-4": nil,
 	}, found); diff != "" {
-		t.Errorf("what the tasks have found, -want +got:\n%s", diff)
+		t.Errorf("the partial results of the tasks: -want +got:\n%s", diff)
 	}
-	accounts(t, s, spent("x", 0, 10, "0.1"))
+	expectAccounts(t, s, spent("x", 0, 10, "0.1"))
 }
 
-func memoriesListed(t *testing.T, s MemoryStore) {
+func testMemoriesListed(t *testing.T, s MemoryStore) {
 	var want []string
 	for i := range 5 {
 		uid := fmt.Sprintf("a-%d", i)
@@ -534,7 +534,7 @@ func memoriesListed(t *testing.T, s MemoryStore) {
 		"turn": {store.MemorySelector{Turn: "turn-a-3"}, 1}, "namespace": {store.MemorySelector{Namespace: "b"}, 0},
 		"agent": {store.MemorySelector{Agent: "desk"}, 5}, "scope": {store.MemorySelector{Scope: memories.Session}, 0},
 		"session": {store.MemorySelector{Session: "talk"}, 0}, "id": {store.MemorySelector{ID: want[2]}, 1},
-		"two": {store.MemorySelector{Requester: "ada@example.com", Scope: memories.User, Turn: "turn-a-1"}, 1},
+		"three fields": {store.MemorySelector{Requester: "ada@example.com", Scope: memories.User, Turn: "turn-a-1"}, 1},
 	} {
 		if n := len(list(t, s, tc.sel)); n != tc.want {
 			t.Errorf("by %s: %d memories, want %d", what, n, tc.want)
@@ -542,22 +542,22 @@ func memoriesListed(t *testing.T, s MemoryStore) {
 	}
 }
 
-func memoriesExpire(t *testing.T, s MemoryStore) {
+func testMemoriesExpire(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-1", learnedFrom("a-1", "old cat", 1), learnedFrom("a-1", "new cat", 50))
 	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
-	finds(t, s, ada, "cat", later(1000), "old cat", "new cat")
-	finds(t, s, ada, "cat", later(1001), "new cat")
-	finds(t, s, ada, "", later(1050))
+	expectFound(t, s, ada, "cat", later(1000), "old cat", "new cat")
+	expectFound(t, s, ada, "cat", later(1001), "new cat")
+	expectFound(t, s, ada, "", later(1050))
 	for _, want := range []int{1, 0} {
 		if n, err := s.PurgeMemories(t.Context(), later(1001), 10); n != want || err != nil {
 			t.Errorf("PurgeMemories: %d, %v; want %d", n, err, want)
 		}
 	}
-	holds(t, s, "after the purge", store.MemorySelector{}, "new cat")
+	expectMemories(t, s, "after the purge", store.MemorySelector{}, "new cat")
 }
 
-// taskKinds checks that a Turn may have a task of each kind, and that their limits are apart.
-func taskKinds(t *testing.T, s MemoryStore) {
+// testTaskKinds checks that a Turn may have a task of each kind, and that each kind has its own limits.
+func testTaskKinds(t *testing.T, s MemoryStore) {
 	e := ending(1, 1, recordOf("a-1", 0))
 	second := taskOf("a-1")
 	second.Kind = task.Learn
@@ -569,16 +569,16 @@ func taskKinds(t *testing.T, s MemoryStore) {
 	}
 	start := starting(later(1))
 	start.MaxPerHour, start.MaxTokensPerDay = 1, 10
-	gives(t, "BeginTask", s.BeginTask(t.Context(), one.Held(), start), nil)
-	gives(t, "BeginTask of the other kind", s.BeginTask(t.Context(), two.Held(), start), nil)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), one.Held(), task.Result{Skipped: task.Expired}, 0), nil)
-	gives(t, "RenewTask of the other kind", s.RenewTask(t.Context(), two.Held(), later(90)), nil)
-	mark(t, s, later(2), "a-1")
-	gives(t, "RenewTask after the deletion", s.RenewTask(t.Context(), two.Held(), later(90)), task.ErrLost)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), one.Held(), start), nil)
+	expectError(t, "BeginTask of the other kind", s.BeginTask(t.Context(), two.Held(), start), nil)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), one.Held(), task.Result{Skipped: task.Expired}, 0), nil)
+	expectError(t, "RenewTask of the other kind", s.RenewTask(t.Context(), two.Held(), later(90)), nil)
+	retire(t, s, later(2), "a-1")
+	expectError(t, "RenewTask after the deletion", s.RenewTask(t.Context(), two.Held(), later(90)), task.ErrLost)
 	claim(t, s, "", later(200), "")
 }
 
-func observations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+func testObservations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
 	add(t, s, "uid-talk", nil, entry(1, 1))
 	of := func(uid string, minutes int) memories.Observation {
 		return memories.Observation{
@@ -591,10 +591,10 @@ func observations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 	want := []memories.Observation{of("a-2", 2), of("a-1", 1)}
 	want[0].Session, want[0].SessionUID = "talk", "uid-talk"
 	for _, o := range want {
-		gives(t, "Observe before the Turn has a journal", s.Observe(t.Context(), o), nil)
+		expectError(t, "Observe before the Turn has a journal", s.Observe(t.Context(), o), nil)
 		add(t, s, o.TurnUID, nil, entry(1, 1))
-		gives(t, "Observe", s.Observe(t.Context(), o), nil)
-		gives(t, "Observe again", s.Observe(t.Context(), o), nil)
+		expectError(t, "Observe", s.Observe(t.Context(), o), nil)
+		expectError(t, "Observe again", s.Observe(t.Context(), o), nil)
 	}
 	s = reopen(t, s)
 	left := func(what string, want ...memories.Observation) {
@@ -605,14 +605,14 @@ func observations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s Memor
 		}
 	}
 	left("after a restart", want...)
-	mark(t, s, later(5), "uid-talk")
+	retire(t, s, later(5), "uid-talk")
 	left("after the Session was deleted", want[1])
-	mark(t, s, later(5), "a-1")
-	gives(t, "Observe a deleted Turn", s.Observe(t.Context(), want[1]), nil)
+	retire(t, s, later(5), "a-1")
+	expectError(t, "Observe a deleted Turn", s.Observe(t.Context(), want[1]), nil)
 	left("after the Turn was deleted")
 }
 
-func memoriesRace(t *testing.T, s MemoryStore) {
+func testConcurrentTasksOfOwner(t *testing.T, s MemoryStore) {
 	const turns = 12
 	var held []task.Held
 	for i := range turns {
@@ -632,14 +632,14 @@ func memoriesRace(t *testing.T, s MemoryStore) {
 		})
 	}
 	group.Wait()
-	for requester, most := range map[string]int{"ada@example.com": 5, "bob": 1} {
-		if n := len(list(t, s, store.MemorySelector{Requester: requester})); n > most || n == 0 {
-			t.Errorf("%s has %d memories, want at most %d", requester, n, most)
+	for requester, limit := range map[string]int{"ada@example.com": 5, "bob": 1} {
+		if n := len(list(t, s, store.MemorySelector{Requester: requester})); n > limit || n == 0 {
+			t.Errorf("%s has %d memories, want 1 to %d", requester, n, limit)
 		}
 	}
 }
 
-func endedMemories(t *testing.T, s MemoryStore) {
+func testEndedContextOfMemories(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-1", learnedFrom("a-1", "of ada", 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -656,8 +656,8 @@ func endedMemories(t *testing.T, s MemoryStore) {
 		"Observe":       s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
 	} {
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, want the context's error", name, err)
+			t.Errorf("%s: %v, want the error of the context", name, err)
 		}
 	}
-	holds(t, s, "afterwards", store.MemorySelector{}, "of ada")
+	expectMemories(t, s, "afterwards", store.MemorySelector{}, "of ada")
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// heldTask is a task of a Memory.
-type heldTask struct {
+// memoryTask is a task of a Memory.
+type memoryTask struct {
 	task.Task
 	due, begun, ended time.Time
 	tokens, reserved  int64
@@ -24,10 +24,10 @@ type heldTask struct {
 
 func (m *Memory) addTask(t task.Task) {
 	if m.tasks == nil {
-		m.tasks = map[string]*heldTask{}
+		m.tasks = map[string]*memoryTask{}
 	}
 	if m.tasks[t.Key()] == nil {
-		m.tasks[t.Key()] = &heldTask{Task: t, due: t.Created}
+		m.tasks[t.Key()] = &memoryTask{Task: t, due: t.Created}
 	}
 }
 
@@ -39,7 +39,7 @@ func (m *Memory) endTasks(uid string, at time.Time) (err error) {
 	return err
 }
 
-// endTask ends the work on a task, and charges its request under way.
+// endTask ends the work on a task, and charges its open request.
 func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) error {
 	t := m.tasks[task.Key(uid, kind)]
 	if t == nil {
@@ -55,7 +55,7 @@ func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) error {
 }
 
 // charge applies a charge to the requests of a task.
-func (m *Memory) charge(t *heldTask, c *task.Charge) error {
+func (m *Memory) charge(t *memoryTask, c *task.Charge) error {
 	record, recorded := m.records[t.UID]
 	next, change, err := c.Apply(task.Account{Open: t.open, Expenses: record.Expenses})
 	if err != nil {
@@ -71,8 +71,8 @@ func (m *Memory) charge(t *heldTask, c *task.Charge) error {
 	return nil
 }
 
-// dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
-func (m *Memory) dropUnbegun(t *heldTask) {
+// dropUnbegun deletes an ended task that never began, because it counts for no limit.
+func (m *Memory) dropUnbegun(t *memoryTask) {
 	if t.begun.IsZero() {
 		delete(m.tasks, t.Key())
 	}
@@ -85,20 +85,20 @@ func (m *Memory) ClaimTask(ctx context.Context, s task.Search) (*task.Task, erro
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	due := slices.DeleteFunc(slices.Collect(maps.Values(m.tasks)), func(t *heldTask) bool {
+	due := slices.DeleteFunc(slices.Collect(maps.Values(m.tasks)), func(t *memoryTask) bool {
 		return t.isPublished || t.due.After(s.Now) || slices.Contains(s.Except, t.Namespace)
 	})
 	if len(due) == 0 {
 		return nil, nil //nolint:nilnil // because no task is due
 	}
-	later := func(t *heldTask) int {
+	round := func(t *memoryTask) int {
 		if t.Namespace > s.After {
 			return 0
 		}
 		return 1
 	}
-	t := slices.MinFunc(due, func(a, b *heldTask) int {
-		return cmp.Or(cmp.Compare(later(a), later(b)), strings.Compare(a.Namespace, b.Namespace), a.due.Compare(b.due),
+	t := slices.MinFunc(due, func(a, b *memoryTask) int {
+		return cmp.Or(cmp.Compare(round(a), round(b)), strings.Compare(a.Namespace, b.Namespace), a.due.Compare(b.due),
 			strings.Compare(a.Key(), b.Key()))
 	})
 	if t.reserved > 0 {
@@ -113,27 +113,28 @@ func (m *Memory) ClaimTask(ctx context.Context, s task.Search) (*task.Task, erro
 	return &claimed, nil
 }
 
-// held calls do for a claimed task for which of returns true. If of is nil, any task counts.
-func (m *Memory) held(ctx context.Context, h task.Held, of func(*heldTask) bool, do func(*heldTask) error) error {
+// withClaim calls do for a task if its claim is valid and selects returns true for it. Otherwise it returns
+// task.ErrLost. selects may be nil.
+func (m *Memory) withClaim(ctx context.Context, h task.Held, selects func(*memoryTask) bool, do func(*memoryTask) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.tasks[h.Key()]
-	if t == nil || t.Claim != h.Claim || t.isPublished || of != nil && !of(t) {
+	if t == nil || t.Claim != h.Claim || t.isPublished || selects != nil && !selects(t) {
 		return task.ErrLost
 	}
 	return do(t)
 }
 
-func isWaiting(t *heldTask) bool { return t.Result == nil }
+func isWaiting(t *memoryTask) bool { return t.Result == nil }
 
-func isDone(t *heldTask) bool { return t.Result != nil }
+func isDone(t *memoryTask) bool { return t.Result != nil }
 
-// RenewTask makes a claim last.
+// RenewTask extends a claim.
 func (m *Memory) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
-	return m.held(ctx, h, nil, func(t *heldTask) error {
+	return m.withClaim(ctx, h, nil, func(t *memoryTask) error {
 		t.due = until
 		return nil
 	})
@@ -141,7 +142,7 @@ func (m *Memory) RenewTask(ctx context.Context, h task.Held, until time.Time) er
 
 // BeginTask counts an attempt.
 func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error {
-	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
+	return m.withClaim(ctx, h, isWaiting, func(t *memoryTask) error {
 		var begun, tokens int64
 		for _, o := range m.tasks {
 			if o.Kind != t.Kind || o.Namespace != t.Namespace || o.Agent != t.Agent || !o.begun.After(s.Now.Add(-task.Day)) {
@@ -161,9 +162,9 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 	})
 }
 
-// setResult stores the result of a task, or the partial one of work that is not done. It keeps the memories, and adds
-// the evaluations to the record of the Turn.
-func (m *Memory) setResult(t *heldTask, r *task.Result, done bool) error {
+// setResult stores the result of a task, or a partial result if done is false. It stores the memories of the result,
+// and adds the evaluations to the record of the Turn.
+func (m *Memory) setResult(t *memoryTask, r *task.Result, done bool) error {
 	data, err := r.Marshal()
 	if err != nil {
 		return err
@@ -178,9 +179,9 @@ func (m *Memory) setResult(t *heldTask, r *task.Result, done bool) error {
 	return t.SetResult(data, done)
 }
 
-// ChargeTask ends a request, begins the next one, and stores what was found.
+// ChargeTask ends a request, begins the next request, and stores a partial result.
 func (m *Memory) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
-	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
+	return m.withClaim(ctx, h, isWaiting, func(t *memoryTask) error {
 		if err := m.charge(t, &c); err != nil || c.Found == nil {
 			return err
 		}
@@ -188,15 +189,16 @@ func (m *Memory) ChargeTask(ctx context.Context, h task.Held, c task.Charge) err
 	})
 }
 
-// endAttempt ends the attempt of a task, which has used tokens. Its request under way is charged with its estimate.
-func (m *Memory) endAttempt(t *heldTask, used int64) error {
+// endAttempt ends the attempt of a task, which has used the given number of tokens. An open request is charged with its
+// estimate.
+func (m *Memory) endAttempt(t *memoryTask, used int64) error {
 	t.tokens, t.reserved = t.tokens-t.reserved+used, 0
 	return m.charge(t, &task.Charge{})
 }
 
 // PostponeTask gives a claim back.
 func (m *Memory) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
-	return m.held(ctx, h, nil, func(t *heldTask) error {
+	return m.withClaim(ctx, h, nil, func(t *memoryTask) error {
 		t.Claim++
 		t.due = d.Until
 		if t.reserved > 0 && !d.CutOff {
@@ -211,7 +213,7 @@ func (m *Memory) PostponeTask(ctx context.Context, h task.Held, d task.Delay) er
 
 // FinishTask stores a result.
 func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
-	return m.held(ctx, h, isWaiting, func(t *heldTask) error {
+	return m.withClaim(ctx, h, isWaiting, func(t *memoryTask) error {
 		if err := m.setResult(t, &r, true); err != nil {
 			return err
 		}
@@ -224,7 +226,7 @@ func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, use
 
 // PublishTask ends the work on a task.
 func (m *Memory) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
-	return m.held(ctx, h, isDone, func(t *heldTask) error {
+	return m.withClaim(ctx, h, isDone, func(t *memoryTask) error {
 		t.Claim++
 		t.isPublished, t.ended, t.Result = true, at, nil
 		m.dropUnbegun(t)
@@ -232,7 +234,7 @@ func (m *Memory) PublishTask(ctx context.Context, h task.Held, at time.Time) err
 	})
 }
 
-// TaskUse returns the namespaces with tasks.
+// TaskUse returns the number of waiting tasks of each namespace.
 func (m *Memory) TaskUse(ctx context.Context) ([]task.Use, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)

@@ -20,15 +20,15 @@ type PositionStore interface {
 // identifier is the format of an ID and of an incarnation.
 var identifier = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// RunPosition tests the contract of a store's identity and position. place creates an empty location for a store.
-// The returned function opens the store at this location, and its first call creates the store. It waits if the
-// location admits only one process at a time.
+// RunPosition tests the contract of the identity and the position of a store. place creates an empty location for a
+// store. The returned function opens the store at this location; its first call creates the store. It waits if only one
+// process may have the location open.
 func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionStore, error))) {
 	t.Run("a store that is opened again has the same identity", func(t *testing.T) {
 		open := place(t)
 		first := stateOf(t, open)
 		if !identifier.MatchString(first.ID) || !identifier.MatchString(first.Incarnation) {
-			t.Errorf("State: %+v, want both to be of the form %s, for they go into a status", first, identifier)
+			t.Errorf("State: %+v, want the form %s, because both are written into a status", first, identifier)
 		}
 		if second := stateOf(t, open); second != first {
 			t.Errorf("State after a restart: %+v, want %+v", second, first)
@@ -49,7 +49,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionSt
 		group.Wait()
 		for _, other := range found {
 			if other != found[0] || other.ID == "" {
-				t.Errorf("State: %+v, want all to have one", found)
+				t.Errorf("State: %+v, want equal states with an ID", found)
 				break
 			}
 		}
@@ -59,10 +59,10 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionSt
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			if st, err := s.State(ctx); err == nil || st != (store.State{}) {
-				t.Errorf("State: %+v, %v; want an error alone", st, err)
+				t.Errorf("State: %+v, %v; want only an error", st, err)
 			}
 			if st, err := s.Mark(ctx, 0); err == nil || st != (store.State{}) {
-				t.Errorf("Mark: %+v, %v; want an error alone", st, err)
+				t.Errorf("Mark: %+v, %v; want only an error", st, err)
 			}
 			if st, err := s.Mark(t.Context(), 0); err != nil || st.Position != 1 {
 				t.Errorf("Mark: %+v, %v; want the first position", st, err)
@@ -73,9 +73,9 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionSt
 		open := place(t)
 		var last store.State
 		use(t, open, func(s PositionStore) {
-			before := advance(t, s, 0) // for the appends of an earlier process
+			before := advance(t, s, 0) // covers appends of an earlier process
 			if again := advance(t, s, before.Position); again != before {
-				t.Errorf("Mark with nothing appended: %+v, want %+v", again, before)
+				t.Errorf("Mark without an append: %+v, want %+v", again, before)
 			}
 			add(t, s, "a", nil, entry(1, 1))
 			last = advance(t, s, before.Position)
@@ -95,12 +95,12 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionSt
 			last = advance(t, s, before.Position+10)
 			if !last.Lost || last.ID != before.ID || last.Incarnation == before.Incarnation || last.Position <= before.Position+10 ||
 				!identifier.MatchString(last.Incarnation) {
-				t.Errorf("Mark of a store that is behind: %+v, want the store %+v with a new incarnation, beyond position %d",
+				t.Errorf("Mark of a store that is behind: %+v, want the store %+v with a new incarnation and a position above %d",
 					last, before, before.Position+10)
 			}
 			last.Lost = false
 			if again := advance(t, s, before.Position+10); again != last {
-				t.Errorf("Mark after it: %+v, want %+v", again, last)
+				t.Errorf("the next Mark: %+v, want %+v", again, last)
 			}
 		})
 		if got := stateOf(t, open); got != last {
@@ -108,13 +108,13 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionSt
 		}
 		use(t, open, func(s PositionStore) {
 			if again := advance(t, s, last.Position+1); !again.Lost || again.Incarnation == last.Incarnation {
-				t.Errorf("Mark of a store that is behind again: %+v, want another incarnation than in %+v", again, last)
+				t.Errorf("Mark of a store that is behind again: %+v, want a new incarnation after %+v", again, last)
 			}
 		})
 	})
 }
 
-// advance marks a store.
+// advance marks a store, and returns its state.
 func advance(t *testing.T, s PositionStore, least int64) store.State {
 	t.Helper()
 	st, err := s.Mark(t.Context(), least)
@@ -132,7 +132,7 @@ func stateOf(t *testing.T, open func() (PositionStore, error)) (st store.State) 
 		if st, err = s.State(t.Context()); err != nil {
 			t.Errorf("State: %v", err)
 		}
-		st.Unsure = false // it is true until the first mark
+		st.Unsure = false // true until the first mark
 	})
 	return st
 }

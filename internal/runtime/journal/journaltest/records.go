@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// addRecord adds a record unless its Turn has one. The caller must hold the lock.
+// addRecord adds a record unless its Turn has one. It returns the number of added records. The caller must hold m.mu.
 func (m *Memory) addRecord(r turnrecord.Record) int {
 	if _, ok := m.records[r.UID]; ok {
 		return 0
@@ -48,20 +48,22 @@ func (m *Memory) Unrecorded(ctx context.Context, uids []string) ([]string, error
 	}), nil
 }
 
-// selected returns the records of a query in order. The caller must hold the lock.
+// selected returns the records of a query, newest first. The caller must hold m.mu.
 func (m *Memory) selected(q store.RecordQuery) (all []turnrecord.Record) {
 	for _, r := range m.records {
 		if q.Selects(&r) && !r.Completed.Before(q.Since) && (q.Until.IsZero() || r.Completed.Before(q.Until)) &&
-			(q.After.UID == "" || newer(q.After, store.PositionOf(&r)) < 0) {
+			(q.After.UID == "" || compareNewestFirst(q.After, store.PositionOf(&r)) < 0) {
 			all = append(all, r)
 		}
 	}
-	slices.SortFunc(all, func(a, b turnrecord.Record) int { return newer(store.PositionOf(&a), store.PositionOf(&b)) })
+	slices.SortFunc(all, func(a, b turnrecord.Record) int {
+		return compareNewestFirst(store.PositionOf(&a), store.PositionOf(&b))
+	})
 	return all
 }
 
-// newer compares positions, the newest first.
-func newer(a, b store.RecordPosition) int {
+// compareNewestFirst compares positions so that newer positions come first.
+func compareNewestFirst(a, b store.RecordPosition) int {
 	return -cmp.Or(a.Completed.Compare(b.Completed), cmp.Compare(a.UID, b.UID))
 }
 
@@ -123,8 +125,8 @@ func (m *Memory) PurgeRecords(ctx context.Context, before time.Time, limit int) 
 	return m.deleteRecords(ctx, store.RecordQuery{Until: before}, limit, true)
 }
 
-// TrimRecords deletes the oldest records of the namespace that has the most.
-func (m *Memory) TrimRecords(ctx context.Context, most, limit int) (int, error) {
+// TrimRecords deletes the oldest records of the namespace with the most records.
+func (m *Memory) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	counts := map[string]int{}
 	fullest := ""
 	m.mu.Lock()
@@ -134,11 +136,11 @@ func (m *Memory) TrimRecords(ctx context.Context, most, limit int) (int, error) 
 		}
 	}
 	m.mu.Unlock()
-	if counts[fullest] <= most {
+	if counts[fullest] <= maxRecords {
 		return 0, ctx.Err()
 	}
 	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: fullest}},
-		min(limit, counts[fullest]-most), true)
+		min(limit, counts[fullest]-maxRecords), true)
 }
 
 // DeleteRecords deletes selected records.
@@ -147,7 +149,7 @@ func (m *Memory) DeleteRecords(ctx context.Context, s store.RecordSelector, limi
 }
 
 // AddFeedback adds feedback to the newest record of a Turn.
-func (m *Memory) AddFeedback(ctx context.Context, namespace, turn, wanted string, f turnrecord.Feedback) error {
+func (m *Memory) AddFeedback(ctx context.Context, namespace, turn, turnUID string, f turnrecord.Feedback) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -159,7 +161,7 @@ func (m *Memory) AddFeedback(ctx context.Context, namespace, turn, wanted string
 	}
 	r := all[0]
 	h := m.journals[r.UID]
-	if f.Comment != "" && (wanted != "" && wanted != r.UID || h != nil && !h.retired.IsZero()) {
+	if f.Comment != "" && (turnUID != "" && turnUID != r.UID || h != nil && !h.retired.IsZero()) {
 		return store.ErrTurnDeleted
 	}
 	var err error

@@ -25,22 +25,22 @@ type RecordStore interface {
 	store.Records
 }
 
-// RunRecords tests the contract of a RecordStore. open returns a new, empty one and closes it when the test ends.
-// reopen returns the same one after a restart.
+// RunRecords tests the contract of a RecordStore. open returns a new, empty store and closes it when the test ends.
+// reopen returns the same store after a restart.
 func RunRecords(t *testing.T, open func(t *testing.T) RecordStore, reopen func(t *testing.T, s RecordStore) RecordStore) {
-	t.Run("a record is written with the end of its Turn, once", func(t *testing.T) { recordedWithEnd(t, open(t), reopen) })
-	t.Run("records without an entry are added once", func(t *testing.T) { recordedAlone(t, open(t)) })
-	t.Run("records are returned in pages, newest first", func(t *testing.T) { recordPages(t, open(t)) })
-	t.Run("records are selected", func(t *testing.T) { recordsSelected(t, open(t)) })
-	t.Run("old records are purged, oldest first", func(t *testing.T) { recordsPurged(t, open(t)) })
-	t.Run("the namespace with the most records is trimmed", func(t *testing.T) { recordsTrimmed(t, open(t)) })
-	t.Run("selected records are deleted", func(t *testing.T) { recordsDeleted(t, open(t)) })
-	t.Run("feedback is stored with the newest record", func(t *testing.T) { feedback(t, open(t)) })
-	t.Run("a record outlives the journal of its Turn", func(t *testing.T) { recordOutlives(t, open(t)) })
-	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedRecords(t, open(t)) })
+	t.Run("a record is written with the end of its Turn, once", func(t *testing.T) { testRecordWithEnd(t, open(t), reopen) })
+	t.Run("records without an entry are added once", func(t *testing.T) { testRecordWithoutEntry(t, open(t)) })
+	t.Run("records are returned in pages, newest first", func(t *testing.T) { testRecordPages(t, open(t)) })
+	t.Run("records are selected", func(t *testing.T) { testRecordsSelected(t, open(t)) })
+	t.Run("old records are purged, oldest first", func(t *testing.T) { testRecordsPurged(t, open(t)) })
+	t.Run("the namespace with the most records is trimmed", func(t *testing.T) { testRecordsTrimmed(t, open(t)) })
+	t.Run("selected records are deleted", func(t *testing.T) { testRecordsDeleted(t, open(t)) })
+	t.Run("feedback is stored with the newest record", func(t *testing.T) { testFeedback(t, open(t)) })
+	t.Run("a record outlives the journal of its Turn", func(t *testing.T) { testRecordOutlivesJournal(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfRecords(t, open(t)) })
 }
 
-// recordOf returns a record of a Turn that ended some minutes after at.
+// recordOf returns the record of a Turn that ended a number of minutes after at.
 func recordOf(uid string, minutes int) turnrecord.Record {
 	return turnrecord.Record{
 		UID: uid, Namespace: "helpdesk", Turn: "turn-" + uid, Agent: "desk", Reason: "Completed",
@@ -48,8 +48,8 @@ func recordOf(uid string, minutes int) turnrecord.Record {
 	}
 }
 
-// full returns a record whose every field is set.
-func full(uid string) turnrecord.Record {
+// fullRecord returns a record with all fields set.
+func fullRecord(uid string) turnrecord.Record {
 	r := recordOf(uid, 0)
 	r.Session, r.Requester = "talk", "ada@example.com"
 	r.Details = turnrecord.Details{
@@ -73,7 +73,7 @@ func ending(seq, epoch int64, r turnrecord.Record) journal.Entry {
 	return e
 }
 
-// records returns the records of a query, and fails the test if there is an error.
+// records returns the records of a query.
 func records(t *testing.T, s store.Records, q store.RecordQuery) []turnrecord.Record {
 	t.Helper()
 	all, err := s.Records(t.Context(), q)
@@ -91,21 +91,21 @@ func uidsOf(all []turnrecord.Record) string {
 	return strings.Join(uids, " ")
 }
 
-func recordedWithEnd(t *testing.T, s RecordStore, reopen func(t *testing.T, s RecordStore) RecordStore) {
-	want := full("a")
+func testRecordWithEnd(t *testing.T, s RecordStore, reopen func(t *testing.T, s RecordStore) RecordStore) {
+	want := fullRecord("a")
 	add(t, s, "a", nil, entry(1, 2), ending(2, 2, want))
-	add(t, s, "first", nil, ending(1, 1, full("first"))) // the very first entry of a journal
+	add(t, s, "first", nil, ending(1, 1, fullRecord("first"))) // the very first entry of a journal
 	// A refused append leaves no record.
 	add(t, s, "b", nil, entry(1, 2))
-	add(t, s, "b", journal.ErrSequence, ending(1, 2, full("b")))
-	add(t, s, "b", journal.ErrFenced, ending(2, 1, full("b")))
+	add(t, s, "b", journal.ErrSequence, ending(1, 2, fullRecord("b")))
+	add(t, s, "b", journal.ErrFenced, ending(2, 1, fullRecord("b")))
 	// A Turn keeps its first record.
-	other := full("a")
+	other := fullRecord("a")
 	other.Reason = "Cancelled"
 	add(t, s, "a", nil, ending(3, 2, other))
 	expect(t, s, "a", entry(1, 2), finalized(2, 2), finalized(3, 2))
 	s = reopen(t, s)
-	if diff := cmp.Diff([]turnrecord.Record{full("first"), want}, withoutFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
+	if diff := cmp.Diff([]turnrecord.Record{fullRecord("first"), want}, withoutFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
 		t.Errorf("records: -want +got:\n%s", diff)
 	}
 }
@@ -126,14 +126,14 @@ func finalized(seq, epoch int64) journal.Entry {
 	return e
 }
 
-func recordedAlone(t *testing.T, s RecordStore) {
+func testRecordWithoutEntry(t *testing.T, s RecordStore) {
 	add(t, s, "a", nil, ending(1, 1, recordOf("a", 1)))
 	late := recordOf("a", 2)
 	if n, err := s.AddRecords(t.Context(), late, recordOf("b", 3), recordOf("b", 4)); n != 1 || err != nil {
 		t.Errorf("AddRecords: %d, %v; want one new record", n, err)
 	}
 	if n, err := s.AddRecords(t.Context()); n != 0 || err != nil {
-		t.Errorf("AddRecords of nothing: %d, %v", n, err)
+		t.Errorf("AddRecords without records: %d, %v; want 0", n, err)
 	}
 	want := []turnrecord.Record{recordOf("b", 3), recordOf("a", 1)}
 	if diff := cmp.Diff(want, withoutFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
@@ -144,7 +144,7 @@ func recordedAlone(t *testing.T, s RecordStore) {
 	if err != nil || !slices.Equal(missing, []string{"x", "y"}) {
 		t.Errorf("Unrecorded: %v, %v; want x and y", missing, err)
 	}
-	// Many processes add the same records at the same time.
+	// Several processes add the same records at the same time.
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	total := 0
@@ -165,19 +165,19 @@ func recordedAlone(t *testing.T, s RecordStore) {
 	}
 }
 
-func recordPages(t *testing.T, s RecordStore) {
-	var some []turnrecord.Record
+func testRecordPages(t *testing.T, s RecordStore) {
+	var all []turnrecord.Record
 	for i := range store.MaxRecords + 20 {
-		some = append(some, recordOf(fmt.Sprintf("u%04d", i), i/3)) // three end at the same time
+		all = append(all, recordOf(fmt.Sprintf("u%04d", i), i/3)) // three Turns end at the same time
 	}
-	if _, err := s.AddRecords(t.Context(), some...); err != nil {
+	if _, err := s.AddRecords(t.Context(), all...); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(records(t, s, store.RecordQuery{Limit: 10_000})); n != store.MaxRecords {
 		t.Errorf("a page has %d records, want at most %d", n, store.MaxRecords)
 	}
 	if got := uidsOf(records(t, s, store.RecordQuery{Limit: 4})); got != "u0519 u0518 u0517 u0516" {
-		t.Errorf("the first page has %s, want the newest", got)
+		t.Errorf("the first page has %s, want the newest records", got)
 	}
 	var got []string
 	for r, err := range store.AllRecords(t.Context(), s, store.RecordQuery{}) {
@@ -186,12 +186,12 @@ func recordPages(t *testing.T, s RecordStore) {
 		}
 		got = append(got, r.UID)
 	}
-	if len(got) != len(some) || !slices.IsSortedFunc(got, func(a, b string) int { return strings.Compare(b, a) }) {
-		t.Errorf("all pages have %d records, want %d in order", len(got), len(some))
+	if len(got) != len(all) || !slices.IsSortedFunc(got, func(a, b string) int { return strings.Compare(b, a) }) {
+		t.Errorf("all pages have %d records, want %d, newest first", len(got), len(all))
 	}
 }
 
-func recordsSelected(t *testing.T, s RecordStore) {
+func testRecordsSelected(t *testing.T, s RecordStore) {
 	a, b, c := recordOf("a", 1), recordOf("b", 2), recordOf("c", 3)
 	b.Namespace, b.Session, c.Agent, c.Requester, c.Turn = "sales", "talk", "other", "eve", "turn-a"
 	if _, err := s.AddRecords(t.Context(), a, b, c); err != nil {
@@ -224,7 +224,7 @@ func recordsSelected(t *testing.T, s RecordStore) {
 	}
 }
 
-func recordsPurged(t *testing.T, s RecordStore) {
+func testRecordsPurged(t *testing.T, s RecordStore) {
 	if _, err := s.AddRecords(t.Context(), recordOf("c", 3), recordOf("a", 1), recordOf("b", 2)); err != nil {
 		t.Fatal(err)
 	}
@@ -236,8 +236,8 @@ func recordsPurged(t *testing.T, s RecordStore) {
 		left   string
 	}{
 		{"no record is that old", recordOf("", 1).Completed, 10, 0, "c b a"},
-		{"none may be purged", recordOf("", 9).Completed, 0, 0, "c b a"},
-		{"the oldest is purged first", recordOf("", 9).Completed, 1, 1, "c b"},
+		{"no record may be purged", recordOf("", 9).Completed, 0, 0, "c b a"},
+		{"the oldest record is purged first", recordOf("", 9).Completed, 1, 1, "c b"},
 		{"newer records stay", recordOf("", 3).Completed, 10, 1, "c"},
 	} {
 		if n, err := s.PurgeRecords(t.Context(), step.before, step.limit); n != step.want || err != nil {
@@ -259,9 +259,9 @@ func deletedUntil(t *testing.T, s RecordStore, namespace string, want time.Time)
 	}
 }
 
-func recordsTrimmed(t *testing.T, s RecordStore) {
+func testRecordsTrimmed(t *testing.T, s RecordStore) {
 	if n, err := s.TrimRecords(t.Context(), 0, 10); n != 0 || err != nil {
-		t.Errorf("TrimRecords of an empty store: %d, %v", n, err)
+		t.Errorf("TrimRecords of an empty store: %d, %v; want 0", n, err)
 	}
 	other := recordOf("z", 0)
 	other.Namespace = "sales"
@@ -269,11 +269,11 @@ func recordsTrimmed(t *testing.T, s RecordStore) {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
-		most, limit, want int
-		left              string
+		max, limit, want int
+		left             string
 	}{{4, 10, 0, "d c b a z"}, {2, 1, 1, "d c b z"}, {2, 10, 1, "d c z"}, {1, 10, 1, "d z"}, {1, 10, 0, "d z"}} {
-		if n, err := s.TrimRecords(t.Context(), step.most, step.limit); n != step.want || err != nil {
-			t.Errorf("TrimRecords(%d, %d): %d, %v; want %d", step.most, step.limit, n, err, step.want)
+		if n, err := s.TrimRecords(t.Context(), step.max, step.limit); n != step.want || err != nil {
+			t.Errorf("TrimRecords(%d, %d): %d, %v; want %d", step.max, step.limit, n, err, step.want)
 		}
 		if got := uidsOf(records(t, s, store.RecordQuery{})); got != step.left {
 			t.Errorf("left: %q, want %q", got, step.left)
@@ -292,7 +292,7 @@ func recordsTrimmed(t *testing.T, s RecordStore) {
 	deletedUntil(t, s, "helpdesk", recordOf("c", 3).Completed)
 }
 
-func recordsDeleted(t *testing.T, s RecordStore) {
+func testRecordsDeleted(t *testing.T, s RecordStore) {
 	a, b, c := recordOf("a", 1), recordOf("b", 2), recordOf("c", 3)
 	a.Requester, b.Requester, c.Requester, c.Namespace = "eve", "eve", "eve", "sales"
 	if _, err := s.AddRecords(t.Context(), a, b, c, recordOf("d", 4)); err != nil {
@@ -313,7 +313,7 @@ func recordsDeleted(t *testing.T, s RecordStore) {
 	deletedUntil(t, s, "", time.Time{}) // the deletion was wanted
 }
 
-func feedback(t *testing.T, s RecordStore) {
+func testFeedback(t *testing.T, s RecordStore) {
 	older, newer := recordOf("a", 1), recordOf("b", 2)
 	newer.Turn = older.Turn
 	if _, err := s.AddRecords(t.Context(), older, newer); err != nil {
@@ -341,51 +341,51 @@ func feedback(t *testing.T, s RecordStore) {
 	}
 	all.Wait()
 	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "", f); err == nil || errors.Is(err, store.ErrNoRecord) {
-		t.Errorf("AddFeedback: %v, want that the record keeps no more", err)
+		t.Errorf("AddFeedback: %v, want an error, because the record is full", err)
 	}
 	f.User, f.Score = "user 3", "1"
 	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "", f); err != nil {
-		t.Errorf("a person cannot replace their feedback: %v", err)
+		t.Errorf("AddFeedback that replaces earlier feedback: %v", err)
 	}
 	got := records(t, s, store.RecordQuery{})
 	if len(got[1].Feedback) != 0 || len(got[0].Feedback) != turnrecord.MaxFeedback {
-		t.Fatalf("%d and %d feedbacks, want none may be lost", len(got[0].Feedback), len(got[1].Feedback))
+		t.Fatalf("%d and %d feedback entries, want all with the newer record", len(got[0].Feedback), len(got[1].Feedback))
 	}
 	if diff := cmp.Diff(f, got[0].Feedback[turnrecord.MaxFeedback-1]); diff != "" {
 		t.Errorf("the newest feedback: -want +got:\n%s", diff)
 	}
 }
 
-func recordOutlives(t *testing.T, s RecordStore) {
-	record := full("a")
+func testRecordOutlivesJournal(t *testing.T, s RecordStore) {
+	record := fullRecord("a")
 	add(t, s, "a", nil, ending(1, 1, record))
-	said := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "it says 42", Time: at.UTC()}
-	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", said); err != nil {
+	first := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "it says 42", Time: at.UTC()}
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", first); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Retire(t.Context(), at, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", said); !errors.Is(err, store.ErrTurnDeleted) {
+	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", first); !errors.Is(err, store.ErrTurnDeleted) {
 		t.Errorf("AddFeedback with a comment: %v, want ErrTurnDeleted", err)
 	}
 	second := turnrecord.Feedback{User: "eve", Score: "1", Time: at.UTC()}
 	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "", second); err != nil {
 		t.Errorf("AddFeedback without a comment: %v", err)
 	}
-	said.Comment = ""
-	if diff := cmp.Diff([]turnrecord.Feedback{said, second}, records(t, s, store.RecordQuery{})[0].Feedback); diff != "" {
-		t.Errorf("the feedback to a deleted Turn must have its scores alone, -want +got:\n%s", diff)
+	first.Comment = ""
+	if diff := cmp.Diff([]turnrecord.Feedback{first, second}, records(t, s, store.RecordQuery{})[0].Feedback); diff != "" {
+		t.Errorf("the feedback to a deleted Turn must have only scores: -want +got:\n%s", diff)
 	}
 	if n, err := s.Purge(t.Context(), at, 10); n != 1 || err != nil {
-		t.Fatalf("Purge: %d, %v", n, err)
+		t.Fatalf("Purge: %d, %v; want 1", n, err)
 	}
 	if got := uidsOf(records(t, s, store.RecordQuery{})); got != "a" {
-		t.Errorf("records: %q, want that of the Turn whose journal was purged", got)
+		t.Errorf("records: %q, want the record of the Turn whose journal was purged", got)
 	}
 }
 
-func endedRecords(t *testing.T, s RecordStore) {
+func testEndedContextOfRecords(t *testing.T, s RecordStore) {
 	if _, err := s.AddRecords(t.Context(), recordOf("a", 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -402,10 +402,10 @@ func endedRecords(t *testing.T, s RecordStore) {
 		"AddFeedback":   func() error { return s.AddFeedback(ctx, "helpdesk", "turn-a", "", turnrecord.Feedback{}) },
 	} {
 		if err := call(); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, want the end of the context", name, err)
+			t.Errorf("%s: %v, want the error of the context", name, err)
 		}
 	}
 	if got := uidsOf(records(t, s, store.RecordQuery{})); got != "a" {
-		t.Errorf("records: %q, want that nothing has changed", got)
+		t.Errorf("records: %q, want no change", got)
 	}
 }

@@ -29,34 +29,35 @@ type TaskStore interface {
 	store.Tasks
 }
 
-// RunTasks tests the contract of a TaskStore. open returns a new, empty one and closes it when the test ends. reopen
-// returns the same one after a restart.
+// RunTasks tests the contract of a TaskStore. open returns a new, empty store and closes it when the test ends. reopen
+// returns the same store after a restart.
 func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
-	t.Run("a task is written with the end of its Turn, once", func(t *testing.T) { taskWithEnd(t, open(t), reopen) })
-	t.Run("namespaces take turns", func(t *testing.T) { tasksTakeTurns(t, open(t)) })
-	t.Run("namespaces are left out", func(t *testing.T) { tasksLeftOut(t, open(t)) })
-	t.Run("an attempt that was cut off counts", func(t *testing.T) { taskCutOff(t, open(t)) })
-	t.Run("a task has one claim at a time", func(t *testing.T) { taskClaimedOnce(t, open(t)) })
-	t.Run("an expired claim counts no more", func(t *testing.T) { taskClaimExpires(t, open(t)) })
-	t.Run("a result is stored before it is published", func(t *testing.T) { taskResult(t, open(t), reopen) })
-	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { taskLimits(t, open(t)) })
-	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { taskBudget(t, open(t)) })
-	t.Run("the requests of all attempts are in the record", func(t *testing.T) { taskExpenses(t, open(t), reopen) })
-	t.Run("an attempt that is cut off leaves what it has found", func(t *testing.T) { taskFound(t, open(t), reopen) })
-	t.Run("attempts that used tokens keep counting", func(t *testing.T) { taskKeepsCounting(t, open(t)) })
-	t.Run("a postponed task leaves no trace", func(t *testing.T) { taskPostponed(t, open(t)) })
-	t.Run("the task of a deleted Turn ends, and still counts", func(t *testing.T) { taskRetired(t, open(t)) })
-	t.Run("old tasks are purged", func(t *testing.T) { tasksPurged(t, open(t)) })
-	t.Run("concurrent claims share the tasks", func(t *testing.T) { tasksRace(t, open(t)) })
-	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedTasks(t, open(t)) })
+	t.Run("a task is written with the end of its Turn, once", func(t *testing.T) { testTaskWithEnd(t, open(t), reopen) })
+	t.Run("namespaces take turns", func(t *testing.T) { testTasksTakeTurns(t, open(t)) })
+	t.Run("namespaces are left out", func(t *testing.T) { testTasksLeftOut(t, open(t)) })
+	t.Run("an attempt that was cut off counts", func(t *testing.T) { testTaskCutOff(t, open(t)) })
+	t.Run("a task has one claim at a time", func(t *testing.T) { testTaskClaimedOnce(t, open(t)) })
+	t.Run("an expired claim is not valid", func(t *testing.T) { testTaskClaimExpires(t, open(t)) })
+	t.Run("a result is stored before it is published", func(t *testing.T) { testTaskResult(t, open(t), reopen) })
+	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { testTaskLimits(t, open(t)) })
+	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { testTaskBudget(t, open(t)) })
+	t.Run("the requests of all attempts are in the record", func(t *testing.T) { testTaskExpenses(t, open(t), reopen) })
+	t.Run("an attempt that is cut off leaves its partial result", func(t *testing.T) { testPartialResults(t, open(t), reopen) })
+	t.Run("attempts that used tokens keep counting", func(t *testing.T) { testTaskKeepsCounting(t, open(t)) })
+	t.Run("a postponed task leaves no trace", func(t *testing.T) { testTaskPostponed(t, open(t)) })
+	t.Run("the task of a deleted Turn ends, and still counts", func(t *testing.T) { testTaskRetired(t, open(t)) })
+	t.Run("old tasks are purged", func(t *testing.T) { testTasksPurged(t, open(t)) })
+	t.Run("concurrent claims share the tasks", func(t *testing.T) { testConcurrentClaims(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfTasks(t, open(t)) })
 }
 
-// begin is the time at which the Turns of the suite end, and later some minutes after that.
+// begin is the time at which the Turns of the suite end.
 var begin = at.Truncate(time.Microsecond)
 
+// later returns the time a number of minutes after begin.
 func later(minutes int) time.Time { return begin.Add(time.Duration(minutes) * time.Minute) }
 
-// taskOf returns the task of a Turn. The namespace is the part of the UID before the hyphen.
+// taskOf returns the task of a Turn. Its namespace is the part of the UID before the hyphen.
 func taskOf(uid string) task.Task {
 	namespace, _, _ := strings.Cut(uid, "-")
 	return task.Task{
@@ -75,7 +76,7 @@ func endTurns(t *testing.T, s TaskStore, uids ...string) {
 	}
 }
 
-// claim claims a task for half an hour, and expects this UID; an empty one stands for no task.
+// claim claims a task for half an hour, and expects the task of the Turn with this UID, or no task if want is empty.
 func claim(t *testing.T, s TaskStore, after string, now time.Time, want string) *task.Task {
 	t.Helper()
 	k, err := s.ClaimTask(t.Context(), task.Search{After: after, Now: now, Until: now.Add(30 * time.Minute)})
@@ -89,18 +90,18 @@ func claim(t *testing.T, s TaskStore, after string, now time.Time, want string) 
 	return k
 }
 
-// gives expects an error.
-func gives(t *testing.T, what string, got, want error) {
+// expectError expects an error.
+func expectError(t *testing.T, what string, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) {
 		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
 
-// starting is a start within all limits.
+// starting returns a start within all limits.
 func starting(now time.Time) task.Start { return task.Start{Now: now, MaxPerHour: 100, Tokens: 10} }
 
-func taskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+func testTaskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
 	fenced := ending(1, 1, recordOf("a-1", 0))
 	fenced.Seq, fenced.Tasks = 2, []task.Task{taskOf("a-1")}
 	add(t, s, "a-1", journal.ErrSequence, fenced)
@@ -114,7 +115,7 @@ func taskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStor
 	want := taskOf("a-1")
 	want.Claim = 1
 	if diff := cmp.Diff(&want, k); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+		t.Errorf("the task: -want +got:\n%s", diff)
 	}
 	claim(t, s, "", later(1), "")
 	again := ending(3, 1, recordOf("a-1", 0))
@@ -123,7 +124,7 @@ func taskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStor
 	claim(t, s, "", later(1), "")
 }
 
-func tasksTakeTurns(t *testing.T, s TaskStore) {
+func testTasksTakeTurns(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2", "a-3", "b-1", "c-1", "c-2")
 	after := ""
 	for _, want := range []string{"a-1", "b-1", "c-1", "a-2", "c-2", "a-3"} {
@@ -138,11 +139,11 @@ func tasksTakeTurns(t *testing.T, s TaskStore) {
 		{Namespace: "c", Waiting: 2, Oldest: begin},
 	}
 	if diff := cmp.Diff(want, use); diff != "" || err != nil {
-		t.Errorf("TaskUse (%v), -want +got:\n%s", err, diff)
+		t.Errorf("TaskUse (error %v): -want +got:\n%s", err, diff)
 	}
 }
 
-func tasksLeftOut(t *testing.T, s TaskStore) {
+func testTasksLeftOut(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2", "b-1", "c-1")
 	for _, step := range []struct {
 		after  string
@@ -162,19 +163,19 @@ func tasksLeftOut(t *testing.T, s TaskStore) {
 	}
 }
 
-func taskClaimedOnce(t *testing.T, s TaskStore) {
+func testTaskClaimedOnce(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1")
 	k := claim(t, s, "", later(1), "a-1")
 	claim(t, s, "", later(30), "")
-	gives(t, "RenewTask", s.RenewTask(t.Context(), k.Held(), later(90)), nil)
+	expectError(t, "RenewTask", s.RenewTask(t.Context(), k.Held(), later(90)), nil)
 	claim(t, s, "", later(89), "")
 	claim(t, s, "", later(90), "a-1")
 }
 
-func taskClaimExpires(t *testing.T, s TaskStore) {
+func testTaskClaimExpires(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1")
 	old := claim(t, s, "", later(0), "a-1").Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), old, starting(later(1))), nil)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), old, starting(later(1))), nil)
 	now := claim(t, s, "", later(30), "a-1")
 	if now.Claim <= old.Claim || now.Attempts != 1 {
 		t.Errorf("claim %d after claim %d, attempts %d; want a greater claim and one attempt", now.Claim, old.Claim, now.Attempts)
@@ -186,18 +187,18 @@ func taskClaimExpires(t *testing.T, s TaskStore) {
 		"PostponeTask": s.PostponeTask(t.Context(), old, task.Delay{Until: later(90)}),
 		"FinishTask":   s.FinishTask(t.Context(), old, task.Result{Skipped: task.NotEnabled}, 0),
 		"PublishTask":  s.PublishTask(t.Context(), old, later(31)),
-		"of no task":   s.RenewTask(t.Context(), task.Held{UID: "unknown"}, later(90)),
+		"unknown task": s.RenewTask(t.Context(), task.Held{UID: "unknown"}, later(90)),
 	} {
-		gives(t, what, err, task.ErrLost)
+		expectError(t, what, err, task.ErrLost)
 	}
-	gives(t, "PublishTask before FinishTask", s.PublishTask(t.Context(), now.Held(), later(31)), task.ErrLost)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.NotEnabled}, 0), nil)
-	gives(t, "FinishTask again", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.Expired}, 0), task.ErrLost)
-	gives(t, "ChargeTask after FinishTask", s.ChargeTask(t.Context(), now.Held(), asking(budget.Limits{})), task.ErrLost)
-	accounts(t, s)
+	expectError(t, "PublishTask before FinishTask", s.PublishTask(t.Context(), now.Held(), later(31)), task.ErrLost)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.NotEnabled}, 0), nil)
+	expectError(t, "FinishTask again", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.Expired}, 0), task.ErrLost)
+	expectError(t, "ChargeTask after FinishTask", s.ChargeTask(t.Context(), now.Held(), asking(budget.Limits{})), task.ErrLost)
+	expectAccounts(t, s)
 }
 
-// result returns a result whose every field is set.
+// result returns a result with all fields set.
 func result() task.Result {
 	return task.Result{Evaluations: []task.Evaluation{{
 		Evaluation: turnrecord.Evaluation{
@@ -207,20 +208,20 @@ func result() task.Result {
 	}}}
 }
 
-func taskResult(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
+func testTaskResult(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
 	k := claim(t, s, "", later(0), "a-1")
 	want := result()
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), want, 0), nil)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), want, 0), nil)
 	s = reopen(t, s) // killed before the result is published
 	claim(t, s, "", later(30), "a-2")
 	k = claim(t, s, "", later(30), "a-1")
 	if diff := cmp.Diff(&want, k.Result); diff != "" {
-		t.Errorf("the result of another executor, -want +got:\n%s", diff)
+		t.Errorf("the result of another executor: -want +got:\n%s", diff)
 	}
-	gives(t, "BeginTask of a finished task", s.BeginTask(t.Context(), k.Held(), starting(later(31))), task.ErrLost)
-	gives(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
-	gives(t, "PublishTask again", s.PublishTask(t.Context(), k.Held(), later(31)), task.ErrLost)
+	expectError(t, "BeginTask of a finished task", s.BeginTask(t.Context(), k.Held(), starting(later(31))), task.ErrLost)
+	expectError(t, "PublishTask", s.PublishTask(t.Context(), k.Held(), later(31)), nil)
+	expectError(t, "PublishTask again", s.PublishTask(t.Context(), k.Held(), later(31)), task.ErrLost)
 	claim(t, s, "", later(59), "")
 	claim(t, s, "", later(60), "a-2")
 	claim(t, s, "", later(89), "")
@@ -230,12 +231,12 @@ func taskResult(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore
 			recorded = want.Recorded()
 		}
 		if diff := cmp.Diff(recorded, r.Evaluations); diff != "" {
-			t.Errorf("the record of %s, -want +got:\n%s", r.UID, diff)
+			t.Errorf("the record of %s: -want +got:\n%s", r.UID, diff)
 		}
 	}
 }
 
-func taskLimits(t *testing.T, s TaskStore) {
+func testTaskLimits(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2", "a-3", "b-1")
 	held := map[string]task.Held{}
 	for _, uid := range []string{"a-1", "a-2", "a-3", "b-1"} {
@@ -246,31 +247,32 @@ func taskLimits(t *testing.T, s TaskStore) {
 			Now: later(minutes), MaxPerHour: perHour, MaxTokensPerDay: perDay, Tokens: 10,
 		})
 	}
-	refused := func(what string, err error, why task.Skip) {
+	refused := func(what string, err error, skip task.Skip) {
 		t.Helper()
-		if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != why {
-			t.Errorf("%s: %v, want %s", what, err, why)
+		if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != skip {
+			t.Errorf("%s: %v, want %s", what, err, skip)
 		}
 	}
-	gives(t, "the first task", within("a-1", 1, 1, 10), nil)
-	gives(t, "another attempt of the same task", within("a-1", 2, 1, 0), nil)
+	expectError(t, "the first task", within("a-1", 1, 1, 10), nil)
+	expectError(t, "another attempt of the same task", within("a-1", 2, 1, 0), nil)
 	refused("the second task", within("a-2", 3, 1, 0), task.HourlyLimit)
 	refused("the tokens of two attempts", within("a-2", 3, 2, 29), task.TokenLimit)
-	gives(t, "the second task within the limits", within("a-2", 3, 2, 30), nil)
-	gives(t, "another namespace", within("b-1", 3, 1, 10), nil)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), held["a-2"], task.Result{Skipped: task.Expired}, 4), nil)
+	expectError(t, "the second task within the limits", within("a-2", 3, 2, 30), nil)
+	expectError(t, "another namespace", within("b-1", 3, 1, 10), nil)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), held["a-2"], task.Result{Skipped: task.Expired}, 4), nil)
 	refused("the tokens after a task used less", within("a-3", 4, 9, 33), task.TokenLimit)
-	gives(t, "the third task", within("a-3", 4, 9, 34), nil)
-	gives(t, "the third task after an hour", within("a-3", 64, 1, 0), nil)
-	gives(t, "the third task after a day", within("a-3", 26*60, 1, 10), nil)
+	expectError(t, "the third task", within("a-3", 4, 9, 34), nil)
+	expectError(t, "the third task after an hour", within("a-3", 64, 1, 0), nil)
+	expectError(t, "the third task after a day", within("a-3", 26*60, 1, 10), nil)
 }
 
-// taskKeepsCounting checks that an attempt which used tokens counts for the limits, also if a later one is refused.
-func taskKeepsCounting(t *testing.T, s TaskStore) {
+// testTaskKeepsCounting checks that an attempt that used tokens counts for the limits, even if a later attempt is
+// refused.
+func testTaskKeepsCounting(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
 	k := claim(t, s, "", later(0), "a-1").Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(1), Used: 7}), nil)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+	expectError(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(1), Used: 7}), nil)
 	k = claim(t, s, "b", later(1), "a-2").Held()
 	other := k
 	first := claim(t, s, "", later(1), "a-1")
@@ -278,71 +280,71 @@ func taskKeepsCounting(t *testing.T, s TaskStore) {
 		t.Errorf("the task has %d attempts, want none, because its attempt was not cut off", first.Attempts)
 	}
 	k = first.Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(1))), nil)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(1), Used: 7, CutOff: true}), nil)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(1))), nil)
+	expectError(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(1), Used: 7, CutOff: true}), nil)
 	first = claim(t, s, "", later(1), "a-1")
 	if first.Attempts != 1 {
-		t.Errorf("the task has %d attempts, want the one that was cut off", first.Attempts)
+		t.Errorf("the task has %d attempts, want only the attempt that was cut off", first.Attempts)
 	}
 	k = first.Held()
-	gives(t, "BeginTask again", s.BeginTask(t.Context(), k, starting(later(1))), nil)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k, task.Result{Skipped: task.BudgetExceeded}, 0), nil)
-	gives(t, "PublishTask", s.PublishTask(t.Context(), k, later(1)), nil)
+	expectError(t, "BeginTask again", s.BeginTask(t.Context(), k, starting(later(1))), nil)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), k, task.Result{Skipped: task.BudgetExceeded}, 0), nil)
+	expectError(t, "PublishTask", s.PublishTask(t.Context(), k, later(1)), nil)
 	err := s.BeginTask(t.Context(), other, task.Start{Now: later(2), MaxPerHour: 1})
 	if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != task.HourlyLimit {
-		t.Errorf("BeginTask: %v, want that the first attempt still counts", err)
+		t.Errorf("BeginTask: %v, want a refusal, because the first attempt still counts", err)
 	}
 }
 
-func taskPostponed(t *testing.T, s TaskStore) {
+func testTaskPostponed(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
 	k := claim(t, s, "", later(0), "a-1").Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
-	gives(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(10)}), nil)
-	gives(t, "PostponeTask again", s.PostponeTask(t.Context(), k, task.Delay{Until: later(10)}), task.ErrLost)
-	accounts(t, s)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+	expectError(t, "PostponeTask", s.PostponeTask(t.Context(), k, task.Delay{Until: later(10)}), nil)
+	expectError(t, "PostponeTask again", s.PostponeTask(t.Context(), k, task.Delay{Until: later(10)}), task.ErrLost)
+	expectAccounts(t, s)
 	second := claim(t, s, "", later(9), "a-2").Held()
 	first := claim(t, s, "", later(10), "a-1")
 	if first.Attempts != 0 {
 		t.Errorf("the postponed task has %d attempts, want none", first.Attempts)
 	}
-	gives(t, "the other task, which is the only one of the hour",
+	expectError(t, "BeginTask of the other task, the first of the hour",
 		s.BeginTask(t.Context(), second, task.Start{Now: later(10), MaxPerHour: 1, MaxTokensPerDay: 10, Tokens: 10}), nil)
 }
 
-func taskRetired(t *testing.T, s TaskStore) {
+func testTaskRetired(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2", "a-3")
 	k := claim(t, s, "", later(0), "a-1").Held()
-	gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
-	gives(t, "ChargeTask", s.ChargeTask(t.Context(), k, asking(budget.Limits{})), nil)
+	expectError(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+	expectError(t, "ChargeTask", s.ChargeTask(t.Context(), k, asking(budget.Limits{})), nil)
 	for range 2 {
-		gives(t, "Retire", s.Retire(t.Context(), later(1), "a-1", "a-2"), nil)
+		expectError(t, "Retire", s.Retire(t.Context(), later(1), "a-1", "a-2"), nil)
 	}
-	gives(t, "RenewTask", s.RenewTask(t.Context(), k, later(90)), task.ErrLost)
-	gives(t, "ChargeTask after the deletion",
+	expectError(t, "RenewTask", s.RenewTask(t.Context(), k, later(90)), task.ErrLost)
+	expectError(t, "ChargeTask after the deletion",
 		s.ChargeTask(t.Context(), k, task.Charge{Ended: new(expense(40, "0.4"))}), task.ErrLost)
-	gives(t, "FinishTask", s.FinishTask(t.Context(), k, result(), 40), task.ErrLost)
-	accounts(t, s, spent("x", 0, 10, "0.1"))
-	expenses(t, s, "a-1", expense(10, "0.1"))
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), k, result(), 40), task.ErrLost)
+	expectAccounts(t, s, spent("x", 0, 10, "0.1"))
+	expectExpenses(t, s, "a-1", expense(10, "0.1"))
 	third := claim(t, s, "", later(40), "a-3").Held()
 	err := s.BeginTask(t.Context(), third, task.Start{Now: later(41), MaxPerHour: 1})
 	if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != task.HourlyLimit {
-		t.Errorf("BeginTask: %v, want that the task of the deleted Turn still counts", err)
+		t.Errorf("BeginTask: %v, want a refusal, because the task of the deleted Turn still counts", err)
 	}
 }
 
-func tasksPurged(t *testing.T, s TaskStore) {
+func testTasksPurged(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-0", "a-1", "a-2", "a-3")
 	for i, uid := range []string{"a-0", "a-1", "a-2"} {
 		k := claim(t, s, "", later(0), uid).Held()
 		end := task.Result{Skipped: task.NotEnabled}
-		if i > 0 { // a task that has not begun is deleted at once
-			gives(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
+		if i > 0 { // a task that has not begun is deleted immediately
+			expectError(t, "BeginTask", s.BeginTask(t.Context(), k, starting(later(0))), nil)
 			end = result()
 		}
-		gives(t, "FinishTask", s.FinishTask(t.Context(), k, end, 0), nil)
-		gives(t, "PublishTask", s.PublishTask(t.Context(), k, later(i)), nil)
-		gives(t, "PublishTask again", s.PublishTask(t.Context(), k, later(i)), task.ErrLost)
+		expectError(t, "FinishTask", s.FinishTask(t.Context(), k, end, 0), nil)
+		expectError(t, "PublishTask", s.PublishTask(t.Context(), k, later(i)), nil)
+		expectError(t, "PublishTask again", s.PublishTask(t.Context(), k, later(i)), task.ErrLost)
 	}
 	for _, step := range []struct {
 		before time.Time
@@ -356,7 +358,7 @@ func tasksPurged(t *testing.T, s TaskStore) {
 	claim(t, s, "", later(5000), "a-3")
 }
 
-func tasksRace(t *testing.T, s TaskStore) {
+func testConcurrentClaims(t *testing.T, s TaskStore) {
 	var uids []string
 	for i := range 12 {
 		uids = append(uids, fmt.Sprintf("a-%02d", i))
@@ -382,11 +384,11 @@ func tasksRace(t *testing.T, s TaskStore) {
 	wg.Wait()
 	slices.Sort(got)
 	if diff := cmp.Diff(uids, got); diff != "" {
-		t.Errorf("claimed tasks, -want +got:\n%s", diff)
+		t.Errorf("claimed tasks: -want +got:\n%s", diff)
 	}
 }
 
-func endedTasks(t *testing.T, s TaskStore) {
+func testEndedContextOfTasks(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1")
 	k := claim(t, s, "", later(0), "a-1").Held()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -402,9 +404,9 @@ func endedTasks(t *testing.T, s TaskStore) {
 		"TaskUse":      func() error { _, err := s.TaskUse(ctx); return err },
 		"PurgeTasks":   func() error { _, err := s.PurgeTasks(ctx, later(100), 10); return err },
 	} {
-		gives(t, what, call(), context.Canceled)
+		expectError(t, what, call(), context.Canceled)
 	}
 	if again := claim(t, s, "", later(30), "a-1"); again.Attempts != 0 || again.Claim != k.Claim+1 {
-		t.Errorf("%+v, want that nothing has happened", again)
+		t.Errorf("the task is %+v, want no change", again)
 	}
 }
