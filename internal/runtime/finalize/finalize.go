@@ -1,4 +1,4 @@
-// Package finalize makes the record of a Turn that has run. A failed step does not fail the Turn: the record names it,
+// Package finalize makes the record of an ended Turn. A failed step does not fail the Turn: the record names the step,
 // and the other steps continue.
 package finalize
 
@@ -21,16 +21,16 @@ const MaxToolsUsed = 64
 const (
 	// StrategyDirectAnswer means that the model answered from its prompt, without tools.
 	StrategyDirectAnswer = "DirectAnswer"
-	// StrategyWebAugmented means that a tool which searches the web was called.
+	// StrategyWebAugmented means that a tool that searches the web was called.
 	StrategyWebAugmented = "WebAugmented"
-	// StrategyRetrievalAugmented means that a context pack or a tool which searches the organization's data was
-	// called, and no tool which searches the web.
+	// StrategyRetrievalAugmented means that a context pack or a tool that searches the organization's data was called,
+	// and no tool that searches the web.
 	StrategyRetrievalAugmented = "RetrievalAugmented"
-	// StrategyToolAssisted means that only other tools were called.
+	// StrategyToolAssisted means that only tools of other roles were called.
 	StrategyToolAssisted = "ToolAssisted"
 )
 
-// Spending is the usage of one model.
+// Spending is the usage of one request.
 type Spending struct {
 	// Usage is the number of tokens.
 	Usage model.Usage
@@ -38,11 +38,11 @@ type Spending struct {
 	Cost *model.Cost
 }
 
-// Input is the input of NewRecord.
+// Input is the input of Record.Complete.
 type Input struct {
 	// Answered is true if there is an answer.
 	Answered bool
-	// Spendings are in any order.
+	// Spendings are the spendings of the Turn, in any order.
 	Spendings []Spending
 	// DecisionKey is the decision key of the Agent.
 	DecisionKey string
@@ -97,21 +97,21 @@ type Record struct {
 	Failures []string `json:"failures,omitempty"`
 }
 
-// Complete adds the usage, the cost and the decision record. A step that fails leaves its part out.
+// Complete sets the usage, the cost and the decision record. A step that fails leaves its part unset.
 func (r *Record) Complete(steps *Steps, in *Input) {
-	steps.Do("usage", func() error { return total(in, r) })
-	steps.Do("cost", func() error { return price(in, r) })
-	steps.Do("decision", func() error { return decide(in, r) })
+	steps.Do("usage", func() error { return setUsage(in, r) })
+	steps.Do("cost", func() error { return setCost(in, r) })
+	steps.Do("decision", func() error { return setDecision(in, r) })
 }
 
-func total(in *Input, r *Record) error {
+func setUsage(in *Input, r *Record) error {
 	for _, s := range in.Spendings {
 		r.Usage = r.Usage.Add(s.Usage)
 	}
 	return nil
 }
 
-func price(in *Input, r *Record) (err error) {
+func setCost(in *Input, r *Record) (err error) {
 	r.Cost, err = add(in.Spendings)
 	return err
 }
@@ -147,7 +147,7 @@ func add(spendings []Spending) (*Cost, error) {
 	return &Cost{Amount: sum.String(), Currency: currency}, nil
 }
 
-func decide(in *Input, r *Record) error {
+func setDecision(in *Input, r *Record) error {
 	r.Decision = &Decision{Key: in.DecisionKey, PromptRenderHash: in.Report.RenderHash, ContextHash: in.Report.ContextHash}
 	if in.Answered {
 		r.Decision.Strategy = strategy(in.Called)

@@ -74,7 +74,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-func TestOneFailedStepDoesNotAffectOthers(t *testing.T) {
+func TestFailedStepDoesNotAffectOtherSteps(t *testing.T) {
 	got := complete(&Input{
 		Answered: true, DecisionKey: "support.chat.turn",
 		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
@@ -117,11 +117,11 @@ panics: a bug in Capstan, in finalize\.TestSteps\.func3, line \d+
 has a nil pointer: a bug in Capstan, in finalize\.TestSteps\.func4, line \d+
 panics below: a bug in Capstan, in finalize\.TestSteps\.func5\.1, line \d+$`)
 	if ran != 5 || !want.MatchString(got) {
-		t.Errorf("%d steps ran, and those that failed are\n%s\nwant 5 and\n%s", ran, got, want)
+		t.Errorf("%d steps ran, and the failures are\n%s\nwant 5 and\n%s", ran, got, want)
 	}
 }
 
-func TestStepsThatAreMadeToFail(t *testing.T) {
+func TestBeforeFailsSteps(t *testing.T) {
 	ran := ""
 	s := &Steps{Before: func(step string) error {
 		switch step {
@@ -137,7 +137,7 @@ func TestStepsThatAreMadeToFail(t *testing.T) {
 	}
 	if ran != "c" || len(s.Failures) != 2 || s.Failures[0] != "a: out of order" ||
 		!strings.HasPrefix(s.Failures[1], "b: a bug in Capstan") {
-		t.Errorf("the steps %q ran, and those that failed are %q", ran, s.Failures)
+		t.Errorf("the steps %q ran with the failures %q, want only c to run", ran, s.Failures)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestStrategy(t *testing.T) {
 func TestToolsUsed(t *testing.T) {
 	got := complete(&Input{Answered: true, Called: []Called{{Name: "b"}, {Name: "a"}, {Name: "b"}}}).Decision.ToolsUsed
 	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
-		t.Errorf("sorted, each once: -want +got:\n%s", diff)
+		t.Errorf("the tools must be sorted, each once: -want +got:\n%s", diff)
 	}
 	var many []Called
 	for i := range 100 {
@@ -201,6 +201,6 @@ func TestDecisionWithoutAnAnswer(t *testing.T) {
 	}).Decision
 	want := &Decision{Key: "k", ToolsUsed: []string{"close"}, PromptRenderHash: "r", ContextHash: "c"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("no strategy led to an answer, and a tool was called: -want +got:\n%s", diff)
+		t.Errorf("the decision must have no strategy, but the called tool: -want +got:\n%s", diff)
 	}
 }

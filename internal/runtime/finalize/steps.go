@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Steps runs the steps that finalize a Turn. None of them can fail the Turn: a step that fails or panics is named in
-// Failures, and the next one goes on. The zero value is ready to use.
+// Steps runs the steps that finalize a Turn. A step that fails or panics does not fail the Turn: Failures names it, and
+// the next step runs. The zero value is ready to use.
 type Steps struct {
 	// Before is called before each step with its name. It may be nil. The step fails if Before returns an error or
 	// panics.
@@ -16,7 +16,7 @@ type Steps struct {
 	Failures []string
 }
 
-// Do runs a step, and reports whether it succeeded. What a failed step has changed stays.
+// Do runs a step, and reports whether it succeeded. The changes that a failed step has already made stay.
 func (s *Steps) Do(name string, step func() error) (ok bool) {
 	err := Guard(func() error {
 		if s.Before != nil {
@@ -32,21 +32,21 @@ func (s *Steps) Do(name string, step func() error) (ok bool) {
 	return err == nil
 }
 
-// Guard calls a function, and returns a panic as an error. The error says where it happened. It does not have the value
-// of the panic, which may contain a part of the conversation.
+// Guard calls a function, and returns a panic as an error. The error says where the panic happened. It does not contain
+// the value of the panic, which may contain a part of the conversation.
 func Guard(do func() error) (err error) {
 	defer func() {
 		if recover() != nil {
-			err = fmt.Errorf("a bug in Capstan, in %s", panicked())
+			err = fmt.Errorf("a bug in Capstan, in %s", panicPosition())
 		}
 	}()
 	return do()
 }
 
-// panicked returns the function and the line that panicked. It must be called by the function that recovers.
-func panicked() string {
+// panicPosition returns the function and the line that panicked. It must be called by the function that recovers.
+func panicPosition() string {
 	callers := make([]uintptr, 16)
-	// Skip runtime.Callers, this function, the one that recovers, and runtime.gopanic.
+	// Skip runtime.Callers, this function, the function that recovers, and runtime.gopanic.
 	frames := runtime.CallersFrames(callers[:runtime.Callers(4, callers)])
 	for {
 		f, more := frames.Next()

@@ -2,13 +2,13 @@
 // journal's store under the UID of the Session. It is separate from the journals of the Turns, which may be deleted
 // before it.
 //
-// The Turns of a Session run one after another, so there is one writer at a time. A run may be cut off between the
-// end of its Turn and the addition to the history. The run that continues the Turn then makes the addition. A Turn
-// is added once, whichever run does it.
+// The Turns of a Session run one after another, so there is one writer at a time. A run may be cut off between the end
+// of its Turn and the addition to the history. The run that continues the Turn then makes the addition. Each Turn is
+// added only once.
 //
 // Each entry contains a Checkpoint of the conversation: its totals, and the first entry that later Turns read. So a new
-// Turn reads only the newest entry and the entries that its prompt shows. The run that adds a Turn reads only the
-// newest entry.
+// Turn reads only the newest entry and the entries for its prompt, and the run that adds a Turn reads only the newest
+// entry.
 package session
 
 import (
@@ -29,12 +29,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// ErrLost is returned if some of the requested entries of a Session's journal are missing or were replaced by others.
+// ErrLost is returned if requested entries of a Session's journal are missing or were replaced by other entries.
 var ErrLost = errors.New("the journal of the session has lost entries")
 
 // Turn is the addition of one Turn to the history, as the journal keeps it.
 type Turn struct {
-	// UID and Name are those of the Turn.
+	// UID and Name are the UID and the name of the Turn.
 	UID  string `json:"turnUID"`
 	Name string `json:"turnName"`
 	// Namespace is the namespace of the Turn and of its Session. It is empty in entries of older versions.
@@ -59,7 +59,7 @@ type Turn struct {
 }
 
 // Compaction replaces the oldest entries by a summary, for later Turns. It is in the entry of the Turn that paid for
-// the summary. So the summary is neither lost nor paid for again, however that Turn ends.
+// the summary, even if that Turn failed. So the summary is neither lost nor paid for again.
 type Compaction struct {
 	// Summary replaces the messages before First. A model wrote it.
 	Summary string `json:"summary"`
@@ -83,11 +83,11 @@ type Totals struct {
 	// Cost is the cost of all Turns. It is nil if the cost of a Turn is not known, or if there are several
 	// currencies.
 	Cost *finalize.Cost `json:"cost,omitempty"`
-	// KnownCost is the sum of all known costs, in any currency. Unlike Turn.KnownCost, it is never left out: if Cost is
-	// set, it equals Cost; otherwise it does not contain the unknown costs.
+	// KnownCost is the sum of all known costs, in any currency. Unlike Turn.KnownCost, it is always set: if Cost is
+	// set, it equals Cost; otherwise it is the sum without the unknown costs.
 	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
-	// ContextTokens is the number of tokens of the last request and its reply, from the last answered Turn. The
-	// next Turn begins with about this size.
+	// ContextTokens is the number of tokens of the last request and its reply, from the last answered Turn. The prompt
+	// of the next Turn has about this size.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
 	// Missing is the number of Turns whose history was lost: the journal does not have their messages.
 	Missing int64 `json:"missingTurns,omitempty"`
@@ -107,17 +107,17 @@ type End struct {
 	Added  time.Time
 }
 
-// Conversation is the part of a conversation that a Turn receives.
+// Conversation is the part of a conversation that was read, for example for a Turn.
 type Conversation struct {
-	// First and Through are the sequence numbers of its first and last entry. Through is 0 if it has no entry.
+	// First and Through are the sequence numbers of the first and the last entry. Through is 0 if there is no entry.
 	First, Through int64
 	// Turns are the entries, oldest first.
 	Turns []Turn
 	// SHA256 is the digest of the payloads of the entries, in hexadecimal. It is empty if there is no entry.
 	SHA256 string
-	// Totals are those of the whole conversation up to and including Through.
+	// Totals are the totals of the whole conversation up to and including Through.
 	Totals Totals
-	// Counts are the numbers of messages of the entries, oldest first.
+	// Counts has the number of messages of each entry, oldest first.
 	Counts []int
 }
 
@@ -136,8 +136,8 @@ func (c *Conversation) Summary() string {
 	return ""
 }
 
-// Kept returns the sequence number of the first entry that must be kept so that at least this number of messages at the
-// end of this part is kept. If messages is 0, it returns the sequence number after this part.
+// Kept returns the sequence number of the first entry to keep if at least the last messages of this part must be kept,
+// where messages is their number. If messages is 0, it returns the sequence number after this part.
 func (c *Conversation) Kept(messages int) int64 {
 	i := len(c.Counts)
 	for ; messages > 0 && i > 0; i-- {
@@ -159,8 +159,8 @@ func (c *Conversation) Messages() []model.Message {
 	return all
 }
 
-// Recall reads the part of a conversation that a new Turn receives. It is empty for an unknown UID. Recall returns
-// journal.ErrDamaged if entries are missing, for example while the journal is being purged.
+// Recall reads the part of a conversation that a new Turn receives. This part is empty for an unknown UID. Recall
+// returns journal.ErrDamaged if entries are missing, for example while the journal is being purged.
 func Recall(ctx context.Context, j journal.Journal, uid string, admit Admit) (*Conversation, error) {
 	f, err := newest(ctx, j, uid, admit)
 	if err != nil {
@@ -211,7 +211,7 @@ func outline(
 		return c, nil
 	}
 	sum := sha256.New()
-	f, err := follow(ctx, j, uid, first, through, admit, func(e journal.Entry, t Turn) {
+	f, err := readFold(ctx, j, uid, first, through, admit, func(e journal.Entry, t Turn) {
 		_, _ = sum.Write(e.Payload) // a hash never fails
 		c.Counts = append(c.Counts, len(t.Messages))
 		visit(t)
@@ -239,9 +239,9 @@ func newest(ctx context.Context, j journal.Journal, uid string, admit Admit) (*f
 	if err != nil || last == 0 {
 		return &fold{checkpoint: Checkpoint{First: 1}}, err
 	}
-	f, err := follow(ctx, j, uid, last, last, admit, nil)
+	f, err := readFold(ctx, j, uid, last, last, admit, nil)
 	if err == nil && f.unknown {
-		f, err = follow(ctx, j, uid, 1, last, admit, nil)
+		f, err = readFold(ctx, j, uid, 1, last, admit, nil)
 	}
 	if errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", journal.ErrDamaged, err)
@@ -249,10 +249,10 @@ func newest(ctx context.Context, j journal.Journal, uid string, admit Admit) (*f
 	return f, err
 }
 
-// follow reads the entries from first to through inclusive into a fold. For each entry, it calls admit with the size of
-// the entry before it reads the entry, and visit afterwards. admit and visit may be nil. follow returns ErrLost if an
-// entry is missing.
-func follow(
+// readFold folds the entries from first to through inclusive. For each entry, it calls admit with the size of the entry
+// before it reads the payload, and visit afterwards. admit and visit may be nil. readFold returns ErrLost if an entry
+// is missing.
+func readFold(
 	ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit, visit func(journal.Entry, Turn),
 ) (*fold, error) {
 	f := &fold{at: first - 1, checkpoint: Checkpoint{First: 1}}
@@ -290,8 +290,8 @@ type fold struct {
 	at         int64
 	last       string
 	checkpoint Checkpoint
-	// unknown is true if checkpoint is not known: none of the entries that were read has one, because an older version
-	// wrote them, so all earlier entries must be read too.
+	// unknown is true if checkpoint is not known, because an older version wrote all entries that were read. All
+	// earlier entries must then be read, too.
 	unknown bool
 	// uid is the UID of the Turn to look for; it may be empty. number is the number of that Turn in the conversation,
 	// from 1, or 0 if it was not found. added is the time of its entry.
@@ -300,6 +300,7 @@ type fold struct {
 	added  time.Time
 }
 
+// apply folds the next entry into the state, and returns its Turn.
 func (f *fold) apply(e journal.Entry) (Turn, error) {
 	var t Turn
 	if err := json.Unmarshal(e.Payload, &t); err != nil {
@@ -317,7 +318,7 @@ func (f *fold) apply(e journal.Entry) (Turn, error) {
 	return t, nil
 }
 
-// end returns the end of the conversation. number is the number of the Turn that was added, or 0.
+// end returns the end of the conversation. number is the number of the added Turn, or 0 if no Turn was added.
 func (f *fold) end(number int64) End {
 	e := End{Position: f.at, Last: f.last, Totals: f.checkpoint.Totals, Number: number}
 	if number > 0 {
@@ -326,7 +327,7 @@ func (f *fold) end(number int64) End {
 	return e
 }
 
-// with returns the checkpoint after one more Turn.
+// with returns the checkpoint after the addition of a Turn.
 func (c Checkpoint) with(t Turn) Checkpoint {
 	costs := []*finalize.Cost{}
 	if c.Usage != (model.Usage{}) {
@@ -348,13 +349,13 @@ func (c Checkpoint) with(t Turn) Checkpoint {
 	return c
 }
 
-// ExternalState is information about a conversation that the run of a Turn has from outside the Session's journal.
+// ExternalState is information about a conversation from outside the Session's journal.
 type ExternalState struct {
-	// After is the sequence number of the last entry when the Turn began, or 0 if it is not known. The Turn's own entry
-	// has a higher number.
+	// After is the sequence number of the last entry when the Turn began, or 0 if it is not known. The entry of the
+	// Turn itself has a higher number.
 	After int64
 	// Known are the totals that were recorded outside of the journal, for example in the status of the Session. If the
-	// journal has fewer Turns, it has lost some, whose usage and cost still count.
+	// journal has fewer Turns, it has lost Turns, whose usage and cost still count.
 	Known Totals
 	// Number is the number of the Turn in the conversation, from 1, or 0 if it is not known. If Known.Turns is at least
 	// Number, Known includes this Turn.
@@ -374,13 +375,13 @@ func (t Totals) CombinedWith(known Totals) Totals {
 	return known
 }
 
-// maxTries is the maximum number of attempts of Add. An attempt fails if the history has changed since Add read it. A
-// few attempts fail if other Turns are added at the same time, and all fail while the history is being purged.
+// maxTries is the maximum number of attempts of Add. An attempt fails if the history has changed since Add read it:
+// because other Turns are added at the same time, or because the history is being purged.
 const maxTries = 10
 
 // Add adds a Turn at the end of a conversation, unless the conversation already has it, and returns the new end. While
-// the store fails, Add tries again for as long as the options say. It ignores Apply, First, Known and After of the
-// options. Add returns ErrSequence if the history keeps changing, for example because its Session was deleted.
+// the store fails, Add tries again until Patience of the options is over. It ignores Apply, First, Known and After of
+// the options. Add returns ErrSequence if the history keeps changing, for example because its Session was deleted.
 func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
@@ -389,7 +390,7 @@ func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal
 		if err != nil && !errors.Is(err, journal.ErrSequence) {
 			return End{}, backoff.Permanent(err)
 		}
-		return p, err // after ErrSequence: this or another Turn was added meanwhile, so read the end again
+		return p, err // after ErrSequence, read the end again: this or another Turn was added
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithMaxTries(maxTries))
 }
 
@@ -409,7 +410,7 @@ func add(ctx context.Context, uid string, t Turn, since ExternalState, o journal
 	return f.end(f.number), nil
 }
 
-// next returns the checkpoint for the entry of a Turn. If the journal has lost Turns, next starts from the known
+// next returns the checkpoint for the new entry of a Turn. If the journal has lost Turns, next starts from the known
 // totals.
 func (c Checkpoint) next(t Turn, since ExternalState) *Checkpoint {
 	lost := since.Known.Turns > c.Turns
@@ -422,7 +423,7 @@ func (c Checkpoint) next(t Turn, since ExternalState) *Checkpoint {
 	return &c
 }
 
-// epoch is the epoch of all entries in histories. Only the epochs of Turns prevent writes of an outdated run.
+// epoch is the epoch of all entries in histories. Only the journals of Turns use epochs to stop outdated runs.
 const epoch = 1
 
 // open opens a journal, reads its entries from the sequence number first on, and looks for the entry of a Turn.
@@ -437,7 +438,7 @@ func open(ctx context.Context, uid, turnUID string, first int64, o journal.Optio
 	return f, log, err
 }
 
-// known returns the known part of the Turn's cost, which is all of it if Cost is set.
+// known returns the known part of the cost of the Turn. If Cost is set, this is the whole cost.
 func (t Turn) known() decimal.Decimal {
 	if t.Cost == nil {
 		return t.KnownCost

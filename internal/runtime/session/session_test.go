@@ -90,8 +90,8 @@ func recall(t *testing.T, j journal.Journal) *session.Conversation {
 	return c
 }
 
-// withoutHeads returns Turns as they were added.
-func withoutHeads(turns []session.Turn) []session.Turn {
+// withoutCheckpoints returns Turns without the checkpoints that Add has set.
+func withoutCheckpoints(turns []session.Turn) []session.Turn {
 	turns = slices.Clone(turns)
 	for i := range turns {
 		turns[i].Checkpoint = nil
@@ -115,21 +115,21 @@ func TestHistory(t *testing.T) {
 			}
 			tail := session.End{Position: 3, Last: "turn-c", Totals: totals, Number: 3, Added: now()}
 			if diff := cmp.Diff(tail, add(t, j, want...)); diff != "" {
-				t.Errorf("Add: the next Turn must begin where the last answered one ended: -want +got:\n%s", diff)
+				t.Errorf("the end after Add must have the context tokens of the last answered Turn: -want +got:\n%s", diff)
 			}
 			if diff := cmp.Diff(session.End{Position: 3, Last: "turn-c", Totals: totals, Number: 2, Added: now()},
 				add(t, j, answered("b"))); diff != "" {
-				t.Errorf("a Turn that is there already is not added again: -want +got:\n%s", diff)
+				t.Errorf("Add of a Turn that the history already has: -want +got:\n%s", diff)
 			}
 			got := recall(t, j)
-			if diff := cmp.Diff(want, withoutHeads(got.Turns)); diff != "" || got.First != 1 || got.Through != 3 || len(got.SHA256) != 64 {
+			if diff := cmp.Diff(want, withoutCheckpoints(got.Turns)); diff != "" || got.First != 1 || got.Through != 3 || len(got.SHA256) != 64 {
 				t.Errorf("Recall has entries %d to %d: -want +got:\n%s", got.First, got.Through, diff)
 			}
 			if diff := cmp.Diff(totals, got.Totals); diff != "" {
 				t.Errorf("totals: -want +got:\n%s", diff)
 			}
 			if diff := cmp.Diff(append(answered("a").Messages, answered("b").Messages...), got.Messages()); diff != "" {
-				t.Errorf("messages, in order and as they were said: -want +got:\n%s", diff)
+				t.Errorf("messages: -want +got:\n%s", diff)
 			}
 			latest, err := session.Latest(t.Context(), j, "s", nil)
 			if diff := cmp.Diff(session.End{Position: 3, Last: "turn-c", Totals: totals}, latest); diff != "" || err != nil {
@@ -140,14 +140,14 @@ func TestHistory(t *testing.T) {
 				t.Errorf("Recall of another Session (error %v): -want +got:\n%s", err, diff)
 			}
 			if latest, err := session.Latest(t.Context(), j, "other", nil); err != nil || latest.Position != 0 {
-				t.Errorf("Latest of another Session = %+v, %v; want nothing", latest, err)
+				t.Errorf("Latest of another Session = %+v, %v; want no entry", latest, err)
 			}
 		})
 	}
 }
 
-// TestAPartOfAHistory reads the part to which a Turn refers. It stays the same while the conversation grows, and it
-// is either complete or lost.
+// TestAPartOfAHistory reads the part to which a Turn refers. This part must stay the same while the conversation grows.
+// If an entry is missing, the whole part counts as lost.
 func TestAPartOfAHistory(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestAPartOfAHistory(t *testing.T) {
 				t.Errorf("Read = %+v, %v; want ErrLost: there is no such journal", c, err)
 			}
 			if c, err := session.Read(t.Context(), j, "other", 1, 0, nil); err != nil || len(c.Turns) != 0 {
-				t.Errorf("Read = %+v, %v; want nothing, as was there", c, err)
+				t.Errorf("Read = %+v, %v; want an empty conversation", c, err)
 			}
 		})
 	}
@@ -194,12 +194,12 @@ func TestAHistoryOfAnOlderVersion(t *testing.T) {
 	for _, after := range []int64{0, 2} {
 		at, err := session.Add(t.Context(), "s", answered("c"), session.ExternalState{After: after}, journal.Options{Journal: j, Now: now})
 		if err != nil || at.Number != 3 || at.Totals.Usage.InputTokens != 60 {
-			t.Errorf("Add behind entry %d = %+v, %v; want Turn 3 with the totals of all", after, at, err)
+			t.Errorf("Add after entry %d = %+v, %v; want number 3 with the totals of all Turns", after, at, err)
 		}
 	}
 }
 
-// counting counts the entries that are read.
+// counting is a journal that counts the entries that are read.
 type counting struct {
 	journal.Journal
 	entries int
@@ -216,16 +216,15 @@ func (c *counting) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 	}
 }
 
-// TestTheEndOfATurnReadsNoHistory checks that the number of entries that Add reads does not grow with the
-// conversation.
-func TestTheEndOfATurnReadsNoHistory(t *testing.T) {
+// TestAddReadsOneEntry checks that the number of entries that Add reads does not grow with the conversation.
+func TestAddReadsOneEntry(t *testing.T) {
 	j := &counting{Journal: &journaltest.Memory{}}
 	for i := range int64(50) {
 		j.entries = 0
 		at, err := session.Add(t.Context(), "s", answered(fmt.Sprint(i)), session.ExternalState{After: i},
 			journal.Options{Journal: j, Now: now})
 		if err != nil || at.Number != i+1 || j.entries > 1 {
-			t.Fatalf("Add = %+v, %v after it has read %d entries; want number %d and one entry at most", at, err, j.entries, i+1)
+			t.Fatalf("Add = %+v, %v after %d entries; want number %d and at most one entry", at, err, j.entries, i+1)
 		}
 	}
 	j.entries = 0
@@ -283,15 +282,14 @@ func TestTotalCost(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if got.KnownCost.String() != tc.known {
-				t.Errorf("%s: %s is known, want %s", tc.reason, got.KnownCost, tc.known)
+				t.Errorf("%s: the known cost is %s, want %s", tc.reason, got.KnownCost, tc.known)
 			}
 		})
 	}
 }
 
-// TestTurnsAreAddedAtOnce adds Turns concurrently, as zombie processes do. Each Turn is added once, however many
-// processes add it.
-func TestTurnsAreAddedAtOnce(t *testing.T) {
+// TestConcurrentAdd adds each Turn in several goroutines, as zombie processes do. Each Turn must be added only once.
+func TestConcurrentAdd(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
 			j := open(t)
@@ -304,7 +302,7 @@ func TestTurnsAreAddedAtOnce(t *testing.T) {
 						at, err := session.Add(t.Context(), "s", answered(uid), session.ExternalState{},
 							journal.Options{Journal: j, Now: now})
 						if err != nil || at.Number == 0 {
-							t.Errorf("Add(%s) = %+v, %v; want it to have a number", uid, at, err)
+							t.Errorf("Add(%s) = %+v, %v; want a number", uid, at, err)
 						}
 					})
 				}
@@ -319,7 +317,7 @@ func TestTurnsAreAddedAtOnce(t *testing.T) {
 
 var errBroken = errors.New("the disk is full")
 
-// failing is a journal whose next appends fail. If written is set, they fail after the entries were written.
+// failing is a journal whose next appends fail, after the entries were written if written is true.
 type failing struct {
 	*journaltest.Memory
 	left    int
@@ -346,17 +344,17 @@ func TestAStoreThatFails(t *testing.T) {
 			j := &failing{Memory: &journaltest.Memory{}, left: 1, written: written}
 			at := add(t, j, answered("a"))
 			if c := recall(t, j); len(c.Turns) != 1 || at.Number != 1 {
-				t.Errorf("Recall = %d Turns after Add returned %+v; want it there once", len(c.Turns), at)
+				t.Errorf("Recall = %d Turns after Add returned %+v; want the Turn once", len(c.Turns), at)
 			}
 		})
 	}
-	t.Run("for good", func(t *testing.T) {
+	t.Run("until the run ends", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		j := &failing{Memory: &journaltest.Memory{}, left: 1}
 		if h, err := session.Add(ctx, "s", answered("a"), session.ExternalState{},
 			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.End{}) {
-			t.Errorf("Add = %v, %v; want it to stop when the run ends", h, err)
+			t.Errorf("Add = %v, %v; want the error of the context", h, err)
 		}
 	})
 }
@@ -373,14 +371,14 @@ func (p *purged) Append(context.Context, string, ...journal.Entry) error {
 	return journal.ErrSequence
 }
 
-// TestAHistoryThatIsBeingPurged checks that no Turn is added, and that the store is not kept busy.
+// TestAHistoryThatIsBeingPurged checks that Add stops after a few tries, without adding the Turn.
 func TestAHistoryThatIsBeingPurged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, since := &purged{}, time.Now()
 		h, err := session.Add(t.Context(), "s", answered("a"), session.ExternalState{}, journal.Options{Journal: j, Now: now})
 		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.End{}) || j.tries != 10 ||
 			took < time.Second || took > 10*time.Second {
-			t.Errorf("Add = %+v, %v after %d tries in %s; want it to stop after 10 tries within seconds", h, err, j.tries, took)
+			t.Errorf("Add = %+v, %v after %d tries in %s; want ErrSequence after 10 tries and 1 s to 10 s", h, err, j.tries, took)
 		}
 	})
 	t.Run("interrupted", func(t *testing.T) {
@@ -390,7 +388,7 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 			j := &purged{}
 			if _, err := session.Add(ctx, "s", answered("a"), session.ExternalState{},
 				journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
-				t.Errorf("Add: %v after %d tries, want the end of the run", err, j.tries)
+				t.Errorf("Add: %v after %d tries, want the error of the context after 1", err, j.tries)
 			}
 		})
 	})
@@ -406,14 +404,14 @@ func TestInvalidHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c, err := session.Recall(t.Context(), j, "s", nil); !errors.Is(err, journal.ErrDamaged) {
-		t.Errorf("Recall = %v, %v; want an error that names the entry", c, err)
+		t.Errorf("Recall = %v, %v; want ErrDamaged", c, err)
 	}
 }
 
-// TestAdmission checks that the size of a history is asked for before its entries are read, and that an outline holds
-// one entry at a time.
+// TestAdmission checks that Read calls admit with the size of the history before it reads an entry, and that Outline
+// calls admit for one entry at a time.
 func TestAdmission(t *testing.T) {
-	j, full := &counting{Journal: &journaltest.Memory{}}, errors.New("the memory is used up")
+	j, full := &counting{Journal: &journaltest.Memory{}}, errors.New("there is not enough memory")
 	sizes := []int{100, 100_000, 200_000} // the last two are artifacts
 	for i, size := range sizes {
 		turn := answered(fmt.Sprint(i))

@@ -1,6 +1,6 @@
-// Package task defines the work that follows the end of a Turn: its evaluation, and what is learned from it. A task is
-// stored in the transaction that ends the Turn, so it is neither lost nor added twice. Executors claim tasks, and a
-// claim expires, so the work of an executor that is gone is done by another one.
+// Package task defines the work that follows the end of a Turn: its evaluation, and the extraction of memories. A task
+// is stored in the transaction that ends the Turn, so it is neither lost nor added twice. Executors claim tasks. A
+// claim expires, so another executor takes over the task of an executor that is gone.
 package task
 
 import (
@@ -42,25 +42,25 @@ type Task struct {
 	Kind Kind
 	// Namespace, Turn and Agent are the names of the Turn's namespace, of the Turn and of its Agent.
 	Namespace, Turn, Agent string
-	// Session is the name of the Turn's Session, or empty. Requester is the name of the user who asked for the Turn. It
-	// is empty if that is not known.
+	// Session is the name of the Turn's Session, or empty. Requester is the name of the user who asked for the Turn, or
+	// empty if it is not known.
 	Session, Requester string
 	// Created is the time of the end of the Turn, in UTC and to the microsecond.
 	Created time.Time
-	// Claim is the number of the claim. It grows with each claim, and calls with an older one are refused. It is 0
+	// Claim is the number of the claim. It grows with each claim, and calls with an older number are refused. It is 0
 	// before the first claim.
 	Claim int64
-	// Attempts is the number of attempts that have begun, without those that were postponed and not cut off.
+	// Attempts is the number of attempts that have begun, without attempts that were postponed with CutOff false.
 	Attempts int
 	// Result is the result. It is nil until the work is done.
 	Result *Result
-	// Partial is what earlier attempts have found, by questions that must not be asked again. It is nil if there is
-	// nothing, and once the work is done.
+	// Partial is the partial result of earlier attempts, whose questions must not be asked again. It is nil if there is
+	// none, and once the work is done.
 	Partial *Result
 }
 
-// SetResult sets the result, or the partial result of work that is not done, from the JSON of Result.Marshal. Empty
-// data stand for none.
+// SetResult sets the result, or the partial result if done is false, from the JSON of Result.Marshal. If data is empty,
+// both become nil.
 func (t *Task) SetResult(data []byte, done bool) error {
 	t.Result, t.Partial = nil, nil
 	if len(data) == 0 {
@@ -81,8 +81,8 @@ func (t *Task) SetResult(data []byte, done bool) error {
 // Key identifies the task in a store.
 func (t *Task) Key() string { return Key(t.UID, t.Kind) }
 
-// Key returns the key of the task of a kind of a Turn. The key of an evaluation is the UID alone, as in earlier
-// versions. An executor of such a version finds no Turn with any other key, and drops the task.
+// Key returns the key of the task of a Turn and a kind. The key of an evaluation is the UID alone, as in earlier
+// versions. An executor of an earlier version finds no Turn for a key of another kind, and drops the task.
 func Key(uid string, kind Kind) string {
 	if kind == Evaluate {
 		return uid
@@ -90,7 +90,7 @@ func Key(uid string, kind Kind) string {
 	return uid + "/" + string(kind)
 }
 
-// Keys returns the keys of the tasks of all kinds of Turns.
+// Keys returns the keys of the tasks of all kinds for the given Turns.
 func Keys(uids ...string) []string {
 	keys := make([]string, 0, len(uids)*len(Kinds))
 	for _, uid := range uids {
@@ -101,12 +101,13 @@ func Keys(uids ...string) []string {
 	return keys
 }
 
-// Search says which task to claim.
+// Search selects the task to claim.
 type Search struct {
-	// After is the namespace whose turn it was last, and Except are those that are left out.
+	// After is the namespace of the task that was claimed last; namespaces take turns. Tasks of the namespaces in
+	// Except are not claimed.
 	After  string
 	Except []string
-	// Now is the present time, and Until the time until which the claim lasts.
+	// Now is the current time. Until is the time at which the claim expires.
 	Now, Until time.Time
 }
 
@@ -120,10 +121,10 @@ type Held struct {
 // Key identifies the task in a store.
 func (h Held) Key() string { return Key(h.UID, h.Kind) }
 
-// HeldOf returns the task of a key, without a claim.
+// HeldOf returns the task with this key, without a claim.
 func HeldOf(key string) Held {
-	uid, kind, other := strings.Cut(key, "/")
-	if !other {
+	uid, kind, hasKind := strings.Cut(key, "/")
+	if !hasKind {
 		return Held{UID: uid, Kind: Evaluate}
 	}
 	return Held{UID: uid, Kind: Kind(kind)}
@@ -137,15 +138,16 @@ const MaxResult = 16 << 10
 
 // Result is the result of a task.
 type Result struct {
-	// Skipped is why the work, or the rest of it after earlier attempts, is not done. It is empty if it was done.
+	// Skipped is the reason why the work, or the rest of it after earlier attempts, is not done. It is empty if the
+	// work was done.
 	Skipped Skip `json:"skipped,omitempty"`
 	// Evaluations are the evaluations, at most one of each judge.
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
-	// Learned is what was learned from the Turn, or nil.
+	// Learned has the memories of the Turn, or is nil.
 	Learned *Learned `json:"learned,omitempty"`
 }
 
-// WithoutScope returns a partial result after which nothing more is learned in a scope. r may be nil.
+// WithoutScope returns r with one more scope in which nothing more is learned. r may be nil.
 func (r *Result) WithoutScope(s memories.Scope) *Result {
 	out, l := Result{}, Learned{}
 	if r != nil {
@@ -161,29 +163,30 @@ func (r *Result) WithoutScope(s memories.Scope) *Result {
 	return &out
 }
 
-// Learned is what was learned from a Turn.
+// Learned is the result of the extraction of memories from a Turn.
 type Learned struct {
-	// Memories are kept in the transaction that stores the result, which does not repeat them. Their owners keep at
-	// most MaxItems memories each.
+	// Memories are stored in the same transaction as the result, whose JSON does not contain them. Each owner keeps at
+	// most MaxItems memories.
 	Memories []memories.Memory `json:"-"`
 	MaxItems int               `json:"-"`
 	// Scopes are the scopes in which nothing more is learned: their questions have ended, or their memories were
 	// deleted.
 	Scopes []memories.Scope `json:"scopes,omitempty"`
-	// Kept is the number of memories by scope. Refused and Unsure are the numbers of entries in replies of the model
-	// that were left out. Failed is the number of questions that were not answered.
+	// Kept is the number of memories of each scope. Refused is the number of entries in replies of the model that were
+	// invalid, and Unsure the number of entries with too little confidence. Failed is the number of questions without a
+	// usable reply.
 	Kept    map[memories.Scope]int `json:"kept,omitempty"`
 	Refused int                    `json:"refused,omitempty"`
 	Unsure  int                    `json:"unsure,omitempty"`
 	Failed  int                    `json:"failed,omitempty"`
-	// Failures say what failed and why, each in one line without a part of the conversation: the learner, and each
-	// question that was not answered.
+	// Failures are the reasons of failures of the learner and of questions, each in one line without a part of the
+	// conversation.
 	Failures []string `json:"failures,omitempty"`
-	// Usage is what the requests have used.
+	// Usage is the usage of the requests.
 	Usage model.Usage `json:"usage"`
 }
 
-// With returns what two questions, or groups of questions, have led to.
+// With returns the combined result of two questions, or groups of questions.
 func (l *Learned) With(o *Learned) *Learned {
 	kept := maps.Clone(l.Kept)
 	if kept == nil {
@@ -200,14 +203,14 @@ func (l *Learned) With(o *Learned) *Learned {
 	}
 }
 
-// Evaluation is an evaluation with the words of the judge.
+// Evaluation is an evaluation with the reason of the judge.
 type Evaluation struct {
 	turnrecord.Evaluation
-	// Reason is the reason of the judge, which may quote the answer. A failed evaluation has one of Capstan's own.
+	// Reason is the reason of the judge, which may quote the answer. If the evaluation failed, Capstan has written it.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Marshal returns the result as JSON of at most MaxResult bytes. If it is larger, it leaves out the reasons.
+// Marshal returns the result as JSON of at most MaxResult bytes. If the JSON is larger, Marshal leaves out the reasons.
 func (r *Result) Marshal() ([]byte, error) {
 	data, err := json.Marshal(r)
 	if err == nil && len(data) > MaxResult {
@@ -227,7 +230,7 @@ func (r *Result) Marshal() ([]byte, error) {
 	return data, nil
 }
 
-// Recorded returns the part of the result that the record of the Turn keeps, which contains no text of a model.
+// Recorded returns the evaluations for the record of the Turn, which contain no text of a model.
 func (r *Result) Recorded() []turnrecord.Evaluation {
 	var all []turnrecord.Evaluation
 	for i := range r.Evaluations {
@@ -236,22 +239,22 @@ func (r *Result) Recorded() []turnrecord.Evaluation {
 	return all
 }
 
-// Skip is why the work is not done.
+// Skip is the reason why the work on a task is not done.
 type Skip string
 
-// The reasons for which the work is not done.
+// The reasons why the work is not done.
 const (
-	// NotEnabled means that the Agent is gone, or does not ask for the work any more.
+	// NotEnabled means that the Agent is gone, or no longer enables the work.
 	NotEnabled Skip = "NotEnabled"
 	// TurnDeleted means that the Turn was deleted.
 	TurnDeleted Skip = "TurnDeleted"
 	// SessionDeleted means that the Session of the Turn was deleted.
 	SessionDeleted Skip = "SessionDeleted"
-	// HourlyLimit means that the work of this kind was done for as many Turns of the Agent within an hour as it may be.
+	// HourlyLimit means that the Agent has reached its hourly limit of tasks of this kind.
 	HourlyLimit Skip = "HourlyLimit"
-	// TokenLimit means that the work of this kind has used as many tokens of the Agent within a day as it may.
+	// TokenLimit means that the Agent has reached its daily limit of tokens for tasks of this kind.
 	TokenLimit Skip = "TokenLimit"
-	// BudgetExceeded means that a Budget does not allow it.
+	// BudgetExceeded means that a Budget does not allow the work.
 	BudgetExceeded Skip = "BudgetExceeded"
 	// QueueFull means that too many tasks of the namespace wait.
 	QueueFull Skip = "QueueFull"
@@ -261,48 +264,49 @@ const (
 	Unreadable Skip = "Unreadable"
 )
 
-// Start is what must hold for the work on a task to begin.
+// Start has the limits for beginning an attempt of a task.
 type Start struct {
-	// Now is the present time.
+	// Now is the current time.
 	Now time.Time
-	// MaxPerHour is the number of tasks of this kind of the Agent that may begin within an hour.
+	// MaxPerHour is the maximum number of tasks of this kind that may begin for the Agent within an hour.
 	MaxPerHour int64
-	// MaxTokensPerDay is the number of tokens that the tasks of this kind of the Agent may use within a day; 0 means no
-	// limit.
+	// MaxTokensPerDay is the maximum number of tokens that the tasks of this kind may use for the Agent within a day; 0
+	// means no limit.
 	MaxTokensPerDay int64
 	// Tokens is the number of tokens that the task is expected to use. They count until the attempt ends.
 	Tokens int64
 }
 
-// Charge ends the request of a task that is under way, if there is one, and begins the next one, if there is one.
+// Charge ends the open request of a task, if there is one, and begins the next request, if there is one.
 type Charge struct {
-	// Ended is what the request under way has used. If it is nil, that is not known, and the estimate counts. It is
-	// ignored if no request is under way, so a Charge may be repeated.
+	// Ended is the expense of the open request. If Ended is nil, the expense is not known, and the estimate counts.
+	// Ended is ignored if no request is open, so a Charge may be repeated.
 	Ended *turnrecord.Expense
-	// Next is an estimate of the next request, which counts if the end of that is not known. Reserve are its
-	// reservations in budgets. Either all are made, or none.
+	// Next is the estimate of the next request. It counts if the end of that request stays unknown. Reserve are the
+	// reservations of the next request in budgets; either all are made, or none.
 	Next    *turnrecord.Expense
 	Reserve []budget.Reservation
-	// Found is what all questions have found that have ended, in this attempt and in earlier ones. It replaces the
-	// partial result of the task, and its memories are kept. If it is nil, the partial result stays.
+	// Found is the result of all questions that have ended, in this attempt and in earlier attempts. It replaces the
+	// partial result of the task, and its memories are stored. If Found is nil, the partial result stays.
 	Found *Result
 }
 
-// Delay is how long a task waits for another attempt.
+// Delay postpones a task.
 type Delay struct {
-	// Until is the time before which the task is not claimed.
+	// Until is the earliest time at which the task may be claimed again.
 	Until time.Time
-	// Used is the number of tokens that the attempt has used, or zero if it has not begun.
+	// Used is the number of tokens that the attempt has used, or 0 if no attempt has begun.
 	Used int64
-	// CutOff is true if the attempt must not be repeated without a limit, because it may have paid for nothing.
+	// CutOff is true if the attempt counts in Attempts, which are limited, because it may have paid for requests
+	// without a result.
 	CutOff bool
 }
 
-// Account is what a store keeps of the requests of a task.
+// Account is the account of the requests of a task in a store.
 type Account struct {
-	// Open is the estimate of the request under way, or nil.
+	// Open is the estimate of the open request, or nil.
 	Open *turnrecord.Expense
-	// Expenses are those of the record of the Turn.
+	// Expenses are the expenses in the record of the Turn.
 	Expenses []turnrecord.Expense
 }
 
@@ -330,7 +334,7 @@ func (c *Charge) Apply(a Account) (Account, *budget.Change, error) {
 	return a, change, nil
 }
 
-// amountOf returns an expense for the ledger.
+// amountOf converts an expense for the ledger.
 func amountOf(e *turnrecord.Expense) (budget.Amount, error) {
 	a := budget.Amount{Tokens: e.Usage.InputTokens + e.Usage.OutputTokens}
 	if e.Cost == nil {
@@ -344,17 +348,17 @@ func amountOf(e *turnrecord.Expense) (budget.Amount, error) {
 	return a, nil
 }
 
-// Refusal is the error of a Start that limits do not allow. Nothing has changed.
+// Refusal is the error of a Start whose limits are reached. The task has not changed.
 type Refusal struct{ Skip Skip }
 
 // Error describes the refusal.
 func (r *Refusal) Error() string { return "the task may not begin: " + string(r.Skip) }
 
-// ErrLost is returned for a claim that does not count any more: another executor has claimed the task, its Turn was
-// deleted, or it is done. The caller must stop.
+// ErrLost is returned for a claim that is no longer valid: another executor has claimed the task, its Turn was deleted,
+// or it is done. The caller must stop.
 var ErrLost = errors.New("the claim of the task was lost")
 
-// Holder returns the key under which a task reserves budgets. It differs from that of the Turn.
+// Holder returns the key under which a task reserves budgets. It differs from the key of its Turn.
 func Holder(uid string, kind Kind) string { return uid + "/" + string(kind) }
 
 // Holder returns the key under which the task reserves budgets.
@@ -381,13 +385,13 @@ const (
 type Use struct {
 	Namespace string
 	Waiting   int64
-	// Oldest is the time of creation of the oldest of them.
+	// Oldest is the time of creation of the oldest of these tasks.
 	Oldest time.Time
 }
 
 // Check returns a *Refusal if the limits do not allow the start. begun is the number of other tasks of this kind of the
-// Agent that have begun within the last hour, and tokens the number of tokens that its tasks of this kind have used or
-// reserved within the last day.
+// Agent that have begun within the last hour, and tokens is the number of tokens that its tasks of this kind have used
+// or reserved within the last day.
 func (s *Start) Check(begun, tokens int64) error {
 	switch {
 	case begun >= s.MaxPerHour:

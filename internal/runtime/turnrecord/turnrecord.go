@@ -1,5 +1,5 @@
-// Package turnrecord defines the record that remains of a Turn that has ended: who asked which Agent, how the answer
-// was reached, and what it cost. A record contains no text of the conversation, so it may outlive its Turn.
+// Package turnrecord defines the record of an ended Turn: the requester and the Agent, how the answer was reached, and
+// its cost. A record contains no text of the conversation, so it may be kept longer than its Turn.
 package turnrecord
 
 import (
@@ -19,7 +19,7 @@ const (
 	MaxDetails = 8 << 10
 	// MaxTools is the maximum number of tools in a record.
 	MaxTools = 64
-	// MaxModels is the maximum number of elements for models in a record: two for each of a chain.
+	// MaxModels is the maximum number of elements for models in a record: two for each model of a chain.
 	MaxModels = 16
 	// MaxLabels is the maximum number of labels in a record.
 	MaxLabels = 16
@@ -29,7 +29,7 @@ const (
 	MaxEvaluations = 4
 	// MaxExpenses is the maximum number of expenses in a record.
 	MaxExpenses = 16
-	// MaxComment is the maximum size of the comment of a feedback, in bytes.
+	// MaxComment is the maximum size of a comment in feedback, in bytes.
 	MaxComment = 2 << 10
 )
 
@@ -48,7 +48,7 @@ type Record struct {
 	// Namespace and Turn are the namespace and the name of the Turn.
 	Namespace string `json:"namespace"`
 	Turn      string `json:"turn"`
-	// Agent is the name of the Agent. It is empty only if the Turn was deleted, and an older version had begun it.
+	// Agent is the name of the Agent. It is empty only for a deleted Turn that an older version began.
 	Agent string `json:"agent,omitempty"`
 	// Session is the name of the Session, or empty.
 	Session string `json:"session,omitempty"`
@@ -59,21 +59,22 @@ type Record struct {
 	// Completed is the time of the end, in UTC and to the microsecond.
 	Completed time.Time `json:"completed"`
 	Details
-	// Feedback is the feedback of people, oldest first, at most MaxFeedback. It is kept apart from the details.
+	// Feedback is the feedback of people, oldest first, at most MaxFeedback. Stores keep it separately from the
+	// details.
 	Feedback []Feedback `json:"feedback,omitempty"`
-	// Evaluations are the evaluations of the answer by judges, at most MaxEvaluations. They are kept apart from the
-	// details, because they follow the end of the Turn.
+	// Evaluations are the evaluations of the answer by judges, at most MaxEvaluations. Stores keep them separately from
+	// the details, because they follow the end of the Turn.
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
-	// Expenses are what the work that followed the Turn has used: that of judges, and that of learning, at most
-	// MaxExpenses. They are not part of the usage of the Turn. They contain the usage of Evaluations, and also that of
-	// attempts that were cut off. A record of an older version has none.
+	// Expenses are the usage and the cost of the work after the Turn: evaluation and learning. There are at most
+	// MaxExpenses. They are not part of the usage of the Turn. They include the usage of Evaluations and of attempts
+	// that were cut off. A record of an older version has none.
 	Expenses []Expense `json:"expenses,omitempty"`
 }
 
 // Details is the part of a record that a store keeps as JSON.
 type Details struct {
-	// Key and Strategy are those of the decision. Strategy is empty for a Turn without an answer, and so is Key in a
-	// record of an older version.
+	// Key and Strategy come from the decision record. Strategy is empty for a Turn without an answer. In records of
+	// older versions, Key is then empty, too.
 	Key      string `json:"key,omitempty"`
 	Strategy string `json:"strategy,omitempty"`
 	// Tools are the names of the called tools, sorted, at most MaxTools.
@@ -86,11 +87,11 @@ type Details struct {
 	// Prompt identifies the prompt. It is nil if no prompt was made.
 	Prompt *Prompt `json:"prompt,omitempty"`
 	// Models are the models that were asked, in the order in which they were first asked, at most MaxModels. A model
-	// has several elements if the cost of some of its requests is not known, or in another currency.
+	// has several elements if the cost of some of its requests is not known, or if its costs are in several currencies.
 	Models []Model `json:"models,omitempty"`
-	// ElapsedMilliseconds is the time from the first entry of the journal to the end.
+	// ElapsedMilliseconds is the time from the first entry of the journal to the end of the Turn.
 	ElapsedMilliseconds int64 `json:"elapsedMilliseconds,omitempty"`
-	// TurnNumber is the number of the Turn in its Session, from 1, or 0 if it has none.
+	// TurnNumber is the number of the Turn in its Session, from 1, or 0 if it has no number.
 	TurnNumber int64 `json:"turnNumber,omitempty"`
 	// Incomplete is true if parts were left out because they are not known or exceed MaxDetails.
 	Incomplete bool `json:"incomplete,omitempty"`
@@ -98,7 +99,7 @@ type Details struct {
 
 // Prompt identifies a version of a prompt.
 type Prompt struct {
-	// Profile is the name of the PromptProfile. ID, Version and Tags are those of its spec.
+	// Profile is the name of the PromptProfile. ID, Version and Tags come from its spec.
 	Profile string   `json:"profile"`
 	ID      string   `json:"id"`
 	Version string   `json:"version"`
@@ -111,7 +112,7 @@ type Model struct {
 	Provider string      `json:"provider"`
 	Model    string      `json:"model"`
 	Usage    model.Usage `json:"usage"`
-	// Cost is the cost of Usage. It is nil if it is not known, which differs from a cost of zero.
+	// Cost is the cost of Usage. It is nil if it is not known; a cost of zero is not nil.
 	Cost *Cost `json:"cost,omitempty"`
 }
 
@@ -123,21 +124,21 @@ type Cost struct {
 	Currency string `json:"currency"`
 }
 
-// Feedback is what one person says about the answer of a Turn.
+// Feedback is one person's feedback on the answer of a Turn.
 type Feedback struct {
-	// User is the name of the person. A person has one feedback for a Turn: a new one replaces it.
+	// User is the name of the person. New feedback of the same person replaces the old feedback.
 	User string `json:"user"`
 	// Score is a decimal number from 0 to 1, with at most four digits after the point.
 	Score string `json:"score"`
-	// Comment is a text of at most MaxComment bytes, or empty. It is kept as long as the Turn.
+	// Comment is a text of at most MaxComment bytes, or empty. It is deleted together with the Turn.
 	Comment string `json:"comment,omitempty"`
 	// Time is the time of the feedback, in UTC.
 	Time time.Time `json:"time"`
 }
 
-// Evaluation is what a judge says about the answer of a Turn, without its words.
+// Evaluation is the evaluation of the answer of a Turn by a judge, without the judge's reason.
 type Evaluation struct {
-	// Judge and Kind are those of the judge.
+	// Judge and Kind are the name and the kind of the judge.
 	Judge string `json:"judge"`
 	Kind  string `json:"kind"`
 	// Verdict is Passed, BelowThreshold or Failed.
@@ -145,7 +146,7 @@ type Evaluation struct {
 	// Score and Threshold are decimal numbers from 0 to 1. Score is empty if Verdict is Failed.
 	Score     string `json:"score,omitempty"`
 	Threshold string `json:"threshold"`
-	// Provider and Model are the model that was asked. They are empty if none was.
+	// Provider and Model name the model that was asked. They are empty if no model was asked.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
 	// Usage is the usage of all requests of the evaluation. It is not part of the usage of the Turn.
@@ -156,12 +157,12 @@ type Evaluation struct {
 	Time time.Time `json:"time"`
 }
 
-// Expense is what requests to one model have used for the work that followed a Turn.
+// Expense is the usage of requests to one model for the work after a Turn.
 type Expense struct {
 	// For is the kind of the work: evaluation or memory.
 	For string `json:"for"`
-	// Provider and Model are the model that was asked. If a record has no room for another model, they are empty, and
-	// the cost counts as not known.
+	// Provider and Model name the model that was asked. If a record has no space for another model, they are empty, and
+	// the cost counts as unknown.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
 	// Requests is the number of requests.
@@ -174,20 +175,20 @@ type Expense struct {
 // kindsOfWork is the number of values of Expense.For.
 const kindsOfWork = 2
 
-// adds reports whether an expense can be added to another one.
-func (e *Expense) adds(o *Expense) bool {
+// isAddable reports whether an expense can be added to another one.
+func (e *Expense) isAddable(o *Expense) bool {
 	return e.For == o.For && e.Provider == o.Provider && e.Model == o.Model && (e.Cost == nil) == (o.Cost == nil) &&
 		(e.Cost == nil || e.Cost.Currency == o.Cost.Currency)
 }
 
-// WithExpense returns expenses with another one, which is added to those of the same model whose cost is known in the
-// same currency. It returns an error for a cost that is no number.
+// WithExpense adds an expense to a list of expenses. If the list has an expense for the same work, model and currency,
+// it adds both to one. It returns an error for a cost that is not a number.
 func WithExpense(all []Expense, e Expense) ([]Expense, error) {
 	all = slices.Clone(all)
-	at := slices.IndexFunc(all, func(o Expense) bool { return e.adds(&o) })
+	at := slices.IndexFunc(all, func(o Expense) bool { return e.isAddable(&o) })
 	if at < 0 && len(all) >= MaxExpenses-kindsOfWork {
 		e.Provider, e.Model, e.Cost = "", "", nil
-		at = slices.IndexFunc(all, func(o Expense) bool { return e.adds(&o) })
+		at = slices.IndexFunc(all, func(o Expense) bool { return e.isAddable(&o) })
 	}
 	if at < 0 {
 		return append(all, e), nil
@@ -210,8 +211,8 @@ func WithExpense(all []Expense, e Expense) ([]Expense, error) {
 // ErrFull is returned for feedback that a record cannot keep.
 var ErrFull = fmt.Errorf("the record has the feedback of %d people, and keeps no more", MaxFeedback)
 
-// WithFeedback returns the feedback of a record after a person has given theirs. It returns ErrFull if
-// others have given feedback and the record keeps no more.
+// WithFeedback returns the feedback of a record with the feedback of one more person. It returns ErrFull if the record
+// already has the feedback of MaxFeedback other people.
 func WithFeedback(all []Feedback, f Feedback) ([]Feedback, error) {
 	all = slices.DeleteFunc(slices.Clone(all), func(o Feedback) bool { return o.User == f.User })
 	if len(all) >= MaxFeedback {
@@ -220,7 +221,7 @@ func WithFeedback(all []Feedback, f Feedback) ([]Feedback, error) {
 	return append(all, f), nil
 }
 
-// WithoutComments returns the feedback of a record without its comments, and whether there were any.
+// WithoutComments returns the feedback of a record without the comments, and whether there were comments.
 func WithoutComments(all []Feedback) (kept []Feedback, had bool) {
 	kept = slices.Clone(all)
 	for i := range kept {
@@ -230,8 +231,8 @@ func WithoutComments(all []Feedback) (kept []Feedback, had bool) {
 	return kept, had
 }
 
-// MarshalDetails returns the details as JSON of at most MaxDetails bytes. It leaves out parts if they are larger:
-// first labels, then tags, then tools, then models.
+// MarshalDetails returns the details as JSON of at most MaxDetails bytes. If they are larger, it leaves out parts in
+// this order: labels, tags, tools, models, and then everything except a few numbers.
 func (r *Record) MarshalDetails() ([]byte, error) {
 	d := r.Details
 	d.Incomplete = d.Incomplete || len(d.Tools) > MaxTools || len(d.Models) > MaxModels || len(d.Labels) > MaxLabels

@@ -42,15 +42,15 @@ func TestDetailsAreBounded(t *testing.T) {
 			}),
 			with(func(d *Details) { d.Labels, d.Incomplete = nil, true }),
 		},
-		"models": {
-			"the usage is the last to be dropped",
+		"tools": {
+			"tools are dropped before models",
 			with(func(d *Details) { d.Tools = []string{long, long} }),
 			with(func(d *Details) {
 				d.Tools, d.Labels, d.Prompt, d.Incomplete = nil, nil, &Prompt{Profile: "p", ID: "p", Version: "1"}, true
 			}),
 		},
 		"one giant text": {
-			"a record is written, whatever its texts are",
+			"a record is written even if it has a giant text",
 			Details{Key: long + long, Strategy: "DirectAnswer", TurnNumber: 3},
 			Details{Strategy: "DirectAnswer", TurnNumber: 3, Incomplete: true},
 		},
@@ -83,14 +83,14 @@ func TestOnePersonHasOneFeedback(t *testing.T) {
 		}
 	}
 	if _, err := WithFeedback(all, Feedback{User: "one more"}); err == nil {
-		t.Error("the feedback of any number of people is kept")
+		t.Error("WithFeedback of one more person returned no error, want ErrFull")
 	}
 	if _, err := WithFeedback(all, Feedback{User: "3", Score: "1"}); err != nil {
-		t.Errorf("a person of a full record cannot change their mind: %v", err)
+		t.Errorf("WithFeedback that replaces feedback in a full record: %v", err)
 	}
 }
 
-// TestExpensesAddUp checks which expenses are added to each other, and that a record bounds their number.
+// TestExpensesAddUp checks which expenses are added to each other, and that a record limits their number.
 func TestExpensesAddUp(t *testing.T) {
 	of := func(name string, requests, tokens int64, cost *Cost) Expense {
 		return Expense{
@@ -143,6 +143,6 @@ func TestExpensesAddUp(t *testing.T) {
 		t.Errorf("the rest is %+v, want no model, and a cost that is not known", rest)
 	}
 	if _, err := WithExpense(first, of("a", 1, 1, eur("much"))); err == nil {
-		t.Error("a cost that is no number was added")
+		t.Error("WithExpense with an invalid cost returned no error")
 	}
 }
