@@ -1,5 +1,5 @@
-// Package ask asks models questions about Turns that have ended: those of judges, and those about memories. It counts
-// what the requests use.
+// Package ask asks models questions about ended Turns: the questions of judges, and questions about memories. It adds
+// up the usage of the requests.
 package ask
 
 import (
@@ -19,13 +19,14 @@ const Timeout = 2 * time.Minute
 
 // Question is a question for a model.
 type Question struct {
-	// Request returns the request. structured is true if the endpoint itself makes the model keep to a schema.
+	// Request returns the request. structured is true if the endpoint can enforce a schema.
 	Request func(structured bool) model.Request
-	// Read reads a reply. It returns an error for one that makes no sense, which is requested once more.
+	// Read reads a reply. It returns an error for an unusable reply, which is then requested once more.
 	Read func(*model.Reply) error
-	// MaxOutputTokens is the length of a reply that is enough, in tokens. It is a limit if the model accepts it.
+	// MaxOutputTokens is the sufficient length of a reply, in tokens. It limits the reply if the model accepts such a
+	// limit.
 	MaxOutputTokens int64
-	// Purpose says what the question is for.
+	// Purpose is the purpose of the requests.
 	Purpose loop.Purpose
 	// Account keeps account of the requests. It may be nil.
 	Account Account
@@ -33,42 +34,42 @@ type Question struct {
 
 // Account keeps account of requests, which are sent one after another.
 type Account interface {
-	// Begin is called before a request is sent. The request is not sent if Begin returns a failure. The returned
-	// context is that of the request.
+	// Begin is called before a request is sent. It returns the context for the request, or a failure; the request is
+	// then not sent.
 	Begin(ctx context.Context, c *loop.Candidate, r *loop.Request) (context.Context, *model.Error)
-	// End is called when a request has ended, after each Begin that returned no failure. One of reply, which has no
-	// content, and failure is nil.
+	// End is called when a request has ended, after each Begin that returned no failure. Either reply or failure is
+	// nil. reply has no content.
 	End(ctx context.Context, c *loop.Candidate, r *loop.Request, reply *loop.Step, failure *loop.FailedRequest)
 }
 
-// Outcome is what a question has used.
+// Outcome describes the requests of a question.
 type Outcome struct {
-	// Provider and Model are the model that was asked last. They are empty if none was.
+	// Provider and Model name the model that was asked last. They are empty if no model was asked.
 	Provider, Model string
 	// Usage is the usage of all requests.
 	Usage model.Usage
 	// Cost is the cost of Usage, or nil if it is not known.
 	Cost *model.Cost
-	// MayRetry is true if the question failed without a cost: the endpoint accepted no request in time, or refused each
-	// one. A later attempt may succeed.
+	// MayRetry is true if the question failed without a cost, because the endpoint accepted no request in time or
+	// refused all requests. A later attempt may succeed.
 	MayRetry bool
 }
 
-// Ask asks the models of a chain, in order. The next one is asked if the request to one fails. It returns an error if
-// there is no reply that makes sense.
+// Ask asks the models of a chain, in order. If the request to a model fails, it asks the next model. It returns an
+// error if there is no usable reply.
 func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	a := &asking{question: q, priced: true}
 	refused := false
-	why := errors.New("there is no model to ask")
+	err := errors.New("there is no model to ask")
 	for i := range chain {
 		c := &chain[i]
 		a.Provider, a.Model = c.ProviderName, c.Model
-		if why = a.answer(ctx, c); why == nil {
+		if err = a.answer(ctx, c); err == nil {
 			return a.Outcome, nil
 		}
-		failure, failed := errors.AsType[*model.Error](why)
+		failure, failed := errors.AsType[*model.Error](err)
 		if failed {
 			refused = isRefusal(failure)
 		}
@@ -77,10 +78,10 @@ func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, err
 		}
 	}
 	a.MayRetry = refused && !a.paid
-	return a.Outcome, why
+	return a.Outcome, err
 }
 
-// isRefusal reports whether the endpoint did no work, and may do it later.
+// isRefusal reports whether the endpoint has not processed the request, but may accept it later.
 func isRefusal(f *model.Error) bool {
 	if f.Unsent {
 		return f.Kind.Retryable() || f.Kind == model.Cancelled
@@ -88,18 +89,17 @@ func isRefusal(f *model.Error) bool {
 	return f.Kind == model.RateLimited || f.Kind == model.Overloaded
 }
 
-// asking is a question that is under way.
+// asking is a question that is being asked.
 type asking struct {
 	Outcome
 	question *Question
-	// priced is true as long as the cost of all requests is known.
+	// priced is true while the cost of all requests is known.
 	priced bool
 	// paid is true once a request may have been paid for.
 	paid bool
 }
 
-// answer asks one model. It returns a *model.Error if the requests fail, and another error if the replies make no
-// sense.
+// answer asks one model. It returns a *model.Error if the requests fail, and another error if no reply is usable.
 func (a *asking) answer(ctx context.Context, c *loop.Candidate) (err error) {
 	for range verdicts.MaxReplies {
 		reply, failure := a.request(ctx, c)
@@ -113,7 +113,7 @@ func (a *asking) answer(ctx context.Context, c *loop.Candidate) (err error) {
 	return err
 }
 
-// request sends the question to one model, and repeats it where that may help.
+// request sends the question to one model, and repeats a request whose failure may be temporary.
 func (a *asking) request(ctx context.Context, c *loop.Candidate) (*model.Reply, *model.Error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
@@ -142,13 +142,13 @@ func (a *asking) attempt(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 	r := a.question.Request(c.StructuredOutput)
 	entry := loop.Outside(c, &r, a.question.Purpose, a.question.MaxOutputTokens)
 	r.Parameters = r.Parameters.ForQuestion()
-	// A request that waits at the gate has reserved nothing yet: requests of Turns go first.
+	// Enter the gate before anything is reserved, because requests of Turns go first.
 	ticket, failure := loop.EnterOutside(ctx, c, entry)
 	if failure != nil {
 		return nil, failure
 	}
 	defer ticket.Leave()
-	if ctx.Err() != nil { // a gate that is open lets the request in all the same
+	if ctx.Err() != nil { // an open gate does not check the context
 		return nil, OutOfTime(ctx.Err())
 	}
 	account := a.question.Account

@@ -10,9 +10,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// Embed asks a model for the vectors of memories, in as many requests as necessary. It returns those of the memories
-// that got one, also together with an error. space names the model and all else that the vectors depend on. dimensions
-// is their length; if it is 0, the model decides. account keeps account of the requests. It may be nil.
+// Embed asks a model for the vectors of memories, in as many requests as necessary. It returns the vectors that it
+// received, even together with an error. space identifies the model and everything else that the vectors depend on.
+// dimensions is the length of the vectors; if it is 0, the model decides. account keeps account of the requests; it may
+// be nil.
 func Embed(
 	ctx context.Context, c *loop.Candidate, space string, dimensions int, all []memories.Memory, account Account,
 ) (embedded []memories.Embedded, used Outcome, err error) {
@@ -22,8 +23,8 @@ func Embed(
 		for i := range batch {
 			texts = append(texts, batch[i].Text)
 		}
-		var one Outcome
-		one, err = Ask(ctx, []loop.Candidate{*c}, &Question{
+		var outcome Outcome
+		outcome, err = Ask(ctx, []loop.Candidate{*c}, &Question{
 			Request: func(bool) model.Request {
 				return model.Request{Embed: &model.Embed{Texts: texts, Dimensions: dimensions}}
 			},
@@ -38,7 +39,7 @@ func Embed(
 			},
 			Purpose: loop.Purpose(task.Learn), Account: account,
 		})
-		used.Usage = used.Usage.Add(one.Usage)
+		used.Usage = used.Usage.Add(outcome.Usage)
 		if err != nil {
 			return embedded, used, err
 		}

@@ -11,8 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 )
 
-// maxReplyTokens is the maximum length of a reply with memories, in tokens. A model that reasons uses a part of them
-// for that.
+// maxReplyTokens is the maximum length of a reply with memories, in tokens. It includes the reasoning of a model.
 const maxReplyTokens = 4096
 
 // Learning asks for the memories of one Turn.
@@ -21,31 +20,32 @@ type Learning struct {
 	Chain []loop.Candidate
 	// Questions are the questions, one for each scope.
 	Questions []memories.Question
-	// About is a memory of the Turn without scope, text and model.
+	// About is the template for the memories of the Turn, without scope, text, confidence and model.
 	About memories.Memory
-	// MaxPerTurn and MinConfidence are the bounds of each reply, and MaxItems is the number of memories of an owner.
+	// MaxPerTurn and MinConfidence limit the memories of each reply. MaxItems is the maximum number of memories of an
+	// owner.
 	MaxPerTurn, MinConfidence, MaxItems int
-	// Redact returns a text without what must not be kept. It may be nil.
+	// Redact removes texts that must not be kept. It may be nil.
 	Redact func(string) string
 	// Account keeps account of the requests. It may be nil.
 	Account Account
 }
 
-// Ask puts the questions one after another, and returns what was learned.
+// Ask asks the questions one after another, and returns the combined result.
 func (l *Learning) Ask(ctx context.Context) *task.Learned {
 	out := &task.Learned{}
-	l.Each(ctx, func(one *task.Learned, _ Outcome) bool {
-		out = out.With(one)
+	l.Each(ctx, func(learned *task.Learned, _ Outcome) bool {
+		out = out.With(learned)
 		return true
 	})
 	return out
 }
 
-// Each puts the questions one after another. After each, it yields what was learned by it, and what it has used; if
-// yield returns false, no further question is put. A question that fails, or for which no time is left, leads to no
-// memory.
+// Each asks the questions one after another. After each question it calls yield with the result and the outcome of the
+// question. If yield returns false, Each asks no further question. A question that fails, or for which no time is left,
+// yields no memories.
 func (l *Learning) Each(ctx context.Context, yield func(*task.Learned, Outcome) bool) {
-	// All questions have the time of one, so that they do not hold a slot for long.
+	// All questions together have the time of one question, so that they do not hold a slot for long.
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	for i := range l.Questions {
@@ -55,7 +55,7 @@ func (l *Learning) Each(ctx context.Context, yield func(*task.Learned, Outcome) 
 	}
 }
 
-// ask puts one question.
+// ask asks one question.
 func (l *Learning) ask(ctx context.Context, q *memories.Question) (*task.Learned, Outcome) {
 	var found memories.Found
 	used, err := Ask(ctx, l.Chain, &Question{

@@ -12,20 +12,19 @@ import (
 
 // Asker asks models on behalf of judges.
 type Asker struct {
-	// Chain are the models to ask, in order. The next one is asked if the request to one fails.
+	// Chain are the models to ask, in order. If the request to a model fails, the next model is asked.
 	Chain []loop.Candidate
-	// Redact returns a text of a model without the credentials that the Turn must not have. If it is nil, texts stay
-	// unchanged.
+	// Redact removes credentials from a text of a model. If it is nil, texts stay unchanged.
 	Redact func(text string) string
 	// Account keeps account of the requests. It may be nil.
 	Account ask.Account
 }
 
-// maxReplyTokens is the length of a verdict that is enough, in tokens. A model that reasons uses most of them for that.
+// maxReplyTokens is the sufficient length of a verdict, in tokens. It includes the reasoning of a model.
 const maxReplyTokens = 8192
 
-// Ask makes the judge evaluate an answer. It always returns an evaluation: that of a judge that fails is Failed, with a
-// reason in Capstan's own words. A reply that makes no sense is requested once more.
+// Ask makes the judge evaluate an answer. It always returns an evaluation. If the judge fails, the verdict is Failed,
+// with a reason that Capstan has written. An unusable reply is requested once more.
 func (a *Asker) Ask(ctx context.Context, j *Judge, s *Subject) Evaluation {
 	var score Score
 	var reason string

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// script is a model that answers each request with its next answer, and repeats the last one.
+// script is a model that answers each request with its next answer, and then repeats the last one.
 type script struct {
 	answers  []any // texts and errors; anything else panics
 	requests []model.Request
@@ -59,8 +59,8 @@ func TestAsk(t *testing.T) {
 			"the score is below the threshold", []any{bad}, nil, judge.BelowThreshold, 69, "It is not.", "first", [2]int{1, 0}, "0.002",
 		},
 		"limit": {"the threshold itself passes", []any{`{"score": 70}`}, nil, judge.Passed, 70, "", "first", [2]int{1, 0}, "0.002"},
-		"asked 2": {
-			"nonsense is requested once more", []any{"Good!", good}, nil, judge.Passed, 90, "It is.", "first", [2]int{2, 0}, "0.004",
+		"unusable, then good": {
+			"an unusable reply is requested once more", []any{"Good!", good}, nil, judge.Passed, 90, "It is.", "first", [2]int{2, 0}, "0.004",
 		},
 		"nonsense": {
 			"no other model is paid for the same question",
@@ -146,7 +146,7 @@ func TestAsk(t *testing.T) {
 					got, score, cost, asked, tc.verdict, tc.score, tc.why, tc.model, tc.asked, tc.cost, tc.reason)
 			}
 			if (got.Score == nil) != (tc.verdict == judge.Failed) {
-				t.Errorf("score %v, want one unless the evaluation failed", got.Score)
+				t.Errorf("score %v, want a score unless the evaluation failed", got.Score)
 			}
 			for _, r := range first.requests {
 				if len(r.Parameters.Stop) > 0 || r.Parameters.Effort != "low" || r.Model != "first" {
@@ -160,8 +160,8 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestAskNobody checks the evaluations for which no request can be sent.
-func TestAskNobody(t *testing.T) {
+// TestAskWithoutAModel checks evaluations for which no request can be sent.
+func TestAskWithoutAModel(t *testing.T) {
 	want := judge.Evaluation{
 		Judge: "to-the-point", Kind: judge.Relevance, Verdict: judge.Failed, Threshold: 70, Reason: "there is no model to ask",
 	}
@@ -204,19 +204,19 @@ func TestAskUnknownCost(t *testing.T) {
 	}
 }
 
-// TestAskEnds checks that an evaluation ends with its context, during the wait between two attempts.
-func TestAskEnds(t *testing.T) {
+// TestAskEndsWithItsContext checks that an evaluation ends when its context ends during the wait between two attempts.
+func TestAskEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &script{answers: []any{&model.Error{Kind: model.Overloaded, Message: "busy", RetryAfter: time.Minute}}}
 	time.AfterFunc(10*time.Millisecond, cancel)
 	c := candidate("first", s)
 	got := (&judge.Asker{Chain: []loop.Candidate{c, candidate("second", s)}}).Ask(ctx, relevance(), subject("x"))
 	if got.Verdict != judge.Failed || !strings.Contains(got.Reason, "busy") || len(s.requests) != 1 {
-		t.Errorf("%+v after %d requests, want a failed evaluation after one", got, len(s.requests))
+		t.Errorf("the evaluation is %+v after %d requests, want Failed after one", got, len(s.requests))
 	}
 }
 
-func TestAJudgeWhoseRequestsCostNothingMayBeAskedAgain(t *testing.T) {
+func TestFailureWithoutACostMayBeRetried(t *testing.T) {
 	failure := func(kind model.ErrorKind, unsent bool) error {
 		return &model.Error{Kind: kind, Message: "no", Unsent: unsent}
 	}
@@ -229,7 +229,7 @@ func TestAJudgeWhoseRequestsCostNothingMayBeAskedAgain(t *testing.T) {
 		"refused": {"the endpoint refused the request", []any{failure(model.RateLimited, false)}, nil, true},
 		"busy":    {"the endpoint refused the request", []any{failure(model.Overloaded, false)}, nil, true},
 		"later": {
-			"the endpoint refused the first request, and accepted no other one in time",
+			"the endpoint refused the first request, and accepted no further request in time",
 			[]any{failure(model.Overloaded, false), failure(model.Overloaded, true)},
 			nil, true,
 		},
@@ -245,7 +245,7 @@ func TestAJudgeWhoseRequestsCostNothingMayBeAskedAgain(t *testing.T) {
 			nil, false,
 		},
 		"broken":      {"the endpoint may have worked on the request", []any{failure(model.Malformed, false)}, nil, false},
-		"other model": {"no model was asked", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
+		"other model": {"no request was sent", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
 		"unusable":    {"a later request cannot be sent either", []any{failure(model.Unusable, true)}, nil, false},
 		"nonsense":    {"the model has replied", []any{"Good!"}, nil, false},
 		"passed":      {"there is a score", []any{`{"score": 90}`}, nil, false},

@@ -1,5 +1,5 @@
-// Package judge makes a model give a score to the answer of a Turn. It is pure: it makes the question, and reads the
-// reply. A judge cannot change the answer or the Turn. If a judge fails, its evaluation has failed, and nothing else.
+// Package judge makes a model give a score to the answer of a Turn. It makes the question, and reads the reply. A judge
+// cannot change the answer or the Turn. If a judge fails, only its evaluation fails.
 package judge
 
 import (
@@ -16,7 +16,7 @@ import (
 // MaxPerProfile is the maximum number of judges of a profile.
 const MaxPerProfile = 4
 
-// Kind says what a judge decides.
+// Kind is the criterion of a judge.
 type Kind string
 
 // The kinds of judges.
@@ -34,15 +34,15 @@ const (
 type Judge struct {
 	// Name identifies the judge in its profile.
 	Name string `json:"name"`
-	// Kind says what the judge decides.
+	// Kind is the criterion of the judge.
 	Kind Kind `json:"kind"`
-	// Prompt is the criterion of a Custom judge. It is empty for the others.
+	// Prompt is the criterion of a Custom judge. It is empty for the other kinds.
 	Prompt string `json:"prompt,omitempty"`
-	// Provider and Model are the ModelProvider and the model to ask. Both are empty if the models of the Agent are
+	// Provider and Model name the ModelProvider and the model to ask. If both are empty, the models of the Agent are
 	// asked.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
-	// Threshold is the lowest score of an answer that passes.
+	// Threshold is the lowest passing score.
 	Threshold Score `json:"threshold"`
 }
 
@@ -82,29 +82,29 @@ const (
 	Failed Verdict = "Failed"
 )
 
-// Evaluation is what one judge says about one answer.
+// Evaluation is the evaluation of one answer by one judge.
 type Evaluation struct {
-	// Judge and Kind are those of the judge.
+	// Judge and Kind are the name and the kind of the judge.
 	Judge string `json:"judge"`
 	Kind  Kind   `json:"kind"`
-	// Provider and Model are the model that was asked. They are empty if none was.
+	// Provider and Model name the model that was asked. They are empty if no model was asked.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
 	// Verdict says whether the answer passes.
 	Verdict Verdict `json:"verdict"`
 	// Score is nil if Verdict is Failed.
 	Score *Score `json:"score,omitempty"`
-	// Threshold is that of the judge.
+	// Threshold is the threshold of the judge.
 	Threshold Score `json:"threshold"`
-	// Reason is one line of at most verdicts.MaxReasonChars characters. A model wrote it, so it may quote the answer,
-	// unless Verdict is Failed.
+	// Reason is one line of at most verdicts.MaxReasonChars characters. If Verdict is Failed, Capstan wrote it.
+	// Otherwise a model wrote it, so it may quote the answer.
 	Reason string `json:"reason,omitempty"`
 	// Usage is the usage of all requests of the evaluation.
 	Usage model.Usage `json:"usage"`
 	// Cost is the cost of Usage, or nil if it is not known.
 	Cost *model.Cost `json:"cost,omitempty"`
-	// MayRetry is true if the judge failed without a cost: the endpoint accepted no request in time, or refused each
-	// one. A later evaluation may succeed.
+	// MayRetry is true if the judge failed without a cost, because the endpoint accepted no request in time or refused
+	// all requests. A later evaluation may succeed.
 	MayRetry bool `json:"-"`
 }
 
@@ -140,8 +140,7 @@ const customCriterion = `You judge an answer of an assistant by one criterion. T
 The criterion:
 `
 
-// Request returns the question of the judge about an answer. structured is true if the endpoint itself makes the
-// model keep to a schema.
+// Request returns the question of the judge about an answer. structured is true if the endpoint can enforce a schema.
 func (j *Judge) Request(s *Subject, structured bool) model.Request {
 	criterion, ok := criteria[j.Kind]
 	if !ok {
@@ -151,41 +150,41 @@ func (j *Judge) Request(s *Subject, structured bool) model.Request {
 	return q.Request(structured)
 }
 
-// The faults of replies, for people. They contain no part of the reply.
+// The errors of unusable replies. They contain no part of the reply.
 var (
 	errNoVerdict = errors.New("the judge gave no usable verdict: its reply must be JSON with a score and a reason")
 	errNoScore   = errors.New("the judge gave no usable score: it must be a whole number from 0 to 100")
 )
 
-// Read reads a reply of a model. Its error names the fault, and contains no part of the reply. Numbers in quotes,
-// with a percent sign or with zeros after the point are accepted. A fraction is refused, because 1 could then mean
-// one percent or the best score.
+// Read reads a reply of a model. Its error contains no part of the reply. Numbers in quotes, with a percent sign or
+// with zeros after the point are accepted. A fraction is invalid, because 1 could then mean one percent or the best
+// score.
 //
-// redact returns a text without credentials, and may be nil.
+// redact removes credentials from a text. It may be nil.
 func Read(reply *model.Reply, redact func(text string) string) (Score, string, error) {
-	var said struct {
+	var parsed struct {
 		Score  json.RawMessage `json:"score"`
 		Reason *string         `json:"reason"`
 	}
-	if !verdicts.Read(reply, &said) || said.Score == nil || repeats(reply.Text) {
+	if !verdicts.Read(reply, &parsed) || parsed.Score == nil || hasRepeatedName(reply.Text) {
 		return 0, "", errNoVerdict
 	}
-	score, err := scoreOf(said.Score)
+	score, err := parseReplyScore(parsed.Score)
 	if err != nil {
 		return 0, "", err
 	}
-	if said.Reason == nil {
+	if parsed.Reason == nil {
 		return score, "", nil
 	}
-	reason := *said.Reason
+	reason := *parsed.Reason
 	if redact != nil {
 		reason = redact(reason)
 	}
 	return score, verdicts.Reason(reason), nil
 }
 
-// scoreOf reads a score in the forms that models write.
-func scoreOf(value json.RawMessage) (Score, error) {
+// parseReplyScore reads a score in the forms that models write.
+func parseReplyScore(value json.RawMessage) (Score, error) {
 	text := string(value)
 	if strings.HasPrefix(text, `"`) && json.Unmarshal(value, &text) != nil {
 		return 0, errNoScore
@@ -199,9 +198,8 @@ func scoreOf(value json.RawMessage) (Score, error) {
 	return Score(n), nil
 }
 
-// repeats reports whether a name occurs twice in the object of a reply. Readers of JSON disagree about the value of
-// such a name.
-func repeats(text string) bool {
+// hasRepeatedName reports whether a name occurs twice in the JSON object of a reply. Such an object is ambiguous.
+func hasRepeatedName(text string) bool {
 	data, _ := model.JSONAnswer(text)
 	d := json.NewDecoder(strings.NewReader(string(data)))
 	if _, err := d.Token(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// The bounds of a question, in characters. Longer texts are cut, and the question says so.
+// The maximum lengths of the parts of a question, in characters. Longer texts are cut, and the question says so.
 const (
 	maxSystem       = 16_000
 	maxConversation = 48_000
@@ -47,7 +47,7 @@ type Message struct {
 
 // ToolResult is the text that the model received from one call.
 type ToolResult struct {
-	// Name of the tool.
+	// Name is the name of the tool.
 	Name string
 	Text string
 }
@@ -66,9 +66,9 @@ func (s *Subject) parts() []string {
 	return append(all, untrusted.Untrusted("## Answer to judge", capped(s.Answer, maxAnswer)))
 }
 
-// conversation returns the conversation as flat text: "[role] text". Further lines of a message are indented, so no
-// line of a message can begin with the tag of a speaker. The system prompts come first. Of a long conversation, the
-// newest messages remain.
+// conversation returns the conversation as plain text: "[role] text". Further lines of a message are indented, so no
+// such line can begin with the tag of a speaker. The system prompts come first. A long conversation is cut to its
+// newest messages.
 func (s *Subject) conversation() string {
 	system := s.systemPrompts()
 	var talk []string
@@ -93,8 +93,8 @@ func (s *Subject) conversation() string {
 	return strings.Join(system, "\n")
 }
 
-// systemPrompts returns the system prompts. If they are too long together, the longest ones are cut, so that each keeps
-// an equal part at least.
+// systemPrompts returns the system prompts. If they are too long together, long prompts are cut, so that each prompt
+// keeps at least an equal share.
 func (s *Subject) systemPrompts() []string {
 	var prompts []string
 	rest := 0
@@ -104,16 +104,17 @@ func (s *Subject) systemPrompts() []string {
 			rest += utf8.RuneCountInString(m.Text)
 		}
 	}
-	room := maxSystem
+	space := maxSystem
 	for i, text := range prompts {
 		rest -= utf8.RuneCountInString(text)
-		prompts[i] = "[system] " + indented(capped(text, max(room-rest, room/(len(prompts)-i))))
-		room = max(0, room-utf8.RuneCountInString(prompts[i]))
+		prompts[i] = "[system] " + indented(capped(text, max(space-rest, space/(len(prompts)-i))))
+		space = max(0, space-utf8.RuneCountInString(prompts[i]))
 	}
 	return prompts
 }
 
-// speaker returns the tag of a role. Any other role counts as the user, who has the least weight.
+// speaker returns the name of a role in its tag. Any role other than the assistant counts as the user, whose messages
+// have the least weight.
 func speaker(r model.Role) string {
 	if r == model.RoleAssistant {
 		return "assistant"
@@ -121,17 +122,17 @@ func speaker(r model.Role) string {
 	return "user"
 }
 
-// toolResults returns the results of tools as flat text, in the same form as the conversation.
+// toolResults returns the results of tools as plain text, in the same form as the conversation.
 func (s *Subject) toolResults() string {
 	var lines []string
 	used, leftOut := 0, 0
-	for _, one := range slices.Backward(s.Tools) {
+	for _, result := range slices.Backward(s.Tools) {
 		if used >= maxToolResults {
 			leftOut++
 			continue
 		}
-		room := min(maxToolResult, maxToolResults-used)
-		text := "[tool " + tag(untrusted.Line(one.Name)) + "] " + indented(capped(one.Text, room))
+		space := min(maxToolResult, maxToolResults-used)
+		text := "[tool " + tagName(untrusted.Line(result.Name)) + "] " + indented(capped(result.Text, space))
 		lines, used = append(lines, text), used+utf8.RuneCountInString(text)
 	}
 	if leftOut > 0 {
@@ -141,11 +142,11 @@ func (s *Subject) toolResults() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxToolName bounds the name of a tool in a question, in characters.
+// maxToolName is the maximum length of the name of a tool in a question, in characters.
 const maxToolName = 64
 
-// tag returns the name of a tool in its tag.
-func tag(name string) string {
+// tagName returns the name of a tool for its tag.
+func tagName(name string) string {
 	name, _ = untrusted.Cap(strings.NewReplacer("[", "", "]", "").Replace(name), maxToolName)
 	return name
 }
@@ -160,8 +161,8 @@ func capped(text string, limit int) string {
 	return kept
 }
 
-// indented indents all lines but the first.
+// indented returns a text in which all lines but the first are indented.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
 
-// speakerTag matches the beginning of a tag that looks like one of this package.
+// speakerTag matches the beginning of a text that looks like the tag of a speaker.
 var speakerTag = regexp.MustCompile(`(?i)[\[［【〔]([\s/]*(?:system|user|assistant|tool|developer)\b)`)

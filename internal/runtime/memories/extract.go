@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/verdicts"
 )
 
-// The bounds of a question, in characters. Longer texts are cut, and the question says so.
+// The maximum lengths of the parts of a question, in characters. Longer texts are cut, and the question says so.
 const (
 	maxMessage     = 16_000
 	maxAnswer      = 16_000
@@ -27,8 +27,8 @@ const (
 
 // Source has the texts of a Turn from which memories may be learned.
 type Source struct {
-	// Message is the message of the Turn. IsOfUser is true if a verified user has written it, and false if another
-	// Agent has, or if the user is not known.
+	// Message is the message of the Turn. IsOfUser is true if a verified user has written it. It is false if another
+	// Agent has written it, or if the user is not known.
 	Message  string
 	IsOfUser bool
 	// Answer is the answer, and Tools are the results of tools. Neither is trusted.
@@ -38,7 +38,7 @@ type Source struct {
 
 // ToolResult is the text that the model received from one call.
 type ToolResult struct {
-	// Name of the tool.
+	// Name is the name of the tool.
 	Name string
 	Text string
 }
@@ -75,10 +75,10 @@ const replySchema = `{"type":"object","additionalProperties":false,"required":["
 	`"items":{"type":"object","additionalProperties":false,"required":["content","scope","confidence"],"properties":{` +
 	`"content":{"type":"string"},"scope":{"type":"string","enum":["%s"]},"confidence":{"type":"integer","minimum":0,"maximum":100}}}}}}`
 
-// Questions returns the questions for the given scopes. most is the maximum number of memories of each. A scope is left
-// out if no text may lead to a memory of it.
-func Questions(s *Source, scopes []Scope, most int) []Question {
-	most = limit(most)
+// Questions returns the questions for the given scopes. maxItems is the maximum number of memories of each question. A
+// scope for which no text may be used gets no question.
+func Questions(s *Source, scopes []Scope, maxItems int) []Question {
+	maxItems = clampItems(maxItems)
 	var all []Question
 	for _, scope := range []Scope{Session, User} {
 		if !slices.Contains(scopes, scope) {
@@ -89,16 +89,17 @@ func Questions(s *Source, scopes []Scope, most int) []Question {
 			continue
 		}
 		all = append(all, Question{scope, verdicts.Question{
-			Name: messageName, Instruction: instructions[scope] + fmt.Sprintf(form, scope, most, scope),
+			Name: messageName, Instruction: instructions[scope] + fmt.Sprintf(form, scope, maxItems, scope),
 			Schema: fmt.Sprintf(replySchema, scope), Parts: parts,
 		}})
 	}
 	return all
 }
 
-func limit(most int) int { return min(max(most, 1), MaxPerTurn) }
+// clampItems limits a number of memories to the range from 1 to MaxPerTurn.
+func clampItems(maxItems int) int { return min(max(maxItems, 1), MaxPerTurn) }
 
-// parts returns the fenced texts of which memories of a scope may be made. This function alone decides which text can
+// parts returns the fenced texts from which memories of a scope may be made. Only this function decides which text can
 // reach which scope.
 func (s *Source) parts(scope Scope) []string {
 	var all []string
@@ -124,12 +125,12 @@ func (s *Source) parts(scope Scope) []string {
 func (s *Source) toolResults() string {
 	var lines []string
 	used := 0
-	for _, one := range slices.Backward(s.Tools) {
+	for _, result := range slices.Backward(s.Tools) {
 		if used >= maxToolResults {
 			break
 		}
-		name, _ := untrusted.Cap(untrusted.Line(one.Name), 64)
-		text := "- " + name + ": " + strings.ReplaceAll(capped(one.Text, min(maxToolResult, maxToolResults-used)), "\n", "\n  ")
+		name, _ := untrusted.Cap(untrusted.Line(result.Name), 64)
+		text := "- " + name + ": " + strings.ReplaceAll(capped(result.Text, min(maxToolResult, maxToolResults-used)), "\n", "\n  ")
 		lines, used = append(lines, text), used+utf8.RuneCountInString(text)
 	}
 	slices.Reverse(lines)
@@ -137,8 +138,8 @@ func (s *Source) toolResults() string {
 }
 
 // capped returns a text that is safe in a fence, cut to a number of characters.
-func capped(text string, most int) string {
-	kept, leftOut := untrusted.Cap(text, most)
+func capped(text string, length int) string {
+	kept, leftOut := untrusted.Cap(text, length)
 	kept = strings.Trim(untrusted.Block(kept), "\n")
 	if leftOut > 0 {
 		kept += fmt.Sprintf("\n(%d more characters are left out)", leftOut)
@@ -146,7 +147,7 @@ func capped(text string, most int) string {
 	return kept
 }
 
-// Request returns the request for a model. structured is true if the endpoint itself makes the model keep to a schema.
+// Request returns the request for a model. structured is true if the endpoint can enforce a schema.
 func (q *Question) Request(structured bool) model.Request { return q.ask.Request(structured) }
 
 // Item is one memory of a reply.
@@ -156,21 +157,20 @@ type Item struct {
 	Confidence int
 }
 
-// Found is what a reply contains.
+// Found has the memories of a reply.
 type Found struct {
 	Items []Item
-	// Refused is the number of entries of the reply that were left out: they claim another scope, are not in the form
-	// that was asked for, or are too many. Unsure is the number of those with too little confidence.
+	// Refused is the number of entries that were left out because they have another scope, do not have the requested
+	// form, or are too many. Unsure is the number of entries that were left out because of too little confidence.
 	Refused, Unsure int
 }
 
-// errReply means that a reply makes no sense.
+// errReply is the error of an unusable reply.
 var errReply = errors.New("the model gave no usable reply: it must be JSON with a list of memories")
 
-// Read reads the reply to a question. An entry that claims another scope than that of the question is refused. The
-// other bounds are the maximum number of memories and the lowest confidence. redact returns a text without what must
-// not be kept; it may be nil.
-func (q *Question) Read(reply *model.Reply, most, confidence int, redact func(string) string) (f Found, err error) {
+// Read reads the reply to a question. It leaves out entries with another scope than the question, entries beyond
+// maxItems, and entries below the given confidence. redact removes texts that must not be kept; it may be nil.
+func (q *Question) Read(reply *model.Reply, maxItems, confidence int, redact func(string) string) (f Found, err error) {
 	if len(reply.Text) > maxReply {
 		return f, errReply
 	}
@@ -181,15 +181,15 @@ func (q *Question) Read(reply *model.Reply, most, confidence int, redact func(st
 	var list struct {
 		Memories *[]json.RawMessage `json:"memories"`
 	}
-	if strictly(raw, &list) != nil || list.Memories == nil {
+	if decodeStrictly(raw, &list) != nil || list.Memories == nil {
 		return f, errReply
 	}
-	most = limit(most)
+	maxItems = clampItems(maxItems)
 	seen := map[string]bool{}
 	for _, raw := range *list.Memories {
 		item, ok := q.item(raw, redact)
 		switch {
-		case !ok || len(f.Items) == most:
+		case !ok || len(f.Items) == maxItems:
 			f.Refused++
 		case item.Confidence < confidence:
 			f.Unsure++
@@ -208,7 +208,7 @@ func (q *Question) item(raw json.RawMessage, redact func(string) string) (Item, 
 		Scope      *Scope  `json:"scope"`
 		Confidence *int    `json:"confidence"`
 	}
-	if strictly(raw, &e) != nil || e.Content == nil || e.Scope == nil || e.Confidence == nil || *e.Scope != q.Scope ||
+	if decodeStrictly(raw, &e) != nil || e.Content == nil || e.Scope == nil || e.Confidence == nil || *e.Scope != q.Scope ||
 		*e.Confidence < 0 || *e.Confidence > 100 || utf8.RuneCountInString(*e.Content) > MaxText {
 		return Item{}, false
 	}
@@ -220,8 +220,8 @@ func (q *Question) item(raw json.RawMessage, redact func(string) string) (Item, 
 	return Item{text, *e.Confidence}, !untrusted.Blank(text)
 }
 
-// strictly decodes JSON that must not have other fields than a value.
-func strictly(raw json.RawMessage, into any) error {
+// decodeStrictly decodes JSON. It returns an error for unknown fields and for further data.
+func decodeStrictly(raw json.RawMessage, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {

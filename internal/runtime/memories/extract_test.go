@@ -15,7 +15,7 @@ import (
 
 var both = []memories.Scope{memories.User, memories.Session}
 
-// source returns a Turn in which each text has a mark of its own.
+// source returns a Source in which each text contains its own mark.
 func source() *memories.Source {
 	return &memories.Source{
 		Message: "My printer is an HP 4000. MESSAGE", IsOfUser: true, Answer: "Noted. ANSWER",
@@ -33,7 +33,7 @@ func textOf(s *memories.Source, scope memories.Scope) string {
 	return ""
 }
 
-// TestScopeFollowsFromSource checks which texts a model sees for which scope.
+// TestScopeFollowsFromSource checks which texts the question of each scope contains.
 func TestScopeFollowsFromSource(t *testing.T) {
 	user, session := textOf(source(), memories.User), textOf(source(), memories.Session)
 	for _, mark := range []string{"MESSAGE", "ANSWER", "RESULT"} {
@@ -41,7 +41,7 @@ func TestScopeFollowsFromSource(t *testing.T) {
 			t.Errorf("the question about the Session lacks %s", mark)
 		}
 		if strings.Contains(user, mark) != (mark == "MESSAGE") {
-			t.Errorf("the question about the user is %q, want the message alone", user)
+			t.Errorf("the question about the user is %q, want only the message", user)
 		}
 	}
 	s := source()
@@ -53,15 +53,15 @@ func TestScopeFollowsFromSource(t *testing.T) {
 		t.Errorf("the question about the Session lacks the message: %q", got)
 	}
 	if got := memories.Questions(source(), nil, 5); len(got) > 0 {
-		t.Errorf("%d questions without scopes", len(got))
+		t.Errorf("%d questions without scopes, want none", len(got))
 	}
 	if got := memories.Questions(&memories.Source{IsOfUser: true, Message: " \n"}, both, 5); len(got) > 0 {
-		t.Errorf("%d questions without texts", len(got))
+		t.Errorf("%d questions without texts, want none", len(got))
 	}
 }
 
 // TestPoisonedResultsStayInTheSession passes each hostile text as the result of a tool and as the answer. No part of it
-// reaches the question about the user, and it cannot leave its fence in the other question.
+// may reach the question about the user, and it must not leave its fence in the question about the Session.
 func TestPoisonedResultsStayInTheSession(t *testing.T) {
 	files, err := filepath.Glob("../loop/testdata/hostile/*.txt")
 	if err != nil || len(files) < 40 {
@@ -113,9 +113,9 @@ func TestRead(t *testing.T) {
 		want         memories.Found
 		err          string
 	}{
-		"right":      {"the form that is asked for", list(good), memories.Found{Items: []memories.Item{item}}, ""},
+		"valid":      {"the requested form", list(good), memories.Found{Items: []memories.Item{item}}, ""},
 		"empty":      {"most Turns have nothing to remember", list(), memories.Found{}, ""},
-		"code block": {"many models write one", "```json\n" + list(good) + "\n```", memories.Found{Items: []memories.Item{item}}, ""},
+		"code block": {"many models write a code block", "```json\n" + list(good) + "\n```", memories.Found{Items: []memories.Item{item}}, ""},
 		"wider scope": {
 			"the code decides the scope", list(entry("For all.", "Agent", "90"), good),
 			memories.Found{Items: []memories.Item{item}, Refused: 1},
@@ -135,15 +135,18 @@ func TestRead(t *testing.T) {
 			memories.Found{Items: []memories.Item{item}, Unsure: 1},
 			"",
 		},
-		"too sure": {"a model that lies", list(entry("x", "User", "101")), memories.Found{Refused: 1}, ""},
+		"too sure": {"the confidence is above the maximum", list(entry("x", "User", "101")), memories.Found{Refused: 1}, ""},
 		"negative": {"there is no such confidence", list(entry("x", "User", "-1")), memories.Found{Refused: 1}, ""},
 		"fraction": {"the scale is not clear", list(entry("x", "User", "0.9")), memories.Found{Refused: 1}, ""},
 		"quoted":   {"the form is strict", list(entry("x", "User", `"90"`)), memories.Found{Refused: 1}, ""},
 		"blank":    {"there is nothing to keep", list(entry(` \u200b\u202e `, "User", "90")), memories.Found{Refused: 1}, ""},
 		"too long": {"a memory is short", list(entry(strings.Repeat("x", 501), "User", "90")), memories.Found{Refused: 1}, ""},
-		"twice":    {"each once", list(good, entry("has an hp 4000", "User", "70")), memories.Found{Items: []memories.Item{item}}, ""},
+		"twice": {
+			"each memory is kept once", list(good, entry("has an hp 4000", "User", "70")),
+			memories.Found{Items: []memories.Item{item}}, "",
+		},
 		"too many": {
-			"the limit", list(good, entry("b", "User", "90"), entry("c", "User", "90")),
+			"at most two memories are kept", list(good, entry("b", "User", "90"), entry("c", "User", "90")),
 			memories.Found{Items: []memories.Item{item, {Text: "b", Confidence: 90}}, Refused: 1},
 			"",
 		},
@@ -157,13 +160,13 @@ func TestRead(t *testing.T) {
 			memories.Found{Items: []memories.Item{{Text: "a b[31m", Confidence: 90}}},
 			"",
 		},
-		"list":         {"it is no object", "[" + good + "]", memories.Found{}, none},
+		"list":         {"a list is not an object", "[" + good + "]", memories.Found{}, none},
 		"null":         {"there is no list", `{"memories": null}`, memories.Found{}, none},
 		"other":        {"there is no list", `{}`, memories.Found{}, none},
-		"text around":  {"the JSON may be that of the conversation", "Here: " + list(good), memories.Found{}, none},
-		"two":          {"which one counts?", list(good) + "\n" + list(good), memories.Found{}, none},
-		"rubbish":      {"it is no JSON", "\xff\x00{{{", memories.Found{}, none},
-		"nothing":      {"the model says nothing", "", memories.Found{}, none},
+		"text around":  {"the JSON may be quoted from the conversation", "Here: " + list(good), memories.Found{}, none},
+		"two":          {"the reply is ambiguous", list(good) + "\n" + list(good), memories.Found{}, none},
+		"garbage":      {"the reply is not JSON", "\xff\x00{{{", memories.Found{}, none},
+		"nothing":      {"the reply is empty", "", memories.Found{}, none},
 		"10 MB":        {"a reply is short", list(entry(strings.Repeat("x", 10<<20), "User", "90")), memories.Found{}, none},
 		"deep":         {"a reply is flat", strings.Repeat(`{"memories":[`, 2000), memories.Found{}, none},
 		"only thought": {"the model does not decide", "<think>" + list(good), memories.Found{}, none},
@@ -191,7 +194,7 @@ func FuzzRead(f *testing.F) {
 		q := memories.Questions(source(), []memories.Scope{memories.User}, 3)[0]
 		found, err := q.Read(&model.Reply{Text: text}, 3, 0, nil)
 		if err != nil && len(found.Items) > 0 || len(found.Items) > 3 {
-			t.Errorf("%d memories and error %v", len(found.Items), err)
+			t.Errorf("%d memories and error %v, want at most 3, and none with an error", len(found.Items), err)
 		}
 		for _, i := range found.Items {
 			if i.Text == "" || utf8.RuneCountInString(i.Text) > memories.MaxText || strings.Contains(i.Text, "\n") || i.Confidence > 100 {

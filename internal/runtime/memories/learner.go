@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Learner observes Turns that have ended.
+// Learner observes ended Turns.
 type Learner interface {
-	// Observe receives an observation of a Turn. It may receive the same one again, after a failure. An error does not
-	// affect the Turn, nor the memories that are learned from it.
+	// Observe receives an observation of a Turn. After a failure, it may receive the same observation again. An error
+	// affects neither the Turn nor the memories that are learned from it.
 	Observe(ctx context.Context, o Observation) error
 }
 
 // MaxObservation is the maximum size of an observation, in bytes of JSON.
 const MaxObservation = 8 << 10
 
-// Observation says how a Turn went. It has no text of the conversation. Stores keep observations until the Turn or its
-// Session is deleted.
+// Observation describes how a Turn was answered. It has no text of the conversation. Stores keep observations until the
+// Turn or its Session is deleted.
 type Observation struct {
 	TurnUID    string `json:"turnUID"`
 	Namespace  string `json:"namespace"`
@@ -34,13 +34,13 @@ type Observation struct {
 
 // Details are the part of an observation that describes the Turn.
 type Details struct {
-	// Reason is the reason of the end. Strategy and Tools say how the answer was reached.
+	// Reason is the reason why the Turn ended. Strategy and Tools say how the answer was reached.
 	Reason   string   `json:"reason"`
 	Strategy string   `json:"strategy,omitempty"`
 	Tools    []string `json:"tools,omitempty"`
 	// Recalled are the IDs of the memories in the prompt.
 	Recalled []string `json:"recalled,omitempty"`
-	// ElapsedMilliseconds is the time of the Turn.
+	// ElapsedMilliseconds is the duration of the Turn.
 	ElapsedMilliseconds int64 `json:"elapsedMilliseconds,omitempty"`
 }
 

@@ -1,7 +1,7 @@
-// Package memories learns memories from Turns that have ended, and finds those that fit a later Turn. It is pure:
-// stores keep the memories, and executors ask the models.
+// Package memories makes the questions by which memories are learned from ended Turns, and ranks memories for later
+// Turns. Stores keep the memories, and executors ask the models.
 //
-// The code decides how far a memory reaches, from the texts that a model has seen. The model does not:
+// The code, and not a model, decides who may use a memory:
 //
 //  1. The question about a user contains only the message that this user has written. No other text, such as the
 //     result of a tool, can become a memory of a user.
@@ -25,7 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// Scope is where a memory may be used.
+// Scope says which Turns may use a memory.
 type Scope string
 
 // The scopes, narrowest first.
@@ -37,7 +37,7 @@ const (
 	User Scope = "User"
 )
 
-// The bounds of memories.
+// The limits of memories.
 const (
 	// MaxText is the maximum length of a memory, in characters.
 	MaxText = 500
@@ -47,64 +47,64 @@ const (
 	MaxOwnerBytes = 64 << 10
 	// MaxItems is the maximum number of memories of an owner.
 	MaxItems = 500
-	// MaxNewest is the number of the newest memories of an owner that are ranked for each Turn, whatever their words
-	// are.
+	// MaxNewest is the number of the newest memories of an owner that are ranked for each Turn, even if they do not
+	// match its words.
 	MaxNewest = 16
-	// MaxNearest is the number of the memories of an owner that are ranked because of their vectors.
+	// MaxNearest is the maximum number of memories of an owner that are ranked because of their vectors.
 	MaxNearest = 16
-	// maxWords is the maximum number of words of a query, and maxWord the maximum length of a word, in
-	// bytes.
+	// maxWords is the maximum number of words of a query. maxWord is the maximum length of a word, in bytes.
 	maxWords, maxWord = 128, 64
-	// maxQuery is the maximum length of the text for which memories are ranked, in characters.
+	// maxQuery is the maximum length of the text of a query, in characters.
 	maxQuery = 4000
 )
 
 // Memory is a text that was learned from a Turn.
 type Memory struct {
-	// ID follows from the owner and the words of the text, so an owner has each memory once.
+	// ID is a hash of the owner and the words of the text, so an owner has each memory once.
 	ID string `json:"id"`
-	// Namespace is the namespace of the Turn, and Agent its Agent.
+	// Namespace is the namespace of the Turn. Agent is the name of its Agent.
 	Namespace string `json:"namespace"`
 	Agent     string `json:"agent"`
 	Scope     Scope  `json:"scope"`
 	// Text is one line of at most MaxText characters.
 	Text string `json:"text"`
-	// Confidence is that of the model, from 0 to 100.
+	// Confidence is the confidence of the model, from 0 to 100.
 	Confidence int `json:"confidence"`
 	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
 	Requester string `json:"requester,omitempty"`
-	// Session is the name of the Turn's Session, and SessionUID its UID. Both are empty if it has none.
+	// Session and SessionUID are the name and the UID of the Turn's Session. Both are empty if the Turn has none.
 	Session    string `json:"session,omitempty"`
 	SessionUID string `json:"sessionUID,omitempty"`
-	// Turn is the name of the Turn, and TurnUID its UID. TurnUID is empty once the memory outlives the Turn.
+	// Turn and TurnUID are the name and the UID of the Turn. TurnUID is empty once the memory is kept independently of
+	// the Turn.
 	Turn    string `json:"turn"`
 	TurnUID string `json:"turnUID"`
 	// Model is the model that has extracted the memory, as PROVIDER/MODEL.
 	Model string `json:"model"`
-	// Learned is the time of the end of the Turn, and Expires the time from which the memory is not used any more. Both
-	// are in UTC and to the microsecond.
+	// Learned is the time of the end of the Turn. Expires is the time from which the memory is no longer used. Both are
+	// in UTC and to the microsecond.
 	Learned time.Time `json:"learned"`
 	Expires time.Time `json:"expires"`
-	// Similarity is the similarity to the vector of a search. It is nil if it is not known.
+	// Similarity is the similarity of the memory to the vector of a search. It is nil if it is not known.
 	Similarity *float64 `json:"-"`
 }
 
-// Search says which memories of an owner may fit a text.
+// Search describes a text for which memories are searched.
 type Search struct {
-	// Words are those of the text: see Query.
+	// Words are the words of the text, from Query.
 	Words []string
-	// Vector is that of the text. Without one, memories are found by their words alone.
+	// Vector is the vector of the text. If it is empty, memories are found only by their words.
 	Vector ranking.Vector
 }
 
 // Embedded is the vector of a memory.
 type Embedded struct {
-	// ID is that of the memory.
+	// ID is the ID of the memory.
 	ID     string
 	Vector ranking.Vector
 }
 
-// Owner is the set of Turns that may use a memory.
+// Owner identifies the Turns that may use a memory.
 type Owner struct {
 	Namespace, Agent string
 	Scope            Scope
@@ -126,7 +126,7 @@ func (o Owner) Key() string {
 	return "o" + digest(o.Namespace, o.Agent, string(o.Scope), o.ID)
 }
 
-// Identify sets the ID of a memory, which follows from the other fields.
+// Identify sets the ID of a memory from its other fields.
 func (m *Memory) Identify() {
 	m.ID = "m" + digest(m.Owner().Key(), normal(m.Text))
 }
@@ -140,13 +140,13 @@ func digest(texts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Clean returns a text as one line of at most MaxText characters, without characters that are not visible.
+// Clean returns a text as one line of at most MaxText characters, without invisible characters.
 func Clean(text string) string {
 	text, _ = untrusted.Cap(untrusted.StripLine(text), MaxText)
 	return text
 }
 
-// normal returns the form of a text by which two memories are the same: its words, or the text if it has none.
+// normal returns the form of a text by which memories are compared: its words, or the text itself if it has no words.
 func normal(text string) string {
 	if words := Words(text); len(words) > 0 {
 		return strings.Join(words, " ")
@@ -179,8 +179,8 @@ func Words(text string) []string {
 // tokens.
 const maxExcerpt = 2000
 
-// Excerpt returns the part of a text that is turned into a vector. Of a long text, it is its beginning and its end,
-// because people paste long texts after their question or before it. It is empty if the text has no word.
+// Excerpt returns the part of a text that is turned into a vector: the beginning and the end of a long text, because
+// people paste long texts after or before their question. Excerpt returns an empty text if the text has no words.
 func Excerpt(text string) string {
 	if all := []rune(text); len(all) > maxExcerpt {
 		text = string(all[:maxExcerpt/2]) + " " + string(all[len(all)-maxExcerpt/2+1:])
@@ -191,8 +191,8 @@ func Excerpt(text string) string {
 	return text
 }
 
-// Query returns the words of a text for which memories are to be found, sorted and each once. Of a long text, they are
-// those of its beginning and its end.
+// Query returns the words of a text for which memories are searched, sorted and each once. For a long text, it returns
+// the words of the beginning and the end.
 func Query(text string) []string {
 	if all := []rune(text); len(all) > maxQuery {
 		text = string(all[:maxQuery/2]) + " " + string(all[len(all)-maxQuery/2:])

@@ -15,7 +15,7 @@ import (
 
 var now = time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)
 
-// memory returns a memory of Ada that was learned some days ago.
+// memory returns a memory of Ada that was learned a number of days ago.
 func memory(text string, days int) memories.Memory {
 	m := memories.Memory{
 		Namespace: "helpdesk", Agent: "desk", Scope: memories.User, Text: text, Requester: "ada", Session: "talk", SessionUID: "uid-talk",
@@ -44,7 +44,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestQuery checks that a question is found before and after a long text with many words, or with few.
+// TestQuery checks that the query has the words of a question before or after a long text.
 func TestQuery(t *testing.T) {
 	var log strings.Builder
 	for i := range 5000 {
@@ -59,7 +59,7 @@ func TestQuery(t *testing.T) {
 	} {
 		got := memories.Query(text)
 		if !slices.Contains(got, "printer") || len(got) > 128 || !slices.IsSorted(got) || len(slices.Compact(got)) != len(got) {
-			t.Errorf("%s: the query is %q", name, got)
+			t.Errorf("%s: the query is %q, want at most 128 sorted words with \"printer\"", name, got)
 		}
 	}
 	if got := memories.Query("b a B, a"); !slices.Equal(got, []string{"a", "b"}) {
@@ -67,18 +67,18 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// TestIdentifyLongTexts checks that two memories differ whose first words are the same.
+// TestIdentifyLongTexts checks that two long texts with the same beginning have different IDs.
 func TestIdentifyLongTexts(t *testing.T) {
 	begin := strings.Repeat("東京の天気は晴れ", 20)
 	a, b := memory(begin+"今日", 0), memory(begin+"明日", 0)
 	a.Identify()
 	b.Identify()
 	if a.ID == b.ID {
-		t.Error("two texts have one ID")
+		t.Error("two texts have the same ID")
 	}
 }
 
-// TestIdentify checks that two memories are the same exactly if they have the same owner and the same words.
+// TestIdentify checks that two memories have the same ID if and only if they have the same owner and the same words.
 func TestIdentify(t *testing.T) {
 	base := memory("Prefers short answers.", 0)
 	for name, tc := range map[string]struct {
@@ -99,7 +99,7 @@ func TestIdentify(t *testing.T) {
 		tc.change(&other)
 		other.Identify()
 		if same := other.ID == base.ID; same != tc.same {
-			t.Errorf("%s: the same memory is %t, want %t", name, same, tc.same)
+			t.Errorf("%s: the IDs are equal: %t, want %t", name, same, tc.same)
 		}
 	}
 	if len(base.ID) > 64 {
@@ -126,7 +126,7 @@ func TestRank(t *testing.T) {
 		before := 2.0
 		for _, r := range memories.Rank(append(all, session), query, now, limit) {
 			if r.Relevance < 0 || r.Relevance > 1 || r.Relevance > before {
-				t.Errorf("the relevance of %q is %f after %f", r.Text, r.Relevance, before)
+				t.Errorf("the relevance of %q is %f after %f, want it decreasing from 1 to 0", r.Text, r.Relevance, before)
 			}
 			before = r.Relevance
 			got = append(got, r.Text)
@@ -141,14 +141,15 @@ func TestRank(t *testing.T) {
 		"Ada prefers short answers.", "Ada lives in Bern.", "The printer of the office is in room 7.", "Ada's printer is an HP 4000.",
 	}
 	if diff := cmp.Diff(want, texts("?", 9)); diff != "" {
-		t.Errorf("without words, the newest first, each once, without the expired one: -want +got:\n%s", diff)
+		t.Errorf("without words, want unexpired memories, newest first, each once: -want +got:\n%s", diff)
 	}
 	if got := texts("printer", 0); len(got) > 0 {
-		t.Errorf("%v, want none", got)
+		t.Errorf("Rank with limit 0 = %v, want none", got)
 	}
 }
 
-// TestRankByMeaning checks that a memory is found that shares no word with the text, and that the words still count.
+// TestRankByMeaning checks that a memory without a common word is found by its similarity, and that common words still
+// count.
 func TestRankByMeaning(t *testing.T) {
 	of := func(text string, age int, similarity ...float64) memories.Memory {
 		m := memory(text, age)
@@ -169,7 +170,7 @@ func TestRankByMeaning(t *testing.T) {
 			[]memories.Memory{of("The printer is new.", 1, 0.5), of("The printer is broken.", 1, 0.9), of("Has an HP 4000.", 1, 0.8)},
 			[]string{"The printer is broken.", "The printer is new.", "Has an HP 4000."},
 		},
-		"one without a vector by its words": {
+		"a memory without a vector, by its words": {
 			[]memories.Memory{of("The printer is new.", 1), of("Has an HP 4000.", 1, 0.8), of("Is in Oslo.", 1, 0.1)},
 			[]string{"The printer is new.", "Has an HP 4000.", "Is in Oslo."},
 		},
@@ -178,7 +179,7 @@ func TestRankByMeaning(t *testing.T) {
 			var got []string
 			for _, r := range memories.Rank(tc.all, "the printer", now, 9) {
 				if got = append(got, r.Text); r.Relevance < 0 || r.Relevance > 1 {
-					t.Errorf("the relevance of %q is %f", r.Text, r.Relevance)
+					t.Errorf("the relevance of %q is %f, want 0 to 1", r.Text, r.Relevance)
 				}
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {

@@ -10,7 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 )
 
-// The weights of the text and of the age of a memory. A memory of the age halfLife has half the weight of a new one.
+// The weights of the text and of the age of a memory. A memory of the age halfLife has half the age weight of a new
+// memory.
 const (
 	textWeight = 0.75
 	ageWeight  = 0.25
@@ -23,9 +24,9 @@ type Ranked struct {
 	Relevance float64
 }
 
-// Rank returns those memories that fit a text best, at most limit, the best first. Memories whose words are in the
-// text, or whose meaning is similar, come before the others; of two that fit alike, the newer one comes first. A memory
-// that has expired is left out. Without similarities, words alone decide: see ranking.Blend.
+// Rank returns the memories that match a text best, at most limit, best match first. Common words, similarity and a
+// young age raise the rank of a memory. Rank leaves out expired memories. If no memory has a similarity, only words and
+// age count; see ranking.Blend.
 func Rank(candidates []Memory, text string, now time.Time, limit int) []Ranked {
 	var all []Ranked
 	var texts [][]string

@@ -8,13 +8,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// Finder finds memories: see store.Memories.
+// Finder finds memories; see store.Memories.
 type Finder interface {
 	FindMemories(ctx context.Context, owners []Owner, s Search, now time.Time) ([]Memory, error)
 }
 
-// Recall returns the memories of owners that fit a message best, at most limit, for the prompt. vector is that of the
-// message; without one, words alone decide. redact returns a text without what must not be in it. more is true if the
+// Recall returns the memories of owners that match a message best, at most limit. vector is the vector of the message;
+// if it is empty, only words are compared. redact removes texts that must not be in the prompt. more is true if the
 // owners may have other memories.
 func Recall(
 	ctx context.Context, f Finder, owners []Owner, message string, vector ranking.Vector, now time.Time, limit int,
@@ -36,7 +36,7 @@ func Recall(
 	return all, len(found) > limit || len(found) >= MaxNewest, nil
 }
 
-// freshness returns the age of a memory in the words of the API.
+// freshness returns the freshness of a memory of this age, as the API names it.
 func freshness(age time.Duration) string {
 	switch {
 	case age < 24*time.Hour:

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// MaxReplies is the number of replies of a model to one question: a reply that makes no sense is requested once
-	// more.
+	// MaxReplies is the maximum number of replies of a model to one question: an unusable reply is requested once more.
 	MaxReplies = 2
 	// MaxReasonChars is the maximum length of the reason of a verdict, in characters.
 	MaxReasonChars = 300
@@ -22,7 +21,7 @@ const (
 type Question struct {
 	// Name identifies the messages of the question.
 	Name string
-	// Instruction says what to decide, and the form of the reply.
+	// Instruction tells the model what to decide, and the form of the reply.
 	Instruction string
 	// Schema is the JSON Schema of the reply.
 	Schema string
@@ -30,7 +29,7 @@ type Question struct {
 	Parts []string
 }
 
-// Request returns the request for a model. structured is true if the endpoint itself makes the model keep to a schema.
+// Request returns the request for a model. structured is true if the endpoint can enforce a schema.
 func (q *Question) Request(structured bool) model.Request {
 	r := model.Request{Messages: []model.Message{
 		{Role: model.RoleSystem, Name: q.Name, Content: q.Instruction},
@@ -42,8 +41,8 @@ func (q *Question) Request(structured bool) model.Request {
 	return r
 }
 
-// Read reads the JSON of a reply, and reports whether there is any. A reply that is cut off or refuses has none, and
-// so has one with text around its JSON: the model may quote JSON that the answer itself contains.
+// Read reads the JSON of a reply, and reports whether it succeeded. It fails for a reply that is cut off or a refusal,
+// and for a reply with text around its JSON, because the model may quote JSON from the answer.
 func Read(reply *model.Reply, into any) bool {
 	data, ok := model.JSONAnswer(reply.Text)
 	if !ok || reply.FinishReason == model.FinishLength || reply.FinishReason == model.FinishRefusal {

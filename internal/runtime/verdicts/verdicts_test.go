@@ -31,17 +31,17 @@ func TestRead(t *testing.T) {
 		want   bool
 	}{
 		"JSON":       {"the reply has the form", model.Reply{Text: `{"good": true}`}, true},
-		"code block": {"many models write one", model.Reply{Text: "```json\n{\"good\": true}\n```"}, true},
+		"code block": {"many models write a code block", model.Reply{Text: "```json\n{\"good\": true}\n```"}, true},
 		"thoughts":   {"reasoning comes first", model.Reply{Text: "<think>hm</think>{\"good\": true}"}, true},
-		"quotes":     {"the JSON may be that of the answer", model.Reply{Text: `The answer says {"good": true}`}, false},
-		"other type": {"it is no verdict", model.Reply{Text: `{"good": "yes"}`}, false},
+		"quotes":     {"the JSON may be quoted from the answer", model.Reply{Text: `The answer says {"good": true}`}, false},
+		"other type": {"the type of a field is wrong", model.Reply{Text: `{"good": "yes"}`}, false},
 		"cut off":    {"the rest is missing", model.Reply{Text: `{"good": true}`, FinishReason: model.FinishLength}, false},
 		"refusal":    {"the model does not decide", model.Reply{Text: `{"good": true}`, FinishReason: model.FinishRefusal}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said struct{ Good bool }
-			if got := verdicts.Read(&tc.reply, &said); got != tc.want || got != said.Good {
-				t.Errorf("Read = %t with %+v, want %t: %s", got, said, tc.want, tc.reason)
+			var parsed struct{ Good bool }
+			if got := verdicts.Read(&tc.reply, &parsed); got != tc.want || got != parsed.Good {
+				t.Errorf("Read = %t with %+v, want %t: %s", got, parsed, tc.want, tc.reason)
 			}
 		})
 	}
