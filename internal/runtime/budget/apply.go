@@ -7,22 +7,23 @@ import (
 	"github.com/shopspring/decimal"
 )
 
-// maxTokens bounds the tokens of an account, so that no sum overflows.
+// maxTokens is the maximum number of tokens of an account, so that no sum overflows.
 const maxTokens int64 = 1 << 60
 
 // Tx is the ledger within a transaction of a store.
 type Tx interface {
 	// Holds returns the open reservations of a Turn.
 	Holds(turn string) ([]Hold, error)
-	// Lock returns the accounts with these keys, in their order, and keeps other transactions from changing them. It
-	// creates accounts that do not exist. The keys are sorted, so that two transactions cannot deadlock.
+	// Lock returns the accounts with these keys, in the order of the keys, and prevents other transactions from
+	// changing them. It creates accounts that do not exist. The keys are sorted, so that two transactions cannot
+	// deadlock.
 	Lock(keys []Key) ([]Account, error)
 	// Write replaces accounts, and all open reservations of a Turn.
 	Write(turn string, accounts []Account, holds []Hold) error
 }
 
-// Apply applies a change of a Turn to the ledger. If it returns an error, the transaction must be rolled back; a
-// *Refusal means that budgets are exceeded.
+// Apply applies a change of a Turn to the ledger. If it returns an error, the transaction must be rolled back. A
+// *Refusal means that the reservations would exceed budgets.
 func Apply(tx Tx, turn string, c *Change) error {
 	holds, err := tx.Holds(turn)
 	if err != nil || len(holds)+len(c.Reserve) == 0 {
@@ -49,7 +50,7 @@ func Apply(tx Tx, turn string, c *Change) error {
 	var refusal Refusal
 	next := make([]Hold, 0, len(c.Reserve))
 	for _, r := range c.Reserve {
-		refusal.Refused = append(refusal.Refused, accounts[keys[r.Key]].refuse(r)...)
+		refusal.Refused = append(refusal.Refused, accounts[keys[r.Key]].check(r)...)
 		next = append(next, r.Hold)
 	}
 	if len(refusal.Refused) > 0 {
@@ -61,7 +62,7 @@ func Apply(tx Tx, turn string, c *Change) error {
 	return tx.Write(turn, accounts, next)
 }
 
-// settle replaces a reservation by what the request has used.
+// settle replaces a reservation by the usage of the request.
 func (a *Account) settle(h Hold, outcome *Amount) {
 	used := h.Unknown
 	if outcome != nil {
@@ -70,34 +71,34 @@ func (a *Account) settle(h Hold, outcome *Amount) {
 	a.ReservedTokens = max(0, a.ReservedTokens-h.Tokens)
 	a.ReservedCost = decimal.Max(decimal.Zero, a.ReservedCost.Sub(h.Cost))
 	a.Tokens = min(a.Tokens+max(0, used.Tokens), maxTokens)
-	if cost, known := used.in(h.Currency); known {
+	if cost, known := used.costIn(h.Currency); known {
 		a.Cost = a.Cost.Add(cost)
 	} else if used.Tokens > 0 {
 		a.Unpriced++
 	}
 }
 
-// refuse returns the limits that refuse a reservation.
-func (a *Account) refuse(r Reservation) []Refused {
+// check returns the limits that refuse a reservation.
+func (a *Account) check(r Reservation) []Refused {
 	var all []Refused
-	refuse := func(why Reason, contended bool) {
-		all = append(all, Refused{Reason: why, Account: *a, Contended: contended})
+	refuse := func(reason Reason, contended bool) {
+		all = append(all, Refused{Reason: reason, Account: *a, Contended: contended})
 	}
-	if most := r.Limits.Turns; most != nil && r.CountTurn && a.Turns+1 > *most {
+	if limit := r.Limits.Turns; limit != nil && r.CountTurn && a.Turns+1 > *limit {
 		refuse(OverTurns, false)
 	}
-	if most := r.Limits.Tokens; most != nil && a.Tokens+a.ReservedTokens+r.Tokens > *most {
-		refuse(OverTokens, a.Tokens+r.Tokens <= *most)
+	if limit := r.Limits.Tokens; limit != nil && a.Tokens+a.ReservedTokens+r.Tokens > *limit {
+		refuse(OverTokens, a.Tokens+r.Tokens <= *limit)
 	}
-	switch most := r.Limits.Cost; {
-	case most == nil:
+	switch limit := r.Limits.Cost; {
+	case limit == nil:
 	case r.Unpriced:
 		refuse(NoPrice, false)
 	default:
-		alone := a.Cost.Add(r.Cost)
-		// A limit of 0 also refuses requests that cost nothing.
-		if most.IsZero() || alone.Add(a.ReservedCost).GreaterThan(*most) {
-			refuse(OverCost, most.IsPositive() && !alone.GreaterThan(*most))
+		withoutReserved := a.Cost.Add(r.Cost)
+		// A limit of 0 refuses even requests that cost nothing.
+		if limit.IsZero() || withoutReserved.Add(a.ReservedCost).GreaterThan(*limit) {
+			refuse(OverCost, limit.IsPositive() && !withoutReserved.GreaterThan(*limit))
 		}
 	}
 	return all

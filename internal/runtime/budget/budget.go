@@ -1,15 +1,15 @@
-// Package budget decides whether a request to a model fits the budgets that apply to its Turn. It is the ledger's
-// arithmetic, and the contract of the stores that keep the ledger.
+// Package budget decides whether the budgets of a Turn allow a request to a model. It has the arithmetic of the ledger,
+// and the contract of the stores that keep the ledger.
 //
-// A request is reserved in the same transaction that records the intent to send it, and settled in the same
-// transaction that records its end. So the ledger and the journals never disagree, whatever is killed in between:
+// A request is reserved in the same transaction that records the intent to send it, and settled in the same transaction
+// that records its end. So the ledger and the journals always agree, even if the process is killed:
 //
-//  1. Killed before the intent is recorded: nothing is reserved, and nothing was sent.
-//  2. Killed after that: the reservation stays open, because the request may have been sent. The next request of the
-//     Turn, or the end of the Turn, charges it with the estimate that the Turn's own usage contains, too.
-//  3. Killed after the end is recorded: the request is settled, and no run asks again.
-//  4. The Turn never continues: the reservation is charged when the Turn has ended without a run, or when its journal
-//     is retired.
+//  1. Before the intent is recorded, nothing is reserved, and nothing was sent.
+//  2. After that, the reservation stays open, because the request may have been sent. The next request of the Turn, or
+//     the end of the Turn, charges the same estimate that the usage of the Turn contains.
+//  3. After the end of the request is recorded, the request is settled, and no run repeats it.
+//  4. If the Turn never continues, the reservation is charged when the Turn ends without a run, or when its journal is
+//     retired.
 //
 // A run of an older epoch cannot reserve or settle, because the store refuses its entries.
 package budget
@@ -22,7 +22,7 @@ import (
 	"github.com/shopspring/decimal"
 )
 
-// MaxOfTurn is the number of budgets that may apply to one Turn. It bounds the work for each request.
+// MaxOfTurn is the maximum number of budgets that may apply to one Turn. It limits the work for each request.
 const MaxOfTurn = 64
 
 // Limits are the limits of a budget for one period. A nil limit means no limit.
@@ -44,14 +44,14 @@ type Rule struct {
 	// Unit and Zone define the periods.
 	Unit Unit
 	Zone *time.Location
-	// Limits of one period, and the currency in which costs count.
+	// Limits are the limits of one period. Currency is the currency in which costs count.
 	Limits   Limits
 	Currency string
 	// Queue is true if a Turn that exceeds the budget waits for the next period. Otherwise the Turn ends.
 	Queue bool
 }
 
-// Amount is what a request uses.
+// Amount is the usage and the cost of a request.
 type Amount struct {
 	Tokens int64
 	// Cost is the cost in Currency. Currency is empty if the cost is unknown.
@@ -59,16 +59,16 @@ type Amount struct {
 	Currency string
 }
 
-// in returns the cost of the amount in a currency, and whether it is known.
-func (a Amount) in(currency string) (decimal.Decimal, bool) {
+// costIn returns the cost of the amount in a currency, and whether it is known.
+func (a Amount) costIn(currency string) (decimal.Decimal, bool) {
 	if a.Currency != currency || currency == "" {
 		return decimal.Zero, false
 	}
 	return a.Cost, true
 }
 
-// Key is the key of an account: one budget in one period. Start and End are in seconds since 1970, because a change of
-// the unit or of the time zone begins another account.
+// Key is the key of an account: one budget in one period. Start and End are in seconds since 1970. They are part of the
+// key, so a change of the unit or of the time zone starts another account.
 type Key struct {
 	Budget     string
 	Start, End int64
@@ -80,7 +80,7 @@ func KeyOf(budget string, p Period) Key { return Key{budget, p.Start.Unix(), p.E
 // Reset returns the end of the account's period.
 func (k Key) Reset() time.Time { return time.Unix(k.End, 0).UTC() }
 
-// compare orders keys, so that all transactions lock accounts in one order.
+// compare orders keys, so that all transactions lock accounts in the same order.
 func (k Key) compare(o Key) int {
 	switch {
 	case k.Budget != o.Budget:
@@ -94,10 +94,11 @@ func (k Key) compare(o Key) int {
 // Account is the state of a budget in one period.
 type Account struct {
 	Key
-	// Turns, Tokens and Cost are spent. Unpriced is the number of requests whose cost is unknown and is not in Cost.
+	// Turns, Tokens and Cost are the amounts spent. Unpriced is the number of requests whose cost is unknown and not in
+	// Cost.
 	Turns, Tokens, Unpriced int64
 	Cost                    decimal.Decimal
-	// ReservedTokens and ReservedCost are reserved by requests that have not ended.
+	// ReservedTokens and ReservedCost are the amounts reserved by requests that have not ended.
 	ReservedTokens int64
 	ReservedCost   decimal.Decimal
 }
@@ -107,7 +108,7 @@ type Hold struct {
 	Key
 	// Currency is the currency of the budget.
 	Currency string
-	// Tokens and Cost are reserved.
+	// Tokens and Cost are the reserved amounts.
 	Tokens int64
 	Cost   decimal.Decimal
 	// Unknown is charged if the outcome of the request stays unknown.
@@ -117,7 +118,7 @@ type Hold struct {
 // Reservation is a request to reserve a part of one budget.
 type Reservation struct {
 	Hold
-	// Limits are the present limits of the budget.
+	// Limits are the current limits of the budget.
 	Limits Limits
 	// CountTurn is true for the first request of a Turn.
 	CountTurn bool
@@ -125,12 +126,12 @@ type Reservation struct {
 	Unpriced bool
 }
 
-// Change is the effect of a journal entry on the ledger. It closes all reservations of the Turn that are open, and
-// then reserves. A Turn has at most one request at a time, so all open reservations belong to one request.
+// Change is the effect of a journal entry on the ledger. It closes all open reservations of the Turn, and then makes
+// new reservations. A Turn has at most one request at a time, so all open reservations belong to one request.
 type Change struct {
-	// Outcome is what the request has used. If it is nil, the outcome is unknown.
+	// Outcome is the usage of the request whose reservations are closed. If it is nil, the outcome is unknown.
 	Outcome *Amount
-	// Reserve holds the reservations of the next request, at most one for each budget. All are made, or none.
+	// Reserve has the reservations of the next request, at most one for each budget. All are made, or none.
 	Reserve []Reservation
 }
 
@@ -138,11 +139,11 @@ type Change struct {
 type Reason string
 
 const (
-	// OverTokens means that the limit on tokens refuses it.
+	// OverTokens means that the limit on tokens refuses the reservation.
 	OverTokens Reason = "tokens"
-	// OverCost means that the limit on the cost refuses it.
+	// OverCost means that the limit on the cost refuses the reservation.
 	OverCost Reason = "cost"
-	// OverTurns means that the limit on Turns refuses it.
+	// OverTurns means that the limit on Turns refuses the reservation.
 	OverTurns Reason = "turns"
 	// NoPrice means that the budget limits the cost, and that the cost of the request is unknown.
 	NoPrice Reason = "price"
@@ -151,13 +152,14 @@ const (
 // Refused is one limit that refuses a reservation.
 type Refused struct {
 	Reason Reason
-	// Account is the account as it is.
+	// Account is the account without the reservation.
 	Account Account
-	// Contended is true if the request fits once the reservations of other requests are settled.
+	// Contended is true if only reservations of other requests prevent the reservation.
 	Contended bool
 }
 
-// Refusal is the error of a store that has made no reservation and appended no entry, because budgets are exceeded.
+// Refusal is the error of an append that reservations would exceed budgets. The store has appended no entry and made no
+// reservation.
 type Refusal struct {
 	// Refused has at least one element, in the order of the reservations.
 	Refused []Refused

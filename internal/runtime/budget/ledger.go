@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// Ledger is the ledger of a store, beside the appends that change it. It must be safe for concurrent use.
+// Ledger is the part of a store that reads the ledger, and changes it without an append. It must be safe for concurrent
+// use.
 type Ledger interface {
 	// Accounts returns the accounts whose period contains a time, in no particular order.
 	Accounts(ctx context.Context, at time.Time) ([]Account, error)
 
-	// CloseReservations charges the open reservations of Turns that have ended without an entry in their journals,
-	// because no run closes them. Turns without a reservation are skipped.
+	// CloseReservations charges the open reservations of Turns that ended without an entry in their journals, because
+	// no run closes these reservations. It skips Turns without open reservations.
 	CloseReservations(ctx context.Context, turns ...string) error
 
-	// ForgetBudgets deletes everything about budgets that were deleted. A later request of a run that does not know of
+	// ForgetBudgets deletes everything about budgets that were deleted. A later request of a run that has not noticed
 	// the deletion may create an account again.
 	ForgetBudgets(ctx context.Context, uids ...string) error
 

@@ -32,9 +32,9 @@ func PeriodAt(u Unit, zone *time.Location, at time.Time) (Period, error) {
 		start := at.Add(-past).UTC()
 		return Period{start, start.Add(time.Hour)}, nil
 	case Day:
-		return Period{beginOf(year, month, day, zone), beginOf(year, month, day+1, zone)}, nil
+		return Period{startOfDay(year, month, day, zone), startOfDay(year, month, day+1, zone)}, nil
 	case Month:
-		return Period{beginOf(year, month, 1, zone), beginOf(year, month+1, 1, zone)}, nil
+		return Period{startOfDay(year, month, 1, zone), startOfDay(year, month+1, 1, zone)}, nil
 	}
 	return Period{}, fmt.Errorf("unknown period %q", u)
 }
@@ -42,28 +42,28 @@ func PeriodAt(u Unit, zone *time.Location, at time.Time) (Period, error) {
 // mod returns the remainder of a division, which is never negative.
 func mod(n, by int64) int64 { return (n%by + by) % by }
 
-// beginOf returns the first instant of a day in a zone, in UTC. Where the clocks change at midnight, the day begins
-// with the change, or at the first of two midnights.
-func beginOf(year int, month time.Month, day int, zone *time.Location) time.Time {
+// startOfDay returns the first instant of a day in a zone, in UTC. If the clocks skip midnight, the day starts with the
+// change. If there are two midnights, it starts at the first one.
+func startOfDay(year int, month time.Month, day int, zone *time.Location) time.Time {
 	wall := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	var first time.Time
 	for _, probe := range []time.Duration{-26 * time.Hour, 26 * time.Hour} {
 		_, offset := wall.Add(probe).In(zone).Zone()
 		at := wall.Add(-time.Duration(offset) * time.Second)
-		if shows(at.In(zone), wall) && (first.IsZero() || at.Before(first)) {
+		if hasWallTime(at.In(zone), wall) && (first.IsZero() || at.Before(first)) {
 			first = at
 		}
 	}
 	if !first.IsZero() {
 		return first
 	}
-	// No clock shows midnight: the day begins when the clocks change.
+	// The clocks skip midnight, so the day starts when they change.
 	_, change := wall.Add(-26 * time.Hour).In(zone).ZoneBounds()
 	return change.UTC()
 }
 
-// shows reports whether the wall clock of a local time shows the date and time of wall.
-func shows(local, wall time.Time) bool {
+// hasWallTime reports whether the local date and time of a time are those of wall.
+func hasWallTime(local, wall time.Time) bool {
 	year, month, day := local.Date()
 	y, m, d := wall.Date()
 	return year == y && month == m && day == d && local.Hour() == wall.Hour() && local.Minute() == wall.Minute() &&

@@ -15,17 +15,17 @@ func TestPeriodAt(t *testing.T) {
 		zone           string
 		at, start, end string
 	}{
-		"an hour":                      {hour, "UTC", "2026-11-25T15:59:59.9Z", "2026-11-25T15:00:00Z", "2026-11-25T16:00:00Z"},
-		"half an hour":                 {hour, "Asia/Kolkata", "2026-11-25T15:20:00Z", "2026-11-25T14:30:00Z", "2026-11-25T15:30:00Z"},
-		"a day":                        {day, "Europe/Berlin", "2026-11-25T23:00:00Z", "2026-11-25T23:00:00Z", "2026-11-26T23:00:00Z"},
-		"23 hours":                     {day, "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"},
-		"a day of 25 hours":            {day, "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"},
-		"a day that begins at 1:00":    {day, "Africa/Cairo", "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z", "2026-04-24T21:00:00Z"},
-		"a day with two midnights":     {day, "America/Havana", "2026-11-01T12:00:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z"},
-		"before a skipped day":         {day, "Pacific/Apia", "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z"},
-		"after a skipped day":          {day, "Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"},
-		"a month":                      {month, "America/New_York", "2026-12-31T23:00:00Z", "2026-12-01T05:00:00Z", "2027-01-01T05:00:00Z"},
-		"a month in which clocks turn": {month, "Europe/Berlin", "2026-03-31T21:59:59Z", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z"},
+		"an hour":                     {hour, "UTC", "2026-11-25T15:59:59.9Z", "2026-11-25T15:00:00Z", "2026-11-25T16:00:00Z"},
+		"an hour that starts at :30":  {hour, "Asia/Kolkata", "2026-11-25T15:20:00Z", "2026-11-25T14:30:00Z", "2026-11-25T15:30:00Z"},
+		"a day":                       {day, "Europe/Berlin", "2026-11-25T23:00:00Z", "2026-11-25T23:00:00Z", "2026-11-26T23:00:00Z"},
+		"a day of 23 hours":           {day, "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"},
+		"a day of 25 hours":           {day, "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"},
+		"a day that begins at 1:00":   {day, "Africa/Cairo", "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z", "2026-04-24T21:00:00Z"},
+		"a day with two midnights":    {day, "America/Havana", "2026-11-01T12:00:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z"},
+		"before a skipped day":        {day, "Pacific/Apia", "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z"},
+		"after a skipped day":         {day, "Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"},
+		"a month":                     {month, "America/New_York", "2026-12-31T23:00:00Z", "2026-12-01T05:00:00Z", "2027-01-01T05:00:00Z"},
+		"a month with a clock change": {month, "Europe/Berlin", "2026-03-31T21:59:59Z", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := budget.PeriodAt(tc.unit, load(t, tc.zone), parse(t, tc.at))
@@ -40,8 +40,8 @@ func TestPeriodAt(t *testing.T) {
 	}
 }
 
-// TestPeriodsAreSeamless checks over several years that each time is within its period, and that the next period begins
-// where the last one ends.
+// TestPeriodsAreSeamless checks over several years that each time is within its period, and that each period starts at
+// the end of the previous period.
 func TestPeriodsAreSeamless(t *testing.T) {
 	for _, name := range []string{
 		"UTC", "Europe/Berlin", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana", "Pacific/Apia", "Australia/Lord_Howe",
@@ -53,7 +53,7 @@ func TestPeriodsAreSeamless(t *testing.T) {
 			for at := parse(t, "2009-01-01T00:00:00Z"); at.Year() < 2028; at = at.Add(step) {
 				p, err := budget.PeriodAt(u, in, at)
 				if err != nil || at.Before(p.Start) || !at.Before(p.End) {
-					t.Fatalf("%s %s: %s is in %v (%v)", name, u, at, p, err)
+					t.Fatalf("%s %s: the period of %s is %v (error %v), which does not contain it", name, u, at, p, err)
 				}
 				if !last.End.IsZero() && p != last && !p.Start.Equal(last.End) {
 					t.Fatalf("%s %s: %v follows %v, want no gap", name, u, p, last)

@@ -1,5 +1,5 @@
-// Package outputpolicy checks answers against the rules of a prompt profile. A rule is a CEL expression, which this
-// package evaluates, or a prompt, which a model answers.
+// Package outputpolicy checks answers against the output policies of a PromptProfile. A policy is a CEL expression,
+// which this package evaluates, or a rule in words, which a model checks.
 package outputpolicy
 
 import (
@@ -17,7 +17,7 @@ import (
 // MaxExpression is the maximum length of an expression, in characters.
 const MaxExpression = expression.MaxLength
 
-// Action says what follows if an answer violates a policy.
+// Action is the consequence of an answer that violates a policy.
 type Action string
 
 const (
@@ -36,14 +36,14 @@ type Policy struct {
 	Name string `json:"name"`
 	// Expression is a CEL expression that must be true. It is empty if Prompt is set.
 	Expression string `json:"expression,omitempty"`
-	// Prompt is a rule in words. A model says whether the answer keeps to it. It is empty if Expression is set.
+	// Prompt is a rule in words. A model decides whether the answer follows it. It is empty if Expression is set.
 	Prompt string `json:"prompt,omitempty"`
-	// Message says in words what the policy demands. It may be empty.
+	// Message states the policy in words. It may be empty.
 	Message string `json:"message,omitempty"`
-	// OnViolation says what follows a violation.
+	// OnViolation is the consequence of a violation.
 	OnViolation Action `json:"onViolation"`
-	// MaxRetries is the number of times that the Turn's answers are sent back before a violation of this policy ends
-	// the Turn. It is 0 unless OnViolation is Retry.
+	// MaxRetries is the number of answers of a Turn that are sent back before a violation of this policy ends the Turn.
+	// It is 0 unless OnViolation is Retry.
 	MaxRetries int `json:"maxRetries,omitempty"`
 }
 
@@ -71,13 +71,13 @@ func Size(policies []Policy) int64 {
 	return int64(size)
 }
 
-// AnyEnforced reports whether a policy is enforced.
+// AnyEnforced reports whether at least one of the policies is enforced.
 func AnyEnforced(policies []Policy) bool {
 	return slices.ContainsFunc(policies, func(p Policy) bool { return p.Enforced() })
 }
 
-// Check returns an *invalid.Error for the first policy whose expression cannot be used. It names the field, the line
-// and the column. field is the name of the list of policies.
+// Check returns an *invalid.Error for the first policy whose expression cannot be used. The error names the field, the
+// line and the column. field is the name of the list of policies.
 func Check(field string, policies []Policy) error {
 	for i := range policies {
 		p := &policies[i]
@@ -93,7 +93,7 @@ func Check(field string, policies []Policy) error {
 
 var environment = sync.OnceValues(newEnv)
 
-// compile compiles an expression. Its error is an *expression.Error if the expression is wrong.
+// compile compiles an expression. Its error is an *expression.Error if the expression is invalid.
 func compile(source string) (*expression.Program, error) {
 	env, err := environment()
 	if err != nil {
@@ -107,8 +107,8 @@ func compile(source string) (*expression.Program, error) {
 	})
 }
 
-// Holds reports whether an answer keeps to the policy, which must have an expression. why says why it does not: the
-// expression is false, or it cannot be evaluated for this answer. why contains no part of the answer.
+// Holds reports whether an answer follows the policy, which must have an expression. If it does not, why is the reason:
+// the expression is false, or it cannot be evaluated for this answer. why contains no part of the answer.
 func (p *Policy) Holds(ctx context.Context, o *Output) (holds bool, why string) {
 	compiled, err := compile(p.Expression)
 	if err != nil {

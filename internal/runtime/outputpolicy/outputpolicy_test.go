@@ -14,49 +14,49 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 )
 
-// TestCheck checks that a wrong expression is refused with its place.
+// TestCheck checks that the error of an invalid expression names the position of the fault.
 func TestCheck(t *testing.T) {
 	const field = "PromptProfile spec.outputPolicy"
 	for name, tc := range map[string]struct {
 		reason, expression, want string
 	}{
-		"right": {"it can be used", `size(output.text) < 2000 && output.citations.local.exists(c, c.startsWith("kb:"))`, ""},
+		"valid": {"the expression can be used", `size(output.text) < 2000 && output.citations.local.exists(c, c.startsWith("kb:"))`, ""},
 		"data":  {"the schema of the answer is not known", `output.data.total > 100 && output.data.items.all(i, i.price >= 0)`, ""},
 		"usage": {
 			"integers and decimals compare",
 			`output.usage.totalTokens < 5000 && (output.usage.cost == null || output.usage.cost < 0.5)`, "",
 		},
 		"unknown field": {
-			"the place is that of the field", "true &&\n  output.txt != ''",
+			"the error has the position of the field", "true &&\n  output.txt != ''",
 			field + "[1].expression:2:9: undefined field 'txt'",
 		},
 		"unknown variable": {
-			"there is only one", "turn.name == 'x'",
+			"output is the only variable", "turn.name == 'x'",
 			field + "[1].expression:1:1: undeclared reference to 'turn' (in container '')",
 		},
 		"syntax": {
-			"it cannot be parsed", "output.text ==",
+			"the expression is incomplete", "output.text ==",
 			field + "[1].expression:1:15: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', " +
 				"'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
 		},
 		"type of a comparison": {
-			"a text is no number", "output.text > 3",
+			"a text is not a number", "output.text > 3",
 			field + "[1].expression:1:13: found no matching overload for '_>_' applied to '(string, int)'",
 		},
-		"no bool": {
-			"the result must be a decision", "output.text",
+		"not a bool": {
+			"the result must be true or false", "output.text",
 			field + "[1].expression:1:1: must be true or false, and not of the type string",
 		},
 		"pattern": {
-			"it is no RE2 pattern", `output.text.matches('(a')`,
+			"the pattern is not a valid RE2 pattern", `output.text.matches('(a')`,
 			field + "[1].expression:1:21: the pattern cannot be used: error parsing regexp: missing closing ): `(a`",
 		},
-		"pattern of death": {
-			"its repetitions multiply", `!output.text.matches('(a{30}b{30}c{30}){30}')`,
+		"huge pattern": {
+			"the repetitions multiply", `!output.text.matches('(a{30}b{30}c{30}){30}')`,
 			field + "[1].expression:1:22: the pattern cannot be used: it has more than 2000 characters after its repetitions are expanded",
 		},
 		"pattern from the answer": {
-			"its size is not known", `output.text.matches(output.text)`,
+			"the size of the pattern is not known", `output.text.matches(output.text)`,
 			field + "[1].expression:1:27: the pattern of matches must be a literal text",
 		},
 		"nested lists": {
@@ -64,7 +64,7 @@ func TestCheck(t *testing.T) {
 			field + "[1].expression:1:73: comprehension exceeds nesting limit",
 		},
 		"too deep": {
-			"the parser must not recurse without bound", strings.Repeat("(", 200) + "true" + strings.Repeat(")", 200),
+			"the recursion of the parser is limited", strings.Repeat("(", 200) + "true" + strings.Repeat(")", 200),
 			field + "[1].expression: expression recursion limit exceeded: 64",
 		},
 	} {
@@ -110,22 +110,25 @@ func TestHolds(t *testing.T) {
 		output             *outputpolicy.Output
 		why                string
 	}{
-		"text":               {"it is true", `output.text.contains("refund")`, answer, ""},
-		"false":              {"it is false", `!output.text.contains("refund")`, answer, isFalse},
-		"case":               {"patterns may ignore case", `output.text.matches("(?i)REFUND")`, answer, ""},
-		"data":               {"numbers of JSON are decimals", `output.data.total <= 40 && output.data.items[0].price > 39`, answer, ""},
-		"optional data":      {"has tests for a field", `has(output.data.total) && !has(output.data.other)`, answer, ""},
-		"usage":              {"both kinds count", `output.usage.totalTokens == 120 && output.usage.cost < 0.3`, answer, ""},
-		"citations":          {"there is one", `size(output.citations.local) == 1 && "kb:refunds" in output.citations.local`, answer, ""},
-		"no data":            {"a plain answer has none", `output.data == null && output.usage.cost == null`, &outputpolicy.Output{}, ""},
+		"text":          {"the expression is true", `output.text.contains("refund")`, answer, ""},
+		"false":         {"the expression is false", `!output.text.contains("refund")`, answer, isFalse},
+		"case":          {"patterns may ignore case", `output.text.matches("(?i)REFUND")`, answer, ""},
+		"data":          {"numbers of JSON are decimals", `output.data.total <= 40 && output.data.items[0].price > 39`, answer, ""},
+		"optional data": {"has tests for a field", `has(output.data.total) && !has(output.data.other)`, answer, ""},
+		"usage":         {"both kinds of tokens count", `output.usage.totalTokens == 120 && output.usage.cost < 0.3`, answer, ""},
+		"citations": {
+			"the answer has one local source", `size(output.citations.local) == 1 && "kb:refunds" in output.citations.local`,
+			answer, "",
+		},
+		"no data":            {"a plain answer has no data", `output.data == null && output.usage.cost == null`, &outputpolicy.Output{}, ""},
 		"missing data":       {"a missing field is a violation", `output.data.status == "ok"`, answer, noValue},
 		"data of plain text": {"null has no fields", `output.data.total > 1`, &outputpolicy.Output{}, noValue},
 		"not a decision":     {"the type of data is not known before", `output.data.secret`, answer, noBool},
 		"long text": {
 			"one search of the longest answer is cheap enough", `output.text.contains("b") || output.text.matches("a+$")`, long, "",
 		},
-		"expensive pattern": {"a search of a long text for a large pattern", `output.text.matches("(?:.{50}){19}b")`, long, tooCostly},
-		"expensive lists":   {"each element with each other one", `output.data.all(a, output.data.all(b, a == b))`, long, tooCostly},
+		"expensive pattern": {"a large pattern searches a long text", `output.text.matches("(?:.{50}){19}b")`, long, tooCostly},
+		"expensive lists":   {"each element is compared with each other", `output.data.all(a, output.data.all(b, a == b))`, long, tooCostly},
 		"growing text": {
 			"each step makes a longer text",
 			`[1,2,3,4,5,6,7,8,9,10].map(i, output.text + output.text + output.text + output.text).size() == 1`, long, tooCostly,
@@ -142,7 +145,7 @@ func TestHolds(t *testing.T) {
 			}
 			holds, why := p.Holds(t.Context(), tc.output)
 			if strings.Contains(tc.why, "costs too much") && strings.Contains(why, "took more than") {
-				why = tc.why // on a slow machine, the bound of the time is reached first
+				why = tc.why // on a slow machine, the time limit is reached first
 			}
 			if why != tc.why || holds != (why == "") {
 				t.Errorf("Holds = %t, %q; want %q: %s", holds, why, tc.why, tc.reason)
@@ -174,7 +177,7 @@ func TestRule(t *testing.T) {
 	policies := []outputpolicy.Policy{{OnViolation: outputpolicy.Report}}
 	all := append(slices.Clip(policies), outputpolicy.Policy{OnViolation: outputpolicy.Fail})
 	if outputpolicy.AnyEnforced(policies) || !outputpolicy.AnyEnforced(all) {
-		t.Error("Report alone is not enforced, and Fail is")
+		t.Error("AnyEnforced must be false for Report alone, and true with Fail")
 	}
 }
 

@@ -12,13 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/expression"
 )
 
-// Output is what an expression can see of an answer.
+// Output is an answer as expressions see it.
 type Output struct {
 	// Text is the whole answer.
 	Text string
 	// Data is the decoded JSON of a structured answer, or nil if there is none.
 	Data any
-	// Usage is the usage of the Turn until the answer, without its sub-agents.
+	// Usage is the usage of the Turn up to the answer, without its sub-agents.
 	Usage Usage
 	// Citations are the sources of the answer.
 	Citations Citations
@@ -33,20 +33,20 @@ type Usage struct {
 
 // Citations are the sources of an answer.
 type Citations struct {
-	// Local are the sources of the facts that the Turn received, and of searches of local data.
+	// Local are the sources of the facts that the Turn received, and the documents that searches of local data found.
 	Local []string
-	// Web are the pages of web searches.
+	// Web are the pages that web searches found.
 	Web []citation.Page
 }
 
-// The names of the types in messages about wrong expressions.
+// The names of the types in messages about invalid expressions.
 const (
 	typeOutput    = "Output"
 	typeUsage     = "Usage"
 	typeCitations = "Citations"
 )
 
-// field is one field of a type: its type, and how to read it.
+// field is one field of a type: its own type, and the function that reads it.
 type field struct {
 	kind *cel.Type
 	get  func(any) any
@@ -86,7 +86,7 @@ var fields = map[string]map[string]field{
 	},
 }
 
-// errNoObject is returned if an object has another type than the checker of expressions has found.
+// errNoObject is returned if an object does not have the type that the type checker of expressions has determined.
 var errNoObject = errors.New("there is no such object")
 
 // get returns a function that reads a field of an object.
@@ -118,7 +118,7 @@ func (p provider) FindStructFieldNames(name string) ([]string, bool) {
 	return p.Registry.FindStructFieldNames(name)
 }
 
-// FindStructFieldType returns the type of a field, and how to read it.
+// FindStructFieldType returns the type of a field, with the functions that read it.
 func (p provider) FindStructFieldType(name, fieldName string) (*types.FieldType, bool) {
 	of, ok := fields[name]
 	if !ok {
