@@ -1,5 +1,5 @@
-// Package citation finds the sources in results of tools that search: the pages of a web search, and the documents of
-// a search in an organization's data. It reads the JSON and the texts that search servers return.
+// Package citation finds the sources in the results of search tools: the pages of a web search, and the documents of a
+// search in an organization's data. It reads the JSON and the texts that search servers return.
 package citation
 
 import (
@@ -15,17 +15,17 @@ import (
 const (
 	// Max is the maximum number of sources of one kind, in a result and in an answer.
 	Max = 8
-	// maxTitle and maxURL bound the parts of a source, in characters and in bytes. A longer title is cut, and a page
-	// with a longer URL is left out, because a cut URL leads elsewhere.
+	// maxTitle is the maximum length of a title, in characters; a longer title is cut. maxURL is the maximum length of
+	// a URL, in bytes; a page with a longer URL is left out, because a cut URL leads elsewhere.
 	maxTitle = 256
 	maxURL   = 1024
-	// maxLocal bounds the name of a document, in characters.
+	// maxLocal is the maximum length of the name of a document, in characters.
 	maxLocal = 512
-	// maxSearched is the part of a result that is searched, in bytes. No tool server returns more.
+	// maxSearched is the maximum number of bytes of a result that are searched. No tool server returns more.
 	maxSearched = 8 << 20
-	// maxLine is the length of a line that is searched, in bytes.
+	// maxLine is the maximum length of a line that is searched, in bytes.
 	maxLine = 4 << 10
-	// maxDepth bounds the nesting of objects in JSON that are sources.
+	// maxDepth is the maximum nesting of JSON objects that are sources.
 	maxDepth = 8
 )
 
@@ -37,17 +37,17 @@ type Page struct {
 	URL string `json:"url"`
 }
 
-// Pages returns the pages in the result of a web search, in their order and without repeats, at most Max.
+// Pages returns the pages in the result of a web search, in order and without repeats, at most Max.
 func Pages(result string) []Page {
 	return pagesIn(head(result))
 }
 
-// Merge returns the usable pages of lists in their order, without repeats of a URL, at most Max.
+// Merge returns the pages of lists that can be cited, in order and without repeats of a URL, at most Max.
 func Merge(lists ...[]Page) []Page {
 	var all []Page
 	for _, list := range lists {
 		for _, p := range list {
-			u, ok := usable(p.URL)
+			u, ok := citable(p.URL)
 			if !ok || len(all) == Max || slices.ContainsFunc(all, func(other Page) bool { return other.URL == u }) {
 				continue
 			}
@@ -58,15 +58,15 @@ func Merge(lists ...[]Page) []Page {
 	return all
 }
 
-// documentNames are the members of an object in JSON that name a document, the best one first.
+// documentNames are the members of a JSON object that name a document, best name first.
 var documentNames = []string{"source", "uri", "path", "file", "url"}
 
-// Documents returns the names of the documents in the result of a search of local data, in their order and without
-// repeats, at most Max.
+// Documents returns the names of the documents in the result of a search of local data, in order and without repeats,
+// at most Max.
 func Documents(result string) []string {
 	text := head(result)
 	found := firstFew[string]{merge: MergeDocuments}
-	if objects(text, documentNames, func(o *object) {
+	if visitObjects(text, documentNames, func(o *object) {
 		if name := o.first(documentNames...); name != "" {
 			found.add(o.at, name)
 		}
@@ -88,7 +88,7 @@ func Documents(result string) []string {
 	return found.sort()
 }
 
-// MergeDocuments returns the names of lists in their order, each as one line, without repeats, at most Max.
+// MergeDocuments returns the names of lists in order, each as one line and without repeats, at most Max.
 func MergeDocuments(lists ...[]string) []string {
 	var all []string
 	for _, name := range slices.Concat(lists...) {
@@ -108,11 +108,11 @@ var (
 	labelled = regexp.MustCompile(`^\s*(?:[-*]\s+|\[?\d+[.)\]]\s*)?\**([A-Za-z]+)\**:\**\s*(.+?)\s*$`)
 	// numbered is a line such as "1. Title of a page".
 	numbered = regexp.MustCompile(`^\s*\[?\d+[.)\]]\s*\**(.+?)\**\s*$`)
-	// alone is a line that is nothing but a URL, perhaps in a list.
+	// alone is a line that has only a URL, perhaps in a list.
 	alone = regexp.MustCompile(`^\s*(?:[-*]\s+|\[?\d+[.)\]]\s*)?(https?://\S+)\s*$`)
 )
 
-// The members of an object in JSON that describe a page, the best one first.
+// The members of a JSON object that describe a page, best name first.
 var (
 	addressNames = []string{"url", "link", "href", "uri"}
 	titleNames   = []string{"title", "name"}
@@ -123,7 +123,7 @@ var (
 // pagesIn returns the pages in a result, in order and without repeats, at most Max.
 func pagesIn(text string) []Page {
 	found := firstFew[Page]{merge: Merge}
-	if objects(text, pageNames, func(o *object) {
+	if visitObjects(text, pageNames, func(o *object) {
 		// An image or a site's icon has a URL, too, but neither a title nor a text.
 		address, title := o.first(addressNames...), o.first(titleNames...)
 		if address != "" && (title != "" || o.first(textNames...) != "") {
@@ -159,8 +159,7 @@ func pagesIn(text string) []Page {
 	return found.sort()
 }
 
-// lines returns the lines of a text without their ends. It leaves out lines that are too long to be those of a list of
-// sources.
+// lines returns the lines of a text without line ends. It leaves out lines that are too long for a list of sources.
 func lines(text string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for line := range strings.Lines(text) {
@@ -171,8 +170,8 @@ func lines(text string) iter.Seq[string] {
 	}
 }
 
-// links returns the links in a line, at most Max: those of Markdown, and URLs in angle brackets, whose titles are
-// before them.
+// links returns the links in a line: at most Max Markdown links, and a URL in angle brackets with the text before it as
+// the title.
 func links(line string) []Page {
 	var found []Page
 	for rest := line; len(found) < Max; {
@@ -205,8 +204,8 @@ func isURL(text string) bool {
 // brackets escapes the characters that end a URL in angle brackets.
 var brackets = strings.NewReplacer("<", "%3C", ">", "%3E")
 
-// usable returns a URL without its fragment, and whether it can be cited.
-func usable(text string) (address string, ok bool) {
+// citable returns a URL without its fragment, and whether it can be cited.
+func citable(text string) (address string, ok bool) {
 	text = strings.TrimSpace(text)
 	if len(text) > maxURL || untrusted.StripLine(text) != text {
 		return "", false
@@ -219,7 +218,7 @@ func usable(text string) (address string, ok bool) {
 	return brackets.Replace(u.String()), true // a query keeps its characters
 }
 
-// markdown makes text from outside safe within Markdown: a title of a page must not become a link or a picture.
+// markdown escapes untrusted text for Markdown: the title of a page must not become a link or a picture.
 var markdown = strings.NewReplacer(`\`, `\\`, "[", `\[`, "]", `\]`, "<", `\<`, ">", `\>`, "`", "\\`", "*", `\*`, "_", `\_`, "&", `\&`)
 
 // List returns a list of sources in Markdown, without a line break at its end. It is empty if there are no sources.

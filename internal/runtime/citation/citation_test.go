@@ -74,21 +74,22 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 	got := Pages(many.String())
 	if len(got) != Max || len(got[0].Title) != maxTitle || got[Max-1].URL != "https://shop.example/7" {
-		t.Errorf("%d pages, a title of %d characters, the last is %v", len(got), len(got[0].Title), got[len(got)-1])
+		t.Errorf("%d pages, a title of %d characters, the last page is %v; want %d, %d and page 7",
+			len(got), len(got[0].Title), got[len(got)-1], Max, maxTitle)
 	}
 	deep := strings.Repeat(`{"a":`, 10_000) + `{"title":"x","url":"https://shop.example/"}` + strings.Repeat("}", 10_000)
 	if got := Pages(deep); got != nil {
-		t.Errorf("of a deep result %v is left", got)
+		t.Errorf("Pages of a deeply nested result = %v, want none", got)
 	}
 	if got := Pages(strings.Repeat("x", maxSearched) + "\nhttps://shop.example/"); got != nil {
-		t.Errorf("of a result that is too long %v is left", got)
+		t.Errorf("Pages after the searched part = %v, want none", got)
 	}
 	if got := Pages(strings.Repeat("[", 1<<20)); got != nil {
-		t.Errorf("of brackets alone %v is left", got)
+		t.Errorf("Pages of brackets = %v, want none", got)
 	}
 }
 
-// TestSourcesOfLargeResults checks that a result is searched to its end, whatever the sizes of its parts are.
+// TestSourcesOfLargeResults checks that a result with large parts is searched to its end.
 func TestSourcesOfLargeResults(t *testing.T) {
 	text := strings.Repeat("Goods can be returned within 30 days.\n", 40_000) // more than a MiB
 	want := []Page{{"Returns", "https://shop.example/returns"}, {"Warranty", "https://shop.example/warranty"}}
@@ -115,7 +116,7 @@ func TestSourcesOfLargeResults(t *testing.T) {
 	many.WriteString(`{}],"title":"All"}`)
 	got := Pages(many.String())
 	if len(got) != Max || got[0].Title != "All" || got[1].Title != "0" || got[Max-1].URL != "https://shop.example/6" {
-		t.Errorf("the pages are %v, want the first %d, an object before those inside it", got, Max)
+		t.Errorf("the pages are %v, want the first %d, and an object before the objects inside it", got, Max)
 	}
 }
 
@@ -149,14 +150,14 @@ func TestMergeDocuments(t *testing.T) {
 		lists  [][]string
 		want   []string
 	}{
-		"order": {"names keep their order, each once, without blank ones", [][]string{{"b", ""}, {"a", "b", "a"}}, []string{"b", "a"}},
+		"order": {"names keep their order, without repeats and blank names", [][]string{{"b", ""}, {"a", "b", "a"}}, []string{"b", "a"}},
 		"lines": {
 			"each name is on one line",
 			[][]string{{"a\nb \x1b[31mc?d&e\u2028f", "a b [31mc?d&e f", "\n\x00"}},
 			[]string{"a b [31mc?d&e f"},
 		},
 		"cap":  {"there are at most eight names", [][]string{ten[:5], ten[5:]}, ten[:8]},
-		"long": {"a name has a bound", [][]string{{strings.Repeat("x", 2*maxLocal)}}, []string{strings.Repeat("x", maxLocal)}},
+		"long": {"a long name is cut", [][]string{{strings.Repeat("x", 2*maxLocal)}}, []string{strings.Repeat("x", maxLocal)}},
 	} {
 		if diff := cmp.Diff(tc.want, MergeDocuments(tc.lists...)); diff != "" {
 			t.Errorf("%s: %s: -want +got:\n%s", name, tc.reason, diff)

@@ -12,8 +12,8 @@ import (
 // maxNesting is the nesting of JSON at which the search of a result ends.
 const maxNesting = 1000
 
-// firstFew keeps the first sources of a result, in the order of their places, in little memory: it keeps only those
-// that merge keeps.
+// firstFew keeps the first sources of a result, in the order of their places. To need little memory, it drops the
+// sources that merge leaves out.
 type firstFew[T any] struct {
 	merge func(...[]T) []T
 	found []placed[T]
@@ -46,12 +46,12 @@ func (f *firstFew[T]) sort() (merged []T) {
 	return merged
 }
 
-// object is a JSON object that is read: the texts of its members with the wanted names. A member that is not a text, or
-// blank, has none.
+// object is a JSON object while it is read. texts has the texts of its members with the wanted names, or an empty text
+// for a member that is not a text.
 type object struct {
 	at    int64
 	texts map[string]string
-	// name is the name of the member that is read, and isName is true if the next token is a name.
+	// name is the name of the member whose value is read next. isName is true if the next token is a name.
 	name   string
 	isName bool
 	// isArray is true for an array, which has no members.
@@ -68,10 +68,10 @@ func (o *object) first(names ...string) string {
 	return ""
 }
 
-// objects calls visit for each object in a JSON text when the object ends, so after those inside it. It reads the text
-// token by token, so that it needs little memory for a large one. It returns false if the text is not one JSON object
-// or array; visit may have been called nevertheless.
-func objects(text string, wanted []string, visit func(*object)) bool {
+// visitObjects calls visit for each object in a JSON text when the object ends, that is, after the objects inside it.
+// It reads the text token by token, so a large text needs little memory. It returns false if the text is not one JSON
+// object or array; visit may have been called even then.
+func visitObjects(text string, wanted []string, visit func(*object)) bool {
 	if text == "" || text[0] != '{' && text[0] != '[' {
 		return false
 	}
@@ -86,7 +86,7 @@ func objects(text string, wanted []string, visit func(*object)) bool {
 		case err != nil:
 			return false
 		}
-		var in *object // the object whose member the token is, if it is one
+		var in *object // the object that contains the token, or nil if there is none
 		if len(open) > 0 && !open[len(open)-1].isArray {
 			in = &open[len(open)-1]
 		}
@@ -95,7 +95,7 @@ func objects(text string, wanted []string, visit func(*object)) bool {
 			switch token {
 			case '{', '[':
 				if len(open) == 0 && d.InputOffset() > 1 {
-					return false // a second value follows the first one
+					return false // a second value follows
 				}
 				if len(open) == maxNesting {
 					return true
@@ -128,7 +128,7 @@ func objects(text string, wanted []string, visit func(*object)) bool {
 	}
 }
 
-// set sets the text of the member that was read.
+// set sets the text of the current member if its name is wanted.
 func (o *object) set(text string, wanted []string) {
 	if !slices.Contains(wanted, o.name) {
 		return

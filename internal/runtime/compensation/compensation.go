@@ -1,5 +1,5 @@
-// Package compensation fills the arguments of the call that undoes another call: from the arguments and the result of
-// that other call, by the expressions that the owner of the tool server has written.
+// Package compensation makes the call that undoes another call. Its arguments are computed from the arguments and the
+// result of the other call, by expressions that the owner of the tool server has written.
 package compensation
 
 import (
@@ -28,11 +28,11 @@ const (
 	MaxArguments = 16 << 10
 	// maxResult is the maximum size of a result that expressions can read, in bytes.
 	maxResult = 1 << 20
-	// maxValues is the maximum number of values in one argument, and maxDepth is its maximum depth.
+	// maxValues is the maximum number of values in one argument. maxDepth is the maximum depth of an argument.
 	maxValues, maxDepth = 4096, 32
 )
 
-// Problem says why a call cannot be undone.
+// Problem is the reason why a call cannot be undone.
 type Problem string
 
 const (
@@ -45,7 +45,7 @@ const (
 	TooLarge Problem = "TooLarge"
 	// ResultTooLarge means that the result is too large for expressions.
 	ResultTooLarge Problem = "ResultTooLarge"
-	// TooCostly means that the evaluation of an expression reached its bound.
+	// TooCostly means that the evaluation of an expression reached its limit.
 	TooCostly Problem = "TooCostly"
 	// Redacted means that an argument depends on a text that was redacted.
 	Redacted Problem = "Redacted"
@@ -67,14 +67,14 @@ var problems = map[Problem]string{
 
 // Undo is the call that undoes another call. It is part of the journal entry with the result of that call.
 type Undo struct {
-	// Server is the name of the ToolServer, UID is its UID, and Tool is the name of the tool there. UID is empty if the
-	// ToolServer has none, as without a cluster.
+	// Server and UID are the name and the UID of the ToolServer. Tool is the name of the tool on this server. UID is
+	// empty if the ToolServer has none, because there is no cluster.
 	Server string `json:"server,omitempty"`
 	UID    string `json:"uid,omitempty"`
 	Tool   string `json:"tool"`
 	// Arguments are the arguments of the call. They are empty if there is a Problem.
 	Arguments json.RawMessage `json:"arguments,omitempty"`
-	// Problem says why there are no arguments, and Argument names the argument that has the problem.
+	// Problem is the reason why there are no arguments. Argument is the name of the argument with the problem.
 	Problem  Problem `json:"problem,omitempty"`
 	Argument string  `json:"argument,omitempty"`
 }
@@ -94,7 +94,7 @@ func (u *Undo) Reason() string {
 	return fmt.Sprintf("argument %q of the tool %q: %s", u.Argument, u.Tool, text)
 }
 
-// environment has the variables arguments and result.
+// environment is the environment of expressions, with the variables arguments and result.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return expression.NewEnv(
 		cel.Variable("arguments", cel.MapType(cel.StringType, cel.DynType)), cel.Variable("result", cel.DynType))
@@ -118,9 +118,9 @@ func Check(field string, c *tool.Compensation) error {
 	return nil
 }
 
-// Fill returns the call that undoes a call of a tool with these arguments and this result. It returns nil if the tool
-// has no compensation. clean is the result without the texts that the journal must not have. Texts in the arguments and
-// the result are values: they are never part of an expression.
+// Fill returns the call that undoes a call of a tool with these arguments and this result, or nil if the tool has no
+// compensation. clean is the result without the texts that the journal must not have. Texts in the arguments and the
+// result are only values, never expressions.
 func Fill(ctx context.Context, t *tool.Tool, arguments json.RawMessage, result, clean string) *Undo {
 	c := t.Compensation
 	if c == nil {
@@ -131,7 +131,7 @@ func Fill(ctx context.Context, t *tool.Tool, arguments json.RawMessage, result, 
 	if clean == result {
 		return u
 	}
-	// If the whole result gives other arguments, a redacted text is part of them.
+	// If the whole result leads to other arguments, they depend on a redacted text.
 	whole, _, problem := fill(ctx, c, arguments, result)
 	if problem != u.Problem || !bytes.Equal(whole, u.Arguments) {
 		u.Arguments, u.Problem = nil, Redacted
@@ -142,7 +142,7 @@ func Fill(ctx context.Context, t *tool.Tool, arguments json.RawMessage, result, 
 	return u
 }
 
-// fill evaluates the expressions. It returns the name of the first argument with a problem.
+// fill evaluates the expressions. It returns the arguments, or the first problem with the name of its argument.
 func fill(ctx context.Context, c *tool.Compensation, arguments json.RawMessage, result string) (json.RawMessage, string, Problem) {
 	if len(result) > maxResult {
 		return nil, "", ResultTooLarge
@@ -166,7 +166,7 @@ func fill(ctx context.Context, c *tool.Compensation, arguments json.RawMessage, 
 		return nil, "", NotJSON
 	case len(data) > MaxArguments:
 		return nil, "", TooLarge
-	case bytes.Contains(data, []byte(redact.Marker)): // credentials are removed before a result arrives here
+	case bytes.Contains(data, []byte(redact.Marker)): // a credential was removed from the result
 		return nil, "", Redacted
 	}
 	return data, "", ""
@@ -188,7 +188,7 @@ func evaluate(ctx context.Context, source string, variables map[string]any) (any
 	return plain(value, &left, maxDepth)
 }
 
-// plain returns a value of CEL as a value that marshals to JSON. left is the number of values that it may still have.
+// plain converts a CEL value into a value that marshals to JSON. left is the number of values that are still allowed.
 func plain(v ref.Val, left *int, depth int) (any, Problem) {
 	if *left--; *left < 0 || depth < 0 {
 		return nil, TooLarge
@@ -213,11 +213,11 @@ func plain(v ref.Val, left *int, depth int) (any, Problem) {
 	case traits.Lister:
 		var all []any
 		for i := v.Iterator(); i.HasNext() == types.True; {
-			one, problem := plain(i.Next(), left, depth-1)
+			element, problem := plain(i.Next(), left, depth-1)
 			if problem != "" {
 				return nil, problem
 			}
-			all = append(all, one)
+			all = append(all, element)
 		}
 		if all == nil {
 			all = []any{}
@@ -235,16 +235,16 @@ func plainMap(m traits.Mapper, left *int, depth int) (any, Problem) {
 		if !ok {
 			return nil, NotJSON
 		}
-		one, problem := plain(m.Get(key), left, depth-1)
+		element, problem := plain(m.Get(key), left, depth-1)
 		if problem != "" {
 			return nil, problem
 		}
-		all[string(name)] = one
+		all[string(name)] = element
 	}
 	return all, ""
 }
 
-// parse returns the value of a JSON text, or the text itself if it is not JSON. Integers stay exact.
+// parse returns the value of a JSON text, or the text itself if it is not JSON. Integers are not rounded.
 func parse(text []byte) any {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -252,19 +252,20 @@ func parse(text []byte) any {
 	if decoder.Decode(&value) != nil || decoder.More() || len(bytes.TrimSpace(text[decoder.InputOffset():])) > 0 {
 		return string(text)
 	}
-	return exact(value)
+	return convertNumbers(value)
 }
 
-// exact replaces the numbers of a value. An integer that does not fit into 64 bits becomes a text with its digits.
-func exact(value any) any {
+// convertNumbers converts the numbers in a value. An integer that does not fit into 64 bits becomes a text with its
+// digits.
+func convertNumbers(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		for key := range v {
-			v[key] = exact(v[key])
+			v[key] = convertNumbers(v[key])
 		}
 	case []any:
 		for i := range v {
-			v[i] = exact(v[i])
+			v[i] = convertNumbers(v[i])
 		}
 	case json.Number:
 		if n, err := v.Int64(); err == nil {

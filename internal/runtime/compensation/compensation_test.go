@@ -19,7 +19,7 @@ func toolWith(arguments ...string) *tool.Tool {
 	return &tool.Tool{Source: tool.Source{Server: "tickets", UID: "u1"}, Compensation: c}
 }
 
-// TestFill checks the arguments of a compensation, or the reason for which there are none.
+// TestFill checks the arguments of a compensation, or the reason why there are none.
 func TestFill(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason            string
@@ -52,41 +52,41 @@ func TestFill(t *testing.T) {
 			result: `{"all":[{"b":[]},2.5,null,true]}`, want: `{"all":[{"b":[]},2.5,null,true],"one":{"a":[1,2]}}`,
 		},
 		"hostile text": {
-			reason: "a text is a value and no expression", tool: toolWith("id", "result.id"),
+			reason: "a text is a value, not an expression", tool: toolWith("id", "result.id"),
 			result: `{"id":"' + arguments.secret + '\u0000{{ .x }}\u202e"}`,
 			want:   "{\"id\":\"' + arguments.secret + '\\u0000{{ .x }}\u202e\"}",
 		},
-		"no arguments": {reason: "a tool may need none", tool: toolWith(), result: "x", want: `{}`},
+		"no arguments": {reason: "a tool may have no arguments", tool: toolWith(), result: "x", want: `{}`},
 		"a missing field": {
-			reason: "the result lacks it", tool: toolWith("a", "'x'", "id", "result.id"), result: `{"ID":1}`,
+			reason: "the result has no such field", tool: toolWith("a", "'x'", "id", "result.id"), result: `{"ID":1}`,
 			problem: compensation.MissingValue, argument: "id",
 		},
 		"a result of another type": {
-			reason: "a server may lie", tool: toolWith("id", "result.id"), result: `[1,2]`,
+			reason: "a server may return another type", tool: toolWith("id", "result.id"), result: `[1,2]`,
 			problem: compensation.MissingValue, argument: "id",
 		},
 		"two values": {
-			reason: "this is no JSON text, but a text", tool: toolWith("id", "result.id"), result: `{"id":1} {"id":2}`,
+			reason: "two JSON values are a text", tool: toolWith("id", "result.id"), result: `{"id":1} {"id":2}`,
 			problem: compensation.MissingValue, argument: "id",
 		},
 		"no JSON": {reason: "bytes have no JSON form", tool: toolWith("id", "b'abc'"), problem: compensation.NotJSON, argument: "id"},
-		"a key that is no text": {
+		"a key that is not a text": {
 			reason: "JSON has only texts as keys", tool: toolWith("id", "{1: 'a'}"), problem: compensation.NotJSON, argument: "id",
 		},
 		"too long a text": {
-			reason: "arguments are bounded", tool: toolWith("id", "result"), result: strings.Repeat("x", compensation.MaxArguments+1),
+			reason: "the size of arguments is limited", tool: toolWith("id", "result"), result: strings.Repeat("x", compensation.MaxArguments+1),
 			problem: compensation.TooLarge, argument: "id",
 		},
 		"too long together": {
-			reason: "their sum is bounded", tool: toolWith("a", "result", "b", "result"),
+			reason: "the total size is limited", tool: toolWith("a", "result", "b", "result"),
 			result: strings.Repeat("x", compensation.MaxArguments/2), problem: compensation.TooLarge,
 		},
 		"too many values": {
-			reason: "the number of values is bounded", tool: toolWith("id", "result"), result: "[" + strings.Repeat("1,", 5000) + "1]",
+			reason: "the number of values is limited", tool: toolWith("id", "result"), result: "[" + strings.Repeat("1,", 5000) + "1]",
 			problem: compensation.TooLarge, argument: "id",
 		},
 		"too deep": {
-			reason: "the depth is bounded", tool: toolWith("id", "result"), result: strings.Repeat("[", 100) + strings.Repeat("]", 100),
+			reason: "the depth is limited", tool: toolWith("id", "result"), result: strings.Repeat("[", 100) + strings.Repeat("]", 100),
 			problem: compensation.TooLarge, argument: "id",
 		},
 		"a huge result": {
@@ -94,11 +94,11 @@ func TestFill(t *testing.T) {
 			problem: compensation.ResultTooLarge,
 		},
 		"costly": {
-			reason: "the evaluation is bounded", tool: toolWith("id", "result.map(x, result.filter(y, y == x))"),
+			reason: "the cost of the evaluation is limited", tool: toolWith("id", "result.map(x, result.filter(y, y == x))"),
 			result:  "[" + strings.Repeat("1,", 3000) + "1]",
 			problem: compensation.TooCostly, argument: "id",
 		},
-		"a wrong expression": {
+		"an invalid expression": {
 			reason: "a ToolServer may be older than the check", tool: toolWith("id", "result."),
 			problem: compensation.InvalidExpression, argument: "id",
 		},
@@ -111,7 +111,7 @@ func TestFill(t *testing.T) {
 			clean: `[redacted]`, problem: compensation.Redacted, argument: "id",
 		},
 		"a credential": {
-			reason: "it was removed before the result arrived", tool: toolWith("a", "'x'", "id", "result.key"),
+			reason: "the credential was removed from the result", tool: toolWith("a", "'x'", "id", "result.key"),
 			result:  `{"key":"a[redacted]b"}`,
 			problem: compensation.Redacted,
 		},
@@ -134,16 +134,16 @@ func TestFill(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if (got.Reason() == "") != (tc.problem == "") || strings.Contains(got.Reason(), "s3cret") {
-				t.Errorf("reason %q for the problem %q", got.Reason(), tc.problem)
+				t.Errorf("the reason of problem %q is %q, want a reason without the secret if there is a problem", tc.problem, got.Reason())
 			}
 		})
 	}
 	if got := compensation.Fill(t.Context(), &tool.Tool{}, nil, "x", "x"); got != nil {
-		t.Errorf("a tool without a compensation has %+v, want nothing", got)
+		t.Errorf("Fill of a tool without a compensation = %+v, want nil", got)
 	}
 }
 
-// TestCheck checks that a wrong expression is refused with its place.
+// TestCheck checks that the error of an invalid expression names the position of the fault.
 func TestCheck(t *testing.T) {
 	if err := compensation.Check("c", toolWith("id", "result.id", "n", "size(arguments.a) + 1").Compensation); err != nil {
 		t.Errorf("Check = %v, want no error", err)
