@@ -14,28 +14,28 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// longestNames is the maximum number of characters shown of a list of tools.
+// longestNames is the maximum number of characters of a list of tools that are shown.
 const longestNames = 1024
 
-// ofTools returns the headline of an entry about tools and their calls.
-func ofTools(e journal.Entry) (string, error) {
-	switch e.Kind { //nolint:exhaustive // because the others are not about tools
+// toolHeadline returns the headline of an entry about tools and their calls.
+func toolHeadline(e journal.Entry) (string, error) {
+	switch e.Kind { //nolint:exhaustive // because only these kinds are about tools
 	case journal.ToolsExposed:
-		return of(e, exposed)
+		return describe(e, exposedLine)
 	case journal.ToolRepaired:
-		return of(e, repaired)
+		return describe(e, repairedLine)
 	case journal.ApprovalRequested:
-		return of(e, approvalRequested)
+		return describe(e, approvalRequestedLine)
 	case journal.ApprovalDecided:
-		return of(e, approvalDecided)
+		return describe(e, approvalDecidedLine)
 	case journal.ToolIntended:
-		return of(e, intended)
+		return describe(e, intendedLine)
 	}
-	return of(e, finished)
+	return describe(e, finishedLine)
 }
 
-// exposed returns an empty string for a Turn without tools, which most Turns are.
-func exposed(x tool.Exposure) string {
+// exposedLine returns an empty string for a Turn without tools.
+func exposedLine(x tool.Exposure) string {
 	if len(x.Tools)+len(x.ContextTools)+len(x.Unusable)+len(x.Missing)+x.LeftOut == 0 {
 		return ""
 	}
@@ -55,7 +55,7 @@ func exposed(x tool.Exposure) string {
 	return "the model is offered " + join(number(len(x.Tools), "tool"), packs, leftOut, unusable, missing)
 }
 
-func repaired(r loop.Repair) string {
+func repairedLine(r loop.Repair) string {
 	text := "repaired the arguments of " + call(r.Name, r.CallID)
 	if r.Attempt > 1 {
 		text += fmt.Sprintf(" (repair %d)", r.Attempt)
@@ -63,11 +63,11 @@ func repaired(r loop.Repair) string {
 	return text
 }
 
-func approvalRequested(a loop.Approval) string {
+func approvalRequestedLine(a loop.Approval) string {
 	return fmt.Sprintf("%s requires approval until %s", call(a.Name, a.CallID), a.Expires.UTC().Format(time.RFC3339))
 }
 
-func approvalDecided(d loop.Decision) string {
+func approvalDecidedLine(d loop.Decision) string {
 	what := fmt.Sprintf("the call %s of step %d", termsafe.Line(d.CallID, longestName), d.Step)
 	by := ""
 	if d.By != "" {
@@ -82,7 +82,7 @@ func approvalDecided(d loop.Decision) string {
 	return what + " was denied" + by
 }
 
-func intended(i loop.Intent) string {
+func intendedLine(i loop.Intent) string {
 	text := "calling " + call(i.Name, i.CallID)
 	switch {
 	case i.Retry:
@@ -93,23 +93,23 @@ func intended(i loop.Intent) string {
 	return text
 }
 
-func finished(f loop.CallResult) string {
+func finishedLine(f loop.CallResult) string {
 	what, class := call(f.Name, f.CallID), termsafe.Line(string(f.Class), longestName)
 	child := ""
 	if s := f.Spent; s != nil {
-		child = join(prefixed("Turn ", termsafe.Line(s.Turn, longestName)), spent(s.Usage, s.Cost))
+		child = join(prefixed("Turn ", termsafe.Line(s.Turn, longestName)), usageText(s.Usage, s.Cost))
 	}
 	switch f.Outcome {
 	case loop.Succeeded:
-		return join(what+" succeeded", termsafe.Thousands(f.Bytes)+" bytes", took(f.DurationMS), child)
+		return join(what+" succeeded", termsafe.Thousands(f.Bytes)+" bytes", durationText(f.DurationMS), child)
 	case loop.Failed:
-		return join(fmt.Sprintf("%s failed (%s)", what, class), took(f.DurationMS), child)
+		return join(fmt.Sprintf("%s failed (%s)", what, class), durationText(f.DurationMS), child)
 	case loop.Refused:
 		return fmt.Sprintf("%s was not called (%s)", what, class)
 	case loop.Reused:
 		return what + " was not called: the same call succeeded before, and its result is reused"
 	case loop.Unknown:
-		return join(what+": OUTCOME UNKNOWN, the call may or may not have been made", took(f.DurationMS), child)
+		return join(what+": OUTCOME UNKNOWN, the call may or may not have been made", durationText(f.DurationMS), child)
 	}
 	return what + ": " + termsafe.Line(string(f.Outcome), longestName)
 }
@@ -119,7 +119,7 @@ func call(name, id string) string {
 	return fmt.Sprintf("%s (%s)", cmp.Or(termsafe.Line(name, longestName), "a tool without a name"), termsafe.Line(id, longestName))
 }
 
-// prefixed puts word before a text. An empty text stays empty.
+// prefixed returns a text with a word before it. An empty text stays empty.
 func prefixed(word, text string) string {
 	if text == "" {
 		return ""
@@ -127,9 +127,9 @@ func prefixed(word, text string) string {
 	return word + text
 }
 
-// offered returns the rows of the head that name the tools.
-func offered(x tool.Exposure) string {
-	if exposed(x) == "" {
+// toolRows returns the rows of the head that name the tools.
+func toolRows(x tool.Exposure) string {
+	if exposedLine(x) == "" {
 		return ""
 	}
 	list := func(tools []tool.Tool) string {
@@ -160,8 +160,8 @@ func offered(x tool.Exposure) string {
 	return text
 }
 
-// repair returns the changes to arguments, and the arguments after the repair.
-func repair(r loop.Repair) string {
+// repairBody returns the changes to arguments, and the arguments after the repair.
+func repairBody(r loop.Repair) string {
 	var b strings.Builder
 	for _, c := range r.Changes {
 		b.WriteString(quoted(c))
@@ -169,8 +169,8 @@ func repair(r loop.Repair) string {
 	return b.String() + "  became\n" + Arguments(r.After)
 }
 
-// outcome returns the result of a call that the model received, without the fence around it.
-func outcome(f loop.CallResult) string {
+// outcomeBody returns the result of a call as the model received it, without the fence around it.
+func outcomeBody(f loop.CallResult) string {
 	text := quoted(unfenced(f.Content))
 	if f.Artifact != "" {
 		text += row("whole", "artifact "+join(termsafe.Line(f.ArtifactName, longestName), termsafe.Line(f.Artifact, longestName)))
@@ -178,7 +178,7 @@ func outcome(f loop.CallResult) string {
 	return text + quoted(f.Stack)
 }
 
-// unfenced removes the fence from the output of a tool, because bars separate the output for people. Text that
+// unfenced removes the fence from the output of a tool, because bars already mark the output for people. Text that
 // Capstan adds before the output stays.
 func unfenced(content string) string {
 	const opening, closing = "<tool-output ", "</tool-output "

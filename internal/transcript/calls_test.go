@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-// written returns an entry. Its time is one second after the previous entry.
+// written returns an entry. Its time is one second after the entry before it.
 func written(seq int64, kind journal.Kind, payload string) journal.Entry {
 	return journal.Entry{
 		Seq: seq, Epoch: 1, Kind: kind, Version: 1, Time: noon.Add(time.Duration(seq) * time.Second),
@@ -18,7 +18,7 @@ func written(seq int64, kind journal.Kind, payload string) journal.Entry {
 	}
 }
 
-// eventful returns entries of each kind that is about tools or long conversations.
+// eventful returns entries of all kinds about tools and long conversations.
 func eventful() []journal.Entry {
 	var all []journal.Entry
 	add := func(kind journal.Kind, payload string) { all = append(all, written(int64(len(all)+1), kind, payload)) }
@@ -68,17 +68,17 @@ func TestFenceOfOutputIsNotShown(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, content, want string }{
 		"fenced": {"bars replace the fence for people", untrusted.Tool("N0NCE", "more", "one\ntwo"), "| one\n| two\n"},
 		"empty":  {"the output is empty", untrusted.Tool("N0NCE", "", ""), ""},
-		"behind": {
+		"after other text": {
 			"Capstan's text before the fence stays",
 			"error (failed): it broke\n" + untrusted.Tool("N0NCE", "", "one"), "| error (failed): it broke\n| one\n",
 		},
 		"not closed": {"this is not a fence", "<tool-output N0NCE> x\none", "| <tool-output N0NCE> x\n| one\n"},
-		"others": {
+		"another nonce": {
 			"a fence with another nonce is text of a tool", "<tool-output A> x\none\n</tool-output B>",
 			"| <tool-output A> x\n| one\n| </tool-output B>\n",
 		},
 		"not fenced": {"the text is shown unchanged", "one", "| one\n"},
-		"one line":   {"it cannot be a fence", "<tool-output N0NCE>", "| <tool-output N0NCE>\n"},
+		"one line":   {"one line is not a fence", "<tool-output N0NCE>", "| <tool-output N0NCE>\n"},
 		"within text": {
 			"a fence surrounds the whole output", "see <tool-output A> x\none\n</tool-output A>",
 			"| see <tool-output A> x\n| one\n| </tool-output A>\n",
@@ -103,10 +103,10 @@ func TestTurnWithoutToolsHasNoToolRows(t *testing.T) {
 	t.Parallel()
 	none := written(1, journal.ToolsExposed, `{"nonce":"n"}`)
 	if got := shown(t, []journal.Entry{none}); got != "" {
-		t.Errorf("want nothing, have %q", got)
+		t.Errorf("got %q, want nothing", got)
 	}
 	if line, err := transcript.Headline(none); err != nil || line != "" {
-		t.Errorf("want no headline, have %q, %v", line, err)
+		t.Errorf("Headline = %q, %v; want no headline", line, err)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestArguments(t *testing.T) {
 			"| {\n|   \"id\": 1042,\n|   \"tags\": [\n|     \"a\",\n|     \"b\"\n|   ]\n| }\n",
 		},
 		"a line feed": {"a text must not imitate arguments", `{"a":"x\ny"}`, "| {\n|   \"a\": \"x\\ny\"\n| }\n"},
-		"an escape":   {"a terminal must not obey it", "{\"a\":\"\u009b31m\u202e\"}", "| {\n|   \"a\": \"\\u009b31m\\u202e\"\n| }\n"},
+		"an escape":   {"a terminal must not interpret it", "{\"a\":\"\u009b31m\u202e\"}", "| {\n|   \"a\": \"\\u009b31m\\u202e\"\n| }\n"},
 		"hidden": {
 			"hidden text must not be approved", "{\"a\":\"x\u200by\u00adz\U000e0041\"}",
 			"| {\n|   \"a\": \"x\\u200by\\u00adz\\U000e0041\"\n| }\n",

@@ -1,5 +1,5 @@
-// Package transcript shows the journal of a Turn to people. It also redacts the content of a journal for readers
-// who may only see the course of the Turn.
+// Package transcript shows the journal of a Turn to people. It also redacts journals for readers who may not see the
+// content of the conversation.
 package transcript
 
 import (
@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// longestName is the maximum number of characters shown of a name.
+	// longestName is the maximum number of characters of a name that are shown.
 	longestName = 256
-	// longestReason is the maximum number of characters shown of a reason, such as an endpoint's error text.
+	// longestReason is the maximum number of characters of a reason, such as the error text of an endpoint, that are
+	// shown.
 	longestReason = 2048
 )
 
-// Headline returns one line that describes an entry. It contains no content of the conversation except reasons of
-// failures. It is empty for entries that need no line. The payload must be present. The result is safe for a
-// terminal.
+// Headline returns one line that describes an entry. The line contains no content of the conversation except reasons of
+// failures. It is empty for entries that need no line. The payload must be filled. The result is safe for a terminal.
 func Headline(e journal.Entry) (string, error) {
 	text, err := headline(e)
 	if err != nil {
@@ -38,47 +38,47 @@ func headline(e journal.Entry) (string, error) {
 	case journal.RunStarted, journal.PreparationInput, journal.PromptRendered, journal.Prepared, journal.SessionTurn:
 		return "", nil // the head of a transcript shows them
 	case journal.RunParked:
-		return of(e, waiting)
+		return describe(e, parkedLine)
 	case journal.ModelRequested:
-		return of(e, requested)
+		return describe(e, requestedLine)
 	case journal.ModelFailed:
-		return of(e, failed)
+		return describe(e, failedLine)
 	case journal.ModelReplied:
-		return of(e, replied)
+		return describe(e, repliedLine)
 	case journal.Finalized:
-		return of(e, ended)
+		return describe(e, endedLine)
 	case journal.OutputRejected:
-		return of(e, rejected)
+		return describe(e, rejectedLine)
 	case journal.Compacted:
-		return of(e, compacted)
+		return describe(e, compactedLine)
 	case journal.Reflected:
-		return of(e, reflected)
+		return describe(e, reflectedLine)
 	case journal.OutputChecked:
-		return of(e, checked)
+		return describe(e, checkedLine)
 	case journal.ContextWarned:
-		return of(e, warned)
+		return describe(e, warnedLine)
 	case journal.TextRedacted:
-		return of(e, withoutTexts)
+		return describe(e, redactedLine)
 	case journal.UndoPlanned:
-		return of(e, undoes)
+		return describe(e, undoPlannedLine)
 	case journal.UndoBegun:
-		return of(e, undoBegun)
+		return describe(e, undoBegunLine)
 	case journal.UndoEnded:
-		return of(e, undoEnded)
+		return describe(e, undoEndedLine)
 	case journal.ToolsExposed, journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided,
 		journal.ToolIntended, journal.ToolFinished:
-		return ofTools(e)
+		return toolHeadline(e)
 	}
 	return termsafe.Line(string(e.Kind), longestName), nil
 }
 
-// of decodes the payload of an entry and passes it to say.
-func of[T any](e journal.Entry, say func(T) string) (string, error) {
+// describe decodes the payload of an entry and passes it to text.
+func describe[T any](e journal.Entry, text func(T) string) (string, error) {
 	var v T
 	if err := json.Unmarshal(e.Payload, &v); err != nil {
 		return "", err
 	}
-	return say(v), nil
+	return text(v), nil
 }
 
 // parked is the payload of an entry about a parked run.
@@ -88,7 +88,7 @@ type parked struct {
 	Budget    string   `json:"budget"`
 }
 
-func waiting(p parked) string {
+func parkedLine(p parked) string {
 	var all []string
 	if p.Approvals > 0 {
 		all = append(all, number(p.Approvals, "approval"))
@@ -102,8 +102,8 @@ func waiting(p parked) string {
 	return termsafe.Line("parked, waiting for "+strings.Join(all, " and "), longestReason)
 }
 
-func requested(r loop.Request) string {
-	text := "asking " + served(r.Provider, r.Model)
+func requestedLine(r loop.Request) string {
+	text := "asking " + modelName(r.Provider, r.Model)
 	switch r.Purpose {
 	case loop.ForStep:
 	case loop.ForCompaction:
@@ -123,10 +123,10 @@ func requested(r loop.Request) string {
 	return text
 }
 
-func failed(a loop.FailedRequest) string {
+func failedLine(a loop.FailedRequest) string {
 	what := "the request"
-	if of := purpose(a.Purpose); of != "" {
-		what += " for a " + of
+	if p := purpose(a.Purpose); p != "" {
+		what += " for a " + p
 	}
 	if a.Unsent {
 		what += " was not sent"
@@ -138,16 +138,16 @@ func failed(a loop.FailedRequest) string {
 		why += ": " + a.RemoteMessage
 	}
 	return join(fmt.Sprintf("%s: %s: %s", what, termsafe.Line(string(a.Kind), longestName), termsafe.Line(why, longestReason)),
-		spent(a.Usage, a.Cost), took(a.DurationMS))
+		usageText(a.Usage, a.Cost), durationText(a.DurationMS))
 }
 
-func replied(s loop.Step) string {
+func repliedLine(s loop.Step) string {
 	text := fmt.Sprintf("step %d", s.Step)
 	if s.Last {
 		text = "last answer, no steps left"
 	}
-	if of := purpose(s.Purpose); of != "" {
-		text = of
+	if p := purpose(s.Purpose); p != "" {
+		text = p
 	}
 	names := make([]string, 0, len(s.Reply.ToolCalls))
 	for _, c := range s.Reply.ToolCalls {
@@ -161,7 +161,7 @@ func replied(s loop.Step) string {
 	if s.Reply.FinishReason == model.FinishLength {
 		cut = "cut off at the length limit"
 	}
-	return join(text+": "+served(s.Provider, s.Model), spent(s.Reply.Usage, s.Cost), took(s.DurationMS), cut, asks)
+	return join(text+": "+modelName(s.Provider, s.Model), usageText(s.Reply.Usage, s.Cost), durationText(s.DurationMS), cut, asks)
 }
 
 // purpose returns the purpose of a request that is not a step, or an empty string for a step.
@@ -181,20 +181,20 @@ func purpose(p loop.Purpose) string {
 	return termsafe.Line(string(p), longestName)
 }
 
-// removed is the payload of an entry about redaction.
-type removed struct {
+// redactedTexts is the payload of an entry about redaction.
+type redactedTexts struct {
 	Redactions []turn.Redaction `json:"redactions"`
 }
 
-func withoutTexts(r removed) string {
+func redactedLine(r redactedTexts) string {
 	var rules []string
-	for _, one := range r.Redactions {
-		rules = append(rules, fmt.Sprintf("%s (%d)", termsafe.Line(one.Rule, longestName), one.Matches))
+	for _, redaction := range r.Redactions {
+		rules = append(rules, fmt.Sprintf("%s (%d)", termsafe.Line(redaction.Rule, longestName), redaction.Matches))
 	}
 	return "removed texts by the rules " + strings.Join(rules, ", ")
 }
 
-func undoes(p turn.UndoPlan) string {
+func undoPlannedLine(p turn.UndoPlan) string {
 	text := fmt.Sprintf("undoes %s of Turn %s", number(p.Possible(), "call"), termsafe.Line(p.Name, longestName))
 	unselected := 0
 	for i := range p.Calls {
@@ -211,11 +211,11 @@ func undoes(p turn.UndoPlan) string {
 	return text
 }
 
-func undoBegun(m turn.UndoMark) string {
+func undoBegunLine(m turn.UndoMark) string {
 	return fmt.Sprintf("Turn %s begins to undo the call %s", termsafe.Line(m.Turn, longestName), termsafe.Line(m.CallID, longestName))
 }
 
-func undoEnded(m turn.UndoMark) string {
+func undoEndedLine(m turn.UndoMark) string {
 	call, by := termsafe.Line(m.CallID, longestName), termsafe.Line(m.Turn, longestName)
 	if m.Undone {
 		return fmt.Sprintf("Turn %s has undone the call %s", by, call)
@@ -223,7 +223,7 @@ func undoEnded(m turn.UndoMark) string {
 	return fmt.Sprintf("Turn %s could not undo the call %s; another Turn may try", by, call)
 }
 
-func checked(c loop.AnswerCheck) string {
+func checkedLine(c loop.AnswerCheck) string {
 	var violated, unchecked []string
 	for _, f := range c.Findings {
 		if name := termsafe.Line(f.Policy, longestName); f.Unchecked {
@@ -250,14 +250,14 @@ func checked(c loop.AnswerCheck) string {
 	return text + ": it is delivered, and the violation is recorded"
 }
 
-func rejected(r loop.Rejection) string {
+func rejectedLine(r loop.Rejection) string {
 	if len(r.Policies) > 0 {
 		return fmt.Sprintf("the answer of step %d was sent back to the model", r.Step)
 	}
 	return fmt.Sprintf("the answer of step %d does not match the schema and was sent back", r.Step)
 }
 
-func compacted(c loop.Compaction) string {
+func compactedLine(c loop.Compaction) string {
 	text := fmt.Sprintf("messages before step %d were replaced by a summary", c.From)
 	if c.Tokens > 0 {
 		text += fmt.Sprintf(", at about %s tokens", termsafe.Thousands(c.Tokens))
@@ -268,29 +268,29 @@ func compacted(c loop.Compaction) string {
 	return text
 }
 
-func reflected(r loop.Reflection) string {
+func reflectedLine(r loop.Reflection) string {
 	if r.Replaced {
 		return fmt.Sprintf("the draft of step %d was checked and replaced", r.Step)
 	}
 	return fmt.Sprintf("the draft of step %d was checked and kept", r.Step)
 }
 
-func warned(w loop.Warning) string {
+func warnedLine(w loop.Warning) string {
 	return fmt.Sprintf("the conversation is near the context window: about %s of %s tokens", termsafe.Thousands(w.Tokens),
 		termsafe.Thousands(w.ContextWindow))
 }
 
-func ended(r turn.Result) string {
+func endedLine(r turn.Result) string {
 	return fmt.Sprintf("%s: %s", termsafe.Line(string(r.Stop), longestName), termsafe.Line(r.Message, longestReason))
 }
 
-// served returns the names of a model and its ModelProvider.
-func served(provider, name string) string {
+// modelName returns the names of a model and its ModelProvider.
+func modelName(provider, name string) string {
 	return fmt.Sprintf("%s of ModelProvider %s", termsafe.Line(name, longestName), termsafe.Line(provider, longestName))
 }
 
-// spent returns the usage and the cost of a request, or an empty string if the usage is unknown.
-func spent(u model.Usage, c *model.Cost) string {
+// usageText returns the usage and the cost of requests, or an empty string if there is no usage.
+func usageText(u model.Usage, c *model.Cost) string {
 	if u == (model.Usage{}) {
 		return ""
 	}
@@ -310,21 +310,21 @@ func tokens(u model.Usage) string {
 		termsafe.Thousands(u.InputTokens), termsafe.Thousands(u.OutputTokens))
 }
 
-// took returns a duration, or an empty string if it is too short to measure.
-func took(ms int64) string {
+// durationText returns a duration, or an empty string if it is 0.
+func durationText(ms int64) string {
 	if ms == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%.1f s", (time.Duration(ms) * time.Millisecond).Seconds())
 }
 
-// join joins the parts that are not empty with commas.
+// join joins the non-empty parts with commas.
 func join(parts ...string) string {
-	var there []string
+	var nonEmpty []string
 	for _, p := range parts {
 		if p != "" {
-			there = append(there, p)
+			nonEmpty = append(nonEmpty, p)
 		}
 	}
-	return strings.Join(there, ", ")
+	return strings.Join(nonEmpty, ", ")
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// The forms of scalars that are kept. A value of another form is redacted, whatever the name of its field is.
+// The forms of texts that are kept. A text of another form is redacted.
 var (
 	// word is a word of an enumeration, a kind, a section or a tag.
 	word = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
@@ -85,9 +85,9 @@ var (
 	}
 )
 
-// kept holds the rules for the payload of each kind. Nothing is kept of a kind without rules. Hashes of content are
-// not kept, nor are values that contain the ID of a call. renderHash is kept, because it is the hash of a part of
-// the prompt that all Turns of an Agent share.
+// kept has the rules for the payload of each kind. A kind without rules is redacted completely. Hashes of content and
+// values that contain the ID of a call are not kept. renderHash is kept, because it is the hash of a part of the prompt
+// that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName, "requester": aName},
 	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
@@ -181,7 +181,7 @@ var kept = map[journal.Kind]rule{
 	},
 }
 
-// with returns the rules of both.
+// with returns the rules of a and b.
 func with(a, b fields) fields {
 	all := maps.Clone(a)
 	maps.Copy(all, b)

@@ -15,29 +15,29 @@ import (
 type Redacted struct {
 	// Redacted is always true.
 	Redacted bool `json:"redacted"`
-	// Bytes is the size of the value: of its UTF-8 for a text, of its JSON for any other value.
+	// Bytes is the size of a text in UTF-8, or the size of any other value in JSON.
 	Bytes int `json:"bytes"`
 	// HMACSHA256 is a hash of these bytes in hexadecimal, with a key that only the Redactor knows. Equal values of
 	// one export have equal hashes, but the hash does not reveal the value.
 	HMACSHA256 string `json:"hmacSHA256"`
 }
 
-// Redactor redacts the content of the entries of one journal, for one export. A fixed list says what is kept: names
-// of objects, tools and models, numbers, times and words of enumerations, each only if it has the expected form.
-// All other values become a Redacted, including those that a later version adds.
+// Redactor redacts the content of the entries of one journal, for one export. It keeps only the values of a fixed list
+// of fields, such as names of objects, tools and models, numbers, times and words of enumerations, and each only if it
+// has the expected form. Every other value becomes a Redacted, even in fields that a later version adds.
 //
-// Even short texts by a model are not kept:
+// It keeps no texts of a model, not even short ones:
 //
 //  1. A tool name is kept only if the engine has offered or called a tool of that name.
 //  2. The ID of a call is replaced by its position, such as "call 1.2" for the second call of step 1.
 //
-// The Redactor learns both from the entries, so they must be passed in order. If the first entries are missing,
-// more is redacted. A Redactor is not safe for concurrent use.
+// The Redactor learns both from the entries, so they must be passed in order. If the first entries are missing, it
+// redacts more. A Redactor is not safe for concurrent use.
 type Redactor struct {
 	key []byte
-	// tools holds the names of tools that the engine has offered or called.
+	// tools has the names of tools that the engine has offered or called.
 	tools map[string]bool
-	// step is the step of the current object. places holds the positions of calls.
+	// step is the step of the current object. places has the replacements of the IDs of calls.
 	step   int
 	places map[place]string
 	// before is the number of calls that were made before the first request to the model.
@@ -53,12 +53,12 @@ type place struct {
 // NewRedactor returns a Redactor with a new key.
 func NewRedactor() *Redactor {
 	key := make([]byte, sha256.Size)
-	_, _ = rand.Read(key) // it never fails
+	_, _ = rand.Read(key) // rand.Read never returns an error
 	return &Redactor{key: key, tools: map[string]bool{}, places: map[place]string{}}
 }
 
-// Redact returns a redacted entry. It also removes the artifact from which the payload was read, because the
-// artifact's name is a hash of the content. The payload must be present.
+// Redact returns a redacted entry. It also removes the reference to the artifact of the payload, because this is a hash
+// of the content. The payload must be filled.
 func (r *Redactor) Redact(e journal.Entry) (journal.Entry, error) {
 	r.learn(e)
 	payload, err := r.redact(kept[e.Kind], e.Payload)
@@ -71,7 +71,7 @@ func (r *Redactor) Redact(e journal.Entry) (journal.Entry, error) {
 
 // learn records the tools and calls of an entry. It ignores an unreadable entry, whose values are then redacted.
 func (r *Redactor) learn(e journal.Entry) {
-	var said struct {
+	var payload struct {
 		Step  int                     `json:"step"`
 		ID    string                  `json:"callID"`
 		Name  string                  `json:"name"`
@@ -80,24 +80,24 @@ func (r *Redactor) learn(e journal.Entry) {
 			ToolCalls []struct{ ID string } `json:"toolCalls"`
 		} `json:"reply"`
 	}
-	if json.Unmarshal(e.Payload, &said) != nil {
+	if json.Unmarshal(e.Payload, &payload) != nil {
 		return
 	}
-	switch e.Kind { //nolint:exhaustive // because the others have neither
+	switch e.Kind { //nolint:exhaustive // because the other kinds have neither tools nor new calls
 	case journal.Prepared, journal.ToolsExposed:
-		for _, t := range said.Tools {
+		for _, t := range payload.Tools {
 			r.tools[t.Name] = true
 		}
 	case journal.ModelReplied:
-		for i, c := range said.Reply.ToolCalls {
-			if at := (place{said.Step, c.ID}); r.places[at] == "" {
-				r.places[at] = fmt.Sprintf("call %d.%d", said.Step, i+1)
+		for i, c := range payload.Reply.ToolCalls {
+			if at := (place{payload.Step, c.ID}); r.places[at] == "" {
+				r.places[at] = fmt.Sprintf("call %d.%d", payload.Step, i+1)
 			}
 		}
 	case journal.ToolIntended:
-		r.tools[said.Name] = true
+		r.tools[payload.Name] = true
 		// A call of step 0 was made before the first request to the model, so no reply contains it.
-		if at := (place{0, said.ID}); said.Step == 0 && r.places[at] == "" {
+		if at := (place{0, payload.ID}); payload.Step == 0 && r.places[at] == "" {
 			r.before++
 			r.places[at] = fmt.Sprintf("call 0.%d", r.before)
 		}
@@ -128,6 +128,7 @@ func (scalar) isRule()   {}
 func (toolName) isRule() {}
 func (callID) isRule()   {}
 
+// redact returns a value with everything redacted that the rule does not keep.
 func (r *Redactor) redact(by rule, value json.RawMessage) (json.RawMessage, error) {
 	if len(value) == 0 {
 		return nil, nil
@@ -139,12 +140,12 @@ func (r *Redactor) redact(by rule, value json.RawMessage) (json.RawMessage, erro
 	case fields:
 		var object map[string]json.RawMessage
 		if json.Unmarshal(value, &object) == nil {
-			return r.within(object, by)
+			return r.redactObject(object, by)
 		}
 	case each:
 		var list []json.RawMessage
 		if json.Unmarshal(value, &list) == nil {
-			return r.items(list, by.of)
+			return r.redactList(list, by.of)
 		}
 	case scalar:
 		if by(value) {
@@ -164,7 +165,7 @@ func (r *Redactor) redact(by rule, value json.RawMessage) (json.RawMessage, erro
 	return r.marker(value)
 }
 
-func (r *Redactor) within(object map[string]json.RawMessage, by fields) (json.RawMessage, error) {
+func (r *Redactor) redactObject(object map[string]json.RawMessage, by fields) (json.RawMessage, error) {
 	out := make(map[string]json.RawMessage, len(object))
 	if step, ok := object["step"]; ok {
 		defer func(outer int) { r.step = outer }(r.step)
@@ -185,7 +186,7 @@ func (r *Redactor) within(object map[string]json.RawMessage, by fields) (json.Ra
 	return json.Marshal(out)
 }
 
-func (r *Redactor) items(list []json.RawMessage, of rule) (json.RawMessage, error) {
+func (r *Redactor) redactList(list []json.RawMessage, of rule) (json.RawMessage, error) {
 	out := make([]json.RawMessage, 0, len(list))
 	for _, value := range list {
 		kept, err := r.redact(of, value)
@@ -199,12 +200,12 @@ func (r *Redactor) items(list []json.RawMessage, of rule) (json.RawMessage, erro
 
 // marker returns the Redacted for a value.
 func (r *Redactor) marker(value json.RawMessage) (json.RawMessage, error) {
-	said := []byte(value)
+	payload := []byte(value)
 	var text string
 	if json.Unmarshal(value, &text) == nil {
-		said = []byte(text)
+		payload = []byte(text)
 	}
 	mac := hmac.New(sha256.New, r.key)
-	mac.Write(said)
-	return json.Marshal(Redacted{Redacted: true, Bytes: len(said), HMACSHA256: hex.EncodeToString(mac.Sum(nil))})
+	mac.Write(payload)
+	return json.Marshal(Redacted{Redacted: true, Bytes: len(payload), HMACSHA256: hex.EncodeToString(mac.Sum(nil))})
 }

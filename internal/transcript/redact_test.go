@@ -23,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-// payloads returns a payload of each kind. It uses the engine's types if they are exported.
+// payloads returns an empty payload of each kind. It uses the types of the engine if they are exported.
 func payloads() map[journal.Kind]any {
 	return map[journal.Kind]any{
 		journal.RunStarted: &struct {
@@ -80,7 +80,7 @@ func payloads() map[journal.Kind]any {
 	}
 }
 
-// fill sets every text within a value, and adds an item to every list and map.
+// fill sets all texts, numbers and switches within a value, and adds an item to each list and map.
 func fill(t *testing.T, v reflect.Value, text string) {
 	t.Helper()
 	switch into := v.Addr().Interface().(type) {
@@ -93,11 +93,11 @@ func fill(t *testing.T, v reflect.Value, text string) {
 	case *tool.Caller: // not part of the payload
 		return
 	case *json.RawMessage:
-		said, err := json.Marshal(map[string]any{text: []any{text, map[string]int{"number": 4711}}})
+		data, err := json.Marshal(map[string]any{text: []any{text, map[string]int{"number": 4711}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		*into = said
+		*into = data
 		return
 	}
 	switch v.Kind() {
@@ -127,7 +127,7 @@ func fill(t *testing.T, v reflect.Value, text string) {
 			}
 		}
 	default:
-		t.Fatalf("a payload has a field of kind %s, which this test cannot fill: teach it", v.Kind())
+		t.Fatalf("a payload has a field of kind %s, which this test cannot fill: extend fill", v.Kind())
 	}
 }
 
@@ -153,19 +153,19 @@ func TestTextsAreRedacted(t *testing.T) {
 			e := filled(t, kind, payload, canary)
 			got := redacted(t, transcript.NewRedactor(), e)
 			if !json.Valid(got) {
-				t.Errorf("%s: want JSON, have %s", kind, got)
+				t.Errorf("%s: got %s, want JSON", kind, got)
 			}
 			for _, trace := range []string{"canar", "kanari", "sings"} {
 				if bytes.Contains(got, []byte(trace)) {
-					t.Errorf("%s: want no word of %q left, have %s", kind, canary, got)
+					t.Errorf("%s: got %s, want it without the words of %q", kind, got, canary)
 				}
 			}
 		}
 	}
 }
 
-// survivors lists all fields that keep a text which looks like a name. People without the right to read
-// conversations can see the texts in these fields.
+// survivors lists all fields that keep a text that looks like a name. People without the right to read conversations
+// can see the texts in these fields.
 var survivors = []string{
 	"approval.decided by", "finalized answer.name", "finalized calls.decidedBy", "finalized calls.outcome", "finalized calls.turn",
 	"finalized fallback.from", "finalized fallback.to", "finalized model", "finalized preparation.contributions.name",
@@ -224,13 +224,13 @@ func TestNamesAreKeptInListedFieldsOnly(t *testing.T) {
 				got = append(got, string(kind)+" "+path)
 			}
 			if strings.Contains(path, "canary") {
-				t.Errorf("%s: want no name of a field that a caller gave, have %s", kind, path)
+				t.Errorf("%s: field %s is kept, want the names of unknown fields redacted", kind, path)
 			}
 		})
 	}
 	slices.Sort(got)
 	if diff := cmp.Diff(survivors, got); diff != "" {
-		t.Errorf("want the listed fields to keep names, and no other; -want +have:\n%s", diff)
+		t.Errorf("the fields that keep names: -want +got:\n%s", diff)
 	}
 }
 
@@ -259,16 +259,16 @@ func redacted(t *testing.T, r *transcript.Redactor, e journal.Entry) json.RawMes
 	return got.Payload
 }
 
-// hashed matches the hash of a marker. No test knows its key.
+// hashed matches the hash of a marker, whose key the tests do not know.
 var hashed = regexp.MustCompile(`"hmacSHA256":"[0-9a-f]{64}"`)
 
-// legible replaces the hashes.
+// legible returns a payload with its hashes replaced.
 func legible(payload json.RawMessage) string {
 	return hashed.ReplaceAllString(string(payload), `"hmacSHA256":"..."`)
 }
 
-func marker(said string) string {
-	return fmt.Sprintf(`{"redacted":true,"bytes":%d,"hmacSHA256":"..."}`, len(said))
+func marker(text string) string {
+	return fmt.Sprintf(`{"redacted":true,"bytes":%d,"hmacSHA256":"..."}`, len(text))
 }
 
 func TestListedNumbersAreKeptAndContentHashesAreRedacted(t *testing.T) {
@@ -282,11 +282,11 @@ func TestListedNumbersAreKeptAndContentHashesAreRedacted(t *testing.T) {
 		`"outcome":"Succeeded","stack":"","step":2}`,
 		marker(hash), marker("Ticket 1042"), marker(`{"number":4711}`))
 	if diff := cmp.Diff(want, legible(out)); diff != "" {
-		t.Errorf("-want +have:\n%s", diff)
+		t.Errorf("the entry: -want +got:\n%s", diff)
 	}
 }
 
-// conversation returns the entries of a Turn in which a model calls an offered tool and one that it has invented.
+// conversation returns the entries of a Turn in which a model calls an offered tool and an invented tool.
 func conversation() []journal.Entry {
 	entries := []journal.Entry{
 		{Kind: journal.ModelReplied, Payload: json.RawMessage(`{"step":1,"reply":{"toolCalls":[{"id":"c","name":"early"}]}}`)},
@@ -323,7 +323,7 @@ func TestNamesAndIDsByModelAreRedacted(t *testing.T) {
 		got = append(got, legible(redacted(t, r, e)))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("want names of tools that the engine knows, and places of calls; -want +have:\n%s", diff)
+		t.Errorf("the entries with the names of known tools and the places of calls: -want +got:\n%s", diff)
 	}
 }
 
@@ -331,7 +331,7 @@ func TestRedactorWithoutFirstEntriesRedactsMore(t *testing.T) {
 	t.Parallel()
 	got := legible(redacted(t, transcript.NewRedactor(), conversation()[5]))
 	if want := `{"callID":` + marker("c") + `,"name":` + marker("load_skill") + `,"step":2}`; got != want {
-		t.Errorf("want %s, have %s", want, got)
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -341,10 +341,10 @@ func TestHashesDifferBetweenExports(t *testing.T) {
 	one, other := transcript.NewRedactor(), transcript.NewRedactor()
 	first, again, elsewhere := string(redacted(t, one, e)), string(redacted(t, one, e)), string(redacted(t, other, e))
 	if first != again {
-		t.Errorf("want equal hashes for equal values of one export, have %s and %s", first, again)
+		t.Errorf("got %s and %s, want equal hashes for equal values of one export", first, again)
 	}
 	if first == elsewhere {
-		t.Errorf("want another hash in another export: with one that everybody can compute, %s is guessed", first)
+		t.Errorf("got %s in two exports, want different hashes, because a reader could guess the value otherwise", first)
 	}
 }
 
@@ -360,13 +360,13 @@ func TestRenderHashIsKept(t *testing.T) {
 			field := strings.ToLower(path[strings.LastIndex(path, ".")+1:])
 			if leaf == hash && (strings.HasSuffix(field, "hash") || strings.Contains(field, "sha256") || field == "artifact") &&
 				!strings.HasSuffix(field, "renderhash") {
-				t.Errorf("%s: want %s, a hash of the text, replaced", kind, path)
+				t.Errorf("%s: %s has the hash of a text, want it redacted", kind, path)
 			}
 		})
 	}
 	e := entry(t, journal.Finalized, map[string]any{"preparation": map[string]any{"renderHash": hash}})
 	if got := redacted(t, transcript.NewRedactor(), e); !bytes.Contains(got, []byte(hash)) {
-		t.Errorf("want renderHash kept, have %s", got)
+		t.Errorf("got %s, want renderHash kept", got)
 	}
 }
 
@@ -377,14 +377,14 @@ func TestArtifactOfPayloadIsRemoved(t *testing.T) {
 		Kind: journal.ModelReplied, Payload: json.RawMessage(`{"text":"yes"}`), Artifact: a.SHA256, Artifacts: []journal.Artifact{a},
 	})
 	if err != nil || got.Artifact != "" || got.Artifacts != nil {
-		t.Errorf("want neither the content nor its hash, have %+v, %v", got, err)
+		t.Errorf("Redact = %+v, %v; want neither the artifact nor its hash", got, err)
 	}
 }
 
 func TestUnexpectedValuesAreRedacted(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, payload, want string }{
-		"null":         {"it has no content", `null`, `null`},
+		"null":         {"null has no content", `null`, `null`},
 		"another type": {"a text is not an object", `"canary"`, marker("canary")},
 		"a list":       {"a list is not an object", `["canary"]`, marker(`["canary"]`)},
 		"text number":  {"a quoted number is a text", `{"step":"7"}`, `{"step":` + marker("7") + `}`},
@@ -396,7 +396,7 @@ func TestUnexpectedValuesAreRedacted(t *testing.T) {
 			got := legible(redacted(t, transcript.NewRedactor(),
 				journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(tc.payload)}))
 			if got != tc.want {
-				t.Errorf("%s: Redact(%s) is %s, want %s", tc.reason, tc.payload, got, tc.want)
+				t.Errorf("%s: Redact(%s) = %s, want %s", tc.reason, tc.payload, got, tc.want)
 			}
 		})
 	}
@@ -416,7 +416,7 @@ func TestRedactNamesCallsBeforeFirstRequest(t *testing.T) {
 		Payload: json.RawMessage(`{"step":0,"callID":"pack-2","name":"find"}`),
 	}))
 	if want := `{"callID":"call 0.2","name":"find","step":0}`; got != want {
-		t.Errorf("want %s, have %s", want, got)
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -438,6 +438,6 @@ func TestRedactNamesCallsOfResultByStep(t *testing.T) {
 		`2.2","name":"get_ticket","step":2},` +
 		`{"artifact":` + marker("Ann.Miller") + `,"callID":` + marker("c") + `,"name":` + marker("invented") + `}]}`
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("want each call named by its place in its step, and artifacts by the names that the engine gives; -want +have:\n%s", diff)
+		t.Errorf("the calls by their places, with the artifact names of the engine: -want +got:\n%s", diff)
 	}
 }

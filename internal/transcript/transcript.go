@@ -15,14 +15,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// Writer shows the journal of one Turn, entry by entry in order, so it can follow a growing journal. A bar stands
+// Writer shows the journal of one Turn, entry by entry in order, so it can follow a growing journal. It writes a bar
 // before each line of content, so that no content can imitate a line of the transcript. The output is safe for a
 // terminal.
 type Writer struct {
 	out io.Writer
-	// runs is the number of runs so far, agent the name of the Agent if known, and introduced whether the Agent and
-	// its profile were shown. message is the user's message that was shown last: the prompt is prepared again for
-	// another model, and the same message must not be shown twice.
+	// runs is the number of runs so far. agent is the name of the Agent, if it is known. introduced is true once the
+	// Agent and its profile were shown. message is the last user's message that was shown: if the prompt is prepared
+	// again for another model, the same message must not be shown twice.
 	runs       int
 	agent      string
 	introduced bool
@@ -32,7 +32,7 @@ type Writer struct {
 // NewWriter returns a Writer to out.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
-// Write shows an entry, whose payload must be present. It returns an error if the payload cannot be decoded or out
+// Write shows an entry, whose payload must be filled. It returns an error if the payload cannot be decoded or out
 // fails.
 func (w *Writer) Write(e journal.Entry) error {
 	text, err := w.text(e)
@@ -50,18 +50,18 @@ func (w *Writer) Write(e journal.Entry) error {
 
 // text returns the text for an entry, or an empty string.
 func (w *Writer) text(e journal.Entry) (string, error) {
-	switch e.Kind { //nolint:exhaustive // because the others have a headline only
+	switch e.Kind { //nolint:exhaustive // because the other kinds have only a headline
 	case journal.RunStarted:
-		return of(e, func(s runStarted) string { return w.run(e, s) })
+		return describe(e, func(s runStarted) string { return w.run(e, s) })
 	case journal.PreparationInput:
-		return of(e, func(m preparationInput) string {
+		return describe(e, func(m preparationInput) string {
 			w.agent = m.Input.Agent.Name
 			return ""
 		})
 	case journal.ToolsExposed:
-		return of(e, offered)
+		return describe(e, toolRows)
 	case journal.Prepared:
-		return of(e, w.prepared)
+		return describe(e, w.prepared)
 	}
 	line, err := headline(e)
 	if err != nil || line == "" {
@@ -75,29 +75,29 @@ func (w *Writer) text(e journal.Entry) (string, error) {
 func body(e journal.Entry) (string, error) {
 	switch e.Kind { //nolint:exhaustive // because the others have no text
 	case journal.ModelFailed:
-		return of(e, func(a loop.FailedRequest) string { return quoted(a.Stack) })
+		return describe(e, func(a loop.FailedRequest) string { return quoted(a.Stack) })
 	case journal.ModelReplied:
-		return of(e, reply)
+		return describe(e, replyBody)
 	case journal.ToolRepaired:
-		return of(e, repair)
+		return describe(e, repairBody)
 	case journal.ApprovalRequested:
-		return of(e, func(a loop.Approval) string { return Arguments(a.Arguments) })
+		return describe(e, func(a loop.Approval) string { return Arguments(a.Arguments) })
 	case journal.ApprovalDecided:
-		return of(e, func(d loop.Decision) string { return quoted(d.Reason) })
+		return describe(e, func(d loop.Decision) string { return quoted(d.Reason) })
 	case journal.ToolFinished:
-		return of(e, outcome)
+		return describe(e, outcomeBody)
 	case journal.OutputRejected:
-		return of(e, func(r loop.Rejection) string { return quoted(r.Message) })
+		return describe(e, func(r loop.Rejection) string { return quoted(r.Message) })
 	case journal.OutputChecked:
-		return of(e, findings)
+		return describe(e, findingsBody)
 	case journal.Compacted:
-		return of(e, func(c loop.Compaction) string { return quoted(c.Summary) })
+		return describe(e, func(c loop.Compaction) string { return quoted(c.Summary) })
 	case journal.Reflected:
-		return of(e, replacement)
+		return describe(e, reflectionBody)
 	case journal.UndoPlanned:
-		return of(e, planned)
+		return describe(e, planBody)
 	case journal.Finalized:
-		return of(e, totals)
+		return describe(e, resultBody)
 	}
 	return "", nil
 }
@@ -133,7 +133,8 @@ func (w *Writer) run(e journal.Entry, s runStarted) string {
 		termsafe.Line(s.Executor, longestName), e.Epoch, e.Time.UTC().Format(time.RFC3339), again))
 }
 
-// prompt is a prepared prompt, with the number of messages that its entry refers to without containing them.
+// prompt is a prepared prompt. History.Messages is the number of messages that the entry omits, because the journal of
+// the Session has them.
 type prompt struct {
 	prepare.Prepared
 	History struct {
@@ -150,7 +151,7 @@ func (w *Writer) prepared(p prompt) string {
 		}
 		b.WriteString(row("profile", termsafe.Line(fmt.Sprintf("%s (%s %s)", profile.Name, profile.ID, profile.Version), longestName)))
 	}
-	b.WriteString(row("model", served(p.Provider, p.Model)))
+	b.WriteString(row("model", modelName(p.Provider, p.Model)))
 	b.WriteString(row("prompt", fmt.Sprintf("%s, %s, promptRenderHash %s",
 		number(len(p.Messages)+p.History.Messages, "message"), number(len(p.Tools), "tool"),
 		termsafe.Line(p.Report.RenderHash, longestName))))
@@ -169,7 +170,7 @@ func (w *Writer) prepared(p prompt) string {
 // row returns a line of the head.
 func row(name, value string) string { return fmt.Sprintf("  %-8s %s\n", name, value) }
 
-func reply(s loop.Step) string {
+func replyBody(s loop.Step) string {
 	var b strings.Builder
 	if s.Reply.Reasoning != "" {
 		b.WriteString("  thought\n" + quoted(s.Reply.Reasoning))
@@ -181,8 +182,8 @@ func reply(s loop.Step) string {
 	return b.String()
 }
 
-// findings returns the reasons for which an answer violates policies.
-func findings(c loop.AnswerCheck) string {
+// findingsBody returns the reasons why an answer violates policies.
+func findingsBody(c loop.AnswerCheck) string {
 	var lines []string
 	for _, f := range c.Findings {
 		if f.Reason != "" {
@@ -192,8 +193,8 @@ func findings(c loop.AnswerCheck) string {
 	return quoted(strings.Join(lines, "\n"))
 }
 
-// planned returns a line for each call of the other Turn.
-func planned(p turn.UndoPlan) string {
+// planBody returns a row for each call of the Turn to undo.
+func planBody(p turn.UndoPlan) string {
 	var b strings.Builder
 	for i := range p.Calls {
 		c := &p.Calls[i]
@@ -208,15 +209,15 @@ func planned(p turn.UndoPlan) string {
 	return b.String()
 }
 
-// replacement returns the answer that replaced a draft.
-func replacement(r loop.Reflection) string {
+// reflectionBody returns the answer that replaced a draft.
+func reflectionBody(r loop.Reflection) string {
 	if !r.Replaced {
 		return ""
 	}
 	return quoted(r.Text)
 }
 
-func totals(r turn.Result) string {
+func resultBody(r turn.Result) string {
 	c := r.Counts
 	parts := []string{number(c.Steps, "step"), number(c.ModelRequests, "model request") + more(c.ModelRetries, "repeated")}
 	if c.ToolCalls > 0 || c.UnknownOutcomes > 0 {
@@ -267,6 +268,7 @@ func totals(r turn.Result) string {
 	return b.String()
 }
 
+// number returns a number with a noun in the singular or the plural.
 func number(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -277,6 +279,7 @@ func number(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// more returns a number with a word in parentheses, or an empty string for 0.
 func more(n int, what string) string {
 	if n == 0 {
 		return ""
@@ -284,7 +287,7 @@ func more(n int, what string) string {
 	return fmt.Sprintf(" (%d %s)", n, what)
 }
 
-// quoted puts a bar before each line of a text. An empty text stays empty.
+// quoted returns a text with a bar before each line. A blank text becomes empty.
 func quoted(text string) string {
 	if strings.TrimSpace(text) == "" {
 		return ""
@@ -292,11 +295,11 @@ func quoted(text string) string {
 	return termsafe.Quote(strings.TrimRight(text, "\n"))
 }
 
-// Title returns the namespace and the name of the Turn whose journal starts with an entry. ok is false if the entry
-// does not name a Turn. Older versions wrote no entry for the start of a run; their journals start with the input
-// of the preparation.
+// Title returns the namespace and the name of a Turn from the first entry of its journal. ok is false if the entry does
+// not name a Turn. Older versions wrote no entry for the start of a run; their journals start with the input of the
+// preparation.
 func Title(first journal.Entry) (namespace, name string, ok bool) {
-	switch first.Kind { //nolint:exhaustive // because no journal of a Turn begins with another
+	switch first.Kind { //nolint:exhaustive // because no journal of a Turn begins with another kind
 	case journal.RunStarted:
 		var s runStarted
 		ok = json.Unmarshal(first.Payload, &s) == nil

@@ -27,11 +27,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// noon is the start time of the tests. Each call of the clock adds a second.
+// noon is the start time of the tests.
 var noon = time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC)
 
+// clock returns a clock that starts after noon, and advances by a second with each call.
 func clock() func() time.Time {
 	now := noon
 	return func() time.Time {
@@ -40,7 +41,7 @@ func clock() func() time.Time {
 	}
 }
 
-// script is a model that gives the next of its replies to each request.
+// script is a model that answers each request with its next reply.
 type script []func() (model.Reply, error)
 
 func (s *script) Generate(context.Context, *model.Request) (*model.Reply, error) {
@@ -154,7 +155,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("the transcript has changed; if it is better so, run with -update; -want +have:\n%s", diff)
+		t.Errorf("the transcript has changed; to accept the change, run the test with -update; -want +got:\n%s", diff)
 	}
 }
 
@@ -233,7 +234,7 @@ func TestTranscriptOfInterruptedRun(t *testing.T) {
 	})}
 	engine := &turn.Engine{Journal: store, Now: now}
 	if _, err := engine.Run(life, &in); !errors.Is(err, context.Canceled) {
-		t.Fatalf("want the first run cut off, have %v", err)
+		t.Fatalf("the first run: %v, want it cut off", err)
 	}
 	again := input(candidate("demo", says("I do not know whether it is closed.")))
 	again.Tools, again.Epoch, again.Executor = in.Tools, 2, "capstan-1"
@@ -253,11 +254,11 @@ func TestTranscriptOfAnotherVersion(t *testing.T) {
 		},
 	})
 	if want := "12:00:00Z tool.postponed\n12:00:00Z x (c): Postponed\n"; got != want {
-		t.Errorf("want a line for an unknown entry, have:\n%s", got)
+		t.Errorf("got\n%s\nwant a line for each unknown entry", got)
 	}
 	err := transcript.NewWriter(&strings.Builder{}).Write(journal.Entry{Seq: 3, Kind: journal.ModelReplied, Payload: json.RawMessage(`[]`)})
 	if err == nil || !strings.Contains(err.Error(), `failed to read entry 3 ("model.replied")`) {
-		t.Errorf("want the entry that cannot be read named, have %v", err)
+		t.Errorf("error %v, want it to name the entry", err)
 	}
 }
 
@@ -271,7 +272,7 @@ func TestTranscriptIsSafeForTerminals(t *testing.T) {
 		) bool {
 			return r < ' ' && r != '\n' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u202e'
 		}); i >= 0 {
-			t.Errorf("%s: want no character that a terminal acts on, have %q", kind, text[i:])
+			t.Errorf("%s: got %q, want no character that a terminal interprets", kind, text[i:])
 		}
 	}
 }
@@ -285,13 +286,13 @@ func TestTitle(t *testing.T) {
 		want    string
 	}{
 		"a run": {"the entry names the Turn", journal.RunStarted, `{"namespace":"a","name":"b"}`, "a/b"},
-		"an older one": {
+		"a Turn of an older version": {
 			"its journal starts with the preparation input", journal.PreparationInput,
 			`{"input":{"Turn":{"Namespace":"a","Name":"b"}}}`, "a/b",
 		},
-		"a conversation": {"it is a Session", journal.SessionTurn, `{"namespace":"a","name":"b"}`, ""},
-		"without a name": {"it cannot be found", journal.RunStarted, `{"namespace":"a"}`, ""},
-		"malformed":      {"it cannot be read", journal.PreparationInput, `[]`, ""},
+		"a conversation": {"the journal belongs to a Session", journal.SessionTurn, `{"namespace":"a","name":"b"}`, ""},
+		"without a name": {"the Turn has no name", journal.RunStarted, `{"namespace":"a"}`, ""},
+		"malformed":      {"the payload cannot be read", journal.PreparationInput, `[]`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
