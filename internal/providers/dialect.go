@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// systemPlaces, callIDForms, returnedData, effortForms and seedNames are the adapter's terms for those of the API.
+// systemPlaces, callIDForms, returnedData, effortForms and seedNames map values of the API to values of the adapter.
 var (
 	systemPlaces = map[v1alpha1.SystemMessages]openai.SystemPlace{
 		v1alpha1.SystemMessagesInPlace:       openai.SystemInPlace,
@@ -41,7 +41,7 @@ var (
 	}
 )
 
-// CheckParameters returns the first parameter that a model of a provider cannot fulfill, or nil.
+// CheckParameters returns the first parameter that cannot be sent to a model of a provider, or nil.
 func CheckParameters(spec *v1alpha1.ModelProviderSpec, name string, p *model.Parameters) *model.Unsupported {
 	if spec.Type == v1alpha1.ProviderTypeAnthropic {
 		return anthropic.Check(name, p, anthropicOptions(spec))
@@ -52,7 +52,7 @@ func CheckParameters(spec *v1alpha1.ModelProviderSpec, name string, p *model.Par
 
 // TakesSchemas reports whether the endpoint of a provider accepts the schema of an answer, and whether its models can
 // call tools in the same request.
-func TakesSchemas(spec *v1alpha1.ModelProviderSpec) (alone, besideTools bool) {
+func TakesSchemas(spec *v1alpha1.ModelProviderSpec) (alone, withTools bool) {
 	if spec.Type == v1alpha1.ProviderTypeAnthropic {
 		return true, true
 	}
@@ -65,7 +65,7 @@ func HasEmbeddings(spec *v1alpha1.ModelProviderSpec) bool {
 	return spec.Type != v1alpha1.ProviderTypeAnthropic
 }
 
-// NoEmbeddings says for people what to do about a provider without embeddings.
+// NoEmbeddings returns the message about a provider without embeddings.
 func NoEmbeddings(name string, spec *v1alpha1.ModelProviderSpec) string {
 	return fmt.Sprintf("ModelProvider %q has the type %s, whose protocol has no embeddings: name one of type %s in "+
 		"spec.embeddings.providerRef, or remove spec.embeddings", name, spec.Type, v1alpha1.ProviderTypeOpenAI)
@@ -130,7 +130,7 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	replace(&d.DeveloperRole, r.DeveloperRole, v1alpha1.SwitchOn)
 	replaceParameters(&d, r)
 	if form, ok := effortForms[r.Thinking]; ok {
-		d.Thinking, d.OneEffort = form, false // the user knows the models
+		d.Thinking, d.OnlyHighEffort = form, false // the user knows the models
 	}
 	d.APIVersion = r.APIVersion
 	d.ParallelCalls = parallelCalls(r)
@@ -145,7 +145,7 @@ func replaceParameters(d *openai.Dialect, r *v1alpha1.RequestOptions) {
 		d.SchemasExcludeTools = r.AnswerSchemas == v1alpha1.AnswerSchemasWithoutTools
 	}
 	if r.AnswerSchemaForm != "" {
-		d.SchemasOfObjects = r.AnswerSchemaForm == v1alpha1.AnswerSchemaFormJSONObject
+		d.SchemaInJSONObject = r.AnswerSchemaForm == v1alpha1.AnswerSchemaFormJSONObject
 	}
 	if name, ok := seedNames[r.Seed]; ok {
 		d.Seed = name
@@ -165,13 +165,13 @@ func replaceParameters(d *openai.Dialect, r *v1alpha1.RequestOptions) {
 	replace(&d.OpenEnd, r.EndMarks, v1alpha1.SwitchOff)
 }
 
-// thinkingForms are the adapter's terms for those of the API.
+// thinkingForms maps values of the API to values of the adapter.
 var thinkingForms = map[v1alpha1.ThinkingForm]anthropic.ThinkingForm{
 	v1alpha1.ThinkingFormBudget:   anthropic.ThinkingBudget,
 	v1alpha1.ThinkingFormAdaptive: anthropic.ThinkingAdaptive,
 }
 
-// anthropicOptions returns how requests in the Messages protocol of Anthropic are written.
+// anthropicOptions returns the options for requests in the Messages protocol of Anthropic.
 func anthropicOptions(spec *v1alpha1.ModelProviderSpec) *anthropic.Options {
 	o := &anthropic.Options{MaxOutput: map[string]int{}}
 	for i := range spec.Models {
@@ -190,7 +190,7 @@ func anthropicOptions(spec *v1alpha1.ModelProviderSpec) *anthropic.Options {
 	return o
 }
 
-// parallelCalls returns whether the model may call several tools at once, or nil if the endpoint decides.
+// parallelCalls returns whether the model may call several tools in one reply, or nil if the endpoint decides.
 func parallelCalls(r *v1alpha1.RequestOptions) *bool {
 	if r.ParallelToolCalls == "" {
 		return nil
@@ -207,7 +207,8 @@ func extraFields(r *v1alpha1.RequestOptions) []model.ExtraField {
 	return all
 }
 
-// replace sets a value if a switch is given: to true if the switch has this position.
+// replace sets a value if a switch is given. The value becomes true if the switch has this position, and otherwise
+// false.
 func replace(value *bool, given, position v1alpha1.Switch) {
 	if given != "" {
 		*value = given == position

@@ -32,7 +32,7 @@ func TestDialectOfASpec(t *testing.T) {
 			mistral,
 		},
 		"Generic": {
-			"Generic can be asked for",
+			"Generic can be selected",
 			v1alpha1.ModelProviderSpec{BaseURL: "https://api.openai.com/v1", Dialect: v1alpha1.DialectGeneric},
 			openai.DialectOf(openai.Generic, ""),
 		},
@@ -59,7 +59,7 @@ func TestDialectOfASpec(t *testing.T) {
 			openai.Dialect{APIVersion: "2024-10-21"},
 		},
 		"nothing returned": {
-			"the endpoint does not need it",
+			"the endpoint does not need its data again",
 			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectOpenRouter, Requests: &v1alpha1.RequestOptions{
 				ReturnedData: v1alpha1.ReturnedDataNothing,
 			}},
@@ -93,13 +93,13 @@ func TestDialectOfASpec(t *testing.T) {
 			}},
 			func() openai.Dialect {
 				d := openai.DialectOf("DeepSeek", "")
-				d.NoSchemas, d.SchemasOfObjects, d.Seed, d.Tiers = false, true, openai.SeedRandom, nil
+				d.NoSchemas, d.SchemaInJSONObject, d.Seed, d.Tiers = false, true, openai.SeedRandom, nil
 				d.Stop, d.OpenEnd = openai.StopRefused, true
 				return d
 			}(),
 		},
 		"parameters of Cohere replaced": {
-			"the other positions",
+			"each switch has its other position",
 			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectCohere, Requests: &v1alpha1.RequestOptions{
 				AnswerSchemas: v1alpha1.AnswerSchemasNever, AnswerSchemaForm: v1alpha1.AnswerSchemaFormJSONSchema,
 				Seed: v1alpha1.SeedParameterNone, ServiceTiers: v1alpha1.SwitchOff, StopSequences: v1alpha1.SwitchOn,
@@ -107,7 +107,7 @@ func TestDialectOfASpec(t *testing.T) {
 			}},
 			func() openai.Dialect {
 				d := openai.DialectOf("Cohere", "")
-				d.NoSchemas, d.SchemasExcludeTools, d.SchemasOfObjects, d.Seed = true, false, false, openai.SeedNone
+				d.NoSchemas, d.SchemasExcludeTools, d.SchemaInJSONObject, d.Seed = true, false, false, openai.SeedNone
 				return d
 			}(),
 		},
@@ -132,7 +132,7 @@ func TestDialectOfASpec(t *testing.T) {
 	}
 }
 
-// TestAnthropicOptions checks how the options of a spec become those of the adapter.
+// TestAnthropicOptions checks the options of the adapter that are made from a spec.
 func TestAnthropicOptions(t *testing.T) {
 	no, most := false, int64(64000)
 	models := []v1alpha1.Model{{Name: "a", MaxOutputTokens: &most}, {Name: "b"}}
@@ -154,7 +154,7 @@ func TestAnthropicOptions(t *testing.T) {
 			},
 		},
 		"budget": {
-			"the other form",
+			"thinking has the other form",
 			v1alpha1.ModelProviderSpec{Requests: &v1alpha1.RequestOptions{Thinking: v1alpha1.ThinkingFormBudget}},
 			anthropic.Options{MaxOutput: map[string]int{}, Thinking: anthropic.ThinkingBudget},
 		},

@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestThoughtsAreSentBack checks a loop with signed thoughts: the server refuses the results without the thoughts, and
-// with changed ones.
+// TestThoughtsAreSentBack checks a loop with signed thoughts. The server refuses results of calls if the thoughts are
+// missing or changed.
 func TestThoughtsAreSentBack(t *testing.T) {
 	strict, url := start(t, func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
 		if len(r.Messages) > 1 {
@@ -115,7 +115,7 @@ func TestStructuredAnswers(t *testing.T) {
 			"tool_use", called, "any", false,
 		},
 		"cut off": {
-			"a part is no answer", schema, nil, "",
+			"a part of an answer is kept", schema, nil, "",
 			anthropic.Options{},
 			[]modeltest.AnthropicBlock{answer},
 			"max_tokens",
@@ -177,7 +177,7 @@ func TestStructuredAnswers(t *testing.T) {
 	}
 }
 
-// TestProbe checks the list of models and a wrong key.
+// TestProbe checks the list of models and an invalid key.
 func TestProbe(t *testing.T) {
 	_, url := start(t, nil)
 	if listed, err := provider(t, url).Probe(t.Context()); err != nil || !listed {
@@ -185,11 +185,11 @@ func TestProbe(t *testing.T) {
 	}
 	_, err := provider(t, url, func(c *anthropic.Config) { c.APIKey = "sk-ant-other-0123456789" }).Probe(t.Context())
 	if e := model.AsError(err); e.Kind != model.Auth {
-		t.Errorf("Probe with a wrong key: %v, want Auth", err)
+		t.Errorf("Probe with an invalid key: %v, want Auth", err)
 	}
 }
 
-// TestTooManyThoughts checks that the thoughts of a reply are sent back all or none.
+// TestTooManyThoughts checks that either all thoughts of a reply are sent back, or none.
 func TestTooManyThoughts(t *testing.T) {
 	for n, isKept := range map[int]bool{256: true, 257: false} {
 		_, url := start(t, func(modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {

@@ -1,5 +1,5 @@
-// Package anthropic is the Messages protocol of Anthropic. Its types of requests and answers are its own: see
-// docs/architecture.md, Libraries.
+// Package anthropic implements the Messages protocol of Anthropic. It uses its own types for requests and answers
+// instead of those of a library: see docs/architecture.md, Libraries.
 package anthropic
 
 import (
@@ -21,16 +21,16 @@ const (
 	keyHeader     = "X-Api-Key"
 )
 
-// Config of an endpoint.
+// Config configures an endpoint.
 type Config struct {
 	endpoint.Config
-	// Options say how requests are written.
+	// Options describe how requests are written.
 	Options Options
 }
 
-// Options say how requests are written. The zero value suits every model.
+// Options describe how requests are written. The zero value suits every model.
 type Options struct {
-	// MaxOutput is the maximum number of tokens of a reply, by model, where it is known. It is at least 1.
+	// MaxOutput has the maximum number of tokens of a reply for each model for which it is known. It is at least 1.
 	MaxOutput map[string]int
 	// Thinking is the form of the setting for reasoning.
 	Thinking ThinkingForm
@@ -39,7 +39,8 @@ type Options struct {
 	StrictSchemas bool
 	// ParallelCalls is false if the model may call one tool at a time only. If it is nil, the endpoint decides.
 	ParallelCalls *bool
-	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
+	// Extra are further fields of the body of a request. Their names differ from each other and from the names of other
+	// fields.
 	Extra []model.ExtraField
 }
 
@@ -55,11 +56,14 @@ const (
 	ThinkingAdaptive
 )
 
-// claude recognizes the models of Anthropic, also behind gateways, and withBudget those up to version 4.5, which know
-// only budgets. Later models are deprecating budgets and refuse them since version 4.7:
-// github.com/docker/docker-agent/issues/3093. withoutTemperature recognizes those since version 4.7, which refuse a
-// temperature: github.com/UKGovernmentBEIS/inspect_ai/pull/3722 and github.com/earendil-works/pi/pull/7961. Other
-// names, such as aliases of gateways, say nothing.
+// claude matches the names of Anthropic's models, also behind gateways. Other names, such as aliases of gateways, may
+// be those of any model.
+//
+// withBudget matches the models up to version 4.5, which support only budgets. Version 4.6 deprecates budgets, and
+// models since version 4.7 refuse them: github.com/docker/docker-agent/issues/3093.
+//
+// withoutTemperature matches the models since version 4.7, which refuse a temperature:
+// github.com/UKGovernmentBEIS/inspect_ai/pull/3722 and github.com/earendil-works/pi/pull/7961.
 var (
 	claude             = regexp.MustCompile(`(?i)\bclaude-`)
 	withBudget         = upTo(5)
@@ -76,7 +80,8 @@ func refusesTemperature(name string) bool {
 	return withoutTemperature.MatchString(name)
 }
 
-// isAdaptive reports whether a model gets its effort instead of a budget. Models of others know only budgets.
+// isAdaptive reports whether a request sends the effort instead of a budget. Models of other makers support only
+// budgets.
 func (o *Options) isAdaptive(name string) bool {
 	switch o.Thinking {
 	case ThinkingBudget:
@@ -98,7 +103,7 @@ type protocol struct {
 	isAnthropic bool
 }
 
-// protocolOf returns the protocol as an endpoint expects it.
+// protocolOf returns the protocol for the endpoint of a configuration.
 func protocolOf(cfg *Config) *protocol {
 	u, err := url.Parse(cfg.BaseURL)
 	return &protocol{cfg.Options, err == nil && strings.EqualFold(u.Hostname(), "api.anthropic.com")}

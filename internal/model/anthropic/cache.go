@@ -9,10 +9,10 @@ type cacheControl struct {
 
 var ephemeral = &cacheControl{Type: "ephemeral"}
 
-// markForCache sets up to 4 markers, which is the maximum of the protocol. They are at the end of the tools, at the
-// end of the stable part of the system prompt, and at the last two messages of the user. Writing to the cache costs
-// more, so the last two are set only if another request with the same beginning is likely. That is the case in a loop
-// with tools, and if the whole system prompt is stable: then the next Turn of the Session can use it.
+// markForCache sets up to 4 markers, which is the maximum of the protocol. They are at the end of the tools, at the end
+// of the stable part of the system prompt, and at the last two messages of the user. Writing to the cache costs more
+// than other input. So the markers at the messages are set only if another request with the same beginning is likely:
+// in a loop with tools, and in a Session whose whole system prompt is stable.
 func (r *messagesRequest) markForCache(req *model.Request) {
 	if n := len(r.Tools); n > 0 {
 		r.Tools[n-1].CacheControl = ephemeral

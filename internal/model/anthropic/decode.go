@@ -13,12 +13,12 @@ import (
 // dataFormat is the format of model.ProviderData with a list of thoughts.
 const dataFormat = "anthropic/thinking"
 
-// maxThoughts bounds the thoughts of one reply. If there are more, none is sent back.
+// maxThoughts bounds the thoughts of one reply. If a reply has more thoughts, none is sent back.
 const maxThoughts = 256
 
 // thought is a block of thinking that is sent back unchanged, because it is signed.
 type thought struct {
-	// At is the number of other blocks before it: the text of the reply, if there is one, and calls.
+	// At is the number of other blocks before the thought: the text of the reply, if there is one, and calls.
 	At    int             `json:"at"`
 	Block json.RawMessage `json:"block"`
 }
@@ -81,7 +81,7 @@ type delta struct {
 	StopReason  lenient.Maybe[string] `json:"stop_reason"`
 }
 
-// usage counts tokens. Input does not include the tokens of the cache.
+// usage counts tokens. Input does not include the tokens that are read from the cache or written to it.
 type usage struct {
 	Input      lenient.Maybe[lenient.Number] `json:"input_tokens"`
 	Output     lenient.Maybe[lenient.Number] `json:"output_tokens"`
@@ -103,17 +103,17 @@ func (u *usage) tokens() model.Usage {
 
 // decoder reads one answer.
 type decoder struct {
-	// answerTool is true if the model answers by a call of the tool for answers.
+	// answerTool is true if the model answers by a call of the answer tool.
 	answerTool bool
-	// answered is true once such a call has begun, and answer is the index of its block.
+	// answered is true once a call of the answer tool has begun, and answer is the index of its block.
 	answered bool
 	answer   lenient.Number
 	// open is the index of the call that has begun and has no arguments yet, or nil.
 	open *lenient.Number
-	// others is the number of texts and calls, and thoughts are the blocks between them.
-	others   int
-	hasText  bool
-	thoughts []*thinkingBlock
+	// otherBlocks is the number of texts and calls so far. thoughts are the blocks between them.
+	otherBlocks int
+	hasText     bool
+	thoughts    []*thinkingBlock
 }
 
 // thinkingBlock is a thought that is being received.
@@ -137,7 +137,7 @@ func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err 
 		var start answer
 		_ = json.Unmarshal(e.Message, &start) // a message of another form has no usage
 		in.SetModel(start.Model.Value)
-		in.Count(start.Usage.Value.tokens())
+		in.RaiseUsage(start.Usage.Value.tokens())
 	case "content_block_start":
 		d.begin(e.Index.Value, &e.Block.Value, in)
 	case "content_block_delta":
@@ -145,7 +145,7 @@ func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err 
 	case "content_block_stop":
 		d.closeCall(in)
 	case "message_delta":
-		in.Count(e.Usage.Value.tokens())
+		in.RaiseUsage(e.Usage.Value.tokens())
 		d.finish(e.Delta.Value.StopReason.Value, in)
 	case "message_stop":
 		in.SetComplete()
@@ -162,7 +162,7 @@ func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err 
 // whole adds a whole answer.
 func (d *decoder) whole(a *answer, in *endpoint.Answer) {
 	in.SetModel(a.Model.Value)
-	in.Count(a.Usage.Value.tokens())
+	in.RaiseUsage(a.Usage.Value.tokens())
 	for i := range a.Content {
 		d.begin(lenient.Number(i), &a.Content[i].Value, in)
 	}
@@ -170,7 +170,7 @@ func (d *decoder) whole(a *answer, in *endpoint.Answer) {
 	in.SetComplete()
 }
 
-// begin adds the beginning of a block, which some servers send whole.
+// begin adds the beginning of a block. Some servers send the whole block as its beginning.
 func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 	d.closeCall(in)
 	switch b.Type.Value {
@@ -178,7 +178,7 @@ func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 		d.addText(b.Text.Value, in)
 	case "thinking", "redacted_thinking":
 		if len(d.thoughts) <= maxThoughts {
-			d.thoughts = append(d.thoughts, &thinkingBlock{at: d.others, index: index, isRedacted: b.Type.Value == "redacted_thinking"})
+			d.thoughts = append(d.thoughts, &thinkingBlock{at: d.otherBlocks, index: index, isRedacted: b.Type.Value == "redacted_thinking"})
 		}
 		d.addThought(index, b.Thinking.Value, b.Signature.Value, b.Data.Value, in)
 	case "tool_use":
@@ -192,7 +192,7 @@ func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 			in.AddText(arguments)
 			return
 		}
-		d.others++
+		d.otherBlocks++
 		in.AddCall(endpoint.CallPiece{Index: given(index), ID: b.ID.Value, Name: b.Name.Value, Arguments: arguments})
 		if arguments == "" {
 			d.open = &index
@@ -214,14 +214,15 @@ func (d *decoder) add(index lenient.Number, part *delta, in *endpoint.Answer) {
 	}
 }
 
-// addText adds a piece of text. The text beside an answer that is given by a call is not part of it.
+// addText adds a piece of text. If the model answers by a call of the answer tool, other text is not a part of the
+// answer.
 func (d *decoder) addText(piece string, in *endpoint.Answer) {
 	if d.answered || piece == "" {
 		return
 	}
 	if !d.hasText && strings.TrimSpace(piece) != "" {
 		d.hasText = true
-		d.others++
+		d.otherBlocks++
 	}
 	in.AddText(piece)
 }
@@ -242,7 +243,7 @@ func (d *decoder) addThought(index lenient.Number, text, signature, data string,
 	}
 }
 
-// closeCall gives the arguments of a call without any the form that the loop expects.
+// closeCall adds the arguments {} to a call that has ended without arguments, because the loop expects an object.
 func (d *decoder) closeCall(in *endpoint.Answer) {
 	if d.open != nil {
 		in.AddCall(endpoint.CallPiece{Index: given(*d.open), Arguments: "{}"})
@@ -250,8 +251,8 @@ func (d *decoder) closeCall(in *endpoint.Answer) {
 	}
 }
 
-// finish notes why the model stopped. A call that gives the answer is its end, unless the model called other tools,
-// too: then it has answered before it knew their results.
+// finish notes why the model stopped. A call of the answer tool ends the answer normally. But if the model called other
+// tools, too, the answer is dropped, because the model answered before it knew the results.
 func (d *decoder) finish(reason string, in *endpoint.Answer) {
 	if reason == "" {
 		return
@@ -282,7 +283,7 @@ func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 		switch {
 		case t.isRedacted:
 			block, err = json.Marshal(map[string]string{"type": "redacted_thinking", "data": t.data.String()})
-		case t.signature.Len() > 0: // others are refused
+		case t.signature.Len() > 0: // the endpoint refuses thoughts without a signature
 			block, err = json.Marshal(map[string]string{
 				"type": "thinking", "thinking": t.text.String(), "signature": t.signature.String(),
 			})

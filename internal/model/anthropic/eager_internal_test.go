@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestArgumentsAsTheyAreWritten checks which endpoints are asked to send arguments while the model writes them. Others
-// may refuse the field.
+// TestArgumentsAsTheyAreWritten checks that only Anthropic's own endpoint is asked to send arguments while the model
+// writes them. Other servers may refuse the field.
 func TestArgumentsAsTheyAreWritten(t *testing.T) {
 	req := &model.Request{
 		Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "a"}},
@@ -24,7 +24,7 @@ func TestArgumentsAsTheyAreWritten(t *testing.T) {
 			p := protocolOf(&Config{Config: endpoint.Config{BaseURL: url}, Options: Options{StrictSchemas: isStrict}})
 			body, err := p.Body(req, new(endpoint.Contents))
 			if isStrict {
-				want = 0 // the endpoint is to check the arguments
+				want = 0 // the endpoint must check the arguments
 			}
 			if got := strings.Count(string(body), `"eager_input_streaming":true`); got != want || err != nil {
 				t.Errorf("%s, strict %t: %d tools with eager_input_streaming (error %v), want %d", url, isStrict, got, err, want)

@@ -16,16 +16,16 @@ const (
 	roleAssistant = "assistant"
 )
 
-// Fences around a system message that stands behind the first other message. The protocol has no role for it.
+// Fences around a system message that follows a message with another role. The protocol has no role for such a message.
 const (
 	noteOpens  = "<system_message>"
 	noteCloses = "</system_message>"
 )
 
-// fence finds the fences, so that no other text contains one.
+// fence matches the beginning of a fence, which escapeFences replaces in all other texts.
 var fence = regexp.MustCompile(`(?i)<(\s*/?\s*system_message)`)
 
-// Texts that the protocol makes necessary.
+// Texts for conversations that do not begin or end with a message of the user, which the protocol requires.
 const (
 	conversationBegins = noteOpens + "\nThe conversation so far follows.\n" + noteCloses
 	continueReply      = noteOpens + "\nContinue.\n" + noteCloses
@@ -73,8 +73,8 @@ func (b block) MarshalJSON() ([]byte, error) {
 }
 
 // messagesOf returns the system prompt and the other messages. The system prompt consists of the system messages before
-// the first other message. Later ones are fenced texts of the user, in place, so that the beginning of a conversation
-// stays the same and its cache valid.
+// the first other message. Later system messages become fenced texts of the user in the same place. So the beginning of
+// a conversation stays the same, and the endpoint finds it in its cache.
 func messagesOf(messages []model.Message, c *endpoint.Contents) (system []block, out []message) {
 	add := func(role string, blocks ...block) {
 		switch {
@@ -86,47 +86,47 @@ func messagesOf(messages []model.Message, c *endpoint.Contents) (system []block,
 		}
 	}
 	messages = withUniqueCalls(messages)
-	var last *model.Message // of the leading system messages
+	hasSystem := false
 	for i := range messages {
 		m := &messages[i]
 		switch m.Role {
 		case model.RoleSystem:
 			if len(out) == 0 {
 				system = append(system, systemBlocks(m)...)
-				last = m
+				hasSystem = true
 				continue
 			}
-			add(roleUser, note(m.Content)...)
+			add(roleUser, noteBlocks(m.Content)...)
 		case model.RoleUser:
 			add(roleUser, attachmentBlocks(m, c)...)
-			add(roleUser, texts(neutral(c.Text(m)))...)
+			add(roleUser, textBlocks(escapeFences(c.Text(m)))...)
 		case model.RoleTool:
 			add(roleUser, block{
-				Type: "tool_result", ToolUseID: endpoint.CallID(m.ToolCallID, endpoint.CallIDsPlain), Content: neutral(m.Content),
+				Type: "tool_result", ToolUseID: endpoint.CallID(m.ToolCallID, endpoint.CallIDsPlain), Content: escapeFences(m.Content),
 			})
 		case model.RoleAssistant:
 			if len(out) == 0 {
-				add(roleUser, texts(conversationBegins)...)
+				add(roleUser, textBlocks(conversationBegins)...)
 			}
 			add(roleAssistant, assistantBlocks(m)...)
 		}
 	}
 	switch {
-	case len(out) == 0 && last != nil: // a conversation needs a message
-		return system, []message{{roleUser, texts(continueReply)}}
+	case len(out) == 0 && hasSystem: // a conversation needs a message
+		return system, []message{{roleUser, textBlocks(continueReply)}}
 	case len(out) > 0 && out[len(out)-1].Role == roleAssistant: // newer models do not continue their own message
-		add(roleUser, texts(continueReply)...)
+		add(roleUser, textBlocks(continueReply)...)
 	}
 	return system, out
 }
 
-// withUniqueCalls renames calls whose ID an earlier reply has, together with their results. The protocol refuses
-// repeats, but a server without IDs gives each Turn of a Session the same ones. The new IDs depend only on earlier
-// messages.
+// withUniqueCalls changes the ID of each call that has the ID of a call in an earlier reply, and the ID in its result.
+// The protocol refuses repeated IDs, but if a server sends no IDs, the calls of each Turn of a Session get the same
+// IDs. The new IDs depend only on earlier messages.
 func withUniqueCalls(messages []model.Message) []model.Message {
-	messages = slices.Clone(messages) // which belong to the caller
+	messages = slices.Clone(messages) // the messages belong to the caller
 	taken := map[string]bool{}
-	var before, after []model.ToolCall // the calls of the last reply whose results are still to come
+	var before, after []model.ToolCall // the calls of the last reply without results so far, with their old and new IDs
 	for i := range messages {
 		m := &messages[i]
 		if len(m.ToolCalls) > 0 {
@@ -148,10 +148,11 @@ func withUniqueCalls(messages []model.Message) []model.Message {
 	return messages
 }
 
-// attachmentBlocks returns the images and PDFs of a message. They come before its text, as the protocol advises.
+// attachmentBlocks returns the images and PDFs of a message. They come before the text of the message, as Anthropic
+// advises.
 func attachmentBlocks(m *model.Message, c *endpoint.Contents) []block {
 	var blocks []block
-	for _, a := range endpoint.Others(m) {
+	for _, a := range endpoint.NonTextAttachments(m) {
 		b := block{Type: "image", Source: &source{Type: "base64", MediaType: a.MediaType, Data: c.Base64(a)}}
 		if model.KindOf(a.MediaType) == model.AttachedFile {
 			b.Type, b.Title = "document", a.Name
@@ -161,24 +162,24 @@ func attachmentBlocks(m *model.Message, c *endpoint.Contents) []block {
 	return blocks
 }
 
-// texts returns a block with a text, or none if the text is blank: the protocol refuses blank texts.
-func texts(text string) []block {
+// textBlocks returns one block with a text, or no block if the text is blank: the protocol refuses blank texts.
+func textBlocks(text string) []block {
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
 	return []block{{Type: "text", Text: text}}
 }
 
-// note returns a later system message.
-func note(text string) []block {
+// noteBlocks returns a block with a later system message, or no block if the message is blank.
+func noteBlocks(text string) []block {
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
-	return texts(noteOpens + "\n" + neutral(text) + "\n" + noteCloses)
+	return textBlocks(noteOpens + "\n" + escapeFences(text) + "\n" + noteCloses)
 }
 
-// neutral returns a text without fences of system messages.
-func neutral(text string) string { return fence.ReplaceAllString(text, "&lt;$1") }
+// escapeFences escapes the fences of system messages in a text.
+func escapeFences(text string) string { return fence.ReplaceAllString(text, "&lt;$1") }
 
 // systemBlocks returns a system message in two parts: the stable beginning and the rest.
 func systemBlocks(m *model.Message) []block {
@@ -192,14 +193,14 @@ func systemBlocks(m *model.Message) []block {
 		n++
 	}
 	if m.StableChars == 0 {
-		return texts(m.Content)
+		return textBlocks(m.Content)
 	}
-	return append(texts(m.Content[:stable]), texts(m.Content[stable:])...)
+	return append(textBlocks(m.Content[:stable]), textBlocks(m.Content[stable:])...)
 }
 
-// assistantBlocks returns a reply: its text, its calls, and between them the thoughts where they were.
+// assistantBlocks returns the blocks of a reply: its text and its calls, with the thoughts in their original places.
 func assistantBlocks(m *model.Message) []block {
-	blocks := texts(m.Content)
+	blocks := textBlocks(m.Content)
 	for _, c := range m.ToolCalls {
 		input := json.RawMessage(c.Arguments)
 		if !strings.HasPrefix(strings.TrimSpace(c.Arguments), "{") || !json.Valid(input) {
@@ -224,8 +225,8 @@ func thoughtsOf(m *model.Message) []thought {
 	return thoughts
 }
 
-// startsWithThought reports whether the newest calls may be sent with a budget for thinking: the protocol demands
-// that the first reply since the user's message starts with a thought. It does not if another model made the reply.
+// startsWithThought reports whether a request may have a budget for thinking. If the first reply after the last message
+// of the user has calls, the protocol requires that it starts with a thought. A reply of another model has no thoughts.
 func startsWithThought(messages []model.Message) bool {
 	starts := true
 	for i := range slices.Backward(messages) {

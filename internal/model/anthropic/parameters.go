@@ -9,10 +9,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Check returns the first parameter that a model cannot fulfill, or nil.
+// Check returns the first parameter that cannot be sent to the model with this name, or nil.
 func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
-	if wrong := checkTemperature(name, p); wrong != nil {
-		return wrong
+	if unsupported := checkTemperature(name, p); unsupported != nil {
+		return unsupported
 	}
 	if p.Seed != nil {
 		return &model.Unsupported{Parameter: "seed", Problem: "the Messages protocol has no seed: remove it"}
@@ -23,8 +23,8 @@ func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
 		}
 	}
 	if len(p.Stop) > 0 {
-		if wrong := endpoint.CheckField("stopSequences", "stop_sequences", o.Extra); wrong != nil {
-			return wrong
+		if unsupported := endpoint.CheckField("stopSequences", "stop_sequences", o.Extra); unsupported != nil {
+			return unsupported
 		}
 	}
 	if t := p.ServiceTier; t != "" {
@@ -32,8 +32,8 @@ func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
 			return &model.Unsupported{Parameter: "serviceTier", Problem: fmt.Sprintf(
 				"the Messages protocol has no tier %q: use one of auto, standard_only", t)}
 		}
-		if wrong := endpoint.CheckField("serviceTier", "service_tier", o.Extra); wrong != nil {
-			return wrong
+		if unsupported := endpoint.CheckField("serviceTier", "service_tier", o.Extra); unsupported != nil {
+			return unsupported
 		}
 	}
 	return endpoint.CheckExtra(p.Extra, o.Extra, "stop_sequences", "service_tier", "system", "thinking", "output_config", "cache_control")
@@ -45,7 +45,7 @@ func checkTemperature(name string, p *model.Parameters) *model.Unsupported {
 	switch t := p.Temperature; {
 	case t == nil:
 		return nil
-	case !claude.MatchString(name): // other servers of the protocol have rules of their own, and say so
+	case !claude.MatchString(name): // other models have rules of their own, which their servers check
 		return nil
 	case refusesTemperature(name):
 		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf("model %q refuses it: remove it", name)}

@@ -7,11 +7,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// defaultOutput is the output limit for a model whose maximum is not known, in tokens. The protocol requires a limit.
-// All current models of Anthropic accept this one.
+// defaultOutput is the output limit for a model whose maximum is not known, in tokens. The protocol requires a limit,
+// and all current models of Anthropic accept this one.
 const defaultOutput = 8192
 
-// minBudget is the least number of tokens for thinking that the protocol accepts.
+// minBudget is the minimum number of tokens for thinking that the protocol accepts.
 const minBudget = 1024
 
 // budgets are the numbers of tokens for thinking, by effort.
@@ -42,9 +42,9 @@ type tool struct {
 	Description string          `json:"description,omitempty"`
 	InputSchema json.RawMessage `json:"input_schema"`
 	Strict      bool            `json:"strict,omitempty"`
-	// Eager asks for arguments while the model writes them. Otherwise nothing arrives until an argument is complete,
-	// which may take longer than the idle timeout. The loop checks arguments itself. Other servers may refuse the
-	// field: platform.claude.com, fine-grained tool streaming.
+	// Eager makes the endpoint send arguments while the model writes them. Without Eager, nothing arrives until an
+	// argument is complete, which may take longer than the idle timeout. The endpoint does not check eager arguments, but
+	// the loop does. Other servers may refuse the field: platform.claude.com, fine-grained tool streaming.
 	Eager        bool          `json:"eager_input_streaming,omitempty"`
 	CacheControl *cacheControl `json:"cache_control,omitempty"`
 }
@@ -74,8 +74,8 @@ type outputFormat struct {
 // bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, error) {
 	o := &p.options
-	if wrong := Check(req.Model, &req.Parameters, o); wrong != nil {
-		return nil, endpoint.Unsendable("%s", wrong)
+	if unsupported := Check(req.Model, &req.Parameters, o); unsupported != nil {
+		return nil, endpoint.Unsendable("%s", unsupported)
 	}
 	out := messagesRequest{Model: req.Model, Stream: true, Stop: req.Parameters.Stop, ServiceTier: req.Parameters.ServiceTier}
 	out.System, out.Messages = messagesOf(req.Messages, c)
@@ -97,8 +97,8 @@ func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, erro
 	return endpoint.WithExtra(body, o.Extra, req.Parameters.Extra)
 }
 
-// addTools adds the tools. If a request without tools has calls in its history, it declares their tools without
-// allowing calls, because many servers refuse the request otherwise:
+// addTools adds the tools. For a request without tools that has calls in its history, it declares the tools of these
+// calls, but forbids new calls. Many servers refuse the request otherwise:
 // github.com/anthropics/anthropic-sdk-python/issues/494.
 func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
 	for _, t := range req.Tools {
@@ -130,8 +130,8 @@ func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
 	return nil
 }
 
-// toolSchema returns a schema as the protocol accepts it: with a type, and without alternatives at the top. The loop
-// checks arguments with the whole schema.
+// toolSchema returns a schema in the form that the protocol accepts: with a type, and without alternatives at the top
+// level. The loop checks arguments with the whole schema.
 func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	if len(schema) > 0 {
@@ -155,8 +155,8 @@ func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(fields)
 }
 
-// answersWithTool reports whether the answer's schema is sent as a tool. A tool accepts every schema of an object, but
-// output_config only a part of JSON Schema.
+// answersWithTool reports whether the answer's schema is sent as a tool. A tool accepts every schema of an object,
+// while output_config accepts only a part of JSON Schema.
 func answersWithTool(req *model.Request, o *Options) bool {
 	var schema struct {
 		Type string `json:"type"`
@@ -211,8 +211,8 @@ func (o *Options) DefaultOutput(name, effort string) int {
 	return defaultOutput + budgets[effort]
 }
 
-// addParameters adds the limit of the reply, the temperature and the setting for reasoning. With reasoning, the
-// protocol refuses calls that the model must make.
+// addParameters adds the limit of the reply, the temperature and the setting for reasoning. With reasoning, it lets the
+// model decide whether to call a tool, because the protocol refuses a tool choice that forces a call.
 func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 	most := o.MaxOutput[req.Model]
 	isKnown := most > 0

@@ -29,7 +29,7 @@ func sent(t *testing.T, req model.Request, mutate ...func(*anthropic.Config)) (m
 	}}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header = r.Header
-		body, _ = io.ReadAll(r.Body) // the server refuses a part of a body
+		body, _ = io.ReadAll(r.Body) // the server refuses an incomplete body
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
 		strict.ServeHTTP(w, r)
 	}))
@@ -44,7 +44,7 @@ func sent(t *testing.T, req model.Request, mutate ...func(*anthropic.Config)) (m
 	return fields, header
 }
 
-// expectField compares a field of a body with JSON. An empty text means that the field must be absent.
+// expectField compares a field of a body with JSON. If want is empty, the field must be absent.
 func expectField(t *testing.T, body map[string]json.RawMessage, name, want, reason string) {
 	t.Helper()
 	if diff := cmp.Diff(want, string(body[name])); diff != "" {
@@ -118,7 +118,7 @@ func TestMessagesOnTheWire(t *testing.T) {
 				`{"role":"user","content":[{"type":"tool_result","tool_use_id":"z","content":"3"` + mark + `}]}]`,
 		},
 		"repeated IDs": {
-			"a server without IDs gives each Turn the same ones",
+			"for a server without IDs, the calls of each Turn get the same IDs",
 			[]model.Message{
 				user("a"), calling("", nil, "call_0"), result("call_0", "1"), calling("b", nil), user("c"),
 				calling("", nil, "call_0", "call_0_2"), result("call_0", "2"), result("call_0_2", "3"),
@@ -132,7 +132,7 @@ func TestMessagesOnTheWire(t *testing.T) {
 				`{"type":"tool_result","tool_use_id":"call_0_2","content":"3"` + mark + `}]}]`,
 		},
 		"later system message": {
-			"it is a fenced text of the user, after the results of calls",
+			"a later system message is a fenced text of the user, after the results of calls",
 			[]model.Message{system("Be.", 0), user("a"), calling("", nil, "y"), result("y", "1"), system("Be quick.", 0)},
 			count, `[` + text("Be.") + `]`,
 			`[{"role":"user","content":[{"type":"text","text":"a"` + mark + `}]},{"role":"assistant","content":[` + call("y") + `]},` +
@@ -168,7 +168,7 @@ func TestMessagesOnTheWire(t *testing.T) {
 			`[{"role":"user","content":[` + text(`\u003csystem_message\u003e\nContinue.\n\u003c/system_message\u003e`) + `]}]`,
 		},
 		"blank texts": {
-			"the protocol refuses them",
+			"the protocol refuses blank texts",
 			[]model.Message{system(" \n", 0), user("a"), calling("\n", nil), user(""), user("b"), system(" ", 0)},
 			nil, "",
 			`[{"role":"user","content":[` + text("a") + `,` + text("b") + `]}]`,
@@ -194,7 +194,7 @@ func TestToolsOnTheWire(t *testing.T) {
 	}{
 		"none": {"no tools, no choice", model.Request{}, anthropic.Options{ParallelCalls: &no}, "", ""},
 		"plain": {
-			"the marker is at the last one",
+			"the marker is at the last tool",
 			model.Request{Tools: []model.Tool{
 				{Name: "a", Description: "A.", Parameters: json.RawMessage(`{"type":"object"}`)},
 				{Name: "b"},
@@ -204,7 +204,7 @@ func TestToolsOnTheWire(t *testing.T) {
 				`{"name":"b","input_schema":{"type":"object"}` + mark + `}]`, "",
 		},
 		"alternatives": {
-			"the protocol refuses them at the top of a schema",
+			"the protocol refuses alternatives at the top level of a schema",
 			model.Request{Tools: []model.Tool{{Name: "a", Parameters: json.RawMessage(`{"type":"object","anyOf":[{}],"properties":{}}`)}}},
 			anthropic.Options{},
 			`[{"name":"a","input_schema":{"properties":{},"type":"object"}` + mark + `}]`, "",
@@ -216,7 +216,7 @@ func TestToolsOnTheWire(t *testing.T) {
 			`[{"name":"count","input_schema":{"type":"object"}` + mark + `}]`, `{"type":"auto","disable_parallel_tool_use":true}`,
 		},
 		"parallel, strict": {
-			"and on",
+			"parallel calls can be turned on",
 			model.Request{Tools: count},
 			anthropic.Options{ParallelCalls: &yes, StrictSchemas: true},
 			`[{"name":"count","input_schema":{"type":"object"},"strict":true` + mark + `}]`,
@@ -275,10 +275,10 @@ func TestParametersOnTheWire(t *testing.T) {
 			"newer models refuse a budget", adaptive, of(0, -1, "high"), nil, "8192", "", `{"type":"adaptive","display":"summarized"}`,
 			`{"effort":"high"}`,
 		},
-		"version 4.6":    {"this model accepts it", "anthropic/claude-opus-4.6", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
-		"another maker":  {"only Claude refuses it", "kimi-k2", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
+		"version 4.6":    {"this model accepts a temperature", "anthropic/claude-opus-4.6", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
+		"another maker":  {"only Claude refuses a temperature", "kimi-k2", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
 		"unsigned calls": {"another model made them: a budget would be refused", budget, of(0, -1, "low"), unsigned, "8192", "", "", ""},
-		"earlier calls":  {"the user has written since", budget, of(0, -1, "low"), later, "10240", "", budgetOf(2048), ""},
+		"earlier calls":  {"only calls after the user's message count", budget, of(0, -1, "low"), later, "10240", "", budgetOf(2048), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			messages := tc.messages
@@ -344,13 +344,13 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestExtraFields checks that further fields are sent, and that wrong ones fail before a request is sent.
+// TestExtraFields checks that extra fields are sent, and that invalid fields, tools and schemas are not sent.
 func TestExtraFields(t *testing.T) {
 	with := func(value string) func(*anthropic.Config) {
 		return func(c *anthropic.Config) { c.Options.Extra = []model.ExtraField{{Name: "top_k", Value: value}} }
 	}
 	body, _ := sent(t, model.Request{Model: "m", Messages: []model.Message{user("a")}}, with("20"))
-	expectField(t, body, "top_k", "20", "it is part of the configuration")
+	expectField(t, body, "top_k", "20", "the field is part of the configuration")
 	for name, req := range map[string]model.Request{
 		"extra field": {Messages: []model.Message{user("a")}},
 		"tool":        {Messages: []model.Message{user("a")}, Tools: []model.Tool{{Name: "a", Parameters: json.RawMessage(`[1]`)}}},

@@ -33,7 +33,7 @@ func provider(t *testing.T, baseURL string, mutate ...func(*anthropic.Config)) *
 	return p
 }
 
-// start starts a strict server, and returns it and its base URL. Without a reply, it answers "yes".
+// start starts a strict server, and returns the server and its base URL. If reply is nil, the server answers "yes".
 func start(t *testing.T, reply func(modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string)) (*modeltest.Anthropic, string) {
 	t.Helper()
 	if reply == nil {

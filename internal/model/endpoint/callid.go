@@ -33,8 +33,9 @@ const nine = 9
 // alphanumeric are the characters of the IDs of CallIDsNine.
 const alphanumeric = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// CallID replaces the ID of a call that does not have the form that an API accepts. The same ID always gives the same
-// result, and different IDs give different results. So CallID also replaces an ID that looks like its own results.
+// CallID returns the ID of a call in the form that an API accepts. It replaces an ID that has another form. The same ID
+// always gives the same result, and different IDs give different results. So CallID also replaces an ID that looks like
+// its own results.
 func CallID(id string, form CallIDForm) string {
 	sum := sha256.Sum256([]byte(id))
 	if form == CallIDsNine {
@@ -47,8 +48,8 @@ func CallID(id string, form CallIDForm) string {
 		}
 		return string(made)
 	}
-	isOther := form == CallIDsPlain && strings.ContainsFunc(id, func(r rune) bool { return !isPlain(r) })
-	if len(id) <= maxCallID && !isShortened(id) && !isOther {
+	hasOther := form == CallIDsPlain && strings.ContainsFunc(id, func(r rune) bool { return !isPlain(r) })
+	if len(id) <= maxCallID && !isShortened(id) && !hasOther {
 		return id
 	}
 	return shortened + hex.EncodeToString(sum[:16])
@@ -61,7 +62,7 @@ func isShortened(id string) bool {
 	return ok && err == nil && len(digits) == 32
 }
 
-// isPlain reports whether names of tools, and IDs of CallIDsPlain, may have a character.
+// isPlain reports whether names of tools, and IDs of CallIDsPlain, may contain r.
 func isPlain(r rune) bool { return strings.ContainsRune(alphanumeric+"_-", r) }
 
 // ToolName makes the name of a call valid for APIs, which refuse the whole request if a model made up an

@@ -20,7 +20,7 @@ const maxLabel = 1 << 10
 
 // calls joins the tool calls of a stream from their pieces.
 type calls struct {
-	// tools are those of the request.
+	// tools are the tools of the request.
 	tools []model.Tool
 	// list holds the calls in the order in which they began.
 	list []*call
@@ -32,13 +32,13 @@ type call struct {
 	index     lenient.Number
 	id, name  string
 	arguments strings.Builder
-	// progress is that of the arguments.
+	// progress is the progress of the arguments.
 	progress progress
 	// hasOtherIDs is true if a piece has another ID than the call.
 	hasOtherIDs bool
-	// data is data of the endpoint that it needs again with the call, or empty.
+	// data is data that the endpoint needs again with the call, or empty.
 	data string
-	// parts is the number of pieces that had arguments, and last is where those of the newest one begin.
+	// parts is the number of pieces with arguments, and last is where the arguments of the newest such piece begin.
 	parts, last int
 	// differs is true if a piece does not begin with the arguments of the piece before it.
 	differs bool
@@ -46,18 +46,18 @@ type call struct {
 
 // CallPiece is a part of a call. Every member may be absent.
 type CallPiece struct {
-	// Index tells the calls of a reply apart.
+	// Index is the position of the call in the reply.
 	Index lenient.Maybe[lenient.Number]
 	// ID and Name of the call, and the next part of its Arguments.
 	ID, Name, Arguments string
-	// Data of the endpoint that it needs again with the call, as JSON. It comes whole; the last one counts.
+	// Data is data that the endpoint needs again with the call, as JSON. A piece has all of it; the newest piece counts.
 	Data string
 }
 
 // add adds one piece.
 func (c *calls) add(piece CallPiece) {
-	if of := c.find(piece); of != nil {
-		of.extend(piece)
+	if known := c.find(piece); known != nil {
+		known.extend(piece)
 		return
 	}
 	if len(c.list) == MaxToolCalls {
@@ -100,14 +100,15 @@ func (c *calls) findAtIndex(piece CallPiece) *call {
 		}
 		last = cmp.Or(last, of)
 	}
-	if last != nil && c.endsBefore(last, piece) {
+	if last != nil && c.beginsAnother(last, piece) {
 		return nil
 	}
 	return last
 }
 
-// findOpen returns the last call if a piece with an index that no call has continues it, and otherwise nil. Some
-// servers count the pieces instead of the calls, or send the beginning of a call with another index than the rest.
+// findOpen returns the last call if the piece continues it, although no call has the index of the piece. Otherwise
+// findOpen returns nil. Some servers count the pieces instead of the calls, or send the beginning of a call with
+// another index than the rest.
 func (c *calls) findOpen(piece CallPiece) *call {
 	if len(c.list) == 0 || piece.ID != "" || piece.Name != "" || piece.Arguments == "" {
 		return nil
@@ -127,10 +128,11 @@ func (c *calls) nextIndex() lenient.Number {
 	return next
 }
 
-// endsBefore reports whether a piece with the same index, and not with the same ID, begins another call. Some servers
-// send several calls, each with index 0. The calls have their own IDs, or no IDs and whole arguments, or call different
-// tools. Before the arguments, an ID and a name may also come in pieces, which are no names of tools.
-func (c *calls) endsBefore(last *call, piece CallPiece) bool {
+// beginsAnother reports whether a piece begins another call, although it has the same index as the last call. Its ID is
+// not that of the last call. Some servers send several calls, each with index 0. These calls have their own IDs, or no
+// IDs and whole arguments, or call different tools. Before the arguments begin, a piece may also be a part of an ID or
+// a name; a part of a name is not the name of a tool.
+func (c *calls) beginsAnother(last *call, piece CallPiece) bool {
 	switch {
 	case piece.Name == "" || last.name == "":
 		return false
@@ -142,9 +144,10 @@ func (c *calls) endsBefore(last *call, piece CallPiece) bool {
 	return last.parts == 1 && piece.Arguments != "" && last.progress.isWhole()
 }
 
-// isContinuedBy reports whether a piece with an ID of its own and the name of the call continues the call. Some servers
-// send a new ID and the name with each piece, like calls of one tool that all have index 0. The arguments tell: they
-// are not whole yet. Then an empty piece is no call either, also at the end.
+// isContinuedBy reports whether a piece with another ID and the name of the call continues the call. Some servers send
+// a new ID and the name with each piece, so their pieces look like several calls of one tool that all have index 0. A
+// piece continues the call if the arguments are not whole yet. If pieces with other IDs have continued the call before,
+// an empty piece at the end continues it, too.
 func (c *call) isContinuedBy(arguments string) bool {
 	switch {
 	case !c.progress.hasBegun():
@@ -157,13 +160,14 @@ func (c *call) isContinuedBy(arguments string) bool {
 	return c.progress.isOpen() && c.progress.accepts(arguments)
 }
 
-// isTool reports whether a tool of the request has a name.
+// isTool reports whether a tool of the request has this name.
 func (c *calls) isTool(name string) bool {
 	return slices.ContainsFunc(c.tools, func(t model.Tool) bool { return t.Name == name })
 }
 
-// extend adds a piece to the call. ID and name may come once, in pieces, or again with every piece; they are final
-// when the arguments begin. Some servers use a new ID for every piece; the first one is the ID of the call.
+// extend adds a piece to the call. The ID and the name may come once, in pieces, or again with every piece. They are
+// final when the arguments begin. Some servers use a new ID for every piece; the first of these IDs is the ID of the
+// call.
 func (c *call) extend(piece CallPiece) {
 	begun := c.arguments.Len() > 0
 	if c.id == "" || !begun && piece.Arguments == "" {
@@ -184,8 +188,8 @@ func (c *call) extend(piece CallPiece) {
 	}
 }
 
-// whole returns the arguments of the call: its pieces in a row, if they are JSON. Some servers send the arguments so
-// far with every piece, or repeat them whole at the end. Then the last piece has all of them.
+// whole returns the arguments of the call. They are its pieces joined, if that is JSON. But some servers send the
+// arguments so far with every piece, or repeat all arguments at the end, so that the last piece has all of them.
 func (c *call) whole() string {
 	all := c.arguments.String()
 	last := all[c.last:]
@@ -216,16 +220,16 @@ type joined struct {
 	isJSON bool
 }
 
-// repeats reports whether a call is another one with the same ID, which a server has sent with several indexes: as a
-// whole, or as far as it was known. Calls with the same ID and other arguments are different calls of a server that
+// repeats reports whether a call is the same as another call. Some servers send one call with several indexes, each
+// time whole or as far as it is known. Calls with the same ID and other arguments are different calls of a server that
 // reuses IDs.
 func (c *joined) repeats(other *joined) bool {
 	return c.id != "" && c.id == other.id && c.name == other.name && strings.HasPrefix(other.arguments, c.arguments) &&
 		(!c.isJSON || len(c.arguments) == len(other.arguments))
 }
 
-// withoutRepeated returns the calls without those that repeat another one, because a tool would be called twice. Of
-// equal calls, the first one stays.
+// withoutRepeated returns the calls without repetitions, for which a tool would be called twice. Of equal calls, the
+// first one stays.
 func withoutRepeated(list []*call) []joined {
 	all, out := make([]joined, 0, len(list)), make([]joined, 0, len(list))
 	for _, c := range list {

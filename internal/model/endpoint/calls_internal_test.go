@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
 
-// TestALabelDoesNotKeepItsEvent checks that the memory of an event is free once the ID of its call has been read. An
-// ID may be part of an event of 2 MiB, a reply may have 128 calls, and the reply reserves memory for neither.
+// TestALabelDoesNotKeepItsEvent checks that the memory of an event is free once the ID of its call has been read. An ID
+// may be part of an event of 2 MiB, and a reply may have 128 calls: this memory is not reserved.
 func TestALabelDoesNotKeepItsEvent(t *testing.T) {
 	label, event := labelOf(strings.Repeat("x", 1<<20))
 	runtime.GC()
@@ -26,14 +26,14 @@ func TestALabelDoesNotKeepItsEvent(t *testing.T) {
 	runtime.KeepAlive(label)
 }
 
-// labelOf returns the label that begins with an event, and where the event is in memory.
+// labelOf returns the label that is made from an event, and a weak pointer to the event.
 //
 //go:noinline
 func labelOf(event string) (string, weak.Pointer[byte]) {
 	return join("", event), weak.Make(unsafe.StringData(event))
 }
 
-// TestRepeatedCalls checks which calls of a reply are the same one.
+// TestRepeatedCalls checks which calls of a reply are the same call.
 func TestRepeatedCalls(t *testing.T) {
 	at := func(index lenient.Number, id, arguments string) CallPiece {
 		return CallPiece{Index: lenient.Maybe[lenient.Number]{Given: true, Value: index}, ID: id, Name: "count", Arguments: arguments}
@@ -71,8 +71,8 @@ func TestRepeatedCalls(t *testing.T) {
 	}
 }
 
-// openCalls returns forms of a call whose arguments stay open, as some servers send them: after the first piece,
-// each has an index of its own, or an ID of its own and the name.
+// openCalls returns a call in the forms in which some servers send its pieces: after the first piece, each piece has an
+// index of its own, or an ID of its own and the name, or the name. The arguments of the call do not end.
 func openCalls(n int) map[string][]CallPiece {
 	at := func(index int, id, name, arguments string) CallPiece {
 		i := lenient.Maybe[lenient.Number]{Given: true, Value: lenient.Number(index)}

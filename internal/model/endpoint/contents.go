@@ -43,8 +43,8 @@ func (c *Contents) Text(m *model.Message) string {
 	return text.String() + m.Content
 }
 
-// Others returns the attachments of a message that are not texts.
-func Others(m *model.Message) []*model.Attachment {
+// NonTextAttachments returns the attachments of a message that are not texts.
+func NonTextAttachments(m *model.Message) []*model.Attachment {
 	var all []*model.Attachment
 	for i := range m.Attachments {
 		if a := &m.Attachments[i]; model.KindOf(a.MediaType) != model.AttachedText {

@@ -15,7 +15,7 @@ type attaching struct{ Protocol }
 func (attaching) Body(req *model.Request, c *Contents) ([]byte, error) {
 	m := &req.Messages[0]
 	var images []string
-	for _, a := range Others(m) {
+	for _, a := range NonTextAttachments(m) {
 		images = append(images, "data:"+c.Base64(a))
 	}
 	return json.Marshal(map[string]any{"a": images, "b": c.Text(m), "c": "end"})
@@ -56,7 +56,7 @@ func TestContentsOfAttachments(t *testing.T) {
 		t.Errorf("the body has other contents: %s", body)
 	}
 	if again, err := bodyOf(t.Context(), req, attaching{}); err != nil || string(again) != string(body) {
-		t.Errorf("the same request has the body %s (error %v), and had %s", again, err, body)
+		t.Errorf("the second body of the same request is %s (error %v), want %s", again, err, body)
 	}
 }
 
@@ -65,6 +65,6 @@ func TestContentThatCannotBeRead(t *testing.T) {
 	req.Messages[0].Attachments[1].SHA256 = "other"
 	_, err := encode(t.Context(), req, attaching{})
 	if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Network || !e.Unsent {
-		t.Errorf("error is %v, want that of the content", err)
+		t.Errorf("the error is %v, want the error of reading the content", err)
 	}
 }

@@ -28,8 +28,8 @@ type Embedder interface {
 
 // Vectors is an answer with vectors.
 type Vectors struct {
-	// Values are those of the texts, in their order and as JSON, such as a list of numbers. A value is nil if it is
-	// missing.
+	// Values are the vectors of the texts, in the order of the texts and as JSON, such as a list of numbers. A value is
+	// nil if it is missing.
 	Values []json.RawMessage
 	Usage  model.Usage
 	// Model is the name of the model, or empty.
@@ -43,15 +43,15 @@ func (p *Provider) embed(ctx context.Context, req *model.Request) (*model.Reply,
 	x := p.newExchange(ctx, jsonObject)
 	x.embeds, x.first, x.requestID, x.observer, x.facts = true, p.firstTimeout(req), req.ID, req.Observer, req.Facts
 	defer x.memory.release()
-	reply, err := x.vectors(ctx, req)
+	reply, err := x.requestVectors(ctx, req)
 	if err != nil {
 		return nil, x.classify(ctx, err, reply)
 	}
 	return &reply, nil
 }
 
-// vectors sends the request and reads its answer.
-func (x *exchange) vectors(ctx context.Context, req *model.Request) (reply model.Reply, err error) {
+// requestVectors sends the request and reads its answer.
+func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (reply model.Reply, err error) {
 	protocol, ok := x.provider.protocol.(Embedder)
 	if !ok {
 		return reply, Unsendable("%s has no embeddings", x.provider.protocol.Name())
@@ -71,7 +71,7 @@ func (x *exchange) vectors(ctx context.Context, req *model.Request) (reply model
 		return reply, err
 	}
 	defer in.Close() //nolint:errcheck // because it was read
-	answer, err := x.readVectors(in)
+	answer, err := x.readVectorBody(in)
 	if err != nil {
 		return reply, err
 	}
@@ -84,7 +84,7 @@ func (x *exchange) vectors(ctx context.Context, req *model.Request) (reply model
 		unreadable.RemoteMessage = x.provider.clean(string(answer[:min(len(answer), maxRefusal)]))
 		return reply, unreadable
 	case failure != nil:
-		return reply, x.unanswered(failure)
+		return reply, x.embeddingsError(failure)
 	}
 	reply.Usage = read.Usage
 	if x.facts != nil && len(read.Model) <= maxModelName {
@@ -97,20 +97,21 @@ func (x *exchange) vectors(ctx context.Context, req *model.Request) (reply model
 	return reply, nil
 }
 
-// unanswered returns the error that an endpoint has sent instead of vectors, in a response that refuses nothing.
-func (x *exchange) unanswered(sent []byte) error {
-	said := reportOf(sent)
-	if status := said.httpStatus(); status != 0 {
-		return x.errorOf(sent, status)
+// embeddingsError returns the error that an endpoint has sent instead of vectors, in a response with a status of
+// success.
+func (x *exchange) embeddingsError(body []byte) error {
+	reported := reportOf(body)
+	if status := reported.httpStatus(); status != 0 {
+		return x.errorOf(body, status)
 	}
 	return &model.Error{
-		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(said.words),
+		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(reported.message),
 		Message: "the endpoint answers the request for embeddings with an error: check the path of baseURL and the name of the model",
 	}
 }
 
-// readVectors reads an answer into memory that it reserves: that of a small answer, or that of the longest one.
-func (x *exchange) readVectors(in io.Reader) ([]byte, error) {
+// readVectorBody reads an answer. For an answer that is not small, it reserves memory.
+func (x *exchange) readVectorBody(in io.Reader) ([]byte, error) {
 	answer := make([]byte, 0, unreservedReply)
 	for {
 		if len(answer) == cap(answer) {
@@ -132,13 +133,13 @@ func (x *exchange) readVectors(in io.Reader) ([]byte, error) {
 	}
 }
 
-// vectorsOf returns the vectors of values, each with the length 1. A vector is nil if its value cannot be used, or has
-// another number of elements than the first one that can be used. It returns nil if no value can be used.
+// vectorsOf returns the vectors of values, each with the length 1. A vector is nil if its value cannot be used, or if
+// it has another number of elements than the first usable vector. vectorsOf returns nil if no value can be used.
 func vectorsOf(values []json.RawMessage, texts int) [][]float32 {
 	all := make([][]float32, texts)
 	dimensions := 0
 	for i, value := range values[:min(len(values), texts)] {
-		v := unit(elements(value))
+		v := normalize(elements(value))
 		if dimensions == 0 {
 			dimensions = len(v)
 		}
@@ -152,12 +153,12 @@ func vectorsOf(values []json.RawMessage, texts int) [][]float32 {
 	return all
 }
 
-// elements returns the elements of a vector: a list of numbers, a list with such a list, or the bytes of 32-bit numbers
-// in base64. It returns nil for any other value.
+// elements returns the elements of a vector. The value may be a list of numbers, a list with such a list, or the bytes
+// of 32-bit numbers in base64. elements returns nil for any other value.
 func elements(value json.RawMessage) []float32 {
 	text := strings.TrimSpace(string(value))
 	if bytes, isText := strings.CutPrefix(text, `"`); isText {
-		return decoded(strings.TrimSuffix(bytes, `"`))
+		return decodeBase64(strings.TrimSuffix(bytes, `"`))
 	}
 	for range 2 { // llama-cpp-python: github.com/abetlen/llama-cpp-python/issues/1588
 		inner, begins := strings.CutPrefix(text, "[")
@@ -171,8 +172,8 @@ func elements(value json.RawMessage) []float32 {
 		return nil
 	}
 	v := make([]float32, 0, n)
-	for one := range strings.SplitSeq(text, ",") {
-		f, err := strconv.ParseFloat(strings.TrimSpace(one), 32)
+	for number := range strings.SplitSeq(text, ",") {
+		f, err := strconv.ParseFloat(strings.TrimSpace(number), 32)
 		if err != nil {
 			return nil
 		}
@@ -181,8 +182,8 @@ func elements(value json.RawMessage) []float32 {
 	return v
 }
 
-// decoded returns the elements of a vector in base64.
-func decoded(text string) []float32 {
+// decodeBase64 returns the elements of a vector in base64.
+func decodeBase64(text string) []float32 {
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil || len(data)%4 != 0 || len(data)/4 > model.MaxDimensions {
 		return nil
@@ -194,8 +195,8 @@ func decoded(text string) []float32 {
 	return v
 }
 
-// unit returns a vector with the length 1, or nil if it has no direction.
-func unit(v []float32) []float32 {
+// normalize scales a vector to the length 1 and returns it. It returns nil if the vector has no direction.
+func normalize(v []float32) []float32 {
 	var squares float64
 	for _, f := range v {
 		squares += float64(f) * float64(f)

@@ -31,13 +31,13 @@ const (
 	writeBuffer = 512
 )
 
-// Config of an endpoint.
+// Config configures an endpoint.
 type Config struct {
-	// Name of the provider, for messages.
+	// Name is the name of the provider for messages.
 	Name string
-	// BaseURL of the endpoint, including the version path.
+	// BaseURL is the URL of the endpoint, including the version path.
 	BaseURL string
-	// APIKey is sent as the protocol says. If it is empty, no key is sent.
+	// APIKey is sent in the header that the protocol defines. If it is empty, no key is sent.
 	APIKey string
 	// BearerToken is sent in the header Authorization, in any protocol. If it is empty, no token is sent.
 	BearerToken string
@@ -50,7 +50,7 @@ type Config struct {
 	Earlier []string
 	// ConnectTimeout bounds the time to connect, including TLS. IdleTimeout bounds the time between two events of an
 	// answer, and the time to answer a probe. Comments and single bytes do not count as events. A ping within an answer
-	// restarts the time, up to ten times of it.
+	// restarts the time, so that up to ten times IdleTimeout may pass between two events.
 	ConnectTimeout, IdleTimeout time.Duration
 	// FirstEventTimeout bounds the time from a request to the first part of its answer: text, reasoning, arguments of a
 	// call or a finish reason. If it is 0, only the request and its context bound that time.
@@ -61,7 +61,7 @@ type Config struct {
 	TLS *tls.Config
 	// Memory is the account for the memory of long replies. The zero value has no bound.
 	Memory bytebudget.Account
-	// MaxStreamBytes replaces the constant of that name if it is not 0.
+	// MaxStreamBytes replaces the constant MaxStreamBytes if it is not 0.
 	MaxStreamBytes int
 }
 
@@ -72,20 +72,20 @@ type Header struct {
 	Secret bool
 }
 
-// Protocol is how requests are written and answers are read. It is safe for concurrent use.
+// Protocol writes requests and reads answers. It is safe for concurrent use.
 type Protocol interface {
 	// Name returns the name for messages, such as "the chat-completions protocol".
 	Name() string
-	// Path returns the path of requests for replies of a model, and ModelsPath that of the list of models. Both are
-	// below the base URL, and may have a query.
+	// Path returns the path of requests for replies of a model, and ModelsPath returns the path of the list of models.
+	// Both are below the base URL, and may have a query.
 	Path(model string) string
 	ModelsPath() string
-	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and
-	// others. h has the headers of the configuration.
+	// SetHeaders sets the headers of the protocol, among them the key and the ID of the request unless they are empty. h
+	// already has the headers of the configuration.
 	SetHeaders(h http.Header, apiKey, requestID string)
 	// Body returns the body of a request, always the same bytes, with marks of c in place of the contents of
-	// attachments. The marks must be in the order in which they were made. The error of a request that no endpoint
-	// could read is from Unsendable.
+	// attachments. The marks must be in the order in which they were made. If no endpoint could read the request, the
+	// error is from Unsendable.
 	Body(req *model.Request, c *Contents) ([]byte, error)
 	// NewDecoder returns the decoder of one answer.
 	NewDecoder(req *model.Request) Decoder
@@ -99,10 +99,10 @@ type Decoder interface {
 	Decode(event []byte, in *Answer) (failure []byte, err error)
 }
 
-// DataDecoder is a Decoder of an endpoint that may need a part of a reply again.
+// DataDecoder is a Decoder of an endpoint that may need a part of a reply again in later requests.
 type DataDecoder interface {
-	// ProviderData returns the data of a whole reply with calls, or nil. The data of the calls is in their pieces. The
-	// parts of the data must be from Answer.KeepData or Answer.Reasoning.
+	// ProviderData returns the data of a whole reply with calls, or nil. The data of each call is in CallPiece instead.
+	// The parts of the data must be from Answer.KeepData or Answer.Reasoning.
 	ProviderData(in *Answer) *model.ProviderData
 }
 
@@ -111,8 +111,8 @@ type Provider struct {
 	cfg       Config
 	protocol  Protocol
 	transport *http.Transport
-	// redactor removes secrets from replies, and words from errors.
-	redactor, words *redact.Redactor
+	// redactor removes secrets from replies, and errorRedactor from errors.
+	redactor, errorRedactor *redact.Redactor
 }
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
@@ -121,7 +121,7 @@ func New(cfg Config, protocol Protocol) *Provider {
 	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
 	cfg.Policy.UseProxy(transport) // many clusters reach providers only through a proxy
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg), words: wordsOf(&cfg)}
+	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg), errorRedactor: errorRedactorOf(&cfg)}
 }
 
 // Close closes idle connections. Running requests continue.
@@ -205,7 +205,7 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 }
 
 // models reads a list of models. Only its form matters: an object with the list, or the list itself. An object with an
-// error is none. A list that is too long to read is a list, too.
+// error is not a list. A response that is too long to read counts as a list.
 func (x *exchange) models(ctx context.Context) error {
 	body, err := x.accept(ctx)
 	if err != nil {
@@ -227,29 +227,29 @@ func (x *exchange) models(ctx context.Context) error {
 	err = json.Unmarshal(onlyElement(data), &answer)
 	switch {
 	case err == nil && len(answer.Models) == 0 && IsPresent(answer.Error):
-		return x.unlisted(onlyElement(data))
+		return x.modelsError(onlyElement(data))
 	case err != nil && json.Unmarshal(data, &answer.Models) == nil:
 		return nil
 	}
 	return err
 }
 
-// errNoList means that an endpoint has no list of models, by its own words.
+// errNoList means that an endpoint reports that it has no list of models.
 var errNoList = errors.New("the endpoint has no list of models")
 
-// unlisted returns the error that an endpoint has sent instead of a list of models, in a response that refuses nothing.
-// LM Studio answers so at paths that it does not know: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618.
-func (x *exchange) unlisted(sent []byte) error {
-	said := reportOf(sent)
-	switch status := said.httpStatus(); status {
+// modelsError returns the error that an endpoint has sent instead of a list of models, in a response with a status of
+// success. LM Studio does so for unknown paths: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618.
+func (x *exchange) modelsError(body []byte) error {
+	reported := reportOf(body)
+	switch status := reported.httpStatus(); status {
 	case 0:
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		return errNoList
 	default:
-		return x.errorOf(sent, status)
+		return x.errorOf(body, status)
 	}
 	return &model.Error{
-		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(said.words),
+		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(reported.message),
 		Message: "the endpoint answers the request for baseURL/models with an error: check the path of baseURL",
 	}
 }
@@ -264,15 +264,15 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 	in := Answer{facts: x.facts, calls: calls{tools: x.tools}}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
-	var text *model.Error // of an event that is no JSON, and the last one so far
+	var text *model.Error // the error in the newest event, if that event is a text instead of JSON
 	for {
 		flow.Wait(ctx)
 		event, err := stream.next(int(in.kept))
 		if err != nil && text != nil && (!stream.done || in.received == 0 || namesFailure(text)) {
-			return x.finished(ctx, &in, text)
+			return x.result(ctx, &in, text)
 		}
 		if err != nil {
-			return x.finished(ctx, &in, x.endOf(ctx, &in, err, stream))
+			return x.result(ctx, &in, x.endOf(ctx, &in, err, stream))
 		}
 		if isText(event) {
 			text = x.errorOf(event, 0)
@@ -283,13 +283,13 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		err = x.read(event, &in)
 		done()
 		if err != nil {
-			return x.finished(ctx, &in, err)
+			return x.result(ctx, &in, err)
 		}
 		if in.begun() {
 			x.partArrived()
 		}
 		if in.complete {
-			return x.finished(ctx, &in, io.EOF)
+			return x.result(ctx, &in, io.EOF)
 		}
 	}
 }
@@ -304,17 +304,17 @@ func (x *exchange) partArrived() {
 			x.observer.ObserveBegin()
 		}
 	}
-	x.watch.event()
+	x.watch.noteEvent()
 }
 
-// isText reports whether an event is a short text instead of JSON. Gateways send such texts while a model thinks, and
-// servers as an error at the end.
+// isText reports whether an event is a short text instead of JSON. Gateways send such texts while a model thinks.
+// Servers send an error as such a text at the end.
 func isText(event []byte) bool {
 	const longest = 1 << 10
 	return len(event) <= longest && !bytes.ContainsAny(event[:1], `{["`) && !json.Valid(event)
 }
 
-// failureWords are found in short texts that are errors: words, and the statuses of HTTP.
+// failureWords matches the words and the HTTP statuses that occur in short texts of errors.
 var failureWords = regexp.MustCompile(`(?i)error|exception|fail|abort|timeout|timed out|unavailable|exceed|limit|quota|closed|` +
 	`disconnect|reset|refused|denied|invalid|gateway|overload|memory|lost|\b[45]\d\d\b`)
 
@@ -348,8 +348,8 @@ func onlyElement(event []byte) []byte {
 	return event
 }
 
-// endOf returns the error that ends a stream. The text outside the events may be an error of the endpoint, or its whole
-// answer: some endpoints cannot stream.
+// endOf returns the error that ends a stream, which is io.EOF at its proper end. The text outside the events may be an
+// error of the endpoint, or its whole answer: some endpoints cannot stream.
 func (x *exchange) endOf(ctx context.Context, in *Answer, end error, stream *events) error {
 	in.complete = in.complete || stream.done
 	other := bytes.TrimPrefix(bytes.TrimSpace(stream.other), []byte("error:")) // llama.cpp before September 2025

@@ -17,22 +17,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// classify turns any error of a request into a *model.Error with a message for people that contains no secrets.
-func (x *exchange) classify(ctx context.Context, err error, came model.Reply) *model.Error {
-	e := x.kindOf(ctx, err, came)
+// classify turns any error of a request into a *model.Error with a message for people that contains no secrets. partial
+// is the part of the reply that arrived before the error.
+func (x *exchange) classify(ctx context.Context, err error, partial model.Reply) *model.Error {
+	e := x.classifyCause(ctx, err, partial)
 	e.Message = fmt.Sprintf("provider %q: %s", x.provider.cfg.Name, e.Message)
 	e.RetryAfter = cmp.Or(x.retryAfter, e.RetryAfter, x.limitReset)
-	e.Usage, e.Received = came.Usage, came.Received
+	e.Usage, e.Received = partial.Usage, partial.Received
 	return e
 }
 
-// kindOf is classify without the parts of the reply that arrived before the error.
-func (x *exchange) kindOf(ctx context.Context, err error, came model.Reply) *model.Error {
+// classifyCause returns the error of classify without the provider's name, the retry delay, and the usage and length of
+// the partial reply.
+func (x *exchange) classifyCause(ctx context.Context, err error, partial model.Reply) *model.Error {
 	p := x.provider
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
-	worked, sent := x.sent.sentFor()
+	sinceSent, sent := x.sent.sentFor()
 	if ctx.Err() != nil {
 		e := as(model.Cancelled, "the request was cancelled")
 		e.MayBeBilled = sent
@@ -41,8 +43,8 @@ func (x *exchange) kindOf(ctx context.Context, err error, came model.Reply) *mod
 	if e, ok := errors.AsType[*model.Error](err); ok {
 		return e
 	}
-	if refused, ok := errors.AsType[*netpolicy.ProxyError](err); ok {
-		return proxyFailure(refused)
+	if failed, ok := errors.AsType[*netpolicy.ProxyError](err); ok {
+		return proxyFailure(failed)
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		e := as(model.InvalidRequest, "%s", refused)
@@ -71,7 +73,7 @@ func (x *exchange) kindOf(ctx context.Context, err error, came model.Reply) *mod
 		return as(model.InvalidRequest, "the endpoint redirects to another address: set baseURL to the final one")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		e := as(model.Network, "the connection broke before the answer was finished")
-		e.MayBeBilled = worked > unbilled || came.Received > 0
+		e.MayBeBilled = sinceSent > unbilled || partial.Received > 0
 		return e
 	case isSyntax, isType:
 		return as(model.Malformed, "the response does not follow %s%s", p.protocol.Name(), x.contentTypeHint())
@@ -79,7 +81,7 @@ func (x *exchange) kindOf(ctx context.Context, err error, came model.Reply) *mod
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection to the %s within %s", remote, p.cfg.ConnectTimeout), err)
 	}
 	e := p.withCause(model.Network, fmt.Sprintf("the connection to the %s failed", remote), err)
-	e.MayBeBilled = worked > unbilled || came.Received > 0
+	e.MayBeBilled = sinceSent > unbilled || partial.Received > 0
 	return e
 }
 
@@ -95,12 +97,13 @@ func proxyFailure(e *netpolicy.ProxyError) *model.Error {
 	return &model.Error{Kind: kind, Unsent: true, Message: e.Error()}
 }
 
-// unbilled is the time for which an endpoint may have a request before its connection breaks, and will not bill it
-// unless a part of the answer has arrived. Proxies cut connections without traffic after minutes, while the model works
-// on.
+// unbilled is the time after the sending of a request within which a broken connection is assumed to cost nothing,
+// unless a part of the answer has arrived. Later, the endpoint may bill the request: proxies cut connections without
+// traffic after minutes, while the model still works.
 const unbilled = 5 * time.Second
 
-// withCause adds the cause of a failure: to the message if Capstan has words for the cause, otherwise to RemoteMessage.
+// withCause returns a failure with its cause. The cause is in the message if Capstan has a text for it, and otherwise
+// in RemoteMessage.
 func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *model.Error {
 	if cause := netpolicy.Cause(err); cause != "" {
 		return &model.Error{Kind: kind, Message: what + ": " + p.clean(cause)}
@@ -109,53 +112,48 @@ func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *mode
 }
 
 // errorOf classifies an error in a response: see Provider.errorOf.
-func (x *exchange) errorOf(sent []byte, status int) *model.Error {
-	return x.provider.errorOf(sent, status, x.resp.Header.Get("Date"))
+func (x *exchange) errorOf(body []byte, status int) *model.Error {
+	return x.provider.errorOf(body, status, x.resp.Header.Get("Date"))
 }
 
-// errorOf classifies an error of the endpoint. status is 0 for an error within a stream: then the codes of the error
-// count instead. date is the header Date of the response.
-func (p *Provider) errorOf(sent []byte, status int, date string) *model.Error {
-	said := reportOf(sent)
+// errorOf classifies an error of the endpoint. For an error within a stream, status is 0, and the codes of the error
+// are used instead. date is the header Date of the response.
+func (p *Provider) errorOf(body []byte, status int, date string) *model.Error {
+	reported := reportOf(body)
 	if status == 0 {
-		status = said.httpStatus()
+		status = reported.httpStatus()
 	}
-	e := p.statusError(status, said.codes, said.words)
-	e.MayBeBilled, e.RetryAfter = slices.Contains(timeouts, status), said.waitFor(status, date)
+	e := p.statusError(status, reported.codes, reported.message)
+	e.MayBeBilled, e.RetryAfter = slices.Contains(timeouts, status), reported.waitFor(status, date)
 	return e
 }
 
-// timeouts are the statuses of gateways, the last one of Cloudflare's, whose endpoint may still work on the request.
+// timeouts are the statuses after which the endpoint may still work on the request. 524 is Cloudflare's.
 var timeouts = []int{http.StatusRequestTimeout, http.StatusGatewayTimeout, 524}
 
-// statusError classifies an error of the endpoint by its status, and by its code if the code is more precise.
-func (p *Provider) statusError(status int, code, detail string) *model.Error {
-	isTooLong := isOverflow(status, code, detail)
-	words := detail
-	detail = p.clean(detail)
+// statusError classifies an error of the endpoint by its status, or by its code and message if they are more precise.
+// status is 0 if it is not known.
+func (p *Provider) statusError(status int, code, message string) *model.Error {
+	remote := p.clean(message)
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
-		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), RemoteMessage: detail}
+		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), RemoteMessage: remote}
 	}
 	switch {
-	case isTooLong:
+	case isOverflow(status, code, message):
 		return as(model.ContextLength, "the prompt is longer than the model's context window")
-	case containsAny(code, "content_filter", "content_policy") || isFiltered(words):
+	case containsAny(code, "content_filter", "content_policy") || isFiltered(message):
 		return as(model.ContentFiltered, "the content filter refused the request")
-	case isSpent(status, code, words):
-		return as(model.QuotaExceeded, "the account's quota is used up (HTTP %d): check its plan and billing", status)
-	case refusesInput(words):
+	case isSpent(status, code, message):
+		return as(model.QuotaExceeded, "the account's quota is used up%s: check its plan and billing", statusSuffix(status))
+	case refusesInput(message):
 		return as(model.InvalidRequest, "the model does not accept images or files: remove the capability Images or Files from it, "+
 			"or use another model")
-	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(words):
-		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(message):
+		return as(model.Auth, "%s", p.credentialsRefused(status))
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
-		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
-	case strings.Contains(code, "tool_use_failed"), misreadsCall(words): // the code is of Groq, with status 400
-		e := as(model.Malformed, unreadableCall)
-		if status != 0 {
-			e.Message += fmt.Sprintf(" (HTTP %d)", status)
-		}
-		return e
+		return as(model.RateLimited, "the endpoint's rate limit is reached%s", statusSuffix(status))
+	case strings.Contains(code, "tool_use_failed"), misreadsCall(message): // Groq sends the code with status 400
+		return as(model.Malformed, "%s%s", unreadableCall, statusSuffix(status))
 	case status == http.StatusNotFound:
 		return as(model.InvalidRequest, "the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404)")
 	case status == http.StatusRequestTimeout:
@@ -163,7 +161,7 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	case status == statusCapacity:
 		return as(model.Overloaded, "the endpoint has no capacity left (HTTP 498)")
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
-		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)%s", status, outputLimitHint(words))
+		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)%s", status, outputLimitHint(message))
 	case status == statusOverloaded:
 		return as(model.Overloaded, "the endpoint is overloaded (HTTP 529)")
 	case status == 0:
@@ -172,21 +170,29 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 }
 
+// statusSuffix returns the status of an error for the end of a message, or an empty text if the status is not known.
+func statusSuffix(status int) string {
+	if status == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (HTTP %d)", status)
+}
+
 // unreadableCall is the message for a call that the endpoint could not read.
 const unreadableCall = "the model called a tool in a form that the endpoint could not read"
 
-// misreadsCall reports whether the words of an error are those of a server that could not read a call of its model.
-// Their status is 500, but the server works: it must not count as failed, and the model may call in another form.
-func misreadsCall(words string) bool {
-	return containsAny(strings.ToLower(words),
+// misreadsCall reports whether the message of an error means that a server could not read a call of its model. The
+// status is 500, but the server works: it must not count as failed, and the model may call in another form.
+func misreadsCall(message string) bool {
+	return containsAny(strings.ToLower(message),
 		"error parsing tool call", "xml syntax error", // Ollama: github.com/ollama/ollama/issues/17638 and 14834
 		"failed to parse input at pos", // llama.cpp: github.com/ggml-org/llama.cpp/issues/20532
 	)
 }
 
-// spentWords are the words of errors with status 400, 403 or 429 for an account that has used up its quota or its
-// credit. All of a row must occur, in lower case.
-var spentWords = [][]string{
+// spentMessages are parts of the messages of errors with status 400, 403 or 429 for an account that has used up its
+// quota or its credit. All parts of a row must occur. They are in lower case.
+var spentMessages = [][]string{
 	{"credit balance is too low"},        // Anthropic, 400
 	{"reached your", "api usage limits"}, // Anthropic, 400, for a limit that the account has set
 	{"used all available credits"},       // xAI, 403 and 429
@@ -198,23 +204,24 @@ var spentWords = [][]string{
 }
 
 // isSpent reports whether an account has used up its quota or its credit, so that waiting does not help.
-func isSpent(status int, code, words string) bool {
+func isSpent(status int, code, message string) bool {
 	switch {
 	case status == http.StatusPaymentRequired, containsAny(code, "insufficient_quota", "exceeded_current_quota", "budget_exceeded"):
-		return true // the first two codes are of OpenAI and Moonshot, with a 429
+		return true // OpenAI and Moonshot send the first two codes with status 429
 	case status != http.StatusBadRequest && status != http.StatusForbidden && status != http.StatusTooManyRequests:
 		return false
 	}
-	words = strings.ToLower(words)
-	return slices.ContainsFunc(spentWords, func(row []string) bool {
-		return !slices.ContainsFunc(row, func(part string) bool { return !strings.Contains(words, part) })
+	message = strings.ToLower(message)
+	return slices.ContainsFunc(spentMessages, func(row []string) bool {
+		return !slices.ContainsFunc(row, func(part string) bool { return !strings.Contains(message, part) })
 	})
 }
 
-// isFiltered reports whether the words of an error are those of a content filter. Their status and code are those of a
-// request with a mistake, or of a refused key. Then another model would be asked, which must not bypass the filter.
-func isFiltered(words string) bool {
-	return containsAny(strings.ToLower(words),
+// isFiltered reports whether the message of an error is that of a content filter. The status and the code are those of
+// an invalid request or of a refused key. For such an error another model would be asked, which would bypass the
+// filter.
+func isFiltered(message string) bool {
+	return containsAny(strings.ToLower(message),
 		"content exists risk",              // DeepSeek, 400: github.com/666ghj/BettaFish/issues/108
 		"content violates usage guideline", // xAI, 403: github.com/UKGovernmentBEIS/inspect_ai/pull/2267
 		"content filtering policy",         // Anthropic, 400 and in the stream: github.com/anthropics/claude-code/issues/58367
@@ -222,10 +229,10 @@ func isFiltered(words string) bool {
 	)
 }
 
-// refusesInput reports whether the words of an error refuse images or files because of the model. Their status may be
-// that of a failure of the endpoint, or of an unknown model.
-func refusesInput(words string) bool {
-	return containsAny(strings.ToLower(words),
+// refusesInput reports whether the message of an error means that the model does not accept images or files. The status
+// may be that of a failure of the endpoint, or of an unknown model.
+func refusesInput(message string) bool {
+	return containsAny(strings.ToLower(message),
 		"image input is not supported",  // llama.cpp, 500: github.com/ggml-org/llama.cpp/issues/15377 and 13566
 		"unsupported content part type", // llama.cpp, 500: github.com/ggml-org/llama.cpp/issues/12947
 		"support image input",           // OpenRouter, 404: github.com/aaif-goose/goose/issues/5396; Ollama: ollama/ollama/issues/17301
@@ -235,10 +242,11 @@ func refusesInput(words string) bool {
 	)
 }
 
-// refusesKey reports whether the words of an error with status 400 refuse the key, as those of Gemini and xAI do.
-func refusesKey(words string) bool {
-	words = strings.ToLower(words)
-	return strings.Contains(words, "api key") && containsAny(words, "not valid", "incorrect", "invalid")
+// refusesKey reports whether the message of an error means that the key is refused. Gemini and xAI send it with status
+// 400.
+func refusesKey(message string) bool {
+	message = strings.ToLower(message)
+	return strings.Contains(message, "api key") && containsAny(message, "not valid", "incorrect", "invalid")
 }
 
 // containsAny reports whether a text contains one of these parts.
@@ -246,30 +254,35 @@ func containsAny(text string, parts ...string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 }
 
-// outputLimitHint returns a hint if the endpoint does not know the parameter that limits the tokens of a reply, and
-// otherwise an empty text. words is the text of the error.
-func outputLimitHint(words string) string {
-	words = strings.ToLower(words)
-	if !strings.Contains(words, "max_tokens") && !strings.Contains(words, "max_completion_tokens") {
+// outputLimitHint returns a hint if the message of an error means that the endpoint does not support the parameter that
+// limits the tokens of a reply, and otherwise an empty text.
+func outputLimitHint(message string) string {
+	message = strings.ToLower(message)
+	if !strings.Contains(message, "max_tokens") && !strings.Contains(message, "max_completion_tokens") {
 		return ""
 	}
-	if !containsAny(words, "unsupported", "not supported", "not permitted", "unrecognized", "unknown") {
+	if !containsAny(message, "unsupported", "not supported", "not permitted", "unrecognized", "unknown") {
 		return ""
 	}
 	return ": set spec.requests.outputLimit of the ModelProvider to the parameter that it accepts"
 }
 
-// statusCapacity is the status of Groq if its tier for spare capacity has none.
+// statusCapacity is the status that Groq returns if its flex tier has no capacity left.
 const statusCapacity = 498
 
-// statusOverloaded is the status of Anthropic for too many requests of all users.
+// statusOverloaded is the status that Anthropic returns if it is overloaded.
 const statusOverloaded = 529
 
-func (p *Provider) credentials() string {
-	if p.cfg.CredentialsFrom == "" {
-		return "whether the endpoint needs a key: the ModelProvider has no credentialsRef"
+// credentialsRefused returns the message for a request whose credentials the endpoint refused.
+func (p *Provider) credentialsRefused(status int) string {
+	switch {
+	case p.cfg.CredentialsFrom != "":
+		return fmt.Sprintf("the endpoint refused the credentials (HTTP %d): check %s", status, p.cfg.CredentialsFrom)
+	case len(p.cfg.Secrets()) > 0:
+		return fmt.Sprintf("the endpoint refused the credentials (HTTP %d): check the values of spec.headers of the ModelProvider", status)
 	}
-	return p.cfg.CredentialsFrom
+	return fmt.Sprintf("the endpoint refused a request without credentials (HTTP %d): set spec.credentialsRef of the ModelProvider "+
+		"if the endpoint needs a key", status)
 }
 
 // rootCause returns the message of the innermost error, because the outer errors repeat the URL.

@@ -14,13 +14,13 @@ const done = "[DONE]"
 // byteOrderMark may be at the beginning of a stream.
 const byteOrderMark = "\ufeff"
 
-// events reads the events of a stream, of one data line each as a rule, and drops comments and other fields. Some
-// endpoints send many of these while a model thinks.
+// events reads the events of a stream. It drops comments and fields other than data, of which some endpoints send many
+// while a model thinks. Most events have one data line.
 type events struct {
 	lines *bufio.Reader
 	// line is the current line, if it is longer than the buffer of lines.
 	line []byte
-	// parts are the data lines so far of an event that has several of them.
+	// parts are the data lines that have arrived of an event with several data lines.
 	parts []byte
 	// blank is true if the current line is blank.
 	blank bool
@@ -31,7 +31,7 @@ type events struct {
 	begun, done, cut bool
 	// within is true in the middle of an event, which a blank line ends. Other blank lines count as other text.
 	within bool
-	// count is the number of events so far, and between the number of bytes since the last one that were dropped.
+	// count is the number of events so far, and between is the number of bytes that were dropped since the last event.
 	count, between int
 	// watch is notified of each ping.
 	watch *watch
@@ -61,14 +61,14 @@ func (e *events) next(kept int) ([]byte, error) {
 			return nil, io.EOF
 		case err != nil && (!errors.Is(err, io.EOF) || !json.Valid(data)):
 			e.cut = len(data) > 0
-			return nil, err // what was cut off is not used, but some endpoints omit the last line break
+			return nil, err // a line without a line break may be cut off; it is used only if it is valid JSON
 		case len(data) == 0:
 			continue
 		case isPing(data):
 			if bad := e.checkBounds(line, true, false, kept); bad != nil {
 				return nil, bad
 			}
-			e.watch.ping()
+			e.watch.notePing()
 			continue
 		}
 		e.between = 0
@@ -79,8 +79,8 @@ func (e *events) next(kept int) ([]byte, error) {
 	}
 }
 
-// join returns the data of a line, which is empty for other lines. If the data is the beginning of an object or a list,
-// join returns nothing for the line and those that follow, and all of them at the end of the event.
+// join returns the data of an event once all its lines have arrived, and nothing before. data is the data of the
+// current line. Only data that begins an object or a list and does not end it is continued by the lines that follow.
 func (e *events) join(data []byte) []byte {
 	isOpen := len(data) > 0 && (data[0] == '{' || data[0] == '[') && !bytes.ContainsAny(data[len(data)-1:], "}]")
 	switch {
@@ -97,7 +97,7 @@ func (e *events) join(data []byte) []byte {
 	return nil
 }
 
-// read returns the next line. It drops a line that is no data, and then returns nil.
+// read returns the next line, or nothing if the line has no data.
 func (e *events) read(kept int) ([]byte, error) {
 	if e.line = e.line[:0]; cap(e.line) > maxLineKept {
 		e.line = nil
@@ -110,27 +110,28 @@ func (e *events) read(kept int) ([]byte, error) {
 	e.blank = len(bytes.TrimSpace(part)) == 0
 	noise, e.within = noise || e.within && e.blank, isData || noise
 	for {
-		more := errors.Is(err, bufio.ErrBufferFull)
+		isPartial := errors.Is(err, bufio.ErrBufferFull)
 		if bad := e.checkBounds(part, noise, isData, kept); bad != nil {
 			return nil, bad
 		}
 		switch {
-		case isData && !more && len(e.line) == 0:
+		case isData && !isPartial && len(e.line) == 0:
 			return part, err
 		case isData:
 			e.line = append(e.line, part...)
 		case !noise:
 			e.other = append(e.other, part...)
 		}
-		if !more {
+		if !isPartial {
 			return e.line, err
 		}
 		part, err = e.lines.ReadSlice('\n')
 	}
 }
 
-// checkBounds checks the bounds with the next part of a line: each data line with the lines that are kept besides
-// the data, those lines together, and the lines between two events that are dropped, because reading them takes time.
+// checkBounds checks the bounds before the next part of a line is added, and reserves memory for the part. It bounds an
+// event together with the text outside events, that text alone, and the dropped lines between two events, because
+// reading them takes time.
 func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
 	switch {
 	case noise:
@@ -147,8 +148,8 @@ func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
 	return e.memory.hold(e.watch, len(part), len(e.line)+len(e.parts)+len(e.other)+len(part)+kept)
 }
 
-// isPing reports whether the data of an event is a sign of life, which some endpoints send instead of comments. Some
-// gateways send the comments themselves as data.
+// isPing reports whether the data of an event only shows that the endpoint still works. Some endpoints send such events
+// instead of comments, and some gateways send the comments themselves as data.
 func isPing(data []byte) bool {
 	const longest = 128
 	var event struct {

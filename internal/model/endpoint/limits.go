@@ -14,7 +14,7 @@ import (
 const maxRetryAfter = 24 * time.Hour
 
 // limitHeaders are the pairs of headers with the remaining requests or tokens and the time of their reset. Servers have
-// one limit for each minute, and some have another one for each day.
+// a limit for each minute, and some also have a limit for each day.
 var limitHeaders = []struct {
 	tokens           bool
 	remaining, reset string
@@ -44,20 +44,20 @@ func statedLimits(h http.Header) model.StatedLimits {
 		if !ok || wait <= 0 {
 			continue
 		}
-		one := model.StatedLimit{Remaining: int64(min(max(0, remaining), float64(model.MaxTokens))), Reset: wait}
+		limit := model.StatedLimit{Remaining: int64(min(max(0, remaining), float64(model.MaxTokens))), Reset: wait}
 		strictest := &all.Requests
 		if names.tokens {
 			strictest = &all.Tokens
 		}
-		if strictest.Reset == 0 || one.Remaining < strictest.Remaining ||
-			one.Remaining == strictest.Remaining && one.Reset > strictest.Reset {
-			*strictest = one
+		if strictest.Reset == 0 || limit.Remaining < strictest.Remaining ||
+			limit.Remaining == strictest.Remaining && limit.Reset > strictest.Reset {
+			*strictest = limit
 		}
 	}
 	return all
 }
 
-// limitReset returns the wait until all limits that are used up are reset, or 0 if none says when.
+// limitReset returns the wait until all limits that are used up are reset, or 0 if none is.
 func limitReset(stated model.StatedLimits) time.Duration {
 	var wait time.Duration
 	for _, limit := range []model.StatedLimit{stated.Requests, stated.Tokens} {
@@ -77,7 +77,7 @@ func retryAfter(h http.Header) time.Duration {
 	return wait
 }
 
-// Numbers beyond these are times since 1970, in seconds or in milliseconds, and no waits.
+// Numbers from these values on are not waits, but times since 1970, in seconds or in milliseconds.
 const (
 	unixSeconds      = 1e9
 	unixMilliseconds = 1e11
@@ -91,9 +91,9 @@ func waitUntil(value string, h http.Header) (wait time.Duration, ok bool) {
 	if n, err := strconv.ParseFloat(value, 64); err == nil {
 		switch {
 		case n >= unixMilliseconds && n < 1e3*unixMilliseconds:
-			return sinceDate(time.UnixMilli(int64(n)), h)
+			return waitFromDate(time.UnixMilli(int64(n)), h)
 		case n >= unixSeconds && n < unixMilliseconds:
-			return sinceDate(time.Unix(int64(n), 0), h)
+			return waitFromDate(time.Unix(int64(n), 0), h)
 		}
 		return boundedWait(n), !math.IsNaN(n)
 	}
@@ -101,16 +101,17 @@ func waitUntil(value string, h http.Header) (wait time.Duration, ok bool) {
 		return boundedWait(d.Seconds()), true
 	}
 	if at, err := time.Parse(time.RFC3339, value); err == nil {
-		return sinceDate(at, h)
+		return waitFromDate(at, h)
 	}
 	if at, err := http.ParseTime(value); err == nil {
-		return sinceDate(at, h)
+		return waitFromDate(at, h)
 	}
 	return 0, false
 }
 
-// sinceDate returns the wait from the time of a response, by the endpoint's clock, until another time.
-func sinceDate(at time.Time, h http.Header) (time.Duration, bool) {
+// waitFromDate returns the wait from the header Date of a response, which is by the endpoint's clock, until another
+// time.
+func waitFromDate(at time.Time, h http.Header) (time.Duration, bool) {
 	date, err := http.ParseTime(h.Get("Date"))
 	if err != nil {
 		return 0, false

@@ -19,7 +19,7 @@ func headers(pairs ...string) http.Header {
 	return h
 }
 
-// left returns the headers of a limit.
+// left returns the headers of a limit with this remaining number and reset.
 func left(remaining, reset string) http.Header {
 	return headers("x-ratelimit-remaining", remaining, "x-ratelimit-reset", reset)
 }
@@ -55,7 +55,7 @@ func TestStatedLimits(t *testing.T) {
 		"openrouter": {
 			"milliseconds since 1970", left("0", "1781190305000"), requests(0, minute),
 		},
-		"seconds since 1970": {"some gateways", left("1", "1781190255"), requests(1, 10*second)},
+		"seconds since 1970": {"some gateways send them", left("1", "1781190255"), requests(1, 10*second)},
 		"anthropic": {
 			"times, and several limits of tokens", headers(
 				"anthropic-ratelimit-requests-remaining", "49", "anthropic-ratelimit-requests-reset", "2026-06-11T15:04:15Z",
@@ -73,25 +73,25 @@ func TestStatedLimits(t *testing.T) {
 			"the longest wait counts", headers("x-ratelimit-remaining", "0", "x-ratelimit-reset", "20",
 				"x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "5s"), requests(0, 20*second),
 		},
-		"no reset":        {"nobody knows for how long", headers("x-ratelimit-remaining", "0"), model.StatedLimits{}},
-		"no remaining":    {"nobody knows how many", headers("x-ratelimit-reset", "5"), model.StatedLimits{}},
-		"in the past":     {"it is over", left("0", "1781190244"), model.StatedLimits{}},
-		"negative reset":  {"it is over", left("0", "-5"), model.StatedLimits{}},
-		"negative number": {"none is left", left("-1", "5"), requests(0, 5*second)},
-		"huge number":     {"it is bounded", left("1e300", "5"), requests(model.MaxTokens, 5*second)},
-		"huge reset":      {"it is bounded", left("0", "1e300"), requests(0, 24*time.Hour)},
-		"infinite reset":  {"it is bounded", left("0", "Inf"), requests(0, 24*time.Hour)},
-		"not a number":    {"it says nothing", left("NaN", "5"), model.StatedLimits{}},
-		"reset no number": {"it says nothing", left("0", "NaN"), model.StatedLimits{}},
-		"reset in words":  {"it says nothing", left("0", "soon"), model.StatedLimits{}},
+		"no reset":        {"the wait is not known", headers("x-ratelimit-remaining", "0"), model.StatedLimits{}},
+		"no remaining":    {"the number is not known", headers("x-ratelimit-reset", "5"), model.StatedLimits{}},
+		"in the past":     {"the wait is over", left("0", "1781190244"), model.StatedLimits{}},
+		"negative reset":  {"the wait is over", left("0", "-5"), model.StatedLimits{}},
+		"negative number": {"no requests are left", left("-1", "5"), requests(0, 5*second)},
+		"huge number":     {"the number is bounded", left("1e300", "5"), requests(model.MaxTokens, 5*second)},
+		"huge reset":      {"the wait is bounded", left("0", "1e300"), requests(0, 24*time.Hour)},
+		"infinite reset":  {"the wait is bounded", left("0", "Inf"), requests(0, 24*time.Hour)},
+		"not a number":    {"an invalid limit is ignored", left("NaN", "5"), model.StatedLimits{}},
+		"reset no number": {"an invalid limit is ignored", left("0", "NaN"), model.StatedLimits{}},
+		"reset in words":  {"an invalid limit is ignored", left("0", "soon"), model.StatedLimits{}},
 		"without a date": {
-			"the clocks need not agree",
+			"the time by the endpoint's clock is not known",
 			http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"1781190305"}},
 			model.StatedLimits{},
 		},
-		"a year from now":  {"it is bounded", left("0", "2027-06-11T15:04:05Z"), requests(0, 24*time.Hour)},
-		"long duration":    {"it is bounded", left("0", "2000000h"), requests(0, 24*time.Hour)},
-		"too long to read": {"it says nothing", left("0", "99999999999h"), model.StatedLimits{}},
+		"a year from now":  {"the wait is bounded", left("0", "2027-06-11T15:04:05Z"), requests(0, 24*time.Hour)},
+		"long duration":    {"the wait is bounded", left("0", "2000000h"), requests(0, 24*time.Hour)},
+		"too long to read": {"an invalid limit is ignored", left("0", "99999999999h"), model.StatedLimits{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, statedLimits(tc.h)); diff != "" {
@@ -112,6 +112,6 @@ func TestRetryAfter(t *testing.T) {
 		}
 	}
 	if got := retryAfter(headers("Retry-After", "9", "Retry-After-Ms", "NaN")); got != 0 {
-		t.Errorf("a wait that is no number is %s, want 0", got)
+		t.Errorf("Retry-After-Ms: NaN is a wait of %s, want 0", got)
 	}
 }

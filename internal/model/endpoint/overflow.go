@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// overflowCodes are parts of the codes of errors about a prompt that is longer than the context window: of OpenAI and
-// most others, of llama.cpp, and of Anthropic for a request with too many bytes.
+// overflowCodes are parts of the codes of errors about a prompt that is longer than the context window. The first is of
+// OpenAI and most other servers, the second of llama.cpp, and the third of Anthropic for a request with too many bytes.
 var overflowCodes = []string{"context_length", "exceed_context", "request_too_large"}
 
-// overflowWords are parts of the texts of such errors, in lower case. Most servers have no code for them, and send them
-// with any status. The corpus of package modeltest has an error of each server, and its source.
-var overflowWords = []string{
+// overflowMessages are parts of the messages of such errors, in lower case. Most servers have no code for these errors,
+// and send them with any status. The corpus of package modeltest has an error of each server, and its source.
+var overflowMessages = []string{
 	"maximum context length",             // OpenAI, Azure, vLLM, DeepSeek, OpenRouter, Mistral
 	"reduce the length of the",           // OpenAI, Azure, Groq, OpenRouter
 	"exceeds the context window",         // OpenAI
@@ -45,9 +45,9 @@ var overflowWords = []string{
 	"request too large for",              // Groq and OpenAI: more tokens than they accept in a minute, which no wait changes
 }
 
-// isOverflow reports whether an error means that the prompt is too long. words is the whole text of the error: gateways
-// put the text of their provider at its end.
-func isOverflow(status int, codes, words string) bool {
+// isOverflow reports whether an error means that the prompt is too long. message is the whole message of the error:
+// gateways put the message of their provider at its end.
+func isOverflow(status int, codes, message string) bool {
 	if status == http.StatusRequestEntityTooLarge {
 		return true
 	}
@@ -56,9 +56,9 @@ func isOverflow(status int, codes, words string) bool {
 			return true
 		}
 	}
-	words = strings.ToLower(words)
-	for _, part := range overflowWords {
-		if strings.Contains(words, part) {
+	message = strings.ToLower(message)
+	for _, part := range overflowMessages {
+		if strings.Contains(message, part) {
 			return true
 		}
 	}

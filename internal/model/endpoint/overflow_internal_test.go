@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestOverflowInLongErrors checks that the whole text of an error counts, also the part that no message shows.
+// TestOverflowInLongErrors checks that the whole text of an error counts, also the part that is cut off in the message.
 func TestOverflowInLongErrors(t *testing.T) {
 	p := New(Config{Name: "demo"}, nil)
 	defer p.Close()
@@ -21,14 +21,14 @@ func TestOverflowInLongErrors(t *testing.T) {
 	}
 }
 
-// TestOtherErrorsAreNoOverflow checks texts that have some of the words. A summary would not help, but a wait or a
-// change of the request.
+// TestOtherErrorsAreNoOverflow checks similar messages of other errors. For these errors a shorter prompt would not
+// help, but a wait or a change of the request would.
 func TestOtherErrorsAreNoOverflow(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason string
-		status int
-		words  string
-		want   model.ErrorKind
+		reason  string
+		status  int
+		message string
+		want    model.ErrorKind
 	}{
 		"Bedrock": {
 			"docs.aws.amazon.com, ThrottlingException", 429, "Too many tokens, please wait before trying again.",
@@ -55,7 +55,7 @@ func TestOtherErrorsAreNoOverflow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := New(Config{Name: "demo"}, nil)
 			defer p.Close()
-			if e := p.statusError(tc.status, "", tc.words); e.Kind != tc.want {
+			if e := p.statusError(tc.status, "", tc.message); e.Kind != tc.want {
 				t.Errorf("%s: %s, want %s", tc.reason, e.Kind, tc.want)
 			}
 		})

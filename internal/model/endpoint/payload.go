@@ -17,8 +17,8 @@ import (
 
 // payload holds the body of a request.
 type payload struct {
-	// body is nil once it is being sent, because an answer may take long and the memory is not needed meanwhile. If
-	// a connection was already closed when the request was sent, again makes the body anew.
+	// body is nil once it is being sent, because an answer may take long and the memory is not needed meanwhile. If a
+	// connection was already closed when the request was sent, again makes the body a second time.
 	body  []byte
 	again func() ([]byte, error)
 	// sent is the time at which the body was sent, or nil.
@@ -97,8 +97,7 @@ func Unsendable(format string, args ...any) *model.Error {
 	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
 }
 
-// WithExtra adds fields to a body, which is a JSON object that is not empty. First come those of the endpoint, and then
-// those of the request.
+// WithExtra adds the extra fields to a body, in the given order. The body must be a JSON object that is not empty.
 func WithExtra(body []byte, extra ...[]model.ExtraField) ([]byte, error) {
 	for _, f := range slices.Concat(extra...) {
 		if !json.Valid([]byte(f.Value)) {
@@ -113,8 +112,8 @@ func WithExtra(body []byte, extra ...[]model.ExtraField) ([]byte, error) {
 	return body, nil
 }
 
-// CheckExtra returns the first extra field of a request that cannot be sent, or nil. Its name must not be that of a
-// field that the endpoint's own configuration adds, or that the adapter sends.
+// CheckExtra returns the first extra field of a request that cannot be sent, or nil. The name of an extra field must
+// not be that of a field that the configuration of the endpoint adds, or that the adapter sends.
 func CheckExtra(fields, ofEndpoint []model.ExtraField, sent ...string) *model.Unsupported {
 	for _, f := range fields {
 		switch {
@@ -131,8 +130,8 @@ func CheckExtra(fields, ofEndpoint []model.ExtraField, sent ...string) *model.Un
 	return nil
 }
 
-// CheckField returns why a parameter cannot be sent as a field, or nil: the endpoint's own configuration must not add
-// a field of this name.
+// CheckField returns why a parameter cannot be sent as a field, or nil. The configuration of the endpoint must not add
+// a field with this name.
 func CheckField(parameter, field string, ofEndpoint []model.ExtraField) *model.Unsupported {
 	if !hasField(ofEndpoint, field) {
 		return nil

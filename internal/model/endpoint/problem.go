@@ -22,22 +22,22 @@ type Problem struct {
 	Detail  json.RawMessage `json:"detail"`
 }
 
-// report is what an endpoint says about an error.
+// report is an error as an endpoint describes it.
 type report struct {
 	// status is an HTTP status that is among the codes, or 0.
 	status int
 	// codes are all codes and types, in lower case.
 	codes string
-	// words are the text for people.
-	words string
-	// wait is the time after which the endpoint asks for the next request, or 0.
+	// message is the text for people.
+	message string
+	// wait is how long the endpoint asks to wait before the next request, or 0.
 	wait time.Duration
-	// headers are those of the provider that a gateway states within the error. It may be nil.
+	// headers are headers of the provider behind a gateway, which the gateway puts into the error. It may be nil.
 	headers http.Header
 }
 
 // reportOf reads an error in any form that servers send: a text, an object that has the text in one of several members
-// or in an inner object, a list of such objects, or JSON within a text. Anything else is its own text.
+// or in an inner object, a list of such objects, or JSON within a text. Data of any other form becomes the message.
 func reportOf(data []byte) report { return nestedReport(data, maxNesting) }
 
 func nestedReport(data []byte, depth int) report {
@@ -45,7 +45,7 @@ func nestedReport(data []byte, depth int) report {
 	var text string
 	if json.Unmarshal(data, &text) == nil {
 		if data = []byte(text); !bytes.HasPrefix(data, []byte("{")) || !json.Valid(data) {
-			return report{words: text}
+			return report{message: text}
 		}
 	}
 	if list, err := lenient.First[json.RawMessage](data, 1); err == nil && len(list) > 0 {
@@ -61,13 +61,13 @@ func nestedReport(data []byte, depth int) report {
 			Raw json.RawMessage `json:"raw"`
 			// Flagged is the part of a request that OpenRouter's moderation has refused, with the status 403.
 			Flagged json.RawMessage `json:"flagged_input"`
-			// Headers are those of a limit of OpenRouter, which are not among the headers of the response.
+			// Headers are OpenRouter's headers for a limit, which are not among the headers of the response.
 			Headers json.RawMessage `json:"headers"`
 		}] `json:"metadata"`
-		// Details has the wait in errors of Google, which have no header Retry-After.
+		// Details has the wait in errors of Google, whose responses have no header Retry-After.
 		Details lenient.Maybe[lenient.List[lenient.Maybe[retryInfo]]] `json:"details"`
 	}
-	whole := report{words: string(data)}
+	whole := report{message: string(data)}
 	if depth == 0 || json.Unmarshal(data, &object) != nil {
 		return whole
 	}
@@ -79,7 +79,7 @@ func nestedReport(data []byte, depth int) report {
 	}
 	if raw := object.Metadata.Value.Raw; IsPresent(raw) {
 		cause := nestedReport(raw, depth-1)
-		whole.words, whole.codes = whole.words+": "+cause.words, whole.codes+" "+cause.codes
+		whole.message, whole.codes = whole.message+": "+cause.message, whole.codes+" "+cause.codes
 		whole.wait, whole.headers = cmp.Or(whole.wait, cause.wait), cause.headers
 	}
 	if headers := headersOf(object.Metadata.Value.Headers); headers != nil {
@@ -103,7 +103,7 @@ type retryInfo struct {
 	Delay lenient.Maybe[string] `json:"retryDelay"`
 }
 
-// wait returns the wait with the bounds of that of a header, or 0 if there is none.
+// wait returns the wait, or 0 if there is none. It has the same bounds as the wait in a header.
 func (r *retryInfo) wait() time.Duration {
 	seconds, err := strconv.ParseFloat(strings.TrimSuffix(r.Delay.Value, "s"), 64)
 	if err != nil {
@@ -128,7 +128,8 @@ func headersOf(data []byte) http.Header {
 	return h
 }
 
-// waitFor returns the wait that the error asks for, or 0. status is that of the error, and date that of the response.
+// waitFor returns the wait that the error asks for, or 0. status is the status of the error, and date is the header
+// Date of the response.
 func (r *report) waitFor(status int, date string) time.Duration {
 	if r.wait != 0 || r.headers == nil {
 		return r.wait
@@ -149,7 +150,7 @@ func (r *report) add(code string) {
 	r.codes += " " + strings.ToLower(code)
 }
 
-// IsPresent reports whether a member that may describe an error does so. Some servers always send it.
+// IsPresent reports whether a member is present and not empty. Some servers send an empty member if there is no error.
 func IsPresent(member json.RawMessage) bool {
 	switch string(member) {
 	case "", "null", `""`, "{}", "[]", "false":
@@ -158,7 +159,7 @@ func IsPresent(member json.RawMessage) bool {
 	return true
 }
 
-// codeStatuses are the HTTP statuses of errors whose status is not known because they came within a stream.
+// codeStatuses are the HTTP statuses for the codes of errors within a stream, which have no status of their own.
 var codeStatuses = []struct {
 	code   string
 	status int
@@ -178,7 +179,7 @@ var codeStatuses = []struct {
 	{"api_error", http.StatusInternalServerError},
 }
 
-// httpStatus returns the status that stands for the error, or 0 if there is none.
+// httpStatus returns the HTTP status among the codes, or the status for one of the codes, or 0.
 func (r *report) httpStatus() int {
 	for _, c := range codeStatuses {
 		if r.status == 0 && strings.Contains(r.codes, c.code) {

@@ -5,8 +5,8 @@ import "strings"
 // jsonSpace is the white space of JSON.
 const jsonSpace = " \t\r\n"
 
-// progress says how far JSON has arrived, whose pieces are added one after the other. It looks at each byte once and
-// keeps none, because a reply may have a million pieces. It does not check the JSON.
+// progress follows a JSON value that arrives in pieces, and knows whether all of it has arrived. It looks at each byte
+// once and keeps none, because a reply may have a million pieces. It does not check the JSON.
 type progress struct {
 	// depth is the number of open objects and lists.
 	depth int

@@ -11,13 +11,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// maxDetail bounds the text of the endpoint in an error, in code points. Services name the remedy at the end of several
-// hundred, and gateways put the text of their provider behind their own.
+// maxDetail bounds the text of the endpoint in an error, in code points. Some services name the remedy after several
+// hundred code points, and gateways put the text of their provider after their own.
 const maxDetail = 900
 
 // clean makes a text of the endpoint safe for a message: one line, printable, bounded, and without secrets, which
 // some endpoints repeat.
-func (p *Provider) clean(text string) string { return p.words.Line(text, maxDetail) }
+func (p *Provider) clean(text string) string { return p.errorRedactor.Line(text, maxDetail) }
 
 // cleanReply removes the secrets from all texts of the endpoint. It must run on the whole reply, because a stream
 // may cut a secret into pieces.
@@ -30,9 +30,10 @@ func redactorOf(cfg *Config) *redact.Redactor {
 	return redact.New(slices.Concat(cfg.Secrets(), cfg.Earlier)...)
 }
 
-// wordsOf returns a redactor for errors. Only a proxy that sees whole requests can repeat its password in them. The
-// password is not removed from replies: a tenant whose endpoint replies with many guesses would see which one is right.
-func wordsOf(cfg *Config) *redact.Redactor {
+// errorRedactorOf returns a redactor for errors. It also removes the password of a proxy that sees whole requests,
+// because such a proxy can repeat the password in errors. The password is not removed from replies: a tenant whose
+// endpoint replies with many guesses would see which guess is right.
+func errorRedactorOf(cfg *Config) *redact.Redactor {
 	secrets := slices.Concat(cfg.Secrets(), cfg.Earlier)
 	if strings.HasPrefix(strings.ToLower(cfg.BaseURL), "http:") {
 		secrets = append(secrets, netpolicy.ProxySecrets()...)

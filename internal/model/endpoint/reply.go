@@ -17,16 +17,16 @@ type Answer struct {
 	text, reasoning, refusal strings.Builder
 
 	calls calls
-	// received is the number of bytes of text, reasoning and calls that arrived, and kept the number that is kept.
-	// If tooLong is true, no more is kept.
+	// received is the number of bytes of text, reasoning and calls that arrived, and kept is the number of bytes that are
+	// kept. If tooLong is true, no more is kept.
 	received, kept int64
 	tooLong        bool
-	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer. counted
-	// is true if the usage came alone after the last part, which only an end follows. openEnd is true if the endpoint
-	// may end an answer without any mark.
-	finish                     string
-	complete, counted, openEnd bool
-	usage                      model.Usage
+	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer.
+	// usageAlone is true if an event with only the usage came after the last part: only the end follows such an event.
+	// openEnd is true if the endpoint may end an answer without any mark.
+	finish                        string
+	complete, usageAlone, openEnd bool
+	usage                         model.Usage
 	// facts receives facts about the answer. It may be nil.
 	facts *model.Facts
 }
@@ -34,7 +34,7 @@ type Answer struct {
 // maxModelName is the maximum length of the name of a model, in bytes.
 const maxModelName = 256
 
-// SetModel notes the name of the model that answers. The first name counts; one that is too long is ignored.
+// SetModel notes the name of the model that answers. The first name counts; a name that is too long is ignored.
 func (in *Answer) SetModel(name string) {
 	if in.facts != nil && in.facts.Model == "" && len(name) <= maxModelName {
 		in.facts.Model = strings.ToValidUTF8(name, "")
@@ -62,14 +62,14 @@ func (in *Answer) AddCall(piece CallPiece) {
 // HasCalls reports whether a call has begun.
 func (in *Answer) HasCalls() bool { return len(in.calls.list) > 0 }
 
-// begun reports whether a part of the answer has arrived. The name of a call, or an empty thought, is none: what
-// follows may take as long as a first event.
+// begun reports whether a part of the answer has arrived. The name of a call or an empty thought is not a part: the
+// next event may take as long as a first event.
 func (in *Answer) begun() bool { return in.received > 0 || in.finish != "" }
 
-// SetFinish notes the finish reason of a part of the answer, which may have no text. An empty one means that the answer
+// SetFinish notes the finish reason of a part of the answer, which may have no text. If reason is empty, the answer
 // continues.
 func (in *Answer) SetFinish(reason string) {
-	in.counted = in.counted && reason != ""
+	in.usageAlone = in.usageAlone && reason != ""
 	in.finish = cmp.Or(reason, in.finish)
 }
 
@@ -79,23 +79,24 @@ func (in *Answer) SetComplete() { in.complete = true }
 // AllowOpenEnd notes that the endpoint may end an answer without a finish reason and without any other mark.
 func (in *Answer) AllowOpenEnd() { in.openEnd = true }
 
-// CountAlone is Count for an event without a part of the answer, not even an empty one.
-func (in *Answer) CountAlone(now model.Usage) {
-	in.Count(now)
-	in.counted = in.counted || now.OutputTokens > 0
+// RaiseSeparateUsage is RaiseUsage for an event that has no part of the answer, not even an empty one.
+func (in *Answer) RaiseSeparateUsage(now model.Usage) {
+	in.RaiseUsage(now)
+	in.usageAlone = in.usageAlone || now.OutputTokens > 0
 }
 
-// Count notes the usage in an event. Some endpoints report it several times while it grows, or in two parts.
-func (in *Answer) Count(now model.Usage) {
-	so := &in.usage
-	so.InputTokens, so.OutputTokens = max(so.InputTokens, now.InputTokens), max(so.OutputTokens, now.OutputTokens)
-	so.ReasoningTokens = max(so.ReasoningTokens, now.ReasoningTokens)
-	so.CacheReadTokens = max(so.CacheReadTokens, now.CacheReadTokens)
-	so.CacheCreationTokens = max(so.CacheCreationTokens, now.CacheCreationTokens)
+// RaiseUsage raises the usage to the usage in an event. Some endpoints report the usage several times while it grows,
+// or in two parts.
+func (in *Answer) RaiseUsage(now model.Usage) {
+	u := &in.usage
+	u.InputTokens, u.OutputTokens = max(u.InputTokens, now.InputTokens), max(u.OutputTokens, now.OutputTokens)
+	u.ReasoningTokens = max(u.ReasoningTokens, now.ReasoningTokens)
+	u.CacheReadTokens = max(u.CacheReadTokens, now.CacheReadTokens)
+	u.CacheCreationTokens = max(u.CacheCreationTokens, now.CacheCreationTokens)
 }
 
-// keep returns the part of a piece that is kept. It is the whole piece until the reply is too long. Of the first
-// piece beyond the bound, the part that fits is kept.
+// keep counts a piece, and returns the part of the piece that is kept. It is the whole piece until the reply is too
+// long. Of the first piece beyond the bound, the part that fits is kept.
 func (in *Answer) keep(piece string) string {
 	in.received += int64(len(piece))
 	return in.KeepData(piece)
@@ -104,8 +105,8 @@ func (in *Answer) keep(piece string) string {
 // Reasoning returns the reasoning so far.
 func (in *Answer) Reasoning() string { return in.reasoning.String() }
 
-// KeepData returns the part that is kept of a piece of the provider's data, which counts towards MaxReplyBytes. Once a
-// piece is cut off, nothing more is kept, and the reply has no such data.
+// KeepData returns the part of a piece of the provider's data that is kept, and counts it towards MaxReplyBytes. Once a
+// piece is cut off, nothing more is kept, and the reply has no provider data.
 func (in *Answer) KeepData(piece string) string {
 	if in.tooLong {
 		return ""
@@ -121,8 +122,8 @@ func (in *Answer) KeepData(piece string) string {
 	return piece
 }
 
-// spent returns the cost of an unusable answer: its usage, and the number of bytes that arrived unless the usage is
-// final. Some endpoints report a usage at the beginning, which grows.
+// spent returns the cost of an unusable answer: its usage and, unless the usage is final, the number of bytes that
+// arrived. Some endpoints already report a usage at the beginning, which grows.
 func (in *Answer) spent() model.Reply {
 	reply := model.Reply{Usage: in.usage}
 	if in.finish == "" || in.usage == (model.Usage{}) {
@@ -140,16 +141,16 @@ func (in *Answer) cutOff(ctx context.Context, end error) bool {
 	return in.tooLong && ctx.Err() == nil
 }
 
-// endsWhole reports whether an answer without any mark of its end is whole, if its response has ended properly. The
-// usage comes alone only at the end. Without the usage, the response may have been ended by a gateway that lost its own
-// connection: so this counts only for endpoints that may omit all marks, and each call needs its arguments. A thought
-// that is not closed is no answer.
+// endsWhole reports whether an answer without any mark of its end is whole. It is whole if an event with only the usage
+// came at the end. Without this event, a gateway that lost its own connection may have ended the response. So the
+// answer is whole only if the endpoint may omit all marks and the response ended properly, and each call needs its
+// arguments. A thought that is not closed is no answer.
 func (in *Answer) endsWhole(properly bool) bool {
-	switch isEnd := in.counted || in.openEnd && properly; {
+	switch isEnd := in.usageAlone || in.openEnd && properly; {
 	case !isEnd:
 		return false
 	case in.HasCalls():
-		return in.calls.areWhole(in.counted)
+		return in.calls.areWhole(in.usageAlone)
 	}
 	_, text := model.SplitReasoning(in.text.String(), true)
 	return strings.TrimSpace(text) != "" || strings.TrimSpace(in.refusal.String()) != ""
@@ -158,7 +159,7 @@ func (in *Answer) endsWhole(properly bool) bool {
 // ending is the meaning of a finish reason.
 type ending int
 
-// The meanings of finish reasons. The zero value is that of a reason that is not known.
+// The meanings of finish reasons. The zero value is the meaning of unknown reasons.
 const (
 	endedUnknown ending = iota
 	endedNormally
@@ -180,8 +181,8 @@ var endings = map[string]ending{
 
 	"length": endedByLimit, "max_tokens": endedByLimit, "max_output_tokens": endedByLimit,
 	"model_length":                  endedByLimit, // Mistral
-	"model_context_window_exceeded": endedByLimit, // Anthropic, as pause_turn: the model would continue in another reply
-	"pause_turn":                    endedByLimit,
+	"model_context_window_exceeded": endedByLimit, // Anthropic
+	"pause_turn":                    endedByLimit, // Anthropic: the model would continue in another reply
 
 	"content_filter": endedByFilter,
 	// Gemini, whose compatible endpoint sends its own names: github.com/HKUDS/Vibe-Trading/pull/308.
@@ -201,13 +202,14 @@ var endings = map[string]ending{
 	"malformed_function_call": endedMalformed, "unexpected_tool_call": endedMalformed, "malformed_response": endedMalformed,
 }
 
-// finished decides by the end of a stream what to return. After a finish reason, or the mark of the end, the answer is
-// complete, even if the connection failed. A reply that is returned with an error contains only usage and Received.
-func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.Reply, error) {
+// result returns the reply or the error after a stream has ended with the error end. After a finish reason, or the mark
+// of the end, the answer is complete, even if the connection failed. A reply that is returned with an error contains
+// only usage and Received.
+func (x *exchange) result(ctx context.Context, in *Answer, end error) (model.Reply, error) {
 	how := endings[strings.ToLower(in.finish)]
 	if in.finish == "" {
 		if !in.complete || in.received == 0 && len(in.calls.list) == 0 {
-			return x.unfinished(ctx, in, end)
+			return x.unfinishedResult(ctx, in, end)
 		}
 		how = endedNormally
 	}
@@ -258,24 +260,24 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 	default:
 		empty = Malformed("the answer was empty")
 	}
-	empty.MayBeBilled = hasReasoned // which is most of the work, so that a repetition is as expensive
+	empty.MayBeBilled = hasReasoned // reasoning is most of the work, so a repetition is as expensive
 	return spent, empty
 }
 
-// unfinished decides what to return if the answer is not complete.
-func (x *exchange) unfinished(ctx context.Context, in *Answer, end error) (model.Reply, error) {
+// unfinishedResult is result for an answer that is not complete.
+func (x *exchange) unfinishedResult(ctx context.Context, in *Answer, end error) (model.Reply, error) {
 	switch {
 	case in.cutOff(ctx, end):
 		in.tooLong = true
 		return in.reply(model.FinishLength), nil
 	case errors.Is(end, io.EOF):
 		broken := Malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
-		worked, _ := x.sent.sentFor()
-		broken.MayBeBilled = worked > unbilled || in.received > 0
+		sinceSent, _ := x.sent.sentFor()
+		broken.MayBeBilled = sinceSent > unbilled || in.received > 0
 		return in.spent(), broken
 	}
 	if failed, ok := errors.AsType[*model.Error](end); ok && in.received > 0 {
-		failed.MayBeBilled = true // the model has worked, so that a repetition is as expensive
+		failed.MayBeBilled = true // the model has done a part of its work, so a repetition is as expensive
 	}
 	return in.spent(), end
 }

@@ -15,8 +15,8 @@ const (
 	// replyRoom is the reservation for a reply that is no longer small, in bytes: the longest event and the part of the
 	// reply that is kept. Reserve all of it first: waiting for more of it later could deadlock.
 	replyRoom = MaxEventBytes + MaxReplyBytes
-	// While others wait, replyPace bytes of a long reply must arrive per second, and it may be up to replySlack behind
-	// that pace. A model that sends 20 tokens a second, each in its own event, is as fast as that.
+	// While others wait for memory, replyPace bytes of a long reply must arrive per second. The reply may be up to
+	// replySlack behind that pace. A model that sends 20 tokens a second, each in its own event, keeps this pace.
 	replyPace  = 4 << 10
 	replySlack = time.Minute
 )
@@ -32,9 +32,9 @@ type replyMemory struct {
 	behind  time.Duration
 }
 
-// hold reserves the memory for a reply once this number of bytes is held, including the part that has just arrived. If
-// the reply is long, or memory is short, hold waits for the memory of the longest reply. The idle timeout does not run
-// during this wait. An error of the reservation, or of a slow reply, is a *model.Error.
+// hold reserves the memory for a reply of which this number of bytes is held, including the part that has just arrived.
+// If the reply is long, or memory is short, hold waits for the memory of the longest reply. The idle timeout does not
+// run during this wait. The error for a failed reservation, or for a slow reply, is a *model.Error.
 func (r *replyMemory) hold(w *watch, part, bytes int) error {
 	if r.long != nil {
 		return r.share(part, bytes)
@@ -67,8 +67,8 @@ func (r *replyMemory) hold(w *watch, part, bytes int) error {
 	return nil
 }
 
-// share lets others have the memory of a long reply while they wait for it: a reply that is small holds the memory of a
-// small one as soon as there is some, and a reply that arrives too slowly fails.
+// share gives up the memory of a long reply while others wait for memory. If the reply is still small, share exchanges
+// its memory for that of a small reply as soon as there is some. If the reply arrives too slowly, share fails.
 func (r *replyMemory) share(part, bytes int) error {
 	contended := r.account.Contended()
 	if contended && r.small.Cover(int64(bytes)) {

@@ -12,13 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// longReply returns the memory of a reply that holds the memory of a long one, and a function that lets another reply
-// wait for it.
-func longReply(t *testing.T, b *bytebudget.Budget, bytes int) (r *replyMemory, w *watch, others func()) {
+// longReply returns the memory of a reply that holds the memory of a long one, and a function that makes another reply
+// wait for that memory.
+func longReply(t *testing.T, b *bytebudget.Budget, bytes int) (r *replyMemory, w *watch, addWaiter func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	w = &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(time.Hour, func() {}), idle: time.Hour}
-	t.Cleanup(w.end)
+	t.Cleanup(w.release)
 	r = &replyMemory{account: b.Account("attacker", bytebudget.Replies)}
 	if err := r.hold(w, bytes, bytes); err != nil || b.Use(bytebudget.Replies).Bytes != replyRoom {
 		t.Fatalf("%d bytes are held for a long reply, %v", b.Use(bytebudget.Replies).Bytes, err)
@@ -30,12 +30,12 @@ func longReply(t *testing.T, b *bytebudget.Budget, bytes int) (r *replyMemory, w
 }
 
 // TestLongReplyMustArriveAtAPaceWhileOthersWait checks that an endpoint cannot keep the memory of long replies from
-// others by sending slowly. Without waiters, a slow reply does no harm.
+// other replies by sending slowly. While no other reply waits, a slow reply is accepted.
 func TestLongReplyMustArriveAtAPaceWhileOthersWait(t *testing.T) {
 	for name, tc := range map[string]struct {
-		part   int
-		every  time.Duration
-		others bool
+		part      int
+		every     time.Duration
+		hasWaiter bool
 		// parts is the number of parts that are accepted, of at most 1000.
 		parts int
 	}{
@@ -48,9 +48,9 @@ func TestLongReplyMustArriveAtAPaceWhileOthersWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := bytebudget.New(0, replyRoom*2-1) // one long reply of any namespace
-				r, w, others := longReply(t, b, bytebudget.MaxContent)
-				if tc.others {
-					others()
+				r, w, addWaiter := longReply(t, b, bytebudget.MaxContent)
+				if tc.hasWaiter {
+					addWaiter()
 				}
 				parts := 0
 				var err error
@@ -73,8 +73,9 @@ func TestLongReplyMustArriveAtAPaceWhileOthersWait(t *testing.T) {
 	}
 }
 
-// TestSmallReplyReturnsTheMemoryOfALongOne checks that a small reply, which took the memory of a long one because there
-// was no other, gives it to a reply that waits for it as soon as the memory of small ones is free.
+// TestSmallReplyReturnsTheMemoryOfALongOne checks a small reply that holds the memory of a long one, because the memory
+// of small replies was used up. As soon as memory of small replies is free, it gives its memory to a long reply that
+// waits.
 func TestSmallReplyReturnsTheMemoryOfALongOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bytebudget.New(1<<20, replyRoom*2-1)
@@ -82,31 +83,31 @@ func TestSmallReplyReturnsTheMemoryOfALongOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, w, others := longReply(t, b, 40<<10)
+		r, w, addWaiter := longReply(t, b, 40<<10)
 		busy.Release()
 		if err := r.hold(w, 100, 41<<10); err != nil || b.Use(bytebudget.Contents).Bytes != 0 {
-			t.Errorf("the reply moves although nobody waits (error %v)", err)
+			t.Errorf("the reply takes memory of small replies although no long reply waits (error %v)", err)
 		}
-		others()
+		addWaiter()
 		if err := r.hold(w, 100, 42<<10); err != nil {
 			t.Error(err)
 		}
 		small, long := b.Use(bytebudget.Contents).Bytes, b.Use(bytebudget.Replies)
 		if small != 64<<10 || long.Waiting != 0 || long.Bytes != replyRoom {
-			t.Errorf("%d bytes are held for the small reply and %+v for long ones, want 64 KiB and the other one", small, long)
+			t.Errorf("%d bytes are held for the small reply and %+v for long ones, want 64 KiB, and one long reply", small, long)
 		}
 		release := r.handOver()
 		if release == nil {
 			t.Fatal("the reply holds no memory")
 		}
 		if release(); b.Use(bytebudget.Contents).Bytes != 0 {
-			t.Error("the small reply is released and holds memory")
+			t.Error("the small reply still holds memory after its release")
 		}
 	})
 }
 
 // TestHeldLinesFitIntoTheMemoryOfALongReply checks that an event and the text outside events together are no larger
-// than what is reserved for them.
+// than the memory that is reserved for them.
 func TestHeldLinesFitIntoTheMemoryOfALongReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w, _ := longReply(t, bytebudget.New(0, replyRoom*2-1), bytebudget.MaxContent)
@@ -114,7 +115,7 @@ func TestHeldLinesFitIntoTheMemoryOfALongReply(t *testing.T) {
 		other, event := strings.Repeat("x", maxOther-1)+"\n", "data: "+strings.Repeat("x", MaxEventBytes-maxOther)+"\n"
 		_, err := newEvents(strings.NewReader(other+event), w, r).next(MaxReplyBytes)
 		if _, long := errors.AsType[tooLong](err); !long {
-			t.Errorf("lines of %d bytes: %v, want them to be too long beside a reply of %d", len(other+event), err, MaxReplyBytes)
+			t.Errorf("lines of %d bytes: %v, want them to be too long together with a reply of %d", len(other+event), err, MaxReplyBytes)
 		}
 	})
 }

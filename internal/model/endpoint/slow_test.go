@@ -19,19 +19,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// The times of a slow model: the first part of an answer, and each further one.
+// The times that a slow model takes for the first part of an answer, and for each later part.
 const (
-	slowFirst  = 70 * time.Second
-	slowOthers = 20 * time.Second
+	slowFirst = 70 * time.Second
+	slowLater = 20 * time.Second
 )
 
-// slowServer answers as a slow model does.
+// slowServer answers like a slow model.
 type slowServer struct {
 	mu               sync.Mutex
 	received, served int
 }
 
-// ServeHTTP sends the headers at once, and then an answer of one to five parts.
+// ServeHTTP sends the headers immediately, and later an answer of one to five parts.
 func (s *slowServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body) // because a pipe has no buffer
 	s.mu.Lock()
@@ -48,7 +48,7 @@ func (s *slowServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{"content":"Fine. "}}]}`+"\n\n")
-		pause = slowOthers
+		pause = slowLater
 	}
 	_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
 	s.mu.Lock()
@@ -60,15 +60,16 @@ func (s *slowServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type crowd struct {
 	gate *pace.Gate
 	mu   sync.Mutex
-	// waiting are the numbers of requests of each namespace that were not sent yet, and sent those that have waited and
-	// then were sent. skew is the largest difference between the sent ones of namespaces while all of them waited.
+	// waiting is the number of requests of each namespace that were not sent yet, and sent is the number of requests that
+	// were sent after a wait. skew is the largest difference between the numbers of sent requests of two namespaces while
+	// requests of all namespaces waited.
 	waiting, sent map[string]int
 	skew          int
-	// underWay is the number of requests that are under way, and most its largest value.
+	// underWay is the number of requests that are under way, and most is its largest value.
 	underWay, most int
 	// open is true if the circuit was open.
 	open bool
-	// start is the time of all requests, and at that of the newest one that was sent.
+	// start is the time at which all requests were made, and at is the time at which the newest request was sent.
 	start, at time.Time
 }
 
@@ -107,7 +108,8 @@ func (c *crowd) count(namespace string, change int) {
 	}
 }
 
-// difference returns the difference between the sent requests of the namespaces while all of them wait.
+// difference returns the largest difference between the numbers of sent requests of two namespaces, or 0 if a namespace
+// has no waiting requests.
 func (c *crowd) difference() int {
 	for n := range maps.Values(c.waiting) {
 		if n == 0 {
@@ -118,8 +120,8 @@ func (c *crowd) difference() int {
 	return sent[len(sent)-1] - sent[0]
 }
 
-// TestSlowModel sends 2,000 requests of three namespaces to a slow model that may work on 20 at a time. Some of them
-// have too little time, or wait for the first part of an answer for too short a time. Time is virtual.
+// TestSlowModel sends 2,000 requests of three namespaces to a slow model that may work on 20 requests at a time. Some
+// requests have too short a deadline, or too short a timeout for the first part of the answer. Time is virtual.
 func TestSlowModel(t *testing.T) {
 	const limit = 20
 	namespaces := map[string]int{"busy": 1400, "one": 300, "two": 300}
@@ -147,7 +149,7 @@ func TestSlowModel(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, timeout)
 				defer cancel()
 			}
-			if first > 0 { // the first answer has begun before: the model is known to be slow
+			if first > 0 { // wait until an answer has begun, so that the model is known to be slow
 				time.Sleep(slowFirst + time.Second)
 			}
 			p := c.gate.Provider(pace.Caller{Namespace: namespace, Agent: agent}, &crowded{c, namespace, slow})
@@ -186,12 +188,12 @@ func TestSlowModel(t *testing.T) {
 		slow.Close()
 		close(conns)
 		_ = web.Close()
-		t.Logf("ends %v in %s; sent %v", ends, time.Since(begin), c.sent)
+		t.Logf("ends %v in %s; sent after a wait %v", ends, time.Since(begin), c.sent)
 		if n := ends["answered"] + ends["lost patience"] + ends["waited in vain"] + ends["ended during the answer"]; n != 2000 {
 			t.Errorf("%d requests have ended, want 2,000", n)
 		}
 		if ends["waited in vain"] == 0 || ends["lost patience"] != 540 {
-			t.Error("want requests that wait in vain, and 540 that lose patience")
+			t.Errorf("ends %v, want requests that wait in vain, and 540 that lose patience", ends)
 		}
 		if ends["answered"] != server.served || server.received != 2000-ends["waited in vain"] {
 			t.Errorf("the server received %d requests and answered %d, but the ends are %v", server.received, server.served, ends)
@@ -200,7 +202,7 @@ func TestSlowModel(t *testing.T) {
 			t.Errorf("at most %d requests were under way together, want %d", c.most, limit)
 		}
 		if c.skew > 1 {
-			t.Errorf("one namespace was served %d requests more than another one that waited, want at most 1", c.skew)
+			t.Errorf("one namespace sent %d requests more than another one that waited, want at most 1", c.skew)
 		}
 		if c.open {
 			t.Error("the circuit was open, although the model was only slow")

@@ -24,16 +24,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// The phases of a storm, and how long an answer takes after and before it.
+// The ends of the phases of a storm, and how long an answer takes in the slow phase and in other phases.
 const (
 	limitedUntil = 1 * time.Minute // HTTP 429
 	slowUntil    = 2 * time.Minute // an answer takes slowAnswer
-	downUntil    = 3 * time.Minute // no connection, and those of earlier requests break
+	downUntil    = 3 * time.Minute // no connections, and the connections of earlier requests break
 	backUntil    = downUntil + 30*time.Second
-	failsUntil   = backUntil + time.Minute // HTTP 503 and 500 in turn
+	failsUntil   = backUntil + time.Minute // HTTP 503 and 500 alternate
 	slowAnswer   = 20 * time.Second
 	usualAnswer  = time.Second
-	// lateStart is when some Turns begin, while the endpoint is down. Others begin at lastStart, while it fails.
+	// Some Turns begin at lateStart, while the endpoint is down. Others begin at lastStart, while the endpoint fails.
 	lateStart, lastStart = slowUntil + 10*time.Second, backUntil + 10*time.Second
 )
 
@@ -42,9 +42,9 @@ const (
 type stormServer struct {
 	conns pipes
 	start time.Time
-	calm  bool // the storm does not concern this one
-	// states are the headers of refusals.
-	states map[string]string
+	calm  bool // the server has no storm
+	// limitHeaders are the headers of a response with HTTP 429.
+	limitHeaders map[string]string
 
 	mu       sync.Mutex
 	requests []time.Duration
@@ -52,7 +52,8 @@ type stormServer struct {
 	failed   int
 }
 
-func (s *stormServer) arrived() time.Duration {
+// recordRequest records a request, and returns the time since the start.
+func (s *stormServer) recordRequest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := time.Since(s.start)
@@ -60,8 +61,8 @@ func (s *stormServer) arrived() time.Duration {
 	return at
 }
 
-// fail returns the status of the next failure.
-func (s *stormServer) fail() int {
+// nextFailure returns the status of the next failure.
+func (s *stormServer) nextFailure() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed++
@@ -71,20 +72,20 @@ func (s *stormServer) fail() int {
 // dial connects to the server, unless it is down.
 func (s *stormServer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if at := time.Since(s.start); !s.calm && at >= slowUntil && at < downUntil {
-		s.arrived()
+		s.recordRequest()
 		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	}
 	return s.conns.dial(ctx, network, address)
 }
 
-// ServeHTTP answers a request as it is usual in the present phase.
+// ServeHTTP answers a request as the current phase requires.
 func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body) // because a pipe has no buffer
-	at, takes := s.arrived(), usualAnswer
+	at, takes := s.recordRequest(), usualAnswer
 	switch {
 	case s.calm, at >= failsUntil, at >= downUntil && at < backUntil:
 	case at < limitedUntil:
-		for name, value := range s.states {
+		for name, value := range s.limitHeaders {
 			w.Header().Set(name, value)
 		}
 		http.Error(w, `{"error":{"message":"Slow down."}}`, http.StatusTooManyRequests)
@@ -94,7 +95,7 @@ func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case at < downUntil:
 		panic(http.ErrAbortHandler)
 	default:
-		http.Error(w, `{"error":{"message":"It crashed."}}`, s.fail())
+		http.Error(w, `{"error":{"message":"It crashed."}}`, s.nextFailure())
 		return
 	}
 	select {
@@ -113,7 +114,8 @@ func (s *stormServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		`"usage":{"prompt_tokens":9,"completion_tokens":1}}`+"\n\ndata: [DONE]\n\n")
 }
 
-// serve starts the server. It returns its provider behind a gate, and a function that ends both.
+// serve starts the server. It returns a function that makes a candidate from a provider behind a gate, and a function
+// that ends the provider and the server.
 func (s *stormServer) serve(name string, limits pace.Limits) (candidate func(*stormTurn) loop.Candidate, end func()) {
 	s.conns, s.start = make(pipes), time.Now()
 	web := &http.Server{ReadHeaderTimeout: time.Hour, Handler: s}
@@ -124,9 +126,9 @@ func (s *stormServer) serve(name string, limits pace.Limits) (candidate func(*st
 	p.DialWith(s.dial)
 	gate := pace.New(name)
 	gate.SetLimits(limits, nil, 1)
-	candidate = func(s *stormTurn) loop.Candidate {
+	candidate = func(from *stormTurn) loop.Candidate {
 		return loop.Candidate{
-			ProviderName: name, Model: "m", Provider: gate.Provider(pace.Caller{Namespace: s.namespace, Agent: s.agent}, p),
+			ProviderName: name, Model: "m", Provider: gate.Provider(pace.Caller{Namespace: from.namespace, Agent: from.agent}, p),
 			Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second},
 		}
 	}
@@ -161,7 +163,7 @@ func chart(rates []int) string {
 	return b.String()
 }
 
-// within returns the requests from one time to another.
+// within returns the number of requests from one time to another, and the largest number in one second.
 func within(rates []int, from, to time.Duration) (sum, most int) {
 	rates = rates[min(len(rates), int(from.Seconds())):min(len(rates), int(to.Seconds()))]
 	for _, n := range rates {
@@ -202,34 +204,34 @@ func (s *stormTurn) run(ctx context.Context, engine *turn.Engine, n int, chain [
 }
 
 // TestStorm runs 500 Turns of two namespaces on an endpoint that refuses requests for a minute, is then slow, then
-// down, then back for half a minute, then fails, and is then back. Most Turns begin at once, the others while the
-// endpoint is down or fails. A fifth of them is in the smaller namespace. Time is virtual. It prints the number of
-// requests in each second.
+// down, then back for half a minute, then fails, and is then back. Most Turns begin at the start, the others while the
+// endpoint is down or fails. About a fifth of the Turns is in the smaller namespace. Time is virtual. The test logs the
+// number of requests in each second.
 func TestStorm(t *testing.T) {
 	for name, tc := range map[string]struct {
-		limits pace.Limits
-		states map[string]string
-		// burst is the number of requests in the first second, and most that in any later one.
+		limits       pace.Limits
+		limitHeaders map[string]string
+		// burst bounds the requests in the first second, and most bounds the requests in any later second.
 		burst, most int
-		// refused is the number of requests in the first minute after the first second, down that while the endpoint is
-		// down, and fails that while it fails.
+		// refused bounds the requests in the first minute after the first second, down bounds the requests while the
+		// endpoint is down, and fails bounds the requests while it fails.
 		refused, down, fails int
 	}{
 		"with limits": {
 			limits: pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40}, burst: 20, most: 20, refused: 20, down: 60, fails: 20,
 		},
-		// Without limits, all Turns that begin at once ask the endpoint before the first one has failed: 84 of them
-		// while it fails.
+		// Without limits, all Turns that begin at the same time send a request before the first request has failed: 84
+		// Turns while the endpoint fails.
 		"without limits": {burst: 500, most: 200, refused: 20, down: 160, fails: 95},
 		"stated limits": {
-			limits: pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40},
-			states: map[string]string{"X-Ratelimit-Remaining-Requests": "0", "X-Ratelimit-Reset-Requests": "15s"},
-			burst:  20, most: 20, refused: 20, down: 60, fails: 20,
+			limits:       pace.Limits{RequestsPerMinute: 600, MaxConcurrent: 40},
+			limitHeaders: map[string]string{"X-Ratelimit-Remaining-Requests": "0", "X-Ratelimit-Reset-Requests": "15s"},
+			burst:        20, most: 20, refused: 20, down: 60, fails: 20,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				primary, backup := &stormServer{states: tc.states}, &stormServer{calm: true}
+				primary, backup := &stormServer{limitHeaders: tc.limitHeaders}, &stormServer{calm: true}
 				first, endFirst := primary.serve("primary", tc.limits)
 				second, endSecond := backup.serve("backup", pace.Limits{})
 				engine := &turn.Engine{Journal: &journaltest.Memory{}, Now: time.Now}
@@ -306,7 +308,7 @@ func check(t *testing.T, turns []*stormTurn, primary, backup *stormServer) {
 		case s.agent == "hurried" && s.result.Stop == turn.StopCompleted, s.agent != "hurried" && s.result.Stop != turn.StopCompleted:
 			t.Errorf("Turn %d (%s) ended as %s after %s: %s", n, s.agent, s.result.Stop, s.took, s.result.Message)
 		case s.result.Fallback != nil && s.agent != "chained":
-			t.Errorf("Turn %d (%s) was answered by another model, which its chain does not have", n, s.agent)
+			t.Errorf("Turn %d (%s) was answered by the fallback, which is not in its chain", n, s.agent)
 		case s.result.Fallback != nil:
 			fellBack++
 		case s.result.Stop == turn.StopCompleted:
@@ -320,12 +322,12 @@ func check(t *testing.T, turns []*stormTurn, primary, backup *stormServer) {
 			backup.served, fellBack)
 	}
 	if primary.served != byPrimary {
-		t.Errorf("the first endpoint has served %d answers, and %d Turns used one", primary.served, byPrimary)
+		t.Errorf("the first endpoint served %d answers, but %d Turns used an answer of it", primary.served, byPrimary)
 	}
 }
 
-// checkNamespaces checks that no namespace waits for the other: both get answers of the first endpoint while it is slow
-// and within half a minute after it is back, and the smaller one is done first.
+// checkNamespaces checks that no namespace waits for the other. Both must get answers of the first endpoint while it is
+// slow, and within half a minute after it is back. The smaller namespace must be done first.
 func checkNamespaces(t *testing.T, turns []*stormTurn) {
 	t.Helper()
 	type stat struct {
@@ -334,25 +336,25 @@ func checkNamespaces(t *testing.T, turns []*stormTurn) {
 	}
 	all := map[string]*stat{"helpdesk": {}, "accounts": {}}
 	for _, s := range turns {
-		of := all[s.namespace]
-		of.turns++
+		counts := all[s.namespace]
+		counts.turns++
 		if s.err != nil || s.result.Stop != turn.StopCompleted || s.result.Fallback != nil {
 			continue
 		}
 		end := s.delay + s.took
-		of.last = max(of.last, end)
+		counts.last = max(counts.last, end)
 		switch {
 		case end < slowUntil:
-			of.slow++
+			counts.slow++
 		case end < backUntil, end >= failsUntil && end < failsUntil+30*time.Second:
-			of.back++
+			counts.back++
 		}
 	}
-	for name, of := range all {
-		t.Logf("%s: %d Turns, %d answers while slow, %d while back, the last one after %s", name, of.turns, of.slow,
-			of.back, of.last)
-		if of.slow == 0 || of.back == 0 {
-			t.Errorf("namespace %s made no progress: %d answers while slow, %d while back", name, of.slow, of.back)
+	for name, counts := range all {
+		t.Logf("%s: %d Turns, %d answers while slow, %d while back, the last one after %s", name, counts.turns, counts.slow,
+			counts.back, counts.last)
+		if counts.slow == 0 || counts.back == 0 {
+			t.Errorf("namespace %s made no progress: %d answers while slow, %d while back", name, counts.slow, counts.back)
 		}
 	}
 	if all["accounts"].last > all["helpdesk"].last {

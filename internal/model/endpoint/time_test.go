@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// pipes is a listener whose connections are pipes, so that the time of a test bubble counts.
+// pipes is a listener whose connections are pipes, so that they work with the virtual time of synctest.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -36,7 +36,7 @@ func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// ask sends a request to a server with one handler. Both are in the bubble of the test.
+// ask sends a request to a server with one handler. The server and the client are in the synctest bubble of the test.
 func ask(ctx context.Context, t *testing.T, first time.Duration, handle http.HandlerFunc) (*model.Reply, *model.Error) {
 	t.Helper()
 	conns := make(pipes)
@@ -67,14 +67,15 @@ const (
 	ping     = `{"type":"ping"}`
 )
 
-// part is what a server sends after a pause, a number of times.
+// part is an event that a server sends after a pause. It sends the pause and the event this number of times, at least
+// once.
 type part struct {
 	pause time.Duration
 	event string
 	times int
 }
 
-// send returns a handler that sends the parts of an answer, and then waits or breaks off.
+// send returns a handler that sends the parts of an answer, and then breaks the connection or waits for its end.
 func send(parts []part, breaks bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -107,10 +108,10 @@ func TestPatience(t *testing.T) {
 		reason string
 		first  time.Duration
 		parts  []part
-		// fails is the time of a time-out, or 0.
+		// fails is the time of the expected timeout, or 0 if the answer must arrive.
 		fails time.Duration
 	}{
-		"silent start": {"an empty event is no part of an answer", 0, []part{{second, start, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0},
+		"silent start": {"an empty event is not a part of an answer", 0, []part{{second, start, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0},
 		"silent thinking": {
 			"a thought has begun, without a text", 0, []part{{0, start, 1}, {0, thinking, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0,
 		},
@@ -120,10 +121,10 @@ func TestPatience(t *testing.T) {
 		},
 		"pings within":    {"the model composes a call", 0, []part{{0, text, 1}, {20 * second, ping, 16}, {0, text, 1}, {0, end, 1}}, 0},
 		"pings only":      {"the answer must continue", 0, []part{{0, text, 1}, {20 * second, ping, 100}}, 10 * minute},
-		"pings stop":      {"the time runs from the last ping", 0, []part{{0, text, 1}, {20 * second, ping, 3}}, 2 * minute},
-		"slow pings":      {"they are too slow", 0, []part{{0, text, 1}, {61 * second, ping, 3}}, minute},
+		"pings stop":      {"the time since the last ping counts", 0, []part{{0, text, 1}, {20 * second, ping, 3}}, 2 * minute},
+		"slow pings":      {"the first ping comes too late", 0, []part{{0, text, 1}, {61 * second, ping, 3}}, minute},
 		"silence within":  {"nothing arrives", 0, []part{{second, text, 1}}, 61 * second},
-		"comments within": {"they are no events", 0, []part{{0, text, 1}, {20 * second, ": still here", 100}}, minute},
+		"comments within": {"comments are not events", 0, []part{{0, text, 1}, {20 * second, ": still here", 100}}, minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,7 +135,7 @@ func TestPatience(t *testing.T) {
 					t.Errorf("%v after %s, want the answer: %s", e, took, tc.reason)
 				}
 				if tc.fails > 0 && (e == nil || e.Kind != model.Timeout || !e.MayBeBilled || took != tc.fails) {
-					t.Errorf("%v after %s, want a time-out after %s: %s", e, took, tc.fails, tc.reason)
+					t.Errorf("%v after %s, want a timeout after %s: %s", e, took, tc.fails, tc.reason)
 				}
 			})
 		})
@@ -149,7 +150,7 @@ func TestMayBeBilled(t *testing.T) {
 		kind   model.ErrorKind
 		want   bool
 	}{
-		"broken at once": {send(nil, true), 0, model.Network, false},
+		"broken immediately": {send(nil, true), 0, model.Network, false},
 		"broken after a time": {func(http.ResponseWriter, *http.Request) {
 			time.Sleep(4 * time.Minute)
 			panic(http.ErrAbortHandler)

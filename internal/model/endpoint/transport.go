@@ -36,18 +36,18 @@ type exchange struct {
 	decoder Decoder
 	// requestID is the ID of the request for the endpoint's logs, or empty.
 	requestID string
-	// tools are those of the request.
+	// tools are the tools of the request.
 	tools []model.Tool
 	// first bounds the time to the first part of the answer. 0 means no bound.
 	first time.Duration
-	// out is the HTTP request, and watch ends it after a time-out. Both are nil if the request could not be made.
+	// out is the HTTP request, and watch ends it after a timeout. Both are nil if the request could not be made.
 	out   *http.Request
 	watch *watch
 	// resp is the response. err says why there is no response, or why the request was not sent.
 	resp *http.Response
 	err  error
-	// status, contentType and retryAfter are those of the response. limitReset is the wait until the limits that a
-	// refused request has used up are reset, or 0.
+	// status, contentType and retryAfter are properties of the response. limitReset is the wait until the limits that
+	// are used up are reset, or 0. It is set only if the response has status 429.
 	status                 int
 	contentType            string
 	retryAfter, limitReset time.Duration
@@ -55,7 +55,7 @@ type exchange struct {
 	observer model.Observer
 	// facts receives facts about the answer. It may be nil.
 	facts *model.Facts
-	// sent is what was sent, or nil.
+	// sent is the body of the request, or nil.
 	sent *payload
 	// memory is the memory of a long reply.
 	memory replyMemory
@@ -79,12 +79,12 @@ func (x *exchange) contentTypeHint() string {
 	}
 	sent := "another type"
 	if slices.Contains([]string{"text/html", "text/plain", jsonObject, eventStream}, x.contentType) {
-		sent = x.contentType // any other type would be text of the endpoint
+		sent = x.contentType // any other type could be any text of the endpoint
 	}
 	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", sent, x.wanted)
 }
 
-// open makes an HTTP request to a path below the base URL, and starts the time until the first part of its answer. It
+// open makes an HTTP request to a path below the base URL, and starts the timer for the first part of its answer. It
 // sends nothing.
 func (x *exchange) open(ctx context.Context, method, path string) {
 	cfg := &x.provider.cfg
@@ -132,13 +132,13 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 		x.limitReset = limitReset(stated)
 	}
 	if proxy := netpolicy.ProxyHost(x.out); proxy != "" && resp.StatusCode == http.StatusProxyAuthRequired {
-		x.watch.end()         // the proxy has sent it, in front of an endpoint without TLS
+		x.watch.release()     // the proxy has sent the response: this happens for an endpoint without TLS
 		_ = resp.Body.Close() // it is not read
 		return nil, &netpolicy.ProxyError{Proxy: proxy, Target: x.out.URL.Host, Status: resp.StatusCode}
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {
-		x.watch.event() // the body of an error does not take long
+		x.watch.noteEvent() // the body of an error does not take long
 	}
 	b := &body{ReadCloser: fairgate.Pace(ctx, resp.Body), watch: x.watch, limit: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
@@ -157,12 +157,11 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	return b, nil
 }
 
-// refusal returns the error of an HTTP error response. The body is only read if it is readable; without it, the
-// status is enough.
+// refusal returns the error of an HTTP error response. If the body is not readable, the status is enough.
 func (x *exchange) refusal(body io.Reader, readable bool) error {
 	var data []byte
 	if readable {
-		data, _ = io.ReadAll(body) // what has arrived of a body that stalls or breaks
+		data, _ = io.ReadAll(body) // if the body stalls or breaks, the part that has arrived
 	}
 	return x.errorOf(data, x.status)
 }
@@ -196,34 +195,34 @@ func redirects(resp *http.Response) bool {
 	return false
 }
 
-// urlError returns the error of a request that got no response, in the form of an http.Client.
+// urlError returns the error of a request without a usable response, in the form of an http.Client.
 func urlError(req *http.Request, err error) error {
-	if wrong, ok := errors.AsType[tls.RecordHeaderError](err); ok && string(wrong.RecordHeader[:]) == "HTTP/" {
+	if notTLS, ok := errors.AsType[tls.RecordHeaderError](err); ok && string(notTLS.RecordHeader[:]) == "HTTP/" {
 		err = http.ErrSchemeMismatch
 	}
 	return &url.Error{Op: req.Method, URL: req.URL.Redacted(), Err: err}
 }
 
-// watch ends a request whose answer makes no progress. Events restart the time, single bytes do not: otherwise an
-// endpoint that sends comments, or one byte at a time, could hold a Turn and its slot as long as it likes. The first
-// part of the answer has a time of its own, because a model may think for long before it, and some endpoints send empty
-// events at once. The whole of a response that is not an event stream counts as the first part.
+// watch ends a request whose answer makes no progress. Events restart the timer. Single bytes do not: otherwise an
+// endpoint that sends comments, or one byte at a time, could hold a Turn and its slot for ever. The first part of the
+// answer has a limit of its own, because a model may think for long before it, and some endpoints send empty events
+// immediately. The whole of a response that is not an event stream counts as the first part.
 type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
-	// idle is the time between two events, and limit the time that is running.
+	// idle is the longest time between two events, and limit is the time for which the timer was last started.
 	idle, limit time.Duration
 	// begun is the time of the request. last is the time of the last event, or zero before the first part of the
 	// answer.
 	begun, last time.Time
 }
 
-// pingPatience is how often the idle time may pass between two events if pings arrive meanwhile. Some models compose
-// one argument of a call for more than five minutes.
+// pingPatience is the number of idle times that may pass between two events if pings arrive meanwhile. Some models
+// compose one argument of a call for more than five minutes.
 const pingPatience = 10
 
-// newWatch starts the time to the first part of the answer. If first is 0, the time has no end.
+// newWatch starts the timer for the first part of the answer. If first is 0, the timer never fires.
 func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
 	if first == 0 {
 		first = math.MaxInt64
@@ -236,7 +235,7 @@ func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle t
 
 // fail releases a failed request and returns the reason of the failure.
 func (w *watch) fail(err error) error {
-	defer w.end()
+	defer w.release()
 	return w.reason(err)
 }
 
@@ -248,19 +247,19 @@ func (w *watch) reason(err error) error {
 	return err
 }
 
-// event restarts the time, because a part of the answer has arrived.
-func (w *watch) event() {
+// noteEvent restarts the timer, because a part of the answer has arrived.
+func (w *watch) noteEvent() {
 	w.last = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	w.limit = w.idle
 	w.restart()
 }
 
-// restart restarts the time that is running.
+// restart restarts the timer with the same limit.
 func (w *watch) restart() { w.timer.Reset(w.limit) }
 
-// ping restarts the time within an answer, because the endpoint still works. An endpoint that sends only pings may not
-// do so without end.
-func (w *watch) ping() {
+// notePing restarts the timer within an answer, because the endpoint still works. But pings alone must not keep a
+// request open for ever.
+func (w *watch) notePing() {
 	if w.last.IsZero() {
 		return
 	}
@@ -271,13 +270,13 @@ func (w *watch) ping() {
 	w.timer.Reset(wait)
 }
 
-// end releases the request.
-func (w *watch) end() {
+// release releases the request.
+func (w *watch) release() {
 	w.timer.Stop()
 	w.cancel(nil)
 }
 
-// body is a response body that ends when its time is over or when it exceeds its bound.
+// body is a response body that ends when its timer fires or when it exceeds its bound.
 type body struct {
 	io.ReadCloser
 	*watch
@@ -287,8 +286,8 @@ type body struct {
 	refusal bool
 }
 
-// Read reads from the body. At the end of the body it stops the time. Only Close ends the request, because what was
-// read may still have to wait for memory.
+// Read reads from the body. At the end of the body it stops the timer. Only Close ends the request, because the bytes
+// that were read may still have to wait for memory.
 func (b *body) Read(p []byte) (int, error) {
 	if b.read >= b.limit {
 		b.timer.Stop()
@@ -308,6 +307,6 @@ func (b *body) Read(p []byte) (int, error) {
 
 // Close closes the body and ends its request.
 func (b *body) Close() error {
-	b.end()
+	b.release()
 	return b.ReadCloser.Close()
 }

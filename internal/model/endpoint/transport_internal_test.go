@@ -39,14 +39,14 @@ func TestSentBodyIsReleased(t *testing.T) {
 		t.Fatalf("%d bytes were sent, and %d announced (error %v)", len(sent), out.ContentLength, err)
 	}
 	if c, ok := out.Body.(*content); !ok || c.rest != nil || s.body != nil {
-		t.Error("what was sent is still held")
+		t.Error("the body is still held after it was sent")
 	}
 	again, err := out.GetBody()
 	if err != nil {
 		t.Fatalf("GetBody: %v", err)
 	}
 	if second, err := io.ReadAll(again); err != nil || string(second) != string(sent) {
-		t.Errorf("another connection is sent %q (error %v), want the same", second, err)
+		t.Errorf("the body for another connection is %q (error %v), want the same body", second, err)
 	}
 }
 

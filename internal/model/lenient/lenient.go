@@ -1,5 +1,5 @@
-// Package lenient reads parts of answers in every form that servers send. A form that is not known counts as absent: it
-// must not make the rest of a reply, which was paid for, unreadable.
+// Package lenient reads parts of answers in every form that servers send. A part in an unknown form counts as absent:
+// it must not make the rest of a reply, which was paid for, unreadable.
 package lenient
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Maybe is a value that is absent if it is null or has another type.
 type Maybe[T any] struct {
-	// Value is the zero value if it is absent.
+	// Value is the zero value if the value is absent.
 	Value T
 	// Given is true if the value is present.
 	Given bool
@@ -35,7 +35,7 @@ type Number int64
 // UnmarshalJSON implements json.Unmarshaler. It fails for null and for other forms: use Maybe[Number] to accept them.
 func (n *Number) UnmarshalJSON(data []byte) error {
 	value, err := strconv.ParseFloat(strings.Trim(string(data), `"`), 64)
-	if value > 0 { // which NaN is not
+	if value > 0 { // false for NaN
 		*n = Number(math.Round(min(value, float64(model.MaxTokens))))
 	}
 	return err

@@ -8,7 +8,7 @@ import (
 // maxItems bounds a List. It is more than servers send in one event.
 const maxItems = 1 << 10
 
-// List is a list of which only the first 1024 elements are kept. An element may need far more memory than its text.
+// List is a list that keeps only the first 1024 elements. An element may need far more memory than its text.
 type List[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -17,8 +17,8 @@ func (l *List[T]) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// First returns at most the first `most` elements of a JSON list, or nil for null. It does not read the others. It
-// fails if data is not a list, or if one of these elements cannot be decoded.
+// First returns at most the first `most` elements of a JSON list, or nil for null. It does not read the rest of the
+// list. It fails if data is not a list, or if one of the first elements cannot be decoded.
 func First[T any](data []byte, most int) ([]T, error) {
 	if !bytes.HasPrefix(data, []byte("[")) {
 		var none []T

@@ -14,14 +14,13 @@ import (
 	"sync"
 )
 
-// Anthropic is a server that speaks the Messages protocol of Anthropic, and refuses what the real one refuses. The
-// rules are known from platform.claude.com (API reference, tool use, thinking, prompt caching) and from the words of
-// its errors.
+// Anthropic is a server for the Messages protocol of Anthropic. It refuses the same requests as the real server. The
+// rules are from platform.claude.com (API reference, tool use, thinking, prompt caching) and from messages of errors.
 type Anthropic struct {
 	// Key is the only key that the server accepts.
 	Key string
-	// Reply returns the blocks of the answer to a request, and why the model stopped. It is called for one request at
-	// a time.
+	// Reply returns the blocks of the answer to a request, and the reason why the model stopped. It is called for one
+	// request at a time.
 	Reply func(AnthropicRequest) (blocks []AnthropicBlock, stopReason string)
 
 	mu       sync.Mutex
@@ -42,7 +41,7 @@ type AnthropicRequest struct {
 	Temperature *float64           `json:"temperature"`
 	TopK        *int               `json:"top_k"`
 	TopP        *float64           `json:"top_p"`
-	// Stop and ServiceTier are texts at which the answer ends, and the tier.
+	// Stop are the texts at which the answer ends.
 	Stop        []string `json:"stop_sequences"`
 	ServiceTier string   `json:"service_tier"`
 	ToolChoice  *struct {
@@ -83,7 +82,7 @@ type AnthropicBlock struct {
 	ToolUseID string          `json:"tool_use_id,omitempty"`
 	Content   string          `json:"content,omitempty"`
 	IsError   bool            `json:"is_error,omitempty"`
-	// Source and Title are of an image or a document.
+	// Source and Title belong to an image or a document.
 	Source *struct {
 		Type      string `json:"type"`
 		MediaType string `json:"media_type"`
@@ -124,11 +123,11 @@ func (a *Anthropic) Refused() []string {
 func (a *Anthropic) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	refuse := func(status int, kind, words string) {
-		a.refused = append(a.refused, words)
+	refuse := func(status int, kind, message string) {
+		a.refused = append(a.refused, message)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": words}})
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": message}})
 	}
 	switch {
 	case r.Header.Get("X-Api-Key") != a.Key || r.Header.Get("Authorization") != "":
@@ -372,8 +371,8 @@ func (r *AnthropicRequest) messageProblem() string {
 	return ""
 }
 
-// check checks the blocks of a message. calls are the IDs of the calls in the message before; it returns those of
-// this one.
+// check checks the blocks of a message. calls are the IDs of the calls in the message before it; own are the IDs of its
+// own calls.
 func (m *AnthropicMessage) check(calls []string, hasTools bool) (own []string, problem string) {
 	hasText := false
 	for i, b := range m.Content {
@@ -422,8 +421,8 @@ var signatures = map[string]map[string]string{
 // maxSource is the maximum size of an image in base64.
 const maxSource = 5 << 20
 
-// sourceProblem checks an image or a document, with the words of github.com/anthropics/claude-code/issues/8184, 10612
-// and 15746.
+// sourceProblem checks an image or a document. The messages are from github.com/anthropics/claude-code/issues/8184,
+// 10612 and 15746.
 func (m *AnthropicMessage) sourceProblem(b AnthropicBlock) string {
 	switch s := b.Source; {
 	case m.Role != "user":
@@ -447,8 +446,8 @@ func (m *AnthropicMessage) sourceProblem(b AnthropicBlock) string {
 	return ""
 }
 
-// thinkingProblem checks the setting for thinking. The reply since the newest message of the user, with the calls in
-// it, must start with a thought.
+// thinkingProblem checks the setting for thinking. If it is enabled, the first message of the assistant after the
+// newest message of the user must start with a thought.
 func (r *AnthropicRequest) thinkingProblem() string {
 	t := r.Thinking
 	switch {

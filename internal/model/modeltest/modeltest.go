@@ -1,5 +1,5 @@
-// Package modeltest is the contract of adapters for models. A server replays answers of real services to an adapter,
-// one folder of the corpus for each service.
+// Package modeltest is the contract suite for adapters of models. A server replays answers of real services to an
+// adapter. The corpus has a directory for each service.
 package modeltest
 
 import (
@@ -33,21 +33,21 @@ var corpus embed.FS
 // Name is the name of the provider that adapters under test must have. Messages contain it.
 const Name = "demo"
 
-// Exchange is one answer of a service, and what an adapter must make of it.
+// Exchange is one answer of a service, and the reply or the error that an adapter must return for it.
 type Exchange struct {
-	// Name of the file, without its extension.
+	// Name is the name of the file, without its extension.
 	Name string
-	// Source is where the form of the answer is known from.
+	// Source is the source of the form of the answer.
 	Source string
 	// Attached are the media types of the attachments of the request, and Sent is the content that its last message
 	// must have, as JSON. Both are empty if the request has no attachments.
 	Attached []string
 	Sent     json.RawMessage
-	// Texts is the number of texts of a request for vectors, and 0 for any other request. Vectors are those that the
+	// Texts is the number of texts of a request for vectors, and 0 for any other request. Vectors are the vectors that the
 	// adapter must return, rounded to two decimals.
 	Texts   int
 	Vectors [][]float32
-	// Status, Header and Body of the answer.
+	// Status, Header and Body are the answer.
 	Status int
 	Header http.Header
 	Body   []byte
@@ -61,18 +61,18 @@ type Exchange struct {
 // Failure is the part of a model.Error that matters.
 type Failure struct {
 	Kind model.ErrorKind `json:"kind"`
-	// Message for people.
+	// Message is the message for people.
 	Message string `json:"message"`
 	// Remote is the text of the service.
 	Remote string `json:"remote,omitempty"`
 	// RetryAfter is a duration such as 30s, or empty.
 	RetryAfter string `json:"retryAfter,omitempty"`
-	// Usage that the service reported.
+	// Usage is the usage that the service reported.
 	Usage model.Usage `json:"usage,omitzero"`
 }
 
-// Folders returns the names of the folders of the corpus.
-func Folders() ([]string, error) {
+// Directories returns the names of the directories of the corpus.
+func Directories() ([]string, error) {
 	entries, err := corpus.ReadDir("corpus")
 	if err != nil {
 		return nil, err
@@ -84,9 +84,9 @@ func Folders() ([]string, error) {
 	return names, nil
 }
 
-// Load reads the exchanges of a folder, in the order of their names.
-func Load(folder string) ([]Exchange, error) {
-	files, err := fs.Glob(corpus, path.Join("corpus", folder, "*.http"))
+// Load reads the exchanges of a directory, in the order of their names.
+func Load(directory string) ([]Exchange, error) {
+	files, err := fs.Glob(corpus, path.Join("corpus", directory, "*.http"))
 	if err != nil {
 		return nil, err
 	}
@@ -107,10 +107,13 @@ func Load(folder string) ([]Exchange, error) {
 }
 
 // Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks
-// of the head may be LF alone; the body is taken as it is. The fields are source, reply or error (as JSON) and, if the
-// connection breaks after the body, end: cut. If the request has attachments, attached lists their media types,
-// separated by commas, and sent is the content that its last message must have. If it asks for vectors, texts is the
-// number of its texts, and vectors has those of the reply, as JSON.
+// of the head may be LF alone; the body is used unchanged. The fields are:
+//   - source;
+//   - reply or error, as JSON;
+//   - end with the value cut, if the connection breaks after the body;
+//   - attached and sent, if the request has attachments: their media types, separated by commas, and the content that
+//     the last message of the request must have, as JSON;
+//   - texts and vectors, if the request asks for vectors: the number of texts, and the vectors of the reply, as JSON.
 func Parse(file []byte) (Exchange, error) {
 	fields, answer, ok := bytes.Cut(file, []byte("\n\n"))
 	if !ok {
@@ -134,18 +137,18 @@ func Parse(file []byte) (Exchange, error) {
 		case "end":
 			x.Cut = value == "cut"
 		case "reply":
-			err = strict(value, &x.Reply)
+			err = decodeStrictly(value, &x.Reply)
 		case "error":
-			err = strict(value, &x.Error)
+			err = decodeStrictly(value, &x.Error)
 		default:
-			err = errors.New("the field is not known")
+			err = errors.New("the field is unknown")
 		}
 		if err != nil {
 			return Exchange{}, fmt.Errorf("field %q: %w", name, err)
 		}
 	}
 	if (x.Attached == nil) != (x.Sent == nil) {
-		return Exchange{}, errors.New("a file with attached needs sent, and the reverse")
+		return Exchange{}, errors.New("a file with attached needs sent, and a file with sent needs attached")
 	}
 	if x.Source == "" || (x.Reply == nil) == (x.Error == nil) {
 		return Exchange{}, errors.New("a file needs source, and either reply or error")
@@ -157,14 +160,15 @@ func Parse(file []byte) (Exchange, error) {
 		return Exchange{}, fmt.Errorf("failed to read the head of the answer: %w", err)
 	}
 	x.Status, x.Header = resp.StatusCode, resp.Header
-	// The body is the rest as it is, also where it is shorter than announced. Close may read a part of it.
+	// The body is the rest of the file, even if it is shorter than its Content-Length. Find it before Close, which may
+	// read a part of it.
 	x.Body = answer[len(answer)-in.Len()-head.Buffered():]
 	_ = resp.Body.Close() // it was not read
 	return x, nil
 }
 
-// strict reads JSON. It fails if the JSON has an unknown field.
-func strict(text string, into any) error {
+// decodeStrictly reads JSON. It fails if the JSON has an unknown field.
+func decodeStrictly(text string, into any) error {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
 	return d.Decode(into)
@@ -173,7 +177,7 @@ func strict(text string, into any) error {
 // ServeHTTP replays the answer.
 func (x *Exchange) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	maps.Copy(w.Header(), x.Header)
-	if x.Cut { // otherwise an answer without a length ends with the connection, which is no error
+	if x.Cut { // without a length, the end of the connection would be the end of the answer, and not an error
 		w.Header().Set("Content-Length", strconv.Itoa(len(x.Body)+1))
 	}
 	w.WriteHeader(x.Status)
@@ -184,15 +188,15 @@ func (x *Exchange) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// Run replays each exchange of a folder to an adapter. start returns an adapter with the name Name for a base URL.
-func Run(t *testing.T, folder string, start func(t *testing.T, baseURL string) model.Provider) {
+// Run replays each exchange of a directory to an adapter. start returns an adapter with the name Name for a base URL.
+func Run(t *testing.T, directory string, start func(t *testing.T, baseURL string) model.Provider) {
 	t.Helper()
-	all, err := Load(folder)
+	all, err := Load(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range all {
-		t.Run(folder+"/"+all[i].Name, func(t *testing.T) { all[i].run(t, start) })
+		t.Run(directory+"/"+all[i].Name, func(t *testing.T) { all[i].run(t, start) })
 	}
 }
 
@@ -201,7 +205,7 @@ func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) mo
 	t.Helper()
 	var sent []byte
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sent, _ = io.ReadAll(r.Body) // a test that needs it notices
+		sent, _ = io.ReadAll(r.Body) // lastContent fails if the body is incomplete
 		x.ServeHTTP(w, r)
 	}))
 	t.Cleanup(web.Close)
@@ -223,24 +227,24 @@ func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) mo
 			got.Vectors = nil
 		}
 		if diff := cmp.Diff(x.Reply, got); diff != "" || err != nil {
-			t.Errorf("a form of %s was not read (error %v): -want +got:\n%s", x.Source, err, diff)
+			t.Errorf("the answer of %s was read wrongly (error %v): -want +got:\n%s", x.Source, err, diff)
 		}
 		return
 	}
 	e, ok := errors.AsType[*model.Error](err)
 	if !ok {
-		t.Fatalf("a form of %s gives %+v, %v; want a *model.Error", x.Source, got, err)
+		t.Fatalf("the answer of %s gives %+v, %v; want a *model.Error", x.Source, got, err)
 	}
 	failure := Failure{Kind: e.Kind, Message: e.Message, Remote: e.RemoteMessage, Usage: e.Usage}
 	if e.RetryAfter != 0 {
 		failure.RetryAfter = e.RetryAfter.Round(time.Millisecond).String()
 	}
 	if diff := cmp.Diff(*x.Error, failure); diff != "" {
-		t.Errorf("a form of %s: -want +got:\n%s", x.Source, diff)
+		t.Errorf("the error of %s: -want +got:\n%s", x.Source, diff)
 	}
 }
 
-// rounded returns vectors with two decimals.
+// rounded rounds vectors to two decimals and returns them.
 func rounded(all [][]float32) [][]float32 {
 	for _, v := range all {
 		for i := range v {

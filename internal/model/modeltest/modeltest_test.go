@@ -13,22 +13,22 @@ var kinds = []string{"reply", "tools", "parallel", "reasoning", "finish", "input
 
 // absent are the kinds that a service does not have, and why.
 var absent = map[string]map[string]string{
-	"bedrock": {"reasoning": "the documentation of its chat completions shows no form of it"},
-	"cohere":  {"reasoning": "its compatible API returns none"},
+	"bedrock": {"reasoning": "the documentation of its chat completions does not show reasoning"},
+	"cohere":  {"reasoning": "its compatible API returns no reasoning"},
 }
 
-// embeddings is the kind of an answer with vectors, which not all services have.
+// embeddings is the kind of answers with vectors, which not all services have.
 const embeddings = "embeddings"
 
 // TestCorpusIsComplete checks that each file can be read, and that each service has an answer of each kind, or a reason
 // why not.
 func TestCorpusIsComplete(t *testing.T) {
-	folders, err := modeltest.Folders()
+	directories, err := modeltest.Directories()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range folders {
-		all, err := modeltest.Load(folder)
+	for _, directory := range directories {
+		all, err := modeltest.Load(directory)
 		if err != nil {
 			t.Error(err)
 		}
@@ -36,25 +36,26 @@ func TestCorpusIsComplete(t *testing.T) {
 		for _, x := range all {
 			kind, _, _ := strings.Cut(x.Name, "-")
 			if found[kind] = true; !slices.Contains(kinds, kind) && kind != embeddings {
-				t.Errorf("%s/%s.http is of no known kind: let its name begin with one of %v or with %s", folder, x.Name, kinds, embeddings)
+				t.Errorf("%s/%s.http has an unknown kind: begin its name with one of %v or with %s", directory, x.Name, kinds, embeddings)
 			}
 			if (x.Texts > 0) != (kind == embeddings) {
-				t.Errorf("%s/%s.http has %d texts: only a file whose name begins with %s has some", folder, x.Name, x.Texts, embeddings)
+				t.Errorf("%s/%s.http has %d texts: files whose names begin with %s must have texts, and no others", directory, x.Name,
+					x.Texts, embeddings)
 			}
 		}
 		for _, kind := range kinds {
-			switch isAbsent := absent[folder][kind] != ""; {
+			switch isAbsent := absent[directory][kind] != ""; {
 			case !found[kind] && !isAbsent:
-				t.Errorf("%s has no answer of the kind %q: add a file whose name begins with it, or a reason in absent", folder, kind)
+				t.Errorf("%s has no answer of the kind %q: add a file whose name begins with it, or a reason in absent", directory, kind)
 			case found[kind] && isAbsent:
-				t.Errorf("%s has an answer of the kind %q: remove the kind from absent", folder, kind)
+				t.Errorf("%s has an answer of the kind %q: remove the kind from absent", directory, kind)
 			}
 		}
 	}
 }
 
-// TestWrongFiles checks that a file with a mistake is refused.
-func TestWrongFiles(t *testing.T) {
+// TestInvalidFiles checks that an invalid file is rejected.
+func TestInvalidFiles(t *testing.T) {
 	for want, file := range map[string]string{
 		"no blank line":              "source: x\nHTTP/1.1 200 OK\n",
 		`field "sorce"`:              "sorce: x\n\nHTTP/1.1 200 OK\n\n",

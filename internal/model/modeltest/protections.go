@@ -24,15 +24,15 @@ type Wire struct {
 	New func(cfg endpoint.Config) *endpoint.Provider
 	// Start and End are the events before and after the text of an answer.
 	Start, End string
-	// Text returns an event with a piece of the text, and Call one that begins a call with these arguments, which has
-	// the index n.
+	// Text returns an event with a piece of the text. Call returns an event that begins a call with the index n and these
+	// arguments.
 	Text func(piece string) string
 	Call func(n int, arguments string) string
 	// Lists are events with lists, or objects, of very many short elements, by name.
 	Lists map[string]string
 }
 
-// maxAllocated bounds what the client and the server allocate for one event of up to endpoint.MaxEventBytes.
+// maxAllocated bounds the memory that the client and the server allocate for one event of up to endpoint.MaxEventBytes.
 const maxAllocated = 64 << 20
 
 // Elements returns elements of a list, or members of an object, that fill most of an event.
@@ -45,7 +45,7 @@ const secret = "sk-wire-0123456789abcdefghijklmnopqrstuvwxyz"
 
 // RunProtections checks that an adapter protects the process from a hostile or broken server: it bounds the part of an
 // answer that it reads, counts its memory, removes credentials, ends an exchange without progress, and leaves nothing
-// running. The caller's TestMain must check for goroutines.
+// running. The caller's TestMain must check for leaked goroutines.
 func RunProtections(t *testing.T, wire Wire) {
 	t.Helper()
 	const idle = 300 * time.Millisecond
@@ -56,7 +56,7 @@ func RunProtections(t *testing.T, wire Wire) {
 		check  func(t *testing.T, reply *model.Reply, e *model.Error)
 	}{
 		"compressed answer": {
-			"1 MB of it can expand to 1 GB", 0, func(w http.ResponseWriter, _ *http.Request) {
+			"1 MB can expand to 1 GB", 0, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Encoding", "gzip")
 				z := gzip.NewWriter(w)
 				_, _ = io.WriteString(z, wire.Start+wire.Text("yes")+wire.End) // the test notices if the client is gone
@@ -64,24 +64,24 @@ func RunProtections(t *testing.T, wire Wire) {
 			}, wantKind(model.InvalidRequest),
 		},
 		"comments": {
-			"they are no part of an answer", idle,
+			"comments are not a part of an answer", idle,
 			drip(wire.Start, ": keep-alive\n\n"), wantKind(model.Timeout),
 		},
 		"pings": {
-			"they are no part of an answer", idle,
+			"pings are not a part of an answer", idle,
 			drip(wire.Start, "event: ping\ndata: {\"type\": \"ping\"}\n\n"), wantKind(model.Timeout),
 		},
-		"single bytes":   {"a byte is no event", idle, drip(wire.Start, "x"), wantKind(model.Timeout)},
+		"single bytes":   {"a byte is not an event", idle, drip(wire.Start, "x"), wantKind(model.Timeout)},
 		"flood of pings": {"reading them takes time", 0, repeat(wire.Start, "data: {\"type\":\"ping\"}\n\n"), wantKind(model.Malformed)},
 		"flood of events": {
 			"the number of events is bounded", 0, repeat(wire.Start, wire.Text("")), wantKind(model.ReplyTooLong),
 		},
 		"long text": {
-			"its beginning is kept", 0, repeat(wire.Start, wire.Text(strings.Repeat("x", 64<<10))),
+			"the beginning is kept", 0, repeat(wire.Start, wire.Text(strings.Repeat("x", 64<<10))),
 			func(t *testing.T, reply *model.Reply, e *model.Error) {
 				t.Helper()
 				if e != nil || !reply.TooLong || len(reply.Text) != endpoint.MaxReplyBytes || reply.Release == nil {
-					t.Errorf("want the first %d bytes, with their memory; have error %v", endpoint.MaxReplyBytes, e)
+					t.Errorf("got reply %.100v, error %v; want the first %d bytes, with their memory", reply, e, endpoint.MaxReplyBytes)
 				}
 			},
 		},
@@ -93,7 +93,7 @@ func RunProtections(t *testing.T, wire Wire) {
 			func(t *testing.T, _ *model.Reply, e *model.Error) {
 				t.Helper()
 				if e == nil || e.Kind != model.ReplyTooLong || !strings.Contains(e.Message, "an event of the answer exceeds") {
-					t.Errorf("have %v, want ReplyTooLong because of the event", e)
+					t.Errorf("got %v, want ReplyTooLong because of the event", e)
 				}
 			},
 		},
@@ -104,30 +104,30 @@ func RunProtections(t *testing.T, wire Wire) {
 			}
 			_, _ = io.WriteString(w, wire.End)
 		}, wantKind(model.ReplyTooLong)},
-		"long error": {"a part of it is read, and one line is kept", 0, func(w http.ResponseWriter, _ *http.Request) {
+		"long error": {"the beginning is read, and one line is kept", 0, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			_, _ = io.WriteString(w, strings.Repeat("no ", 1<<20))
 		}, func(t *testing.T, _ *model.Reply, e *model.Error) {
 			t.Helper()
 			if e == nil || e.Kind != model.Overloaded || len(e.RemoteMessage) > 1000 {
-				t.Errorf("have %v, want Overloaded with a short text", e)
+				t.Errorf("got %v, want Overloaded with a short text", e)
 			}
 		}},
-		"key in an error": {"servers repeat it", 0, func(w http.ResponseWriter, _ *http.Request) {
+		"key in an error": {"servers repeat the key", 0, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = io.WriteString(w, `{"error":{"type":"authentication_error","message":"wrong: `+secret+`"}}`)
 		}, func(t *testing.T, _ *model.Reply, e *model.Error) {
 			t.Helper()
 			if e == nil || e.Kind != model.Auth || !strings.Contains(e.RemoteMessage, "wrong") {
-				t.Errorf("have %v, want the error with the words of the server", e)
+				t.Errorf("got %v, want the error with the message of the server", e)
 			}
 		}},
-		"key in a reply": {"models repeat it, in pieces", 0, func(w http.ResponseWriter, _ *http.Request) {
+		"key in a reply": {"models repeat the key, in pieces", 0, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, wire.Start+wire.Text("The key is "+secret[:20])+wire.Text(secret[20:])+wire.End)
 		}, func(t *testing.T, reply *model.Reply, e *model.Error) {
 			t.Helper()
 			if e != nil || reply.Text != "The key is [redacted]" {
-				t.Errorf("have %+v, %v; want the key redacted", reply, e)
+				t.Errorf("got %+v, %v; want the key redacted", reply, e)
 			}
 		}},
 		"redirect": {"the key would be sent to another host", 0, func(w http.ResponseWriter, r *http.Request) {
@@ -211,7 +211,7 @@ func wantKind(kind model.ErrorKind) func(*testing.T, *model.Reply, *model.Error)
 	}
 }
 
-// repeat sends a text again and again, as fast as it is read.
+// repeat returns a handler that sends a text again and again, as fast as it is read.
 func repeat(start, text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -222,7 +222,7 @@ func repeat(start, text string) http.HandlerFunc {
 	}
 }
 
-// drip sends a text every few milliseconds.
+// drip returns a handler that sends a text every few milliseconds.
 func drip(start, text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -10,9 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/openai"
 )
 
-// TestServerTextStaysOutOfMessages sends requests to servers that do not belong to the author of the
-// ModelProvider. Messages become part of a status, which that author may read, so they must not contain the
-// servers' answers.
+// TestServerTextStaysOutOfMessages sends requests to servers that do not belong to the author of the ModelProvider.
+// Messages become part of a status, which the author may read, so they must not contain answers of the servers.
 func TestServerTextStaysOutOfMessages(t *testing.T) {
 	const secret = "hunter2"
 	banner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,7 +29,7 @@ func TestServerTextStaysOutOfMessages(t *testing.T) {
 	t.Cleanup(banner.Close)
 	other := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)
-	for name, tc := range map[string]struct{ url, want, said string }{
+	for name, tc := range map[string]struct{ url, want, remote string }{
 		"a banner": {banner.URL, `provider "demo": the connection to the endpoint failed`, secret},
 		"a page":   {serve(t, respond(500, secret)), `provider "demo": the endpoint failed (HTTP 500)`, secret},
 		"a type": {
@@ -56,8 +55,8 @@ func TestServerTextStaysOutOfMessages(t *testing.T) {
 					c.TLS = other.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 				}
 			}))
-			if e.Message != tc.want || !strings.Contains(e.RemoteMessage, tc.said) {
-				t.Errorf("the message is %q, and %q was said; want %q, and %q", e.Message, e.RemoteMessage, tc.want, tc.said)
+			if e.Message != tc.want || !strings.Contains(e.RemoteMessage, tc.remote) {
+				t.Errorf("message %q, remote message %q; want %q and %q", e.Message, e.RemoteMessage, tc.want, tc.remote)
 			}
 		})
 	}

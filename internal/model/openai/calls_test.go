@@ -93,7 +93,7 @@ func TestToolCalls(t *testing.T) {
 			"", "", one,
 		},
 		"new ids, empty pieces": {
-			"an empty piece is no call, within and after the pieces of a call",
+			"an empty piece within or after the pieces of a call does not begin another call",
 			[]string{
 				callPart(0, "a", "count", `{"n"`), callPart(0, "x", "count", ""), callPart(0, "y", "count", `:1}`),
 				callPart(0, "z", "count", ""),
@@ -116,19 +116,19 @@ func TestToolCalls(t *testing.T) {
 			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n": {"m":[1,{"o":"\"{"}]}}`}},
 		},
 		"new ids of many pieces": {
-			"the pieces of a call are no calls of their own",
+			"the pieces of one call do not count as calls",
 			manyPieces(2 * endpoint.MaxToolCalls),
 			"", "",
 			[]model.ToolCall{{ID: "id-0", Name: "count", Arguments: `{"n":"` + strings.Repeat("x", 2*endpoint.MaxToolCalls) + `"}`}},
 		},
 		"same index, first without arguments": {
-			"whole arguments are those of a call of their own",
+			"a piece with whole arguments is another call",
 			[]string{callPart(0, "a", "count", ""), callPart(0, "b", "count", `{"n":1}`)},
 			"", "",
 			[]model.ToolCall{{ID: "a", Name: "count"}, {ID: "b", Name: "count", Arguments: `{"n":1}`}},
 		},
 		"same index, last without arguments": {
-			"arguments in one piece have no further piece",
+			"a call whose arguments are whole has no further piece",
 			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(0, "b", "count", "")},
 			"", "",
 			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "b", Name: "count"}},
@@ -301,7 +301,7 @@ func TestToolCalls(t *testing.T) {
 			"", "",
 			[]model.ToolCall{{ID: "a", Name: "functions.Count it", Arguments: "{}"}},
 		},
-		"with text": {"text beside calls is kept", []string{
+		"with text": {"the text of a reply with calls is kept", []string{
 			delta(`"content":"Let me "`),
 			callPart(0, "a", "count", `{"n":1}`), delta(`"content":"count."`),
 		}, "", "Let me count.", one},
@@ -327,7 +327,7 @@ func TestToolCalls(t *testing.T) {
 			"",
 			one,
 		},
-		"most calls": {"the greatest number of calls", manyParts(endpoint.MaxToolCalls), "", "", manyCalls(endpoint.MaxToolCalls)},
+		"most calls": {"the maximum number of calls", manyParts(endpoint.MaxToolCalls), "", "", manyCalls(endpoint.MaxToolCalls)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			finish := tc.finish
@@ -425,14 +425,14 @@ func TestInvalidToolCalls(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if want := (model.Usage{InputTokens: 9, OutputTokens: 4}); e.Usage != want {
-				t.Errorf("usage %+v, want %+v: it was spent all the same", e.Usage, want)
+				t.Errorf("usage %+v, want %+v: an unusable reply costs as much", e.Usage, want)
 			}
 		})
 	}
 }
 
-// TestUnofferedToolCalls checks that such calls are a valid reply: repeating the request would give the
-// same reply.
+// TestUnofferedToolCalls checks that calls are a valid reply to a request without tools: repeating the request would
+// give the same reply.
 func TestUnofferedToolCalls(t *testing.T) {
 	for name, body := range map[string]string{
 		"tool_calls": events(delta(`"content":"hm"`), callPart(0, "a", "count", `{"n":1}`), finishEvent("tool_calls"), "[DONE]"),

@@ -18,13 +18,14 @@ type chunk struct {
 	Groq lenient.Maybe[struct {
 		Usage lenient.Maybe[usage] `json:"usage"`
 	}] `json:"x_groq"`
-	// The other members belong to an error instead of the next part of the answer.
+	// The members below belong to an error, which is sent in place of a part of the answer.
 	Object lenient.Maybe[string] `json:"object"`
 	Type   lenient.Maybe[string] `json:"type"`
 	endpoint.Problem
 }
 
-// maxChoices bounds the choices of a chunk. Only the one with index 0 counts, and it is the first if there are more.
+// maxChoices bounds the choices that are read from a chunk. Only the choice with index 0 counts, which servers send
+// first.
 const maxChoices = 4
 
 type choices []choice
@@ -39,11 +40,11 @@ type choice struct {
 	Index        lenient.Maybe[lenient.Number] `json:"index"`
 	Delta        lenient.Maybe[delta]          `json:"delta"`
 	FinishReason lenient.Maybe[string]         `json:"finish_reason"`
-	// NativeReason is that of the service behind OpenRouter.
+	// NativeReason is the finish reason of the service behind OpenRouter.
 	NativeReason lenient.Maybe[string] `json:"native_finish_reason"`
-	// Message is sent by some servers instead of a delta, and by a few in addition. The latter repeat the whole text.
+	// Message is sent by some servers instead of Delta. A few servers send both, and Message repeats the whole text.
 	Message lenient.Maybe[delta] `json:"message"`
-	// Usage is sent here by Moonshot.
+	// Usage is in the choice if the server is Moonshot's.
 	Usage lenient.Maybe[usage] `json:"usage"`
 	Error json.RawMessage      `json:"error"`
 }
@@ -57,7 +58,7 @@ type delta struct {
 	ReasoningDetails lenient.Maybe[lenient.List[json.RawMessage]] `json:"reasoning_details"`
 	Refusal          lenient.Maybe[string]                        `json:"refusal"`
 	ToolCalls        lenient.Maybe[lenient.List[toolCall]]        `json:"tool_calls"`
-	// FunctionCall is the only call of the older protocol.
+	// FunctionCall is the call of the older protocol, which allows only one.
 	FunctionCall lenient.Maybe[function] `json:"function_call"`
 }
 
@@ -80,8 +81,7 @@ func chunkOf(event []byte) (chunk, error) {
 	return c, err
 }
 
-// failure returns the error that an endpoint has put into an event, in any of the forms that errorOf reads, or nil if
-// there is none.
+// failure returns the error that an endpoint has put into an event, in any form that package endpoint reads, or nil.
 func (c *chunk) failure(event []byte) json.RawMessage {
 	isError := c.Object.Value == "error" || c.Type.Value == "error" || endpoint.IsPresent(c.Error)
 	if isError || c.Choices == nil && (endpoint.IsPresent(c.Message) || endpoint.IsPresent(c.Detail)) {
@@ -95,7 +95,7 @@ func (c *chunk) failure(event []byte) json.RawMessage {
 	return nil
 }
 
-// finish returns the finish reason. OpenRouter may say stop although the service behind it has failed:
+// finish returns the finish reason. OpenRouter may send the reason stop although the service behind it has failed:
 // github.com/OleksandrChekhovskyi/hax/pull/15.
 func (c *choice) finish() string {
 	if native := c.NativeReason.Value; native == "error" || native == "network_error" {
@@ -152,16 +152,16 @@ type usage struct {
 		Reasoning lenient.Maybe[lenient.Number] `json:"reasoning_tokens"`
 	}] `json:"completion_tokens_details"`
 
-	// Cached is what Moonshot calls the cached tokens, and CacheHit what DeepSeek calls them.
+	// Cached is Moonshot's name for the cached tokens, and CacheHit is DeepSeek's.
 	Cached   lenient.Maybe[lenient.Number] `json:"cached_tokens"`
 	CacheHit lenient.Maybe[lenient.Number] `json:"prompt_cache_hit_tokens"`
-	// Written is what LiteLLM sends at the top.
+	// Written is where LiteLLM sends the tokens that are written to the cache.
 	Written lenient.Maybe[lenient.Number] `json:"cache_creation_input_tokens"`
 }
 
-// tokens returns the usage in the engine's terms. The output of xAI and Gemini does not include the reasoning, but
-// their total does. The tokens of the prompt include those that are written to the cache, but not in answers of older
-// versions of LiteLLM. The latter is certain only if the parts are more than the whole.
+// tokens returns the usage in the engine's terms. The completion_tokens of xAI and Gemini do not include the reasoning,
+// but their total_tokens do. The prompt_tokens include the tokens that are written to the cache, except in answers of
+// older versions of LiteLLM. These answers can be recognized only if the cached tokens are more than prompt_tokens.
 func (u *usage) tokens() model.Usage {
 	input, output := u.Prompt.Value, u.Completion.Value
 	if input > 0 {

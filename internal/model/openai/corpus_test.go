@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// dialectNames are the names of all dialects. A folder of the corpus has the name of its dialect in lower case.
+// dialectNames are the names of all dialects. A directory of the corpus has the name of its dialect in lower case.
 var dialectNames = []string{
 	"Generic", "OpenAI", "AzureOpenAI", "VLLM", "SGLang", "Ollama", "LlamaCpp", "LMStudio", "LiteLLM", "Mistral", "DeepSeek",
 	"Moonshot", "Gemini", "OpenRouter", "XAI", "Groq", "Cohere", "Bedrock",
@@ -17,16 +17,16 @@ var dialectNames = []string{
 
 // TestCorpus replays the answers of all services that speak the protocol, each to its own dialect.
 func TestCorpus(t *testing.T) {
-	folders, err := modeltest.Folders()
+	directories, err := modeltest.Directories()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(folders) != len(dialectNames)+1 { // anthropic has a protocol of its own
-		t.Errorf("there are %d folders and %d dialects: add a folder for each dialect", len(folders), len(dialectNames))
+	if len(directories) != len(dialectNames)+1 { // anthropic has a protocol of its own
+		t.Errorf("there are %d directories and %d dialects: add a directory for each dialect", len(directories), len(dialectNames))
 	}
 	for _, name := range dialectNames {
 		modeltest.Run(t, strings.ToLower(name), func(t *testing.T, url string) model.Provider {
-			return provider(t, url, in(openai.DialectOf(name, "")))
+			return provider(t, url, withDialect(openai.DialectOf(name, "")))
 		})
 	}
 }

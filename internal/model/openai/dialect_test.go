@@ -14,8 +14,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// in returns a change of a configuration to a dialect.
-func in(d openai.Dialect) func(*openai.Config) { return func(c *openai.Config) { c.Dialect = d } }
+// withDialect returns a function that sets the dialect of a configuration.
+func withDialect(d openai.Dialect) func(*openai.Config) {
+	return func(c *openai.Config) { c.Dialect = d }
+}
 
 // TestSwitchesOfADialect checks each switch on the wire, and what is sent without it.
 func TestSwitchesOfADialect(t *testing.T) {
@@ -48,8 +50,8 @@ func TestSwitchesOfADialect(t *testing.T) {
 			`{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"},"strict":true}}`,
 			`{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"},"strict":false}}`,
 		},
-		"schema of an object": {
-			openai.Dialect{SchemasOfObjects: true, StrictSchemas: true},
+		"schema in a JSON object": {
+			openai.Dialect{SchemaInJSONObject: true, StrictSchemas: true},
 			"response_format",
 			`{"type":"json_object","schema":{"type":"object"}}`,
 			`{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"},"strict":false}}`,
@@ -71,14 +73,14 @@ func TestSwitchesOfADialect(t *testing.T) {
 			req := withTools("hello")
 			tokens := 64
 			req.Parameters.MaxOutputTokens, req.Output = &tokens, json.RawMessage(`{"type":"object"}`)
-			with, _ := sentBody(t, req, tc.member, in(tc.dialect))
+			with, _ := sentBody(t, req, tc.member, withDialect(tc.dialect))
 			otherwise, _ := sentBody(t, req, tc.member)
 			if with != tc.with || otherwise != tc.otherwise {
 				t.Errorf("%s: sent %s with the switch and %s without; want %s and %s", tc.member, with, otherwise, tc.with, tc.otherwise)
 			}
 		})
 	}
-	if got, _ := sentBody(t, request("hello"), "parallel_tool_calls", in(openai.Dialect{ParallelCalls: &off})); got != "" {
+	if got, _ := sentBody(t, request("hello"), "parallel_tool_calls", withDialect(openai.Dialect{ParallelCalls: &off})); got != "" {
 		t.Errorf("parallel_tool_calls %s is sent without tools, which OpenAI refuses", got)
 	}
 }
@@ -105,7 +107,7 @@ func TestPlacesOfSystemMessages(t *testing.T) {
 			"s1 u a t t a u2 u3",
 		},
 		"alone":         {"a request may have no other message", "s1 s2", "s1 s2", "s1 s2", "s1+2"},
-		"none in front": {"the merged one is the first", "u a s1 u", "u a s1 u", "s1 u a u", "s1 u a u"},
+		"none in front": {"the merged message comes first", "u a s1 u", "u a s1 u", "s1 u a u", "s1 u a u"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for place, want := range map[openai.SystemPlace]string{
@@ -128,7 +130,7 @@ func placed(t *testing.T, conversation string, where openai.SystemPlace) string 
 	for m := range strings.FieldsSeq(conversation) {
 		req.Messages = append(req.Messages, model.Message{Role: roles[m[0]], Content: m})
 	}
-	body, _ := sentBody(t, req, "messages", in(openai.Dialect{System: where}))
+	body, _ := sentBody(t, req, "messages", withDialect(openai.Dialect{System: where}))
 	var sent []struct{ Role, Content string }
 	if err := json.Unmarshal([]byte(body), &sent); err != nil {
 		t.Fatal(err)
@@ -170,7 +172,7 @@ func TestFormsOfCallIDs(t *testing.T) {
 				req.Messages = append(req.Messages,
 					model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: tc.id, Name: "count", Arguments: "{}"}}},
 					model.Message{Role: model.RoleTool, Content: "7", ToolCallID: tc.id})
-				body, _ := sentBody(t, req, "messages", in(openai.Dialect{NoNames: true, CallIDs: form}))
+				body, _ := sentBody(t, req, "messages", withDialect(openai.Dialect{NoNames: true, CallIDs: form}))
 				sent := fmt.Sprintf(`{"role":"assistant","content":null,"tool_calls":[{"id":%q,"type":"function",`+
 					`"function":{"name":"count","arguments":"{}"}}]},{"role":"tool","content":"7","tool_call_id":%[1]q}]`, want)
 				if !strings.HasSuffix(body, sent) {
@@ -184,7 +186,7 @@ func TestFormsOfCallIDs(t *testing.T) {
 func TestInvalidExtraFieldIsNotSent(t *testing.T) {
 	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
 	extra := []model.ExtraField{{Name: "top_k", Value: "twenty"}}
-	e := failure(t, provider(t, url, in(openai.Dialect{Extra: extra})))
+	e := failure(t, provider(t, url, withDialect(openai.Dialect{Extra: extra})))
 	const want = `provider "demo": the request cannot be sent: the value of the extra field "top_k" is not JSON: ` +
 		`correct it in extraFields`
 	if e.Kind != model.InvalidRequest || e.Message != want || !e.Unsent {
@@ -192,7 +194,7 @@ func TestInvalidExtraFieldIsNotSent(t *testing.T) {
 	}
 }
 
-// TestDialectOfAHost checks which hosts are known. A host that only looks like a known one must not be taken for it.
+// TestDialectOfAHost checks which hosts are known. A host that only looks like a known host must not get its dialect.
 func TestDialectOfAHost(t *testing.T) {
 	for url, want := range map[string]string{
 		"https://api.openai.com/v1":                                  "OpenAI",
@@ -228,21 +230,21 @@ func TestDialectOfAHost(t *testing.T) {
 	}
 }
 
-// TestDeploymentsOfAzure checks the path, the query and the key of requests to Azure's API of deployments.
+// TestDeploymentsOfAzure checks the path, the query and the key of requests to Azure's deployment-based API.
 func TestDeploymentsOfAzure(t *testing.T) {
 	var seen []string
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		seen = append(seen, r.Method+" "+r.URL.String()+" "+r.Header.Get("Api-Key")+r.Header.Get("Authorization"))
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = w.Write([]byte(events(delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"))) // the test notices if it is gone
+		_, _ = w.Write([]byte(events(delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"))) // the test notices if the client is gone
 	})
-	p := provider(t, url, in(openai.Dialect{APIVersion: "2024-10-21"}))
+	p := provider(t, url, withDialect(openai.Dialect{APIVersion: "2024-10-21"}))
 	req := request("hello")
 	req.Model = "my gpt/5"
 	if _, err := p.Generate(t.Context(), &req); err != nil {
 		t.Error(err)
 	}
-	_, _ = p.Probe(t.Context()) // the answer is no list
+	_, _ = p.Probe(t.Context()) // the answer is not a list
 	want := []string{
 		"POST /v1/deployments/my%20gpt%2F5/chat/completions?api-version=2024-10-21 " + key,
 		"GET /v1/models?api-version=2024-10-21 " + key,

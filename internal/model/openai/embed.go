@@ -26,7 +26,7 @@ type embeddingsRequest struct {
 	Dimensions int    `json:"dimensions,omitempty"`
 }
 
-// EmbeddingsBody returns the request. It has no extra fields of the endpoint, which are those of chat completions.
+// EmbeddingsBody returns the request, without the extra fields of the endpoint, which belong to chat completions.
 func (p *protocol) EmbeddingsBody(req *model.Request) ([]byte, error) {
 	return json.Marshal(embeddingsRequest{
 		Model: req.Model, Input: req.Embed.Texts, Encoding: "float", Dimensions: req.Embed.Dimensions,
@@ -38,7 +38,7 @@ type embeddings struct {
 	Data  json.RawMessage       `json:"data"`
 	Model lenient.Maybe[string] `json:"model"`
 	Usage lenient.Maybe[usage]  `json:"usage"`
-	// The other members belong to an error.
+	// The members below belong to an error.
 	Object lenient.Maybe[string] `json:"object"`
 	endpoint.Problem
 }
@@ -49,8 +49,8 @@ type embedding struct {
 	Embedding json.RawMessage               `json:"embedding"`
 }
 
-// ReadVectors reads the embeddings. Their indices decide about the order, and are the positions where they are missing:
-// Gemini leaves out the first one, as all zeros. If two are the same, the positions count.
+// ReadVectors reads the embeddings. Their indices determine the order. A missing index is the position: Gemini leaves
+// out the index 0, as it leaves out all zeros. If two indices are the same, the positions count instead of all indices.
 func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, failure []byte, err error) {
 	var e embeddings
 	if err := json.Unmarshal(answer, &e); err != nil {

@@ -56,7 +56,7 @@ func TestRequestForVectors(t *testing.T) {
 			})
 			req := embed("a", "b")
 			req.Embed.Dimensions = tc.dimensions
-			got, err := provider(t, url, in(tc.dialect)).Generate(t.Context(), req)
+			got, err := provider(t, url, withDialect(tc.dialect)).Generate(t.Context(), req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,7 +73,7 @@ func TestRequestForVectors(t *testing.T) {
 	}
 }
 
-// TestAnswersWithVectorsAreBounded checks that an answer as long as the longest one is read, and no longer one.
+// TestAnswersWithVectorsAreBounded checks that an answer of the maximum length is read, and that a longer one fails.
 func TestAnswersWithVectorsAreBounded(t *testing.T) {
 	answer := func(dimensions int) string {
 		one := "[" + strings.Repeat("-0.0069292834959924221,        ", dimensions-1) + "1]"

@@ -36,12 +36,15 @@ func TestCompressedReplies(t *testing.T) {
 		want     errorParts
 	}{
 		"gzip": {
-			"it could be inflated to much more than was received", "gzip", 200,
+			"the answer could be inflated to much more than was received", "gzip", 200,
 			errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "gzip")},
 		},
-		"br":      {"", "br", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "br")}},
-		"zstd":    {"", "zstd", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "zstd")}},
-		"deflate": {"", "Deflate", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "deflate")}},
+		"br":   {"no compression is accepted", "br", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "br")}},
+		"zstd": {"no compression is accepted", "zstd", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "zstd")}},
+		"deflate": {
+			"the name may have any case", "Deflate", 200,
+			errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "deflate")},
+		},
 		"an error": {
 			"the status is enough to classify the error", "gzip", 429,
 			errorParts{Kind: model.RateLimited, Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`},

@@ -32,30 +32,30 @@ func TestUnmarkedEnd(t *testing.T) {
 		want *model.Reply
 	}{
 		"text":         {"the response has its own end", generic, events(text), nil, wholeText(model.Usage{})},
-		"call":         {"its arguments are whole", generic, events(call), nil, wholeCall(model.Usage{})},
+		"call":         {"the arguments are whole", generic, events(call), nil, wholeCall(model.Usage{})},
 		"call, usage":  {"the usage is the end", generic, events(call, usage), nil, wholeCall(counted)},
 		"text, usage":  {"the usage is the end", strict, events(text, usage), nil, wholeText(counted)},
-		"no arguments": {"they may be missing", generic, events(callPart(0, "a", "count", "")), nil, nil},
+		"no arguments": {"the arguments may still be missing", generic, events(callPart(0, "a", "count", "")), nil, nil},
 		"no arguments, usage": {
 			"a call may have none", generic, events(callPart(0, "a", "count", ""), usage), nil,
 			&model.Reply{
 				ToolCalls: []model.ToolCall{{ID: "a", Name: "count"}}, FinishReason: model.FinishToolCalls, Usage: counted,
 			},
 		},
-		"half a call":          {"its arguments are cut off", generic, events(callPart(0, "a", "count", `{"n":`)), nil, nil},
-		"half a call, usage":   {"they are cut off all the same", generic, events(callPart(0, "a", "count", `{"n":`), usage), nil, nil},
+		"half a call":          {"the arguments are cut off", generic, events(callPart(0, "a", "count", `{"n":`)), nil, nil},
+		"half a call, usage":   {"the arguments are cut off all the same", generic, events(callPart(0, "a", "count", `{"n":`), usage), nil, nil},
 		"half a second call":   {"one of the calls is cut off", generic, events(call, callPart(1, "b", "list", `{`)), nil, nil},
 		"arguments, no object": {"a number may be the beginning of another", generic, events(callPart(0, "a", "count", `1`)), nil, nil},
 		"text, strict":         {"the service marks each end", strict, events(text), nil, nil},
 		"growing usage": {
-			"it comes with each part", strict,
+			"the usage comes with each part, not only at the end", strict,
 			events(`{"choices":[{"index":0,"delta":{"content":"yes"}}],"usage":{"prompt_tokens":9,"completion_tokens":4}}`), nil, nil,
 		},
 		"growing usage, no text": {
 			"more text may follow a part without any", strict,
 			events(text, `{"choices":[{"index":0,"delta":{"content":""}}],"usage":{"prompt_tokens":9,"completion_tokens":4}}`), nil, nil,
 		},
-		"usage, empty part": {"the answer goes on", strict, events(text, usage, delta(`"content":""`)), nil, nil},
+		"usage, empty part": {"the answer continues", strict, events(text, usage, delta(`"content":""`)), nil, nil},
 		"half a thought":    {"no answer has begun", generic, events(delta(`"content":"<think>Hm"`)), nil, nil},
 		"half a thought, usage": {
 			"the thought is cut off all the same", generic, events(delta(`"content":"<think>Hm"`), usage), nil, nil,
@@ -65,7 +65,7 @@ func TestUnmarkedEnd(t *testing.T) {
 			"the text is the answer", generic, events(delta(`"content":"<think>Hm.</think>"`), text), nil,
 			&model.Reply{Text: "yes", Reasoning: "Hm.", FinishReason: model.FinishStop},
 		},
-		"usage first": {"more was to come", strict, events(usage, text), nil, nil},
+		"usage first": {"text has followed the usage", strict, events(usage, text), nil, nil},
 		"no length": {
 			"a broken connection looks the same", generic, events(text), []string{"Transfer-Encoding: identity"}, nil,
 		},
@@ -73,7 +73,7 @@ func TestUnmarkedEnd(t *testing.T) {
 			"the usage is the end", generic, events(text, usage), []string{"Transfer-Encoding: identity"}, wholeText(counted),
 		},
 		"half an event":   {"a part is cut off", generic, events(text) + `data: {"choices":[{"ind`, nil, nil},
-		"text at the end": {"it may be an error", generic, events(text) + "upstream closed\n", nil, nil},
+		"text at the end": {"the text may be an error", generic, events(text) + "upstream closed\n", nil, nil},
 		"only reasoning":  {"no answer has begun", generic, events(delta(`"reasoning_content":"hm"`)), nil, nil},
 		"nothing":         {"there is no answer", generic, events(usage), nil, nil},
 	} {
@@ -81,7 +81,7 @@ func TestUnmarkedEnd(t *testing.T) {
 			url := serve(t, respond(200, tc.body, append(tc.headers, stream)...))
 			req := withTools("hello")
 			req.Tools = append(req.Tools, model.Tool{Name: "list"})
-			got, err := generate(t.Context(), provider(t, url, in(tc.dialect)), req)
+			got, err := generate(t.Context(), provider(t, url, withDialect(tc.dialect)), req)
 			if tc.want != nil {
 				if diff := cmp.Diff(*tc.want, got); diff != "" || err != nil {
 					t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
@@ -93,13 +93,14 @@ func TestUnmarkedEnd(t *testing.T) {
 				t.Errorf("%s: error %s %q, want an unfinished stream", tc.reason, e.Kind, e.Message)
 			}
 			if began := name != "nothing" && name != "no arguments"; e.MayBeBilled != began {
-				t.Errorf("MayBeBilled is %v, want %v: parts of the answer are paid for", e.MayBeBilled, began)
+				t.Errorf("MayBeBilled is %v, want %v: parts of the answer are billed", e.MayBeBilled, began)
 			}
 		})
 	}
 }
 
-// TestBrokenConnectionAfterPartsMayBeBilled checks that an answer that has begun counts as paid for at once.
+// TestBrokenConnectionAfterPartsMayBeBilled checks that an answer that has begun may be billed, however soon its
+// connection breaks.
 func TestBrokenConnectionAfterPartsMayBeBilled(t *testing.T) {
 	for name, tc := range map[string]struct {
 		body string
@@ -121,23 +122,23 @@ func TestBrokenConnectionAfterPartsMayBeBilled(t *testing.T) {
 	}
 }
 
-// TestUnmarkedEndOfKnownServers checks that an answer without a mark of its end is cut off, unless its server is not
-// known: a server that was killed behind a proxy looks the same.
+// TestUnmarkedEndOfKnownServers checks that an answer of a known server counts as cut off if its end is not marked: an
+// answer of a server that was killed behind a proxy looks the same.
 func TestUnmarkedEndOfKnownServers(t *testing.T) {
 	for _, name := range dialectNames {
 		if name == openai.Generic {
 			continue // TestUnmarkedEnd
 		}
 		url := serve(t, respond(200, events(delta(`"content":"half a sen"`)), stream))
-		e := failure(t, provider(t, url, in(openai.DialectOf(name, ""))))
+		e := failure(t, provider(t, url, withDialect(openai.DialectOf(name, ""))))
 		if e.Kind != model.Malformed || !e.MayBeBilled {
 			t.Errorf("%s: error %s, MayBeBilled %v, want Malformed and true", name, e.Kind, e.MayBeBilled)
 		}
 	}
 }
 
-// TestFailureAfterPartsMayBeBilled checks that an answer that has begun counts as paid for if the endpoint then says
-// that it has failed, and that a time-out of the endpoint always does.
+// TestFailureAfterPartsMayBeBilled checks that an answer that has begun may be billed if the endpoint then reports a
+// failure, and that an answer after a timeout of the endpoint always may be billed.
 func TestFailureAfterPartsMayBeBilled(t *testing.T) {
 	const failed, limited = `{"error":{"message":"It crashed."}}`, `{"error":{"message":"Later.","code":429}}`
 	part := delta(`"content":"ye"`)
@@ -146,18 +147,18 @@ func TestFailureAfterPartsMayBeBilled(t *testing.T) {
 		kind model.ErrorKind
 		want bool
 	}{
-		"error first":             {events(failed), model.Overloaded, false},
-		"error":                   {events(part, failed), model.Overloaded, true},
-		"rate limit":              {events(part, limited), model.RateLimited, true},
-		"unreadable event":        {events(part, `{"choices":"none"}`), model.Malformed, true},
-		"text":                    {events(part, "the engine failed", "[DONE]"), model.Overloaded, true},
-		"text first":              {events("the engine failed", "[DONE]"), model.Overloaded, false},
-		"finish reason":           {events(part, finishEvent("error"), "[DONE]"), model.Overloaded, true},
-		"finish reason first":     {events(finishEvent("network_error"), "[DONE]"), model.Overloaded, false},
-		"abort":                   {events(callPart(0, "a", "count", `{`), finishEvent("abort"), "[DONE]"), model.Overloaded, true},
-		"time-out":                {events(part, finishEvent("TIMEOUT"), "[DONE]"), model.Overloaded, true},
-		"time-out first":          {events(finishEvent("TIMEOUT"), "[DONE]"), model.Overloaded, true},
-		"time-out as a code only": {events(`{"error":{"message":"Late.","code":504}}`), model.Overloaded, true},
+		"error first":            {events(failed), model.Overloaded, false},
+		"error":                  {events(part, failed), model.Overloaded, true},
+		"rate limit":             {events(part, limited), model.RateLimited, true},
+		"unreadable event":       {events(part, `{"choices":"none"}`), model.Malformed, true},
+		"text":                   {events(part, "the engine failed", "[DONE]"), model.Overloaded, true},
+		"text first":             {events("the engine failed", "[DONE]"), model.Overloaded, false},
+		"finish reason":          {events(part, finishEvent("error"), "[DONE]"), model.Overloaded, true},
+		"finish reason first":    {events(finishEvent("network_error"), "[DONE]"), model.Overloaded, false},
+		"abort":                  {events(callPart(0, "a", "count", `{`), finishEvent("abort"), "[DONE]"), model.Overloaded, true},
+		"timeout":                {events(part, finishEvent("TIMEOUT"), "[DONE]"), model.Overloaded, true},
+		"timeout first":          {events(finishEvent("TIMEOUT"), "[DONE]"), model.Overloaded, true},
+		"timeout as a code only": {events(`{"error":{"message":"Late.","code":504}}`), model.Overloaded, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := failure(t, provider(t, serve(t, respond(200, tc.body, stream))))

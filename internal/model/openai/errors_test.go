@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -38,21 +39,33 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 		change        func(*openai.Config)
 		want          errorParts
 	}{
-		"wrong key": {"401 says where the key comes from", `{apiKeys: [other]}`, nil, errorParts{
+		"invalid key": {"the message says where the key comes from", `{apiKeys: [other]}`, nil, errorParts{
 			Kind:    model.Auth,
 			Message: `provider "demo": the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`,
 			Said:    `Incorrect API key provided.`,
 		}},
 		"no key": {
-			"401 without a key says so", `{apiKeys: [other]}`,
+			"the message says where to set a key", `{apiKeys: [other]}`,
 			func(c *openai.Config) { c.APIKey, c.CredentialsFrom = "", "" },
 			errorParts{
 				Kind: model.Auth,
-				Message: `provider "demo": the endpoint refused the credentials (HTTP 401): check whether the ` +
-					`endpoint needs a key: the ModelProvider has no credentialsRef`, Said: `Incorrect API key provided.`,
+				Message: `provider "demo": the endpoint refused a request without credentials (HTTP 401): set spec.credentialsRef of ` +
+					`the ModelProvider if the endpoint needs a key`, Said: `Incorrect API key provided.`,
 			},
 		},
-		"forbidden": {"403 too", `rules: [{fault: {status: 403, message: Not yours.}}]`, nil, errorParts{
+		"key in a header": {
+			"the message names the headers", `{apiKeys: [other]}`,
+			func(c *openai.Config) {
+				c.APIKey, c.CredentialsFrom = "", ""
+				c.Headers = []endpoint.Header{{Name: "Authorization", Value: "Bearer " + key, Secret: true}}
+			},
+			errorParts{
+				Kind: model.Auth,
+				Message: `provider "demo": the endpoint refused the credentials (HTTP 401): check the values of spec.headers of the ` +
+					`ModelProvider`, Said: `Incorrect API key provided.`,
+			},
+		},
+		"forbidden": {"the key has no permission", `rules: [{fault: {status: 403, message: Not yours.}}]`, nil, errorParts{
 			Kind:    model.Auth,
 			Message: `provider "demo": the endpoint refused the credentials (HTTP 403): check key "apiKey" of Secret "demo"`,
 			Said:    `Not yours.`,
@@ -193,7 +206,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			"milliseconds are more exact than seconds",
 			respond(429, "", "Retry-After: 2", "Retry-After-Ms: 1500"), expectedError(model.RateLimited, limited, 1500*time.Millisecond),
 		},
-		"wait for ever": {
+		"endless wait": {
 			"the wait is bounded", respond(429, "", "Retry-After: 99999999999999"),
 			expectedError(model.RateLimited, limited, 24*time.Hour),
 		},
@@ -207,6 +220,14 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			expectedError(model.QuotaExceeded, `provider "demo": the account's quota is used up (HTTP 429): check its plan and billing`,
 				2*time.Second, "You exceeded your quota."),
 		},
+		"used up in the stream": {
+			"the error has no HTTP status", respond(200, events(`{"error":{"message":"Spent.","code":"insufficient_quota"}}`), stream),
+			expectedError(model.QuotaExceeded, `provider "demo": the account's quota is used up: check its plan and billing`, 0, "Spent."),
+		},
+		"limit with another status": {
+			"the message has the status that was sent", respond(400, `{"error":{"message":"Slow.","code":"rate_limit_exceeded"}}`),
+			expectedError(model.RateLimited, `provider "demo": the endpoint's rate limit is reached (HTTP 400)`, 0, "Slow."),
+		},
 		"past date": {"a date in the past means no wait", respond(429, "", "Retry-After: Thu, 11 Jun 2026 15:04:00 GMT",
 			"Date: Thu, 11 Jun 2026 15:04:05 GMT"), expectedError(model.RateLimited, limited, 0)},
 		"wait of a 503": {
@@ -214,15 +235,16 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 503)`, 3*time.Second),
 		},
 		"wait in the body": {
-			"it is bounded as that of the header is", respond(503, retryInfo("99999999999999s")),
+			"the wait has the same bound as in the header", respond(503, retryInfo("99999999999999s")),
 			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 503)`, 24*time.Hour, "Later."),
 		},
 		"wait with a fraction in the body": {
-			"a reset is less certain", respond(429, retryInfo("53.016342224s"), "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 60"),
+			"the wait in the body counts more than the reset of a limit",
+			respond(429, retryInfo("53.016342224s"), "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 60"),
 			expectedError(model.RateLimited, limited, 53016342224, "Later."),
 		},
 		"wait in the header and the body": {
-			"the header comes first, which every server knows", respond(429, retryInfo("53s"), "Retry-After: 7"),
+			"the header counts more than the body", respond(429, retryInfo("53s"), "Retry-After: 7"),
 			expectedError(model.RateLimited, limited, 7*time.Second, "Later."),
 		},
 		"wait in the stream": {
@@ -235,7 +257,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			expectedError(model.RateLimited, limited, 53*time.Second, "Provider returned error: Later."),
 		},
 		"reset in the body": {
-			"it is a time by the endpoint's clock", respond(429, limitedUntil(`"1781190305000"`), date),
+			"the reset is a time by the endpoint's clock", respond(429, limitedUntil(`"1781190305000"`), date),
 			expectedError(model.RateLimited, limited, time.Minute, "Later."),
 		},
 		"reset in the body as a number": {
@@ -247,7 +269,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			expectedError(model.RateLimited, limited, time.Minute, "Later."),
 		},
 		"reset in the body of a year": {
-			"it is bounded as that of the header is", respond(429, limitedUntil(`"1812726305000"`), date),
+			"the wait has the same bound as in the header", respond(429, limitedUntil(`"1812726305000"`), date),
 			expectedError(model.RateLimited, limited, 24*time.Hour, "Later."),
 		},
 		"reset in the body, which is over": {
@@ -283,14 +305,14 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 500)`, 0, strings.Repeat("ü", 900), "..."),
 		},
 		"remedy at the end": {
-			"it is not cut off", respond(429, `{"error":{"message":`+strconv.Quote(quotaWords)+`}}`),
+			"the remedy is not cut off", respond(429, `{"error":{"message":`+strconv.Quote(quotaWords)+`}}`),
 			expectedError(model.RateLimited, limited, 0, strings.ReplaceAll(quotaWords, "\n", " ")),
 		},
 		"407 without a proxy": {
 			"the endpoint has sent it", respond(407, `{"error":{"message":"Who are you?"}}`),
 			expectedError(model.InvalidRequest, `provider "demo": the endpoint refused the request (HTTP 407)`, 0, "Who are you?"),
 		},
-		"time-out": {"408", respond(408, ""), expectedError(model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0)},
+		"timeout": {"408", respond(408, ""), expectedError(model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0)},
 		"error in the stream": {"after comments and named events", respond(200,
 			": thinking\n\nevent: error\n"+events(`{"error":{"message":"Overloaded.","type":"server_error"}}`), stream), expectedError(
 			model.Overloaded,
@@ -382,7 +404,7 @@ func TestEndlessAnswer(t *testing.T) {
 	}
 }
 
-// TestEndlessComments checks the bound on comments between two events. They are not held in memory, but reading
+// TestEndlessComments checks the bound on comments between two events. Comments are not held in memory, but reading
 // them takes time.
 func TestEndlessComments(t *testing.T) {
 	comment := ": " + strings.Repeat("x", 1000) + "\n\n"
@@ -418,7 +440,7 @@ func TestCommentBoundRestartsAtEachEvent(t *testing.T) {
 	body := strings.Repeat(comments+events(delta(`"content":"yes"`)), 3) + comments + events(finishEvent("stop"), "[DONE]")
 	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), request("hello"))
 	if err != nil || reply.Text != "yesyesyes" {
-		t.Errorf("%q, %v; want an answer beside 800 KB of comments, of which 200 KB come at a time", reply.Text, err)
+		t.Errorf("%q, %v; want an answer despite 800 KB of comments, because at most 200 KB come between two events", reply.Text, err)
 	}
 }
 
@@ -434,7 +456,7 @@ func TestEndlessErrorBody(t *testing.T) {
 		}
 	})
 	if e := failure(t, provider(t, url)); e.Kind != model.Overloaded {
-		t.Errorf("error %s %q, want Overloaded: the status says what is wrong, however long the body is", e.Kind, e.Message)
+		t.Errorf("error %s %q, want Overloaded: the status decides, however long the body is", e.Kind, e.Message)
 	}
 	select {
 	case <-gone:
@@ -497,14 +519,14 @@ func TestLastTextBeforeTheEnd(t *testing.T) {
 			ended := events(begun, finishEvent("stop"), text, "[DONE]")
 			reply, err := generate(t.Context(), provider(t, serve(t, respond(200, ended, stream))), request("hello"))
 			if err != nil || reply.Text != "yes" {
-				t.Errorf("%q, %v; want the answer, which has ended before", reply.Text, err)
+				t.Errorf("%q, %v; want the answer, which has ended before the text", reply.Text, err)
 			}
 		})
 	}
 	for _, text := range []string{"still waiting", "keep-alive", "working: 1429 tokens", "4040 ms"} {
 		reply, err := generate(t.Context(), provider(t, serve(t, respond(200, events(begun, text, "[DONE]"), stream))), request("hello"))
 		if err != nil || reply.Text != "yes" {
-			t.Errorf("%s: %q, %v; want the answer beside a sign of life", text, reply.Text, err)
+			t.Errorf("%s: %q, %v; want the answer, because the text is not an error", text, reply.Text, err)
 		}
 	}
 }

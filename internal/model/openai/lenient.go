@@ -30,7 +30,7 @@ func (c *prose) UnmarshalJSON(data []byte) error {
 		Text     lenient.Maybe[string] `json:"text"`
 		Thinking thinking              `json:"thinking"`
 	}]]
-	_ = json.Unmarshal(data, &parts) // content of another form is none
+	_ = json.Unmarshal(data, &parts) // content of another form counts as absent
 	var text, reasoning strings.Builder
 	for _, part := range parts {
 		text.WriteString(part.Value.Text.Value)
@@ -51,7 +51,7 @@ func (t *thinking) UnmarshalJSON(data []byte) error {
 	var parts lenient.List[lenient.Maybe[struct {
 		Text string `json:"text"`
 	}]]
-	_ = json.Unmarshal(data, &parts) // reasoning of another form is none
+	_ = json.Unmarshal(data, &parts) // reasoning of another form counts as absent
 	var text strings.Builder
 	for _, part := range parts {
 		text.WriteString(part.Value.Text)

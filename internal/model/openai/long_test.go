@@ -54,7 +54,8 @@ func TestLongReplies(t *testing.T) {
 	}
 }
 
-// TestTooLongReplies checks that the reply is cut off, and that the rest is read for the usage at its end.
+// TestTooLongReplies checks that a reply that is too long is cut off, and that the rest is read for the usage at its
+// end.
 func TestTooLongReplies(t *testing.T) {
 	const more = 1 << 20
 	most := strings.Repeat("x", endpoint.MaxReplyBytes)
@@ -92,7 +93,7 @@ func TestTooLongReplies(t *testing.T) {
 			[]string{text, rest, rest},
 			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + 2*more},
 		},
-		"rubbish behind": {
+		"rubbish after the bound": {
 			"invalid data after the bound does not matter",
 			[]string{text, rest, "rubbish"},
 			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + more},
@@ -132,8 +133,8 @@ func TestTooLongReplies(t *testing.T) {
 	}
 }
 
-// TestTooLongReplyIsCancelled checks that a cancelled reply is lost, whatever the cause is called, because
-// the endpoint did not end it.
+// TestTooLongReplyIsCancelled checks that a request that is cancelled while its reply is already too long returns an
+// error, because the endpoint did not end the reply. The cause of the cancellation may be any error.
 func TestTooLongReplyIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -165,13 +166,13 @@ func TestEndlessReply(t *testing.T) {
 	got, err := generate(t.Context(), p, request("hello"))
 	if err != nil || got.FinishReason != model.FinishLength || !got.TooLong ||
 		!strings.HasPrefix(got.Text, "word word ") || got.Received != int64(len(got.Text)) {
-		t.Errorf("Generate = %.20q... of %d bytes, %s %t %d, %v; want what came, cut off", got.Text, len(got.Text),
-			got.FinishReason, got.TooLong, got.Received, err)
+		t.Errorf("Generate = %.20q... of %d bytes, %s, too long %t, %d received, %v; want the part that arrived", got.Text,
+			len(got.Text), got.FinishReason, got.TooLong, got.Received, err)
 	}
 	select {
 	case <-gone:
 	case <-longContext(t).Done():
-		t.Error("the endpoint works on")
+		t.Error("the endpoint still works")
 	}
 }
 
@@ -231,7 +232,7 @@ func TestReceivedBytesOfFailedReplies(t *testing.T) {
 	}
 }
 
-// TestLongCallNames checks that a name that no tool can have is cut off.
+// TestLongCallNames checks that the name of a call is cut off if it is longer than any tool's name.
 func TestLongCallNames(t *testing.T) {
 	var pieces []string
 	for range 3000 {
@@ -241,7 +242,7 @@ func TestLongCallNames(t *testing.T) {
 	body := events(append(pieces, callPart(0, "", "", "{}"), finishEvent("tool_calls"), "[DONE]")...)
 	got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 	if err != nil || len(got.ToolCalls) != 1 || got.ToolCalls[0].ID != "call_0" || len(got.ToolCalls[0].Name) != 1024 {
-		t.Errorf("Generate = %.100v, %v; want a call with an ID in place of one that is too long and a name of 1024 bytes",
+		t.Errorf("Generate = %.100v, %v; want a call with a new ID, because its own is too long, and with a name of 1024 bytes",
 			got.ToolCalls, err)
 	}
 }

@@ -14,10 +14,10 @@ import (
 // requestIDHeader is the header with the ID of a request. OpenAI writes it into its logs.
 const requestIDHeader = "X-Client-Request-Id"
 
-// Config of an endpoint.
+// Config configures an endpoint.
 type Config struct {
 	endpoint.Config
-	// Dialect says how requests are written.
+	// Dialect describes how requests are written.
 	Dialect Dialect
 }
 
@@ -41,7 +41,7 @@ func (p *protocol) Path(name string) string {
 // ModelsPath returns the path of the list of models.
 func (p *protocol) ModelsPath() string { return "/models" + p.query() }
 
-// query returns the query of all requests, or an empty text.
+// query returns the query of all URLs, with its question mark, or an empty text.
 func (p *protocol) query() string {
 	if p.dialect.APIVersion == "" {
 		return ""
@@ -97,17 +97,17 @@ func (d *decoder) add(c *chunk, in *endpoint.Answer) {
 	}
 	in.SetModel(c.Model.Value)
 	if usage := c.Usage.Value.tokens(); len(c.Choices) == 0 {
-		in.CountAlone(usage)
+		in.RaiseSeparateUsage(usage)
 	} else {
-		in.Count(usage)
+		in.RaiseUsage(usage)
 	}
-	in.Count(c.Groq.Value.Usage.Value.tokens())
+	in.RaiseUsage(c.Groq.Value.Usage.Value.tokens())
 	for i := range c.Choices {
 		choice := &c.Choices[i]
 		if choice.Index.Value != 0 {
 			continue
 		}
-		in.Count(choice.Usage.Value.tokens())
+		in.RaiseUsage(choice.Usage.Value.tokens())
 		part := choice.part()
 		in.AddText(part.Content.text)
 		in.AddReasoning(part.reasoning())

@@ -108,7 +108,7 @@ func TestRequests(t *testing.T) {
 			nil,
 			func(s sent) bool { return s.Stream && s.StreamOptions.IncludeUsage },
 		},
-		"nothing": {
+		"no parameters": {
 			"parameters that are not set are not sent",
 			model.Parameters{},
 			nil,
@@ -151,7 +151,7 @@ func TestRequests(t *testing.T) {
 			func(s sent) bool { return s.Extra == "a b" },
 		},
 		"slash": {
-			"a slash at the end changes nothing",
+			"slashes at the end of the base URL are ignored",
 			model.Parameters{},
 			func(c *openai.Config) { c.BaseURL += "//" }, func(s sent) bool { return s.Stream },
 		},
@@ -209,10 +209,10 @@ func TestCancelEndsTheRequest(t *testing.T) {
 			cancel()
 			err := <-errs
 			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Cancelled || time.Since(begin) > 10*time.Second {
-				t.Errorf("Generate: %v after %s, want Cancelled at once", err, time.Since(begin))
+				t.Errorf("Generate: %v after %s, want Cancelled immediately", err, time.Since(begin))
 			}
 			if err := s.Wait(longContext(t), func(s server.Stats) bool { return s.Cancelled == 1 }); err != nil {
-				t.Errorf("the endpoint works on: %v", err)
+				t.Errorf("the endpoint still works: %v", err)
 			}
 		})
 	}
@@ -223,12 +223,12 @@ func TestSlowAnswerIsNotIdle(t *testing.T) {
 	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
 	got, err := generate(t.Context(), p, request("hello"))
 	if err != nil || got.Text != "one answer in many pieces" {
-		t.Errorf("Generate = %q, %v; want the answer: only silence is a time-out", got.Text, err)
+		t.Errorf("Generate = %q, %v; want the answer: only silence is a timeout", got.Text, err)
 	}
 }
 
-// TestSlowFirstEventIsNotIdle checks that the idle time-out begins with the first event, and that the shorter bound of
-// provider and request counts before.
+// TestSlowFirstEventIsNotIdle checks that the idle timeout begins with the first event. Before it, the shorter of the
+// bounds of the provider and of the request counts.
 func TestSlowFirstEventIsNotIdle(t *testing.T) {
 	_, url := fakeModel(t, `rules: [{reply: {text: "one answer"}, fault: {latencyMilliseconds: 400}}]`)
 	for name, tc := range map[string]struct {
@@ -238,9 +238,9 @@ func TestSlowFirstEventIsNotIdle(t *testing.T) {
 	}{
 		"no bound":          {"only the context bounds the time", 0, 0, ""},
 		"long enough":       {"the answer is in time", time.Minute, time.Minute, ""},
-		"of the provider":   {"it is shorter", 50 * time.Millisecond, time.Minute, "50ms"},
-		"of the request":    {"it is shorter", time.Minute, 60 * time.Millisecond, "60ms"},
-		"of a request only": {"the provider has none", 0, 60 * time.Millisecond, "60ms"},
+		"of the provider":   {"the provider's bound is shorter", 50 * time.Millisecond, time.Minute, "50ms"},
+		"of the request":    {"the request's bound is shorter", time.Minute, 60 * time.Millisecond, "60ms"},
+		"of a request only": {"the provider has no bound", 0, 60 * time.Millisecond, "60ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout, c.FirstEventTimeout = 100*time.Millisecond, tc.provider })
@@ -254,7 +254,7 @@ func TestSlowFirstEventIsNotIdle(t *testing.T) {
 				return
 			}
 			if e := check(t, got, err); e.Kind != model.Timeout || !e.MayBeBilled || !strings.HasSuffix(e.Message, "for "+tc.want) {
-				t.Errorf("error %s %q, billed %t; want a time-out after %s that may be billed: %s",
+				t.Errorf("error %s %q, billed %t; want a timeout after %s that may be billed: %s",
 					e.Kind, e.Message, e.MayBeBilled, tc.want, tc.reason)
 			}
 		})
@@ -278,7 +278,7 @@ func TestBytesOutsideEventsAreIdle(t *testing.T) {
 		reason string
 		status int
 		kind   string
-		// begin is sent at once, and again is sent repeatedly.
+		// begin is sent first, and again is sent repeatedly after it.
 		begin, again string
 	}{
 		"comments":              {"comments do not count as an answer", http.StatusOK, "text/event-stream", "", ": still here\n\n"},
@@ -303,7 +303,7 @@ func TestBytesOutsideEventsAreIdle(t *testing.T) {
 			})
 			_, err := generate(longContext(t), p, request("hello"))
 			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Timeout {
-				t.Errorf("Generate: %v, want a time-out: %s", err, tc.reason)
+				t.Errorf("Generate: %v, want a timeout: %s", err, tc.reason)
 			}
 		})
 	}
@@ -348,8 +348,8 @@ func TestProbe(t *testing.T) {
 			errorParts{},
 		},
 		"no list": {"many servers have no list", respond(404, ""), errorParts{}},
-		"not so":  {"some servers refuse the method", respond(405, ""), errorParts{}},
-		"refused": {"the key is wrong", respond(401, `{"error":{"message":"No."}}`), errorParts{
+		"method":  {"some servers refuse the method", respond(405, ""), errorParts{}},
+		"refused": {"the key is invalid", respond(401, `{"error":{"message":"No."}}`), errorParts{
 			Kind:    model.Auth,
 			Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`,
 			Said:    "No.",
@@ -363,7 +363,7 @@ func TestProbe(t *testing.T) {
 				"(the endpoint sent text/html, not application/json: check baseURL)",
 		}},
 		"error as a text": {
-			"LM Studio answers so at a path that it does not know: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618",
+			"LM Studio does so for unknown paths: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618",
 			respond(200, `{"error":"Unexpected endpoint or method. (GET /models)"}`, jsonType),
 			errorParts{
 				Kind: model.InvalidRequest, Said: "Unexpected endpoint or method. (GET /models)",

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// thinkingSwitch is the setting for reasoning as a switch.
+// thinkingSwitch is the field that ThinkingSwitch sends.
 type thinkingSwitch struct {
 	Type string `json:"type"`
 }
@@ -35,10 +35,10 @@ func (r *chatRequest) addParameters(p *model.Parameters, d *Dialect) {
 	}
 }
 
-// thinkingFields are the fields of settings for reasoning that an endpoint's own configuration may add as well.
+// thinkingFields are the fields for reasoning that the extra fields of an endpoint may set as well.
 var thinkingFields = map[ThinkingForm]string{ThinkingSwitch: "thinking", ThinkingTemplate: "chat_template_kwargs"}
 
-// Check returns the first parameter that a model cannot fulfill in a dialect, or nil.
+// Check returns the first parameter that cannot be sent to the model with this name in a dialect, or nil.
 func Check(name string, p *model.Parameters, d *Dialect) *model.Unsupported {
 	seed := "seed"
 	if d.Seed == SeedRandom {
@@ -48,33 +48,33 @@ func Check(name string, p *model.Parameters, d *Dialect) *model.Unsupported {
 		if d.Seed == SeedNone {
 			return &model.Unsupported{Parameter: "seed", Problem: "the service of this dialect has no seed: remove it"}
 		}
-		if wrong := endpoint.CheckField("seed", seed, d.Extra); wrong != nil {
-			return wrong
+		if unsupported := endpoint.CheckField("seed", seed, d.Extra); unsupported != nil {
+			return unsupported
 		}
 	}
-	if wrong := checkStop(name, p.Stop, d); wrong != nil {
-		return wrong
+	if unsupported := checkStop(name, p.Stop, d); unsupported != nil {
+		return unsupported
 	}
-	if wrong := checkTier(p.ServiceTier, d); wrong != nil {
-		return wrong
+	if unsupported := checkTier(p.ServiceTier, d); unsupported != nil {
+		return unsupported
 	}
 	sent := []string{seed, "stop", "service_tier"}
 	if field := thinkingFields[d.Thinking]; p.Effort != "" && field != "" {
-		if wrong := endpoint.CheckField("thinking", field, d.Extra); wrong != nil {
-			return wrong
+		if unsupported := endpoint.CheckField("thinking", field, d.Extra); unsupported != nil {
+			return unsupported
 		}
 		sent = append(sent, field)
 	}
-	if wrong := checkEffort(p.Effort, d); wrong != nil {
-		return wrong
+	if unsupported := checkEffort(p.Effort, d); unsupported != nil {
+		return unsupported
 	}
 	return endpoint.CheckExtra(p.Extra, d.Extra, sent...)
 }
 
-// effortHigh is the effort that switches reasoning on where it has no levels.
+// effortHigh is the effort that turns on reasoning without levels.
 const effortHigh = "high"
 
-// checkEffort returns why an effort cannot be asked for, or nil.
+// checkEffort returns why an effort cannot be requested, or nil.
 func checkEffort(effort string, d *Dialect) *model.Unsupported {
 	const parameter = "thinking"
 	switch {
@@ -85,7 +85,7 @@ func checkEffort(effort string, d *Dialect) *model.Unsupported {
 			Parameter: parameter,
 			Problem:   `its form is a switch without levels: use High or "Off", or set requests.thinking to Effort if the model has levels`,
 		}
-	case d.OneEffort:
+	case d.OnlyHighEffort:
 		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf(
 			`models of this service have no level %q: use High or "Off", or set requests.thinking to Effort if the model has levels`,
 			effort)}
@@ -93,7 +93,7 @@ func checkEffort(effort string, d *Dialect) *model.Unsupported {
 	return nil
 }
 
-// checkStop returns why a model cannot be given stop sequences, or nil.
+// checkStop returns why stop sequences cannot be sent to a model, or nil.
 func checkStop(name string, stop []string, d *Dialect) *model.Unsupported {
 	const parameter = "stopSequences"
 	switch {
@@ -108,7 +108,7 @@ func checkStop(name string, stop []string, d *Dialect) *model.Unsupported {
 	return endpoint.CheckField(parameter, "stop", d.Extra)
 }
 
-// checkTier returns why a service tier cannot be asked for, or nil.
+// checkTier returns why a service tier cannot be requested, or nil.
 func checkTier(tier string, d *Dialect) *model.Unsupported {
 	switch {
 	case tier == "" || d.Tiers == nil:

@@ -80,7 +80,7 @@ func sentParameters(t *testing.T, req model.Request, d openai.Dialect) string {
 		}
 		respond(200, events(delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"), stream)(w, r)
 	})
-	if _, err := generate(t.Context(), provider(t, url, in(d)), req); err != nil {
+	if _, err := generate(t.Context(), provider(t, url, withDialect(d)), req); err != nil {
 		t.Fatalf("Generate: %v", err)
 	}
 	for _, name := range []string{"model", "messages", "stream", "stream_options"} {
@@ -93,12 +93,13 @@ func sentParameters(t *testing.T, req model.Request, d openai.Dialect) string {
 	return string(text)
 }
 
-// TestUnsupportedParameterIsNotSent checks that a parameter that was not refused earlier is refused before it is sent.
+// TestUnsupportedParameterIsNotSent checks that the adapter refuses an unsupported parameter that no earlier check has
+// refused.
 func TestUnsupportedParameterIsNotSent(t *testing.T) {
 	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
 	req := request("hello")
 	req.Parameters.Seed = new(int64(1))
-	_, err := generate(t.Context(), provider(t, url, in(openai.DialectOf("DeepSeek", ""))), req)
+	_, err := generate(t.Context(), provider(t, url, withDialect(openai.DialectOf("DeepSeek", ""))), req)
 	const want = `provider "demo": the request cannot be sent: seed: the service of this dialect has no seed: remove it`
 	if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent || e.Message != want {
 		t.Errorf("error %+v, want %q", e, want)

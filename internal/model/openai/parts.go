@@ -13,8 +13,8 @@ type part struct {
 	File     *filePart `json:"file,omitempty"`
 }
 
-// imageURL is an image as a data URL. Most own servers fetch no other URLs, and a URL of another server could have
-// another content in a later request.
+// imageURL is an image as a data URL. Most self-hosted servers fetch no other URLs, and the image behind another URL
+// could change before a later request.
 type imageURL struct {
 	URL string `json:"url"`
 }
@@ -25,12 +25,12 @@ type filePart struct {
 	FileData string `json:"file_data"`
 }
 
-// contentOf returns the content of a message. Texts among its attachments are a part of its text, because servers of
+// contentOf returns the content of a message. The text attachments are a part of the message's text, because servers of
 // models without images may refuse parts. Images and files come before the text.
 func contentOf(m *model.Message, c *endpoint.Contents) any {
-	others := endpoint.Others(m)
-	parts := make([]part, 0, len(others)+1)
-	for _, a := range others {
+	media := endpoint.NonTextAttachments(m)
+	parts := make([]part, 0, len(media)+1)
+	for _, a := range media {
 		url := "data:" + a.MediaType + ";base64," + c.Base64(a)
 		if model.KindOf(a.MediaType) == model.AttachedImage {
 			parts = append(parts, part{Type: "image_url", ImageURL: &imageURL{url}})
@@ -42,7 +42,7 @@ func contentOf(m *model.Message, c *endpoint.Contents) any {
 	if len(m.Attachments) > 0 {
 		text = c.Text(m)
 	}
-	if len(others) == 0 {
+	if len(media) == 0 {
 		return &text
 	}
 	return append(parts, part{Type: "text", Text: text})

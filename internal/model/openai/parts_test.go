@@ -25,13 +25,13 @@ func TestAttachmentsOnTheWire(t *testing.T) {
 		req    model.Request
 		want   string
 	}{
-		"text": {"texts are a part of the text, because servers may refuse parts", attached(text), `"` + fenced + `"`},
+		"text": {"a text attachment is in the message's text, because servers may refuse parts", attached(text), `"` + fenced + `"`},
 		"image": {
 			"an image comes before the text", attached(image),
 			`[{"type":"image_url","image_url":{"url":"data:image/png;base64,YWJj"}},{"type":"text","text":"What?"}]`,
 		},
 		"all": {
-			"contents keep their order, and texts join the text", attached(text, image, file),
+			"images and files keep their order, and text attachments are in the message's text", attached(text, image, file),
 			`[{"type":"image_url","image_url":{"url":"data:image/png;base64,YWJj"}},` +
 				`{"type":"file","file":{"filename":"terms.pdf","file_data":"data:application/pdf;base64,YWJj"}},` +
 				`{"type":"text","text":"` + fenced + `"}]`,

@@ -20,27 +20,27 @@ func TestReasoningOnTheWire(t *testing.T) {
 		want         model.Reply
 	}{
 		"reasoning_content": {
-			"most servers call it so", events(delta(`"reasoning_content":"Let me "`),
+			"most servers use this name", events(delta(`"reasoning_content":"Let me "`),
 				delta(`"reasoning_content":"think."`), delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
 		},
 		"reasoning": {
-			"others so", events(delta(`"reasoning":"Let me "`), delta(`"content":"","reasoning":"think."`),
+			"some servers use this name", events(delta(`"reasoning":"Let me "`), delta(`"content":"","reasoning":"think."`),
 				delta(`"content":"yes","reasoning":null`), finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
 		},
 		"both": {
-			"it is the same", events(delta(`"reasoning":"Hm.","reasoning_content":"Hm."`), delta(`"content":"yes"`),
+			"some servers send the same text twice", events(delta(`"reasoning":"Hm.","reasoning_content":"Hm."`), delta(`"content":"yes"`),
 				finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Hm.", FinishReason: model.FinishStop},
 		},
 		"no text": {
-			"what is none is left out", events(delta(`"reasoning":{"effort":"high"}`), delta(`"content":"yes"`),
+			"reasoning of another form is left out", events(delta(`"reasoning":{"effort":"high"}`), delta(`"content":"yes"`),
 				finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", FinishReason: model.FinishStop},
 		},
 		"cut off": {
-			"a reply may have no more", events(delta(`"reasoning":"Let me"`), finishEvent("length"), "[DONE]"),
+			"a reply may have only reasoning", events(delta(`"reasoning":"Let me"`), finishEvent("length"), "[DONE]"),
 			model.Reply{Reasoning: "Let me", FinishReason: model.FinishLength},
 		},
 	} {
@@ -53,8 +53,8 @@ func TestReasoningOnTheWire(t *testing.T) {
 	}
 }
 
-// TestReasoningWithoutAnswer checks that a reply with only reasoning is empty, and that the loop knows that it was paid
-// for: a repetition costs as much again.
+// TestReasoningWithoutAnswer checks that a reply with only reasoning is an empty answer, and that its error says that
+// it may be billed: a repetition is as expensive.
 func TestReasoningWithoutAnswer(t *testing.T) {
 	const hidden = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40,"completion_tokens_details":{"reasoning_tokens":40}}}`
 	const only = "the model reasoned, but the answer was empty"
@@ -87,18 +87,18 @@ func TestReasoningWithCalls(t *testing.T) {
 	req.Tools = []model.Tool{{Name: "find"}}
 	got, err := generate(t.Context(), provider(t, url), req)
 	if err != nil || got.Reasoning != "I look." || got.Text != "" || len(got.ToolCalls) != 1 || got.Usage.ReasoningTokens != 2 {
-		t.Errorf("Generate = %+v, %v; want a call, what was thought, and its tokens", got, err)
+		t.Errorf("Generate = %+v, %v; want a call, the reasoning and its tokens", got, err)
 	}
 }
 
-// TestReasoningIsNotIdle checks that long reasoning does not cause a time-out, because the model is working.
+// TestReasoningIsNotIdle checks that long reasoning does not cause a timeout, because the model is working.
 func TestReasoningIsNotIdle(t *testing.T) {
 	_, url := fakeModel(t, `rules: [{reply: {reasoning: "one thought in many pieces", text: "yes", chunkChars: `+
 		`2}, fault: {chunkDelayMilliseconds: 200}}]`)
 	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
 	got, err := generate(t.Context(), p, request("hello"))
 	if err != nil || got.Reasoning != "one thought in many pieces" || got.Text != "yes" {
-		t.Errorf("Generate = %+v, %v; want the answer: only silence is a time-out", got, err)
+		t.Errorf("Generate = %+v, %v; want the answer: only silence is a timeout", got, err)
 	}
 }
 
@@ -111,10 +111,10 @@ func TestEffortAndFormat(t *testing.T) {
 		want           string
 	}{
 		"no effort": {"the endpoint decides", "reasoning_effort", func(*model.Request) {}, ""},
-		"effort":    {"it is sent", "reasoning_effort", func(r *model.Request) { r.Parameters.Effort = "high" }, `"high"`},
-		"no format": {"any text", "response_format", func(*model.Request) {}, ""},
+		"effort":    {"the effort is sent", "reasoning_effort", func(r *model.Request) { r.Parameters.Effort = "high" }, `"high"`},
+		"no format": {"the answer may be any text", "response_format", func(*model.Request) {}, ""},
 		"format": {
-			"the schema goes as it is, and is not strict", "response_format", func(r *model.Request) { r.Output = json.RawMessage(schema) },
+			"the schema is sent unchanged, and is not strict", "response_format", func(r *model.Request) { r.Output = json.RawMessage(schema) },
 			`{"type":"json_schema","json_schema":{"name":"answer","schema":` + schema + `,"strict":false}}`,
 		},
 	} {
@@ -135,7 +135,7 @@ func TestInvalidSchema(t *testing.T) {
 	_, err := generate(t.Context(), provider(t, url), req)
 	e, ok := errors.AsType[*model.Error](err)
 	if !ok || e.Kind != model.InvalidRequest || !e.Unsent || s.Stats().Requests != 0 {
-		t.Errorf("Generate: %v after %d requests, want it refused before it is sent", err, s.Stats().Requests)
+		t.Errorf("Generate: %v after %d requests, want InvalidRequest without a request", err, s.Stats().Requests)
 	}
 }
 

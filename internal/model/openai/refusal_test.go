@@ -25,7 +25,7 @@ func TestRefusalIsAReply(t *testing.T) {
 			[]string{`{"choices":[{"index":0,"message":{"refusal":"I cannot."},"finish_reason":"stop"}]}`},
 			model.Reply{Text: "I cannot.", FinishReason: model.FinishRefusal},
 		},
-		"behind a text": {"text and refusal are kept", []string{
+		"after a text": {"text and refusal are kept", []string{
 			delta(`"content":"Well."`),
 			delta(`"refusal":"I cannot."`), finishEvent("stop"),
 		}, model.Reply{Text: "Well.\n\nI cannot.", FinishReason: model.FinishRefusal}},

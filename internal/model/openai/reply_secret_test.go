@@ -38,20 +38,26 @@ func TestKeyIsRemovedFromReplies(t *testing.T) {
 		events []string
 		want   model.Reply
 	}{
-		"text": {"", []string{delta(`"content":"your key is ` + key + `!"`)}, stop("your key is [redacted]!", "")},
+		"text": {"the key is in one event", []string{delta(`"content":"your key is ` + key + `!"`)}, stop("your key is [redacted]!", "")},
 		"in pieces": {
 			"each event contains one character of the key", pieces("content", "your key is "+key+"!"),
 			stop("your key is [redacted]!", ""),
 		},
-		"hidden": {"a reader sees the key", pieces("content", "your key is "+hidden+"!"), stop("your key is [redacted]!", "")},
-		"tags":   {"", pieces("content", strings.Join(strings.Split(key, ""), "\U000e0041\ufe0f")), stop("[redacted]", "")},
+		"hidden": {
+			"a reader sees the key despite invisible characters", pieces("content", "your key is "+hidden+"!"),
+			stop("your key is [redacted]!", ""),
+		},
+		"tags": {
+			"tag characters are invisible, too", pieces("content", strings.Join(strings.Split(key, ""), "\U000e0041\ufe0f")),
+			stop("[redacted]", ""),
+		},
 		"base64": {
-			"",
+			"an encoded key can be decoded",
 			[]string{delta(`"content":"` + base64.RawURLEncoding.EncodeToString([]byte(key+"..")) + `"`)},
 			stop("[redacted]ouLg", ""),
 		},
 		"earlier key": {
-			"an earlier key is removed too",
+			"an earlier key may still be valid",
 			[]string{delta(`"content":"was sk-earlier-0123456789abcdef"`)},
 			stop("was [redacted]", ""),
 		},
@@ -61,7 +67,7 @@ func TestKeyIsRemovedFromReplies(t *testing.T) {
 		},
 		"without a key": {"other text stays unchanged", pieces("content", "café\u200b \u202e"), stop("café\u200b \u202e", "")},
 		"a call": {
-			"a tool must not get it",
+			"a tool must not receive the key",
 			[]string{callPart(0, "id-"+key, "count", `{"h":"`+hidden+`"}`), callPart(1, "b", key, `{}`)},
 			model.Reply{ToolCalls: []model.ToolCall{
 				{ID: "call_0", Name: "count", Arguments: `{"h":"[redacted]"}`},

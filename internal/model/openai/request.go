@@ -14,16 +14,16 @@ import (
 // outputName is the name of the answer's schema, which the API requires.
 const outputName = "answer"
 
-// afterResults is a reply between results of calls and a message of the user. Mistral refuses such a message without
-// it, also behind other servers: github.com/avante-corp/avante.nvim/issues/2562 and
+// afterResults is a reply that is inserted between the results of calls and a message of the user. Without it, Mistral
+// refuses the request, also behind other servers: github.com/avante-corp/avante.nvim/issues/2562 and
 // github.com/mistralai/mistral-common/issues/169.
 const afterResults = "I have the results."
 
-// roleDeveloper is the name of OpenAI's newer models for the role of system messages.
+// roleDeveloper is the role of system messages for OpenAI's newer models.
 const roleDeveloper = "developer"
 
-// chatRequest is the library's request with its own types of fields that may be empty. The library omits empty
-// contents, empty arguments and a temperature of zero, but the API requires the first two.
+// chatRequest replaces fields of the library's request. The library omits empty contents and empty arguments, which the
+// API requires, and a temperature of zero.
 type chatRequest struct {
 	api.ChatCompletionRequest
 	Messages    []chatMessage `json:"messages"`
@@ -43,16 +43,16 @@ type responseFormat struct {
 
 type chatMessage struct {
 	Role string `json:"role"`
-	// Name is that of a system message. The messages of a conversation have none: a later Turn of a Session must send
-	// the same bytes again, so that the server finds them in its cache. In a tool's message, some servers refuse a
-	// name.
+	// Name is the name of a system message. The messages of a conversation have no name: a later Turn of a Session must
+	// send the same bytes again, so that the server finds them in its cache. Some servers refuse a name in the message
+	// of a tool.
 	Name string `json:"name,omitempty"`
 	// Content is a *string, or a []part if the message has images or files. It is null in an assistant's message that
 	// has only tool calls, because some servers refuse an empty text.
 	Content    any        `json:"content"`
 	ToolCalls  []chatCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
-	// ReasoningContent and ReasoningDetails are data of the endpoint that it needs again.
+	// ReasoningContent and ReasoningDetails are data that the endpoint sent and needs again.
 	ReasoningContent string          `json:"reasoning_content,omitempty"`
 	ReasoningDetails json.RawMessage `json:"reasoning_details,omitempty"`
 }
@@ -61,7 +61,7 @@ type chatCall struct {
 	ID       string       `json:"id"`
 	Type     api.ToolType `json:"type"`
 	Function chatFunction `json:"function"`
-	// ExtraContent is data of the endpoint that it needs again.
+	// ExtraContent is data that the endpoint sent and needs again.
 	ExtraContent json.RawMessage `json:"extra_content,omitempty"`
 }
 
@@ -72,8 +72,8 @@ type chatFunction struct {
 
 // bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error) {
-	if wrong := Check(req.Model, &req.Parameters, d); wrong != nil {
-		return nil, endpoint.Unsendable("%s", wrong)
+	if unsupported := Check(req.Model, &req.Parameters, d); unsupported != nil {
+		return nil, endpoint.Unsendable("%s", unsupported)
 	}
 	out := &chatRequest{
 		ChatCompletionRequest: parametersOf(req, d), Messages: messagesOf(req.Messages, d, c), Temperature: req.Parameters.Temperature,
@@ -98,10 +98,10 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 	return endpoint.WithExtra(body, d.Extra, req.Parameters.Extra)
 }
 
-// formatOf returns a response format with a schema. If it is strict, the API accepts only a part of JSON Schema, and
-// refuses requests with other schemas.
+// formatOf returns a response format with a schema. If the format is strict, the API accepts only a part of JSON
+// Schema, and refuses requests with other schemas.
 func formatOf(schema json.RawMessage, d *Dialect) *responseFormat {
-	if d.SchemasOfObjects {
+	if d.SchemaInJSONObject {
 		return &responseFormat{Type: api.ChatCompletionResponseFormatTypeJSONObject, Schema: schema}
 	}
 	return &responseFormat{
@@ -116,7 +116,7 @@ func parametersOf(req *model.Request, d *Dialect) api.ChatCompletionRequest {
 		out.StreamOptions = &api.StreamOptions{IncludeUsage: true}
 	}
 	if n := req.Parameters.MaxOutputTokens; n != nil && d.UseMaxTokens {
-		out.MaxTokens = *n //nolint:staticcheck // because many servers know only the older name
+		out.MaxTokens = *n //nolint:staticcheck // because many servers support only the older name
 	} else if n != nil {
 		out.MaxCompletionTokens = *n
 	}
@@ -137,12 +137,12 @@ func toolOf(t model.Tool, strict bool) api.Tool {
 }
 
 func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []chatMessage {
-	messages = place(messages, d.System)
+	messages = placeSystemMessages(messages, d.System)
 	out := make([]chatMessage, 0, len(messages))
-	user := -1
+	lastUser := -1
 	for i, m := range messages {
 		if m.Role == model.RoleUser {
-			user = i
+			lastUser = i
 		}
 	}
 	for i, m := range messages {
@@ -152,14 +152,14 @@ func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []ch
 		}
 		switch {
 		case m.Role == model.RoleTool:
-			// Send it even without content, because the API requires an answer to each call.
+			// Send the result even without content, because the API requires a result of each call.
 			sent.ToolCallID = endpoint.CallID(m.ToolCallID, d.CallIDs)
 		case len(m.ToolCalls) > 0:
 			sent.ToolCalls = callsOf(m.ToolCalls, d.CallIDs)
 			if m.Content == "" {
 				sent.Content = nil
 			}
-			d.addReturned(&sent, &m, i > user)
+			d.addReturned(&sent, &m, i > lastUser)
 		case m.Content == "" && len(m.Attachments) == 0:
 			continue // a profile may have an empty prompt, but the API refuses a message without content
 		case m.Role == model.RoleUser && d.System != SystemInPlace && len(out) > 0 && out[len(out)-1].Role == api.ChatMessageRoleTool:
@@ -173,29 +173,29 @@ func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []ch
 	return out
 }
 
-// place returns the messages with system messages only where they are allowed. Those that are not are merged into one,
-// behind the first ones that are. But if a last one follows a message of the assistant, it is sent as the user's: many
-// servers continue the last message if it is the assistant's, or refuse it.
-func place(messages []model.Message, where SystemPlace) []model.Message {
+// placeSystemMessages returns the messages with system messages only where they are allowed. It merges the other system
+// messages into one, after the allowed ones at the front. But if the system messages at the end follow a message of the
+// assistant, they become the user's: many servers continue a last message of the assistant, or refuse it.
+func placeSystemMessages(messages []model.Message, where SystemPlace) []model.Message {
 	if where == SystemInPlace {
 		return messages
 	}
-	notes := len(messages) // the system messages at the end
-	for notes > 0 && messages[notes-1].Role == model.RoleSystem {
-		notes--
+	tail := len(messages) // the index of the first of the system messages at the end
+	for tail > 0 && messages[tail-1].Role == model.RoleSystem {
+		tail--
 	}
 	kept := make([]model.Message, 0, len(messages)+1)
 	var merged []string
-	first := 0 // where the merged message belongs
+	front := 0 // the number of allowed system messages at the front
 	replied := false
 	for i, m := range messages {
 		replied = replied || m.Role == model.RoleAssistant || m.Role == model.RoleTool
 		switch {
 		case m.Role != model.RoleSystem, where == SystemBeforeReplies && !replied:
-			if m.Role == model.RoleSystem && len(kept) == first {
-				first++
+			if m.Role == model.RoleSystem && len(kept) == front {
+				front++
 			}
-		case i >= notes && notes > 0 && messages[notes-1].Role == model.RoleAssistant:
+		case i >= tail && tail > 0 && messages[tail-1].Role == model.RoleAssistant:
 			m.Role = model.RoleUser
 		default:
 			if m.Content != "" {
@@ -208,7 +208,7 @@ func place(messages []model.Message, where SystemPlace) []model.Message {
 	if len(merged) == 0 {
 		return kept
 	}
-	return slices.Insert(kept, first, model.Message{Role: model.RoleSystem, Content: strings.Join(merged, "\n\n")})
+	return slices.Insert(kept, front, model.Message{Role: model.RoleSystem, Content: strings.Join(merged, "\n\n")})
 }
 
 func callsOf(calls []model.ToolCall, form endpoint.CallIDForm) []chatCall {

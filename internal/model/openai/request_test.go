@@ -137,7 +137,7 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 			model.Message{Role: model.RoleTool, Content: "7", ToolCallID: shortID},
 			`{"role":"tool","content":"7","tool_call_id":"` + shortAgain + `"}`,
 		},
-		"longest id": {"an ID of the greatest length stays", model.Message{
+		"longest id": {"an ID of the maximum length is not changed", model.Message{
 			Role: model.RoleTool, Content: "7",
 			ToolCallID: longID[:40],
 		}, `{"role":"tool","content":"7","tool_call_id":"` + longID[:40] + `"}`},

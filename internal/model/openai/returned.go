@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// ReturnedData says which part of a reply with calls the endpoint needs again in later requests. Endpoints that demand
-// it refuse the next request without it, or continue without the model's reasoning.
+// ReturnedData is the part of a reply with calls that the endpoint needs again in later requests. If the part is
+// missing, the endpoint refuses the next request, or the model continues without its reasoning.
 type ReturnedData int
 
 const (
@@ -35,7 +35,7 @@ var returnedFormats = map[ReturnedData]string{
 
 // Replacements for data that is missing, because another model made the reply or because the data was not kept.
 const (
-	// noReasoning is sent instead of reasoning. Moonshot takes an empty text for none:
+	// noReasoning is sent instead of reasoning. To Moonshot, an empty text is missing reasoning:
 	// github.com/earendil-works/pi/issues/4251.
 	noReasoning = " "
 	// noSignature is Gemini's own value for calls without a signature:
@@ -45,7 +45,7 @@ const (
 
 // ProviderData returns the data of a reply with calls that the endpoint needs again, or nil if it needs none.
 func (d *decoder) ProviderData(in *endpoint.Answer) *model.ProviderData {
-	data := &model.ProviderData{Format: returnedFormats[d.dialect.Returned], Lasting: d.dialect.ReturnedLasting}
+	data := &model.ProviderData{Format: returnedFormats[d.dialect.Returned], Lasting: d.dialect.ReturnInLaterTurns}
 	switch d.dialect.Returned {
 	case ReturnNothing:
 		return nil
@@ -54,7 +54,7 @@ func (d *decoder) ProviderData(in *endpoint.Answer) *model.ProviderData {
 	case ReturnReasoningDetails:
 		data.Blocks = d.details.blocks()
 	case ReturnSignatures:
-		return data // the calls have them; a reply without a signature needs none
+		return data // it has only the format, so that addReturned adds no replacement; the signatures are in the calls
 	}
 	if data.Size() == 0 {
 		return nil
@@ -62,8 +62,8 @@ func (d *decoder) ProviderData(in *endpoint.Answer) *model.ProviderData {
 	return data
 }
 
-// addReturned adds the data of an earlier reply with calls to its message. If the data is missing, it adds what stands
-// for it. Signatures are only checked since the last message of the user: current is true for these messages.
+// addReturned adds the data of an earlier reply with calls to its message, or a replacement if the data is missing.
+// current is true for messages after the last one of the user: only their signatures are checked by the endpoint.
 func (d *Dialect) addReturned(sent *chatMessage, m *model.Message, current bool) {
 	data := m.ProviderData
 	if data != nil && data.Format != returnedFormats[d.Returned] {
@@ -111,37 +111,37 @@ const maxFields = 64
 // detailTexts are the names of the fields that come in parts.
 var detailTexts = []string{"text", "summary", "data"}
 
-// add adds one piece. keep returns the part of a text that is kept.
+// add adds one piece. keep counts a text towards the size of the reply, and returns the part of the text that is kept.
 func (d *details) add(piece json.RawMessage, keep func(text string) string) {
 	fields := lenient.Members(piece, maxFields)
 	if fields == nil {
 		return
 	}
-	of := d.find(fields)
-	if of == nil && len(d.list) == maxDetails {
+	block := d.find(fields)
+	if block == nil && len(d.list) == maxDetails {
 		return
 	}
-	if of == nil {
-		of = &detail{map[string]json.RawMessage{}, map[string]*strings.Builder{}}
-		d.list = append(d.list, of)
+	if block == nil {
+		block = &detail{map[string]json.RawMessage{}, map[string]*strings.Builder{}}
+		d.list = append(d.list, block)
 	}
 	for name, value := range fields {
 		var text string
 		isNull := string(value) == "null"
-		switch known := of.fields[name]; {
+		switch known := block.fields[name]; {
 		case !isNull && slices.Contains(detailTexts, name) && json.Unmarshal(value, &text) == nil:
-			whole := of.texts[name]
+			whole := block.texts[name]
 			if whole == nil {
 				whole = &strings.Builder{}
-				of.texts[name] = whole
+				block.texts[name] = whole
 			}
 			whole.WriteString(keep(text))
-		case known == nil && len(of.fields) == maxFields:
+		case known == nil && len(block.fields) == maxFields:
 		case known == nil, !isNull && string(value) != string(known):
 			if keep(name) == "" {
 				return // the reply is too long
 			}
-			of.fields[name] = json.RawMessage(keep(string(value)))
+			block.fields[name] = json.RawMessage(keep(string(value)))
 		}
 	}
 }
@@ -151,11 +151,11 @@ func (d *details) find(fields map[string]json.RawMessage) *detail {
 	if !endpoint.IsPresent(fields["index"]) {
 		return nil
 	}
-	for _, of := range slices.Backward(d.list) {
-		same := func(name string) bool { return string(of.fields[name]) == string(fields[name]) }
-		otherID := endpoint.IsPresent(of.fields["id"]) && endpoint.IsPresent(fields["id"]) && !same("id")
+	for _, block := range slices.Backward(d.list) {
+		same := func(name string) bool { return string(block.fields[name]) == string(fields[name]) }
+		otherID := endpoint.IsPresent(block.fields["id"]) && endpoint.IsPresent(fields["id"]) && !same("id")
 		if same("index") && same("type") && !otherID {
-			return of
+			return block
 		}
 	}
 	return nil
@@ -167,15 +167,15 @@ func (d *details) blocks() json.RawMessage {
 		return nil
 	}
 	all := make([]map[string]json.RawMessage, 0, len(d.list))
-	for _, of := range d.list {
-		for name, text := range of.texts {
-			of.fields[name], _ = json.Marshal(text.String()) // which never fails for a string
+	for _, block := range d.list {
+		for name, text := range block.texts {
+			block.fields[name], _ = json.Marshal(text.String()) // which never fails for a string
 		}
-		all = append(all, of.fields)
+		all = append(all, block.fields)
 	}
 	blocks, err := json.Marshal(all)
 	if err != nil {
-		return nil // a field was cut off, and with it the reply
+		return nil // a field was cut off because the reply is too long
 	}
 	return blocks
 }

@@ -20,7 +20,7 @@ func calling(more string) string {
 }
 
 // replayed lets a model call tools, sends its reply back with the results, and returns the message that was sent.
-// change changes the message before.
+// change changes the message before it is sent.
 func replayed(t *testing.T, d openai.Dialect, change func(*model.Message), stream ...string) (model.Reply, string) {
 	t.Helper()
 	var sent []string
@@ -36,7 +36,7 @@ func replayed(t *testing.T, d openai.Dialect, change func(*model.Message), strea
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, events(append(stream, finishEvent("tool_calls"), "[DONE]")...))
 	})
-	p := provider(t, url, in(d))
+	p := provider(t, url, withDialect(d))
 	req := withTools("hello")
 	reply, err := generate(t.Context(), p, req)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestReturnedData(t *testing.T) {
 			message(call, `,"reasoning_content":" "`),
 		},
 		"data of another adapter": {
-			"Moonshot", "it has another form", reasoned, other, message(call, `,"reasoning_content":" "`),
+			"Moonshot", "the data has another form", reasoned, other, message(call, `,"reasoning_content":" "`),
 		},
 		"Gemini": {
 			"Gemini", "github.com/TokenRhythm/opensquilla/issues/225",
@@ -129,10 +129,10 @@ func TestReturnedData(t *testing.T) {
 				`{"summary":"S","type":"reasoning.summary"}]`),
 		},
 		"OpenRouter after another model": {
-			"OpenRouter", "nothing stands for it", reasoned, foreign, message(call, ""),
+			"OpenRouter", "missing blocks have no replacement", reasoned, foreign, message(call, ""),
 		},
 		"Generic": {
-			"Generic", "servers refuse members that they do not know",
+			"Generic", "servers refuse unknown members",
 			[]string{
 				delta(`"reasoning_content":"Let me look.","reasoning_details":[{"type":"reasoning.text","text":"a"}]`),
 				calling(`,"extra_content":` + signature),
@@ -152,12 +152,12 @@ func TestReturnedData(t *testing.T) {
 	}
 }
 
-// TestReturnedDataOfAnswers checks that an answer without calls has no such data: no endpoint needs it.
+// TestReturnedDataOfAnswers checks that an answer without calls has no provider data, because no endpoint needs it.
 func TestReturnedDataOfAnswers(t *testing.T) {
 	body := events(delta(`"reasoning_content":"Hm.","reasoning_details":[{"text":"Hm."}]`),
 		delta(`"content":"yes"`), finishEvent("stop"), "[DONE]")
 	for _, dialect := range []string{"DeepSeek", "OpenRouter", "Gemini"} {
-		p := provider(t, serve(t, respond(200, body, stream)), in(openai.DialectOf(dialect, "")))
+		p := provider(t, serve(t, respond(200, body, stream)), withDialect(openai.DialectOf(dialect, "")))
 		reply, err := generate(t.Context(), p, request("hello"))
 		if err != nil || reply.ProviderData != nil || reply.Reasoning != "Hm." {
 			t.Errorf("%s: reply %+v, %v; want the answer and no data", dialect, reply, err)
@@ -165,20 +165,21 @@ func TestReturnedDataOfAnswers(t *testing.T) {
 	}
 }
 
-// TestSignaturesAreCheckedSinceTheUsersMessage checks that calls of earlier Turns are sent as they are.
+// TestSignaturesAreCheckedSinceTheUsersMessage checks that only calls after the last message of the user get a
+// replacement for a missing signature.
 func TestSignaturesAreCheckedSinceTheUsersMessage(t *testing.T) {
 	req := request("hello")
 	call := model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "c0", Name: "find", Arguments: "{}"}}}
 	result := model.Message{Role: model.RoleTool, ToolCallID: "c0", Content: "found"}
 	req.Messages = append(req.Messages, call, result, model.Message{Role: model.RoleUser, Content: "Again."}, call, result)
-	body, _ := sentBody(t, req, "messages", in(openai.DialectOf("Gemini", "")))
+	body, _ := sentBody(t, req, "messages", withDialect(openai.DialectOf("Gemini", "")))
 	before, after, _ := strings.Cut(body, "Again.")
 	if strings.Contains(before, "thought_signature") || strings.Count(after, "skip_thought_signature_validator") != 1 {
 		t.Errorf("messages %s, want a signature only after the last message of the user", body)
 	}
 }
 
-// TestReturnedDataIsBounded checks that the data counts like other parts of a reply.
+// TestReturnedDataIsBounded checks that provider data counts towards the size of a reply.
 func TestReturnedDataIsBounded(t *testing.T) {
 	text := strings.Repeat("x", 1<<19)
 	for name, tc := range map[string]struct {
@@ -199,7 +200,7 @@ func TestReturnedDataIsBounded(t *testing.T) {
 				stream = append(stream, tc.event(i))
 			}
 			body := events(append(stream, calling(""), finishEvent("tool_calls"), "[DONE]")...)
-			p := provider(t, serve(t, respond(200, body, "Content-Type: text/event-stream")), in(openai.DialectOf(tc.dialect, "")))
+			p := provider(t, serve(t, respond(200, body, "Content-Type: text/event-stream")), withDialect(openai.DialectOf(tc.dialect, "")))
 			reply, err := generate(t.Context(), p, withTools("hello"))
 			if err != nil || !reply.TooLong || reply.FinishReason != model.FinishLength || reply.ProviderData != nil {
 				t.Errorf("Generate = %+v, %v; want a reply that was cut off, without data", reply, err)
@@ -208,14 +209,15 @@ func TestReturnedDataIsBounded(t *testing.T) {
 	}
 	many := strings.Repeat(`{},`, 5000) + `{}`
 	body := events(delta(`"reasoning_details":[`+many+`]`), calling(""), finishEvent("tool_calls"), "[DONE]")
-	p := provider(t, serve(t, respond(200, body, stream)), in(openai.DialectOf("OpenRouter", "")))
+	p := provider(t, serve(t, respond(200, body, stream)), withDialect(openai.DialectOf("OpenRouter", "")))
 	reply, err := generate(t.Context(), p, withTools("hello"))
 	if err != nil || len(reply.ProviderData.Blocks) > 4<<10 {
 		t.Errorf("Generate: %d bytes of blocks, %v; want at most 1,024 blocks", reply.ProviderData.Size(), err)
 	}
 }
 
-// TestReturnedDataHasNoKey checks that reasoning is redacted, and that signed blocks with the key are dropped.
+// TestReturnedDataHasNoKey checks that the key is removed from reasoning, and that signed blocks with the key are
+// dropped.
 func TestReturnedDataHasNoKey(t *testing.T) {
 	for dialect, want := range map[string]string{"DeepSeek": "it is [redacted]", "OpenRouter": ""} {
 		reply, sent := replayed(t, openai.DialectOf(dialect, ""), unchanged,

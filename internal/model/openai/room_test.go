@@ -16,9 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestLongRepliesTakeTurns starts more long replies than fit into memory. Each waits longer than its idle time for
-// the others. All replies must arrive complete, a short reply must not wait, and another namespace has its own
-// memory.
+// TestLongRepliesTakeTurns starts more long replies than fit into memory. All replies must arrive complete, a short
+// reply must not wait, and another namespace has its own memory.
 func TestLongRepliesTakeTurns(t *testing.T) {
 	const long = 200 << 10
 	first, finish := make(chan struct{}, 8), make(chan struct{})
@@ -44,7 +43,7 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 		reply, err := generate(t.Context(), p, request("hello"))
 		if held := budget.Use(bytebudget.Replies).Bytes; err == nil && (reply.Release != nil) != (url == slow) ||
 			reply.Release != nil && held == 0 {
-			err = fmt.Errorf("who gets the reply holds none of %d bytes, or a short one holds some", held)
+			err = fmt.Errorf("%d bytes are held; want memory held for each long reply, and none for a short one", held)
 		}
 		if reply.Release != nil {
 			defer reply.Release()
@@ -69,7 +68,7 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 		runtime.Gosched()
 	}
 	if err := ask("greedy", quick); err != nil {
-		t.Errorf("a short reply beside long ones: %v", err)
+		t.Errorf("a short reply while long ones wait: %v", err)
 	}
 	close(finish)
 	if err := ask("victim", slow); err != nil {
@@ -98,8 +97,8 @@ func TestSmallRepliesReserveMemory(t *testing.T) {
 	}
 	if contents, replies := budget.Use(bytebudget.Contents).Bytes, budget.Use(bytebudget.Replies).Bytes; contents < 2*length ||
 		replies == 0 {
-		t.Errorf("%d bytes are held for small replies and %d for long ones, want two small ones and one that took its turn",
-			contents, replies)
+		t.Errorf("%d bytes are held for small replies and %d for long ones, want memory for two small ones and for one that waited "+
+			"like a long one", contents, replies)
 	}
 	for _, reply := range all {
 		reply.Release()
@@ -128,7 +127,7 @@ func TestBytesOutsideEventsReserveMemory(t *testing.T) {
 	all.Go(func() { _ = failure(t, p) })
 	for budget.Use(bytebudget.Replies).Bytes == 0 {
 		if t.Context().Err() != nil {
-			t.Fatal("100 KB are held, and none of them counts")
+			t.Fatal("no memory is reserved for 100 KB outside events")
 		}
 		runtime.Gosched()
 	}
@@ -155,7 +154,7 @@ func TestLongErrorBodyIsReadInPart(t *testing.T) {
 	defer close(finish)
 	e := failure(t, provider(t, url, func(cfg *openai.Config) { cfg.IdleTimeout = time.Hour }))
 	if e.Kind != model.InvalidRequest || !strings.HasPrefix(e.RemoteMessage, "the field is unknown: x") {
-		t.Errorf("error %s %q, said %.40q; want what the endpoint said first", e.Kind, e.Message, e.RemoteMessage)
+		t.Errorf("error %s %q with the text %.40q; want InvalidRequest with the beginning of the body", e.Kind, e.Message, e.RemoteMessage)
 	}
 }
 
@@ -176,14 +175,14 @@ func TestStalledRefusal(t *testing.T) {
 			})
 			e := failure(t, provider(t, url, func(cfg *openai.Config) { cfg.IdleTimeout = 100 * time.Millisecond }))
 			if e.Kind != want || e.RemoteMessage != "not for you" {
-				t.Errorf("status %d, stalled %t: %s %q, said %q; want %s and what arrived", status, stalls, e.Kind, e.Message,
-					e.RemoteMessage, want)
+				t.Errorf("status %d, stalled %t: %s %q with the text %q; want %s with the text that arrived", status, stalls, e.Kind,
+					e.Message, e.RemoteMessage, want)
 			}
 		}
 	}
 }
 
-// TestFinishedReplyWaitsForMemory checks that a reply is not lost if the connection ends before the reply has got its
+// TestFinishedReplyWaitsForMemory checks that a reply is not lost if the connection ends while the reply waits for
 // memory.
 func TestFinishedReplyWaitsForMemory(t *testing.T) {
 	body := events(delta(`"content":"`+strings.Repeat("x", 6<<10)+`"`), finishEvent("stop"), "[DONE]")
