@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxCircuits is the number of ModelProviders with open circuits that an executor reports, and maxCircuitModels that of
-// the models of each. A report has at most about 60 KiB.
+// maxCircuits is the maximum number of ModelProviders with open circuits that an executor reports, and maxCircuitModels
+// is the maximum number of models of each. A report has at most about 70 KiB.
 const (
 	maxCircuits      = 50
 	maxCircuitModels = 4
@@ -31,8 +31,8 @@ func (c *Cache) OpenCircuits() Circuits {
 	return open
 }
 
-// Encode returns the circuits as text, always the same for the same circuits. It returns an empty text if there are
-// none. Those beyond the bounds are left out.
+// Encode returns the circuits as text, always the same for the same circuits. It returns an empty text if there are no
+// circuits. Circuits beyond the bounds are left out.
 func (c Circuits) Encode() string {
 	if len(c) == 0 {
 		return ""
@@ -46,7 +46,7 @@ func (c Circuits) Encode() string {
 	return string(text)
 }
 
-// DecodeCircuits returns the circuits of a text from Encode. It returns none if the text cannot be read.
+// DecodeCircuits returns the circuits of a text from Encode. It returns nil if the text cannot be read.
 func DecodeCircuits(text string) Circuits {
 	var named map[string][]string
 	if text == "" || json.Unmarshal([]byte(text), &named) != nil {

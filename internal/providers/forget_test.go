@@ -18,8 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// TestDeletedProvidersAreReleased creates and deletes many providers, each with a connection. A Turn that
-// outlives its object uses one of them once more.
+// TestDeletedProvidersAreReleased creates and deletes many providers, each with a connection. After the deletion of its
+// object, each provider is used once more, as by a Turn that still runs.
 func TestDeletedProvidersAreReleased(t *testing.T) {
 	_, c := newFakeCluster(t, secretValue)
 	var mu sync.Mutex
@@ -60,7 +60,7 @@ func TestDeletedProvidersAreReleased(t *testing.T) {
 	for i := range 50 {
 		all = append(all, use(i))
 		c.Forget(types.NamespacedName{Namespace: "demo", Name: fmt.Sprintf("p%d", i)})
-		all = append(all, use(i)) // a Turn that still runs uses it once more
+		all = append(all, use(i))
 	}
 	for range providers.MaxIdleSweeps {
 		c.Sweep()
@@ -71,7 +71,7 @@ func TestDeletedProvidersAreReleased(t *testing.T) {
 		select {
 		case <-closed:
 		case <-time.After(time.Minute):
-			t.Fatalf("%d connections are open, want that of the provider in use alone", left())
+			t.Fatalf("%d connections are open, want only the connection of the provider in use", left())
 		}
 	}
 	runtime.GC()
@@ -86,7 +86,7 @@ func TestDeletedProvidersAreReleased(t *testing.T) {
 		t.Errorf("%d of %d providers are in memory with their keys, want none", kept, len(all))
 	}
 	if n := c.Len(); n != 1 {
-		t.Errorf("the cache has %d entries, want that of the provider in use", n)
+		t.Errorf("the cache has %d entries, want only the entry of the provider in use", n)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestKnownCredentialsFollowTheCache(t *testing.T) {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
 		if got := known.Redact("other", text); got != text {
-			t.Errorf("%s: another namespace has %q", when, got)
+			t.Errorf("%s: the text of another namespace is %q, want it unchanged", when, got)
 		}
 	}
 	expect("before the first use", text)
@@ -117,7 +117,7 @@ func TestKnownCredentialsFollowTheCache(t *testing.T) {
 	w.set(func(w *fakeCluster) { w.data["apiKey"], w.now = []byte(replaced), w.now.Add(time.Minute) })
 	p.UID = "2"
 	mustGet(t, c, p)
-	expect("with another object of the name", before+" "+after+" [redacted]")
+	expect("with another object of the same name", before+" "+after+" [redacted]")
 	c.Forget(types.NamespacedName{Namespace: "demo", Name: "main"})
 	expect("after the deletion", text)
 }

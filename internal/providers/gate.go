@@ -13,12 +13,13 @@ import (
 // gate is the gate of one ModelProvider. Cache.mu guards it.
 type gate struct {
 	*pace.Gate
-	uid     types.UID
-	version int64
+	uid types.UID
+	// generation is the generation of the object whose limits the gate has.
+	generation int64
 }
 
-// keepGateFor is how long an unused gate is kept: as long as a Turn may run. Its requests would pass an older gate, and
-// those of a new Turn another one.
+// keepGateFor is how long an unused gate is kept: as long as a Turn may run. Otherwise a running Turn would use the old
+// gate, and a new Turn would use a new gate.
 const keepGateFor = 24 * time.Hour
 
 // Gated returns a provider whose requests wait at the gate of the object before inner sends them. All Turns of this
@@ -34,7 +35,7 @@ func (c *Cache) gateOf(p *v1alpha1.ModelProvider) *pace.Gate {
 	defer c.mu.Unlock()
 	g := c.gates[key]
 	if g == nil || g.uid != p.UID {
-		g = &gate{Gate: pace.New(p.Name), uid: p.UID, version: -1}
+		g = &gate{Gate: pace.New(p.Name), uid: p.UID, generation: -1}
 		c.gates[key] = g
 	}
 	c.applyLimits(g, p)
@@ -50,12 +51,12 @@ func (c *Cache) Changed(p *v1alpha1.ModelProvider) {
 	}
 }
 
-// applyLimits sets the limits of a newer version of an object. The caller must hold the lock.
+// applyLimits sets the limits of a newer generation of an object. The caller must hold the lock.
 func (c *Cache) applyLimits(g *gate, p *v1alpha1.ModelProvider) {
-	if p.Generation <= g.version {
+	if p.Generation <= g.generation {
 		return
 	}
-	g.version = p.Generation
+	g.generation = p.Generation
 	models := map[string]pace.Limits{}
 	for i := range p.Spec.Models {
 		if m := &p.Spec.Models[i]; m.Limits != nil {

@@ -45,7 +45,7 @@ func TestGates(t *testing.T) {
 		after  time.Duration
 	}{
 		"nothing changes": {"one request in ten seconds", func(*providers.Cache) {}, 10 * time.Second},
-		"a higher limit": {"it applies at once", func(c *providers.Cache) {
+		"a higher limit": {"it applies immediately", func(c *providers.Cache) {
 			c.Changed(limited(2, v1alpha1.RateLimits{RequestsPerMinute: new(int64(600))}))
 		}, 5 * time.Second},
 		"an older spec": {"a watch may be late", func(c *providers.Cache) {
@@ -56,12 +56,12 @@ func TestGates(t *testing.T) {
 			other.UID = "other"
 			c.Changed(other)
 		}, 10 * time.Second},
-		"a second executor":  {"each has a half", func(c *providers.Cache) { c.SetExecutors(2) }, 15 * time.Second},
-		"no executor at all": {"this one counts", func(c *providers.Cache) { c.SetExecutors(0) }, 10 * time.Second},
-		"a forgotten gate": {"waiting requests keep it", func(c *providers.Cache) {
+		"a second executor":  {"each executor has half of the limit", func(c *providers.Cache) { c.SetExecutors(2) }, 15 * time.Second},
+		"no executor at all": {"this executor counts", func(c *providers.Cache) { c.SetExecutors(0) }, 10 * time.Second},
+		"a forgotten gate": {"waiting requests keep the gate", func(c *providers.Cache) {
 			c.Forget(types.NamespacedName{Namespace: "demo", Name: "main"})
 		}, 10 * time.Second},
-		"a gate that is used": {"it is not swept", func(c *providers.Cache) { sweep(c, 20) }, 10 * time.Second},
+		"a gate that is used": {"a sweep does not drop it", func(c *providers.Cache) { sweep(c, 20) }, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestTokensOfRequests(t *testing.T) {
 						}
 					}
 					_, _ = ticket.Generate(t.Context(), &model.Request{})
-					ticket.Leave() // it was used up
+					ticket.Leave() // has no effect after Generate
 				}
 				if took := time.Since(begin); tc.after > 0 && took == 0 || tc.after == 0 && took > 0 {
 					t.Errorf("the second request was sent after %s, want %s: %s", took, tc.after, tc.reason)
@@ -135,7 +135,7 @@ func TestTokensOfRequests(t *testing.T) {
 	}
 }
 
-// TestCancelledWait checks the error of a request whose caller gives up while it waits.
+// TestCancelledWait checks the error of a request whose context ends while the request waits.
 func TestCancelledWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := providers.NewCache(nil, time.Now, nil, nil)

@@ -17,16 +17,16 @@ import (
 // generation that it began with, while new Turns use a newer one.
 const maxGenerations = 4
 
-// entry has the providers of one object. All callers that need one wait for one reading of its Secrets, each until its
-// own context ends.
+// entry has the providers of one object. All callers that need a provider of the object wait for the same reading of
+// its Secrets, each until its own context ends.
 type entry struct {
-	lock chan struct{} // a lock with room for one token: a token in it means locked
+	lock chan struct{} // a lock with the capacity 1: an element in it means locked
 	uid  types.UID
-	// versions are those of the generations in use, the last used first.
+	// versions are the providers of the generations in use, the most recently used first.
 	versions []*version
 	// earlier are credentials that no version has anymore.
 	earlier []string
-	// changes is the number of times that a version came with new credentials.
+	// changes counts the versions that were made with new credentials.
 	changes int
 	// idle is the number of sweeps since the entry was last used. Cache.mu guards it.
 	idle int
@@ -37,9 +37,10 @@ type version struct {
 	generation int64
 	provider   *endpoint.Provider
 	config     config
-	// changes is that of the entry when the provider was made: it removes all credentials up to then from texts.
+	// changes is the value of changes of the entry when the provider was made. The provider removes from texts all
+	// credentials that the entry had until then.
 	changes int
-	// read is the time at which the Secrets were read, and used the number of the sweep before the last use.
+	// read is the time at which the Secrets were read, and used is the number of the last sweep before the last use.
 	read time.Time
 	used int
 }
@@ -56,8 +57,8 @@ func (e *entry) find(p *v1alpha1.ModelProvider, sweep int) *version {
 	return v
 }
 
-// put makes the version of an object with this configuration. It takes the provider of another version if that has the
-// same configuration. It drops the version that it replaces, and those beyond maxGenerations.
+// put makes the version of an object with this configuration. If another version has the same configuration, the new
+// version shares its provider. put drops the version that the new version replaces, and versions beyond maxGenerations.
 func (e *entry) put(p *v1alpha1.ModelProvider, made config, read time.Time, sweep int) (*version, error) {
 	v := &version{generation: p.Generation, config: made, read: read, used: sweep}
 	if e.uid == p.UID {
@@ -101,7 +102,7 @@ func (e *entry) shared(made config) *endpoint.Provider {
 	return nil
 }
 
-// keep drops all other versions. It closes their providers, and keeps their credentials as earlier ones.
+// keep drops all versions that are not in kept. It closes their providers, and keeps their credentials in earlier.
 func (e *entry) keep(kept []*version) {
 	before := e.versions
 	e.versions = kept

@@ -13,8 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// TestGenerationsInUseKeepTheirProviders uses two generations of an object by turns: a Turn that has begun with the
-// older one, and new Turns. Each generation must keep its connections, and read its Secret only as often as it must.
+// TestGenerationsInUseKeepTheirProviders uses two generations of an object by turns: the older generation for a Turn
+// that began with it, and the newer generation for new Turns. Each generation must keep its connections, and must read
+// its Secret only once until the credentials are 10 s old.
 func TestGenerationsInUseKeepTheirProviders(t *testing.T) {
 	w, c := newFakeCluster(t, secretValue)
 	older, newer := object("http://one.example/v1"), object("http://two.example/v1")
@@ -31,12 +32,12 @@ func TestGenerationsInUseKeepTheirProviders(t *testing.T) {
 	}
 	w.set(func(w *fakeCluster) { w.now = w.now.Add(time.Minute) })
 	if mustGet(t, c, older) != first || mustGet(t, c, newer) != second || w.reads != 4 {
-		t.Errorf("after a minute and %d reads a generation has another provider, want the same ones after 4 reads", w.reads)
+		t.Errorf("after a minute a generation has another provider, or the Secret was read %d times; want 4", w.reads)
 	}
 }
 
-// TestGenerationsShareAProvider checks that a change of the spec that concerns no request, such as of a price, keeps
-// the connections.
+// TestGenerationsShareAProvider checks that a change of the spec keeps the connections if it does not affect requests,
+// such as a change of a price.
 func TestGenerationsShareAProvider(t *testing.T) {
 	_, c := newFakeCluster(t, secretValue)
 	older, newer := object("http://one.example/v1"), object("http://one.example/v1")
@@ -61,7 +62,7 @@ func TestUnusedGenerationsAreDropped(t *testing.T) {
 		of(2)
 	}
 	if of(2) != newer || of(1) == older {
-		t.Error("the unused generation has its provider, or the one in use has lost it")
+		t.Error("the unused generation still has its provider, or the generation in use has lost its provider")
 	}
 	older = of(1)
 	for generation := range int64(providers.MaxGenerations) {
@@ -73,7 +74,7 @@ func TestUnusedGenerationsAreDropped(t *testing.T) {
 }
 
 // TestGenerationsRedactTheKeysOfEachOther checks that an endpoint cannot quote the key of another generation, whichever
-// was used first, and that all keys stay known.
+// generation was used first, and that all keys stay in the set of known credentials.
 func TestGenerationsRedactTheKeysOfEachOther(t *testing.T) {
 	const one, two = "sk-the-first-key-0123456789", "sk-the-second-key-987654321"
 	w, c := newFakeCluster(t, one)

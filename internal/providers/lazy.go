@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
-// Lazy returns a provider that reads its Secrets when the first request needs them. A Turn that sends no request
-// reads none, and a reading that failed is repeated with the next request.
+// Lazy returns a provider that reads its Secrets when the first request needs them. A Turn that sends no request reads
+// no Secrets. If a reading fails, the next request repeats it.
 func (c *Cache) Lazy(p *v1alpha1.ModelProvider) model.Provider { return &lazy{cache: c, object: p} }
 
 type lazy struct {
@@ -63,9 +63,8 @@ func (u unusable) Generate(context.Context, *model.Request) (*model.Reply, error
 	return nil, u.err
 }
 
-// Unsent returns the error for a request that was never sent. A Secret that cannot be used counts as an
-// authentication error, which a repetition does not cure. Any other cause may pass, so it counts as a network
-// error.
+// Unsent returns the error for a request that was never sent. A Secret that cannot be used counts as an authentication
+// error, because a retry does not help. Any other cause may be temporary, so it counts as a network error.
 func Unsent(name string, cause error) *model.Error {
 	kind := model.Network
 	if _, ok := errors.AsType[*SecretError](cause); ok {

@@ -23,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// models serves an empty list of models over TLS, with its own certificate.
+// models starts an endpoint with an empty list of models over TLS, with its own certificate.
 func models(t *testing.T) *httptest.Server {
 	t.Helper()
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -64,7 +64,7 @@ func TestCABundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := c.Fresh(t.Context(), o); err != nil || again != one {
-		t.Errorf("the same bundle again made another provider (%v), want its connections kept", err)
+		t.Errorf("the same bundle gives another provider (error %v), want the same provider with its connections", err)
 	}
 	w.set(func(w *fakeCluster) { w.data["ca.crt"] = []byte("not a certificate") })
 	_, err = c.Fresh(t.Context(), o)
@@ -98,8 +98,8 @@ func issue(t *testing.T, name string) (certificate, key []byte) {
 	return inPEM("CERTIFICATE", der), inPEM("PRIVATE KEY", pkcs8)
 }
 
-// TestClientCertificate checks that a server that requires a certificate receives the one of the Secret, and another
-// one soon after the Secret has changed, although connections with the first one are open.
+// TestClientCertificate checks that a server that requires a client certificate receives the certificate of the Secret.
+// Soon after the Secret has changed, it must receive the new certificate, although connections with the first are open.
 func TestClientCertificate(t *testing.T) {
 	var clients []string
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -208,8 +208,8 @@ func TestTakesSchemas(t *testing.T) {
 		}
 	}
 	for name, tc := range map[string]struct {
-		spec          v1alpha1.ModelProviderSpec
-		alone, beside bool
+		spec             v1alpha1.ModelProviderSpec
+		alone, withTools bool
 	}{
 		"OpenAI":                {of("", "https://api.openai.com/v1"), true, true},
 		"LiteLLM":               {of(v1alpha1.DialectLiteLLM, ""), true, true},
@@ -219,16 +219,16 @@ func TestTakesSchemas(t *testing.T) {
 		"vLLM":                  {of(v1alpha1.DialectVLLM, ""), true, false},
 		"Groq":                  {of("", "https://api.groq.com/openai/v1"), true, false},
 		"DeepSeek":              {of("", "https://api.deepseek.com"), false, false},
-		"generic, beside tools": {schemas(v1alpha1.DialectGeneric, v1alpha1.AnswerSchemasAlways), true, true},
-		"OpenAI, not beside":    {schemas(v1alpha1.DialectOpenAI, v1alpha1.AnswerSchemasWithoutTools), true, false},
+		"generic, with tools":   {schemas(v1alpha1.DialectGeneric, v1alpha1.AnswerSchemasAlways), true, true},
+		"OpenAI, without tools": {schemas(v1alpha1.DialectOpenAI, v1alpha1.AnswerSchemasWithoutTools), true, false},
 		"OpenAI, never":         {schemas(v1alpha1.DialectOpenAI, v1alpha1.AnswerSchemasNever), false, false},
 		"DeepSeek, always":      {schemas(v1alpha1.DialectDeepSeek, v1alpha1.AnswerSchemasAlways), true, true},
 		"DeepSeek's tool": {
 			v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic, BaseURL: "https://api.deepseek.com/anthropic"}, true, true,
 		},
 	} {
-		if alone, beside := providers.TakesSchemas(&tc.spec); alone != tc.alone || beside != tc.beside {
-			t.Errorf("%s: %t, beside tools %t; want %t, %t", name, alone, beside, tc.alone, tc.beside)
+		if alone, withTools := providers.TakesSchemas(&tc.spec); alone != tc.alone || withTools != tc.withTools {
+			t.Errorf("%s: %t, with tools %t; want %t, %t", name, alone, withTools, tc.alone, tc.withTools)
 		}
 	}
 }
@@ -246,9 +246,9 @@ func TestDefaultOutput(t *testing.T) {
 	}{
 		"chat completions": {"the endpoint decides", v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI}, "m", "", 0},
 		"messages":         {"the protocol requires a limit", anthropic, "claude-sonnet-4-5", "", 8192},
-		"thoughts":         {"their budget is added", anthropic, "claude-sonnet-4-5", "medium", 16_384},
+		"thoughts":         {"the budget for thinking is added", anthropic, "claude-sonnet-4-5", "medium", 16_384},
 		"adaptive":         {"the model has no budget for its thoughts", anthropic, "claude-opus-4-8", "high", 8192},
-		"declared":         {"it is the limit of the model", anthropic, "known", "high", 64_000},
+		"declared":         {"the limit of the model counts", anthropic, "known", "high", 64_000},
 	} {
 		if got := providers.DefaultOutput(&tc.spec, tc.model, tc.effort); got != tc.want {
 			t.Errorf("%s: %d tokens, want %d: %s", name, got, tc.want, tc.reason)

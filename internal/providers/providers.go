@@ -44,7 +44,7 @@ type Cache struct {
 	policy       *netpolicy.Policy
 	memory       *bytebudget.Budget
 	knownSecrets *redact.Set
-	// workloadTokens is nil if there are none.
+	// workloadTokens is nil if the operator of the cluster offers none.
 	workloadTokens *secrets.WorkloadTokens
 
 	mu      sync.Mutex
@@ -56,10 +56,10 @@ type Cache struct {
 	executors int
 }
 
-// config is what a provider is made from.
+// config is the configuration of a provider.
 type config struct {
 	endpoint.Config
-	// certificates are those of the connections, from which TLS of the Config is made.
+	// certificates are the certificates of the connections. The field TLS of the Config is made from them.
 	certificates netpolicy.Certificates
 	// dialect is nil for the Messages protocol of Anthropic, and anthropic is nil for chat completions.
 	dialect   *openai.Dialect
@@ -147,7 +147,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		made, err = c.config(bounded, p)
 	}
 	if err != nil && ttl > 0 && secrets.IsAway(err) && v != nil {
-		v.read = c.now() // the old credentials serve for another secretTTL; then the API server is tried again
+		v.read = c.now() // use the old credentials for another secretTTL, and then try the API server again
 		return v.provider, nil
 	}
 	if err != nil {
@@ -181,8 +181,9 @@ func (c *Cache) forgetProvider(key types.NamespacedName) {
 	e.close()
 }
 
-// Sweep forgets the providers that were not used since the tenth sweep before. It finds the entries that Forget
-// missed: a Turn that outlives its object may use the provider once more after Forget.
+// Sweep forgets the providers that were not used during the last ten sweeps, and the gates that were not used for a
+// day. It finds the entries that Forget missed: a Turn that outlives its object may use the provider once more after
+// Forget.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	c.sweeps++
@@ -232,7 +233,7 @@ func (c *Cache) Close() {
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.entries))
 	c.mu.Unlock()
-	for _, e := range all { // without the lock, which a reader of Secrets takes while it holds that of its entry
+	for _, e := range all { // without c.mu, because get takes c.mu while it holds the lock of an entry
 		e.close()
 	}
 }

@@ -64,7 +64,7 @@ func (w *fakeCluster) clock() time.Time {
 	return w.now
 }
 
-// set changes the world between two calls of the cache.
+// set changes the cluster between two calls of the cache.
 func (w *fakeCluster) set(change func(*fakeCluster)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,7 +90,8 @@ func object(url string) *v1alpha1.ModelProvider {
 	}
 }
 
-// endpointOf serves an empty list of models and passes on the headers of each request.
+// endpointOf starts an endpoint with an empty list of models. sent probes a provider and returns the headers that the
+// endpoint received.
 func endpointOf(t *testing.T) (url string, sent func(p *endpoint.Provider) http.Header) {
 	t.Helper()
 	headers := make(chan http.Header, 1)
@@ -220,7 +221,7 @@ func TestUnusableCredentials(t *testing.T) {
 			}
 			w.set(func(w *fakeCluster) { w.data = map[string][]byte{"apiKey": []byte(secretValue)} })
 			if _, err := c.Get(t.Context(), object("http://localhost/v1")); err != nil {
-				t.Errorf("Get: %v, want the Secret as it is now: a failure is not kept", err)
+				t.Errorf("Get: %v, want the provider with the corrected Secret: a failure is not cached", err)
 			}
 		})
 	}
@@ -232,7 +233,7 @@ func TestReadError(t *testing.T) {
 	_, err := c.Get(t.Context(), object("http://localhost/v1"))
 	const want = `failed to read Secret "openai" in namespace "demo": the API server is away`
 	if _, ok := errors.AsType[*providers.SecretError](err); ok || err == nil || err.Error() != want {
-		t.Errorf("Get: %v, want %q, and no SecretError: the Secret may be there", err, want)
+		t.Errorf("Get: %v, want %q, and no SecretError: the Secret may exist", err, want)
 	}
 }
 
@@ -245,7 +246,7 @@ func TestCache(t *testing.T) {
 		wantBearer  string
 		forgetFirst bool
 	}{
-		"at once": {"the Secret is not read again", func(*fakeCluster, *v1alpha1.ModelProvider) {}, true, 1, secretValue, false},
+		"immediately": {"the Secret is not read again", func(*fakeCluster, *v1alpha1.ModelProvider) {}, true, 1, secretValue, false},
 		"almost 10 s": {"the provider is still fresh", func(w *fakeCluster,
 			_ *v1alpha1.ModelProvider,
 		) {
@@ -258,12 +259,12 @@ func TestCache(t *testing.T) {
 		"rotated": {"a new key is used after 10 s", func(w *fakeCluster, _ *v1alpha1.ModelProvider) {
 			w.now, w.data["apiKey"] = w.now.Add(10*time.Second), []byte("sk-new-key")
 		}, false, 2, "sk-new-key", false},
-		"spec changed": {"a new generation counts at once", func(_ *fakeCluster,
+		"spec changed": {"a new generation counts immediately", func(_ *fakeCluster,
 			p *v1alpha1.ModelProvider,
 		) {
 			p.Generation, p.Spec.BaseURL = 2, p.Spec.BaseURL+"/"
 		}, false, 2, secretValue, false},
-		"other object": {"a new object with the name counts at once", func(w *fakeCluster,
+		"other object": {"a new object with the name counts immediately", func(w *fakeCluster,
 			p *v1alpha1.ModelProvider,
 		) {
 			p.UID, w.data["apiKey"] = "2", []byte("sk-new-key")
@@ -305,7 +306,7 @@ func TestFreshReadsAgain(t *testing.T) {
 	w.set(func(w *fakeCluster) { w.data["apiKey"] = []byte("sk-new-key") })
 	fresh, err := c.Fresh(t.Context(), p)
 	if err != nil || fresh == first || mustGet(t, c, p) != fresh || w.reads != 2 {
-		t.Errorf("Fresh: %v after %d reads, want the new key at once, and for all after it", err, w.reads)
+		t.Errorf("Fresh: %v after %d reads, want a provider with the new key, which Get also returns, after 2 reads", err, w.reads)
 	}
 }
 
@@ -366,7 +367,7 @@ func TestNamespacesAreIsolated(t *testing.T) {
 	mustGet(t, c, object("http://localhost/v1"))
 	const want = `Secret "openai" does not exist in namespace "other": create it with key "apiKey"`
 	if _, err := c.Get(t.Context(), other); err == nil || err.Error() != want {
-		t.Errorf("Get: %v, want %q: no object uses the Secret of another namespace", err, want)
+		t.Errorf("Get: %v, want %q: an object must not use the Secret of another namespace", err, want)
 	}
 	c.Forget(types.NamespacedName{Namespace: "demo", Name: "unknown"}) // must not fail
 }
@@ -375,14 +376,14 @@ func TestNamespacesAreIsolated(t *testing.T) {
 func TestLazy(t *testing.T) {
 	w, c := newFakeCluster(t, secretValue)
 	w.set(func(w *fakeCluster) {
-		w.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no such right"))
+		w.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no permission"))
 	})
 	p := c.Lazy(object("http://127.0.0.1:1/v1"))
 	for range 2 {
 		_, err := p.Generate(t.Context(), &model.Request{Model: "m"})
 		e, ok := errors.AsType[*model.Error](err)
 		if !ok || e.Kind != model.Network || !e.Unsent {
-			t.Fatalf("Generate: %#v, want a failure that may pass, of a request that never left", err)
+			t.Fatalf("Generate: %#v, want a Network error of a request that was not sent", err)
 		}
 	}
 	w.set(func(w *fakeCluster) { w.err = nil })
@@ -397,7 +398,7 @@ func TestUnusable(t *testing.T) {
 	_, err := providers.Unusable("main", cause).Generate(t.Context(), &model.Request{})
 	e, ok := errors.AsType[*model.Error](err)
 	if !ok || e.Kind != model.Unusable || !e.Unsent || e.Message != `provider "main": it does not exist` || !errors.Is(err, cause) {
-		t.Errorf("Generate: %+v, want a request that was never sent, with its cause", err)
+		t.Errorf("Generate: %+v, want an Unusable error with its cause, of a request that was not sent", err)
 	}
 }
 
@@ -416,7 +417,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			}
 		}
 		if w.reads != 2 {
-			t.Errorf("the Secret was read %d times, want 2: it is tried again after a while only", w.reads)
+			t.Errorf("the Secret was read %d times, want 2: after a failure, the old credentials are used for 10 s", w.reads)
 		}
 		if _, err := c.Fresh(t.Context(), object("http://one.example/v1")); !errors.Is(err, away) {
 			t.Errorf("Fresh: %v, want the cause", err)
@@ -427,7 +428,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			t.Errorf("Get of a changed object: %v, want no earlier provider", err)
 		}
 	})
-	t.Run("a first request waits for it", func(t *testing.T) {
+	t.Run("a first request waits for the API server", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &fakeCluster{err: away, now: time.Now()}
 			c := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(), nil)
@@ -436,7 +437,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), &model.Request{})
 			failure, ok := errors.AsType[*model.Error](err)
 			if !ok || failure.Kind != model.Auth || !failure.Unsent || time.Since(begin) < time.Minute {
-				t.Errorf("Generate: %v after %s; want the missing Secret, and no sooner than the API server answers", err,
+				t.Errorf("Generate: %v after %s; want an error about the missing Secret after the API server is back", err,
 					time.Since(begin))
 			}
 		})
@@ -449,7 +450,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			_, err := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(),
 				nil).Lazy(object("http://one.example/v1")).Generate(ctx, &model.Request{})
 			if failure, ok := errors.AsType[*model.Error](err); !ok || !failure.Unsent {
-				t.Errorf("Generate: %v, want an error of a request that never left", err)
+				t.Errorf("Generate: %v, want an error of a request that was not sent", err)
 			}
 		})
 	})

@@ -28,7 +28,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Variables of the process that sends a request: the base URL, and the certificate of the authority.
+// Environment variables of the process that sends a request: the base URL, and the certificate of the authority.
 const (
 	proxiedURL = "CAPSTAN_TEST_PROXIED_URL"
 	proxiedCA  = "CAPSTAN_TEST_PROXIED_CA"
@@ -42,7 +42,8 @@ type outcome struct {
 	Error *model.Error
 }
 
-// requestProxied sends a request for TestProxy, in a process of its own: net/http reads the proxy variables once.
+// requestProxied sends a request for TestProxy. It runs in a process of its own, because net/http reads the environment
+// variables for proxies only once.
 func requestProxied(t *testing.T, url string) {
 	t.Helper()
 	w, c := newFakeCluster(t, secretValue)
@@ -62,7 +63,8 @@ func requestProxied(t *testing.T, url string) {
 	}
 }
 
-// authority makes the certificate of a server, in PEM and as the server needs it.
+// authority makes a certificate authority. It returns its certificate in PEM, and the same certificate with its key for
+// a server.
 func authority(t *testing.T, host string) (ca []byte, server tls.Certificate) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -80,7 +82,8 @@ func authority(t *testing.T, host string) (ca []byte, server tls.Certificate) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}
 }
 
-// connectProxy is a proxy with a password. It connects each host to the servers of the test, or answers with status.
+// connectProxy is a proxy with a password. It connects the client to a server of the test, whatever the host is. If
+// status is not 0, it answers with this status instead.
 type connectProxy struct {
 	secure, plain string // addresses of the servers
 	status        int    // or 0
@@ -133,14 +136,15 @@ func (p *connectProxy) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	defer client.Close() //nolint:errcheck // because the test ends
 	go func() {
-		_, _ = io.Copy(server, buffered) // the other direction notices
+		_, _ = io.Copy(server, buffered) // the other direction ends, too
 		_ = server.Close()
 	}()
 	_, _ = io.Copy(client, server) // the client notices
 }
 
-// TestProxy sends requests through a real proxy, to a server with a certificate of its own authority and to one without
-// TLS. Errors must name the proxy, because otherwise users look for the mistake at the endpoint, and no password.
+// TestProxy sends requests through a real proxy, to a server with a certificate of its own authority and to a server
+// without TLS. Errors must name the proxy, because otherwise users look for the mistake at the endpoint. They must not
+// contain a password.
 func TestProxy(t *testing.T) {
 	if url := os.Getenv(proxiedURL); url != "" {
 		requestProxied(t, url)
@@ -150,7 +154,7 @@ func TestProxy(t *testing.T) {
 		if r.Header.Get("Authorization") != "Bearer "+secretValue || r.Header.Get("Proxy-Authorization") != "" {
 			t.Errorf("the endpoint received the headers %v, want its key alone", r.Header)
 		}
-		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}`) // likewise
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}`) // the test notices
 	}
 	ca, certificate := authority(t, "model.test")
 	secure := httptest.NewUnstartedServer(http.HandlerFunc(answer))
@@ -173,12 +177,12 @@ func TestProxy(t *testing.T) {
 	}{
 		"TLS":    {user: credentials, url: "https://model.test/v1", text: "yes", seen: "CONNECT model.test:443"},
 		"no TLS": {user: credentials, url: "http://model.test/v1", text: "yes", seen: "POST model.test"},
-		"a wrong password": {
+		"an invalid password": {
 			user: "ada:wrong-" + proxyPassword, url: "https://model.test/v1", kind: model.Auth, seen: "CONNECT model.test:443",
 			message: `provider "main": the proxy {proxy} refused its credentials (HTTP 407): check the user and the password in the ` +
 				"manager's HTTPS_PROXY or HTTP_PROXY",
 		},
-		"a wrong password without TLS": {
+		"an invalid password without TLS": {
 			user: "ada:wrong-" + proxyPassword, url: "http://model.test/v1", kind: model.Auth, seen: "POST model.test",
 			message: `provider "main": the proxy {proxy} refused its credentials (HTTP 407): check the user and the password in the ` +
 				"manager's HTTPS_PROXY or HTTP_PROXY",
@@ -219,7 +223,7 @@ func TestProxy(t *testing.T) {
 			want := strings.ReplaceAll(tc.message, "{proxy}", address)
 			isCut := tc.noProxy != "" && strings.HasPrefix(got.Error.Message, want) // the rest depends on the resolver
 			if got.Text != tc.text || got.Error.Kind != tc.kind || got.Error.Message != want && !isCut {
-				t.Errorf("have %q, %s %q, want %q, %s %q", got.Text, got.Error.Kind, got.Error.Message, tc.text, tc.kind, want)
+				t.Errorf("got %q, %s %q, want %q, %s %q", got.Text, got.Error.Kind, got.Error.Message, tc.text, tc.kind, want)
 			}
 			if seen := strings.Join(proxy.seen, ", "); seen != tc.seen {
 				t.Errorf("the proxy received %q, want %q", seen, tc.seen)

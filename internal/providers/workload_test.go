@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
-// write writes a token in the way of the kubelet: to a file behind a link that it then replaces.
+// write writes a token like the kubelet: it writes the file into a new directory, and then replaces the link ..data.
 func write(t *testing.T, dir, name, token string) {
 	t.Helper()
 	version := "..v" + token
@@ -37,7 +37,7 @@ func write(t *testing.T, dir, name, token string) {
 	}
 }
 
-// TestWorkloadToken checks that a token of a file is sent, in any protocol, and that a renewed one is sent soon.
+// TestWorkloadToken checks that the token in a file is sent, in any protocol, and that a renewed token is sent soon.
 func TestWorkloadToken(t *testing.T) {
 	for _, protocol := range []v1alpha1.ProviderType{v1alpha1.ProviderTypeOpenAI, v1alpha1.ProviderTypeAnthropic} {
 		t.Run(string(protocol), func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestRefusedWorkloadTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"demo/gateway", "other/theirs", "demo/hidden"} {
-		write(t, dir, name, "t-"+filepath.Base(name)) // each replaces the ones before it
+		write(t, dir, name, "t-"+filepath.Base(name)) // each token replaces the tokens before it
 	}
 	write(t, dir, "demo/empty", "\n")
 	if err := os.Symlink(outside, filepath.Join(dir, "..data", "demo", "link")); err != nil {
