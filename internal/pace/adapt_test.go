@@ -32,22 +32,23 @@ func TestCircuit(t *testing.T) {
 		open   bool
 	}{
 		"network":    {"five failures are enough", times(5, network), true},
-		"four":       {"four are not", times(4, network), false},
+		"four":       {"four failures are not enough", times(4, network), false},
 		"overload":   {"a status of 5xx is a failure", times(5, failure(model.Overloaded, 0)), true},
-		"time-outs":  {"an endpoint that does not answer has failed", times(5, failure(model.Timeout, 0)), true},
+		"timeouts":   {"an endpoint that does not answer has failed", times(5, failure(model.Timeout, 0)), true},
 		"own bounds": {"a slow model is not a dead model", times(9, own), false},
-		"memory":     {"it is this process that had none", times(9, memory), false},
+		"memory":     {"this process had no memory left", times(9, memory), false},
 		"unsent":     {"nothing was sent", times(9, unsent), false},
-		"cancelled":  {"the caller did it", times(9, failure(model.Cancelled, 0)), false},
+		"cancelled":  {"the caller has cancelled the requests", times(9, failure(model.Cancelled, 0)), false},
 		"refusals":   {"an endpoint that refuses a request works", times(9, failure(model.InvalidRequest, 0)), false},
 		"an answer between": {
-			"they must follow each other", append(slices.Repeat([]pace.Outcome{network, network, {}}, 4), limited), false,
+			"the failures must be consecutive", append(slices.Repeat([]pace.Outcome{network, network, {}}, 4), limited), false,
 		},
 		"a refusal between": {
-			"it shows that the endpoint works", append(times(4, network), failure(model.Auth, 0), network), false,
+			"a refusal shows that the endpoint works", append(times(4, network), failure(model.Auth, 0), network), false,
 		},
-		"nothing between": {
-			"a cancellation says nothing", append(times(4, network), failure(model.Cancelled, 0), failure(model.Overloaded, 0)), true,
+		"a cancellation between": {
+			"a cancellation says nothing about the endpoint",
+			append(times(4, network), failure(model.Cancelled, 0), failure(model.Overloaded, 0)), true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,24 +102,24 @@ func TestCircuitAmongNamespaces(t *testing.T) {
 		"another began":             {"an answer that begins is enough", []step{begins("b", 0), fails("a", 20)}, false},
 		"another ended":             {"the endpoint has worked until now", []step{long, fails("a", 20)}, false},
 		"both succeeded":            {"the endpoint works for b", []step{ok("b"), ok("a"), ok("a"), fails("a", 20)}, false},
-		"many failures":             {"another one may be idle for long", []step{begins("b", time.Minute), fails("a", 50)}, true},
-		"only one namespace":        {"no other one shows that the endpoint works", []step{ok("a"), fails("a", 5)}, true},
+		"many failures":             {"the endpoint may have failed while b is idle", []step{begins("b", time.Minute), fails("a", 50)}, true},
+		"only one namespace":        {"no other namespace shows that the endpoint works", []step{ok("a"), fails("a", 5)}, true},
 		"another succeeded earlier": {"the endpoint may have failed since", []step{ok("b"), passes(20 * time.Second), fails("a", 5)}, true},
 		"another succeeded earlier, from a slow model": {
 			"an answer takes long to begin", []step{begins("b", time.Minute), passes(time.Minute), fails("a", 5)}, false,
 		},
 		"another failed later":  {"the endpoint fails for both", []step{ok("b"), fails("a", 9), fails("b", 1)}, true},
 		"another failed first":  {"the endpoint fails for both", []step{ok("b"), fails("b", 1), fails("a", 4)}, true},
-		"another failed before": {"it has succeeded since", []step{fails("b", 4), ok("b"), fails("a", 5)}, false},
+		"another failed before": {"b has succeeded since", []step{fails("b", 4), ok("b"), fails("a", 5)}, false},
 		"another was refused": {
-			"the model need not have worked", []step{ends("b", 1, failure(model.InvalidRequest, 0)), fails("a", 5)}, true,
+			"a refusal does not show that the model works", []step{ends("b", 1, failure(model.InvalidRequest, 0)), fails("a", 5)}, true,
 		},
 		"failures of the network": {"no request causes them", []step{ok("b"), ends("a", 5, failure(model.Network, 0))}, true},
 		"one failure of the network": {
 			"the endpoint may have failed", []step{ok("b"), fails("a", 4), ends("a", 1, failure(model.Network, 0))}, true,
 		},
 		"failures for longer": {
-			"nothing shows any more that the endpoint works", []step{ok("b"), fails("a", 9), passes(20 * time.Second), fails("a", 1)}, true,
+			"the answer for b is too old", []step{ok("b"), fails("a", 9), passes(20 * time.Second), fails("a", 1)}, true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,8 +158,8 @@ func TestOpenCircuit(t *testing.T) {
 	})
 }
 
-// TestTrialThatHangs checks that an endpoint is tried again although the first trial does not end, and what the late
-// end of the first one means.
+// TestTrialThatHangs checks that an endpoint is tried again although the first trial does not end, and what a late end
+// of the first trial changes.
 func TestTrialThatHangs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -200,10 +201,10 @@ func TestTrial(t *testing.T) {
 		"an answer that begins": {"the endpoint works, although the whole answer takes long", time.Second, pace.Outcome{}, []float64{1, 2}},
 		"no answer":             {"another request tries, and its answer is enough", 0, failure(model.Cancelled, 0), []float64{30, 31}},
 		"a late answer": {
-			"the endpoint works, so the trial that was begun later is none any more", 50 * time.Second, pace.Outcome{}, []float64{30, 50},
+			"the endpoint works, so that requests need not wait for the second trial", 50 * time.Second, pace.Outcome{}, []float64{30, 50},
 		},
 		"a failure after the answer has begun": {
-			"it says nothing about the circuit", time.Second, failure(model.Network, 0), []float64{1, 2},
+			"the circuit is already closed", time.Second, failure(model.Network, 0), []float64{1, 2},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +240,7 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// TestCircuitIsForgotten checks that the circuit of a model that nobody uses any more does not count as open for ever.
+// TestCircuitIsForgotten checks that the circuit of an unused model does not count as open for ever.
 func TestCircuitIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{})
@@ -267,7 +268,7 @@ func TestFallbackDoesNotWait(t *testing.T) {
 		want     string
 	}{
 		"open, another model": {
-			"it answers at once", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, fallback, time.Minute, 0,
+			"the other model answers without a wait", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, fallback, time.Minute, 0,
 			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
 		},
 		"open, no other model": {
@@ -278,7 +279,7 @@ func TestFallbackDoesNotWait(t *testing.T) {
 			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
 		},
 		"half open": {
-			"the first one tries the endpoint, whatever follows it",
+			"one request tries the endpoint, even if it has a fallback",
 			func(h *harness) { h.fail(5, failure(model.Network, 0)); time.Sleep(11 * time.Second) }, fallback, time.Minute, 11, "",
 		},
 		"being tried": {
@@ -290,15 +291,17 @@ func TestFallbackDoesNotWait(t *testing.T) {
 			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
 		},
 		"short pause, another model": {
-			"it is shorter than an answer", func(h *harness) { h.fail(1, failure(model.RateLimited, 2*time.Second)) },
+			"the pause is shorter than an answer of the other model", func(h *harness) { h.fail(1, failure(model.RateLimited, 2*time.Second)) },
 			fallback, time.Minute, 2, "",
 		},
 		"long pause, another model": {
-			"an answer is faster", func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, fallback, time.Minute,
+			"an answer of the other model is faster",
+			func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, fallback, time.Minute,
 			0, `provider "main": no request was sent, because the endpoint accepts none for 30s`,
 		},
 		"long pause, no other model": {
-			"it fits into the time", func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, noFallback, time.Minute,
+			"the pause ends before the deadline",
+			func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, noFallback, time.Minute,
 			30, "",
 		},
 		"pause beyond the deadline": {
@@ -320,7 +323,7 @@ func TestFallbackDoesNotWait(t *testing.T) {
 				if err != nil {
 					got = err.Error()
 					if e := model.AsError(err); !e.Unsent {
-						t.Errorf("%v counts as a request", err)
+						t.Errorf("%v does not count as unsent", err)
 					}
 				} else {
 					p.Done(pace.Outcome{})
@@ -376,7 +379,7 @@ func TestRefusalsSlowAllRequestsDown(t *testing.T) {
 	})
 }
 
-// TestStatedLimits checks how requests follow the limits that an endpoint states, whatever it states.
+// TestStatedLimits checks when requests are sent under the limits that an endpoint states, whatever it states.
 func TestStatedLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -384,17 +387,17 @@ func TestStatedLimits(t *testing.T) {
 		want   []float64
 	}{
 		"none":         {"nothing waits", model.StatedLimits{}, []float64{0, 0, 0}},
-		"two requests": {"the third one waits", requestsLeft(2, 5*time.Second), []float64{0, 0, 5}},
+		"two requests": {"the third request waits", requestsLeft(2, 5*time.Second), []float64{0, 0, 5}},
 		"no request":   {"all wait", requestsLeft(0, 5*time.Second), []float64{5, 5, 5}},
-		"a long wait":  {"then the pace grows", requestsLeft(0, 20*time.Second), []float64{20, 21, 21.585}},
+		"a long wait":  {"the pace grows after the wait", requestsLeft(0, 20*time.Second), []float64{20, 21, 21.585}},
 		"tokens":       {"each prompt has 100", tokensLeft(250, 5*time.Second), []float64{0, 0, 5}},
 		"too few":      {"no prompt fits, although some tokens are left", tokensLeft(50, 20*time.Second), []float64{20, 21, 21.585}},
-		"no time":      {"a limit without a reset is no limit", requestsLeft(0, 0), []float64{0, 0, 0}},
+		"no time":      {"a limit without a reset is ignored", requestsLeft(0, 0), []float64{0, 0, 0}},
 		"for ever":     {"the wait is bounded", requestsLeft(0, math.MaxInt64), []float64{300, 301, 301.585}},
-		"in the past":  {"it is over", requestsLeft(0, math.MinInt64), []float64{0, 0, 0}},
-		"negative":     {"none is left", requestsLeft(math.MinInt64, time.Second), []float64{1, 1, 1}},
+		"in the past":  {"the wait is over", requestsLeft(0, math.MinInt64), []float64{0, 0, 0}},
+		"negative":     {"no requests are left", requestsLeft(math.MinInt64, time.Second), []float64{1, 1, 1}},
 		"very many":    {"nothing waits", requestsLeft(math.MaxInt64, time.Hour), []float64{0, 0, 0}},
-		"contradictions": {"the stricter one counts", model.StatedLimits{
+		"contradictions": {"the stricter limit counts", model.StatedLimits{
 			Requests: model.StatedLimit{Remaining: 9, Reset: time.Second}, Tokens: model.StatedLimit{Remaining: 0, Reset: 2 * time.Second},
 		}, []float64{2, 2, 2}},
 	} {
@@ -412,7 +415,7 @@ func TestStatedLimits(t *testing.T) {
 					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
 				}
 				p.Done(pace.Outcome{})
-				p.ObserveLimits(requestsLeft(0, time.Hour)) // it is over
+				p.ObserveLimits(requestsLeft(0, time.Hour)) // has no effect after Done
 				time.Sleep(time.Minute)
 				h.enter(request("a", "x")).Done(pace.Outcome{})
 			})
@@ -420,32 +423,32 @@ func TestStatedLimits(t *testing.T) {
 	}
 }
 
-// requestsLeft is a limit of requests that an endpoint states.
+// requestsLeft returns a limit of requests that an endpoint states.
 func requestsLeft(remaining int64, reset time.Duration) model.StatedLimits {
 	return model.StatedLimits{Requests: model.StatedLimit{Remaining: remaining, Reset: reset}}
 }
 
-// tokensLeft is a limit of tokens that an endpoint states.
+// tokensLeft returns a limit of tokens that an endpoint states.
 func tokensLeft(remaining int64, reset time.Duration) model.StatedLimits {
 	return model.StatedLimits{Tokens: model.StatedLimit{Remaining: remaining, Reset: reset}}
 }
 
-// TestEndOfStatedLimits checks that many requests that have waited for the limits of an endpoint do not all come at
-// once, however short the wait was by the newest answer, and whatever ends it.
+// TestEndOfStatedLimits checks that many requests that have waited for the limits of an endpoint are not all sent at
+// the same time, however short the wait was according to the newest answer, and whatever ends the wait.
 func TestEndOfStatedLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		// after are the seconds after the first answer when another answer states limits.
+		// after is the time between the first answer and another answer that states limits.
 		after  time.Duration
 		second model.StatedLimits
 		want   []int // the requests in each second from the end of the wait
 	}{
 		"one answer": {"the wait was long", time.Hour, model.StatedLimits{}, []int{1, 2, 4, 8, 16, 32}},
 		"an answer shortly before the reset": {
-			"the requests have waited since the first one", 18 * time.Second, requestsLeft(0, 2*time.Second), []int{1, 2, 4, 8, 16, 32},
+			"the requests have waited since the first answer", 18 * time.Second, requestsLeft(0, 2*time.Second), []int{1, 2, 4, 8, 16, 32},
 		},
 		"an answer that allows many": {
-			"they have waited for long, too", 20*time.Second - time.Millisecond, requestsLeft(1000, time.Minute), []int{1, 2, 4, 8, 16, 32},
+			"the requests have waited for long", 20*time.Second - time.Millisecond, requestsLeft(1000, time.Minute), []int{1, 2, 4, 8, 16, 32},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -471,8 +474,8 @@ func TestEndOfStatedLimits(t *testing.T) {
 	}
 }
 
-// TestShortStatedLimits checks that a short wait for the limits of an endpoint is followed by a higher pace than a long
-// one, which is bounded, too.
+// TestShortStatedLimits checks that the pace after a short wait for the limits of an endpoint is higher than after a
+// long wait, and that it is bounded, too.
 func TestShortStatedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{})
@@ -523,10 +526,10 @@ func TestUnsentRequestsGiveStatedLimitsBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		stated model.StatedLimits
-		// before and after are requests that are let in before and after the limits are stated. Of both, the first one
-		// is sent, and the others end later without having been sent.
+		// before and after are the numbers of requests that are let in before and after the limits are stated. In both
+		// groups, the first request is sent, and the other requests end later without having been sent.
 		before, after int
-		// late is true if those before end after the limits were stated.
+		// late is true if the unsent requests of the first group end after the limits were stated.
 		late bool
 		want []float64
 	}{
@@ -535,7 +538,7 @@ func TestUnsentRequestsGiveStatedLimitsBack(t *testing.T) {
 		"ended before the statement": {"one of three was sent", requestsLeft(2, 9*time.Second), 3, 0, false, []float64{0, 9, 9}},
 		"ended after the statement":  {"one of three was sent", requestsLeft(2, 9*time.Second), 3, 0, true, []float64{0, 9, 9}},
 		"tokens after the statement": {
-			"none of them was taken from what is left", tokensLeft(250, 9*time.Second), 3, 0, true, []float64{0, 0, 9},
+			"the endpoint does not count unsent requests", tokensLeft(250, 9*time.Second), 3, 0, true, []float64{0, 0, 9},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -604,7 +607,7 @@ func silence() pace.Outcome {
 
 // TestSilentEndpoint checks when an endpoint that accepts requests without an answer counts as failed. Time is virtual.
 func TestSilentEndpoint(t *testing.T) {
-	// wait is a number of requests that are sent at once and end in silence.
+	// wait sends n requests at the same time, which end in silence.
 	wait := func(n int, takes time.Duration) func(*harness) {
 		return func(h *harness) {
 			for range n {
@@ -627,9 +630,9 @@ func TestSilentEndpoint(t *testing.T) {
 		open   bool
 	}{
 		"five":      {"none of them got an answer", []func(*harness){wait(5, time.Minute)}, true},
-		"in turn":   {"they need not overlap", []func(*harness){wait(3, time.Minute), wait(2, time.Minute)}, true},
+		"in turn":   {"the requests need not overlap", []func(*harness){wait(3, time.Minute), wait(2, time.Minute)}, true},
 		"four":      {"four are not enough", []func(*harness){wait(4, time.Minute)}, false},
-		"short":     {"they have not waited for long", []func(*harness){wait(9, 19*time.Second)}, false},
+		"short":     {"the requests have not waited long enough", []func(*harness){wait(9, 19*time.Second)}, false},
 		"an answer": {"the endpoint works", []func(*harness){wait(4, time.Minute), answer(time.Second), wait(4, time.Minute)}, false},
 		"a slow model that refuses requests": {
 			"refusals say nothing about how long an answer takes",
@@ -639,13 +642,13 @@ func TestSilentEndpoint(t *testing.T) {
 			false,
 		},
 		"a slow model": {
-			"an answer is known to take as long", []func(*harness){answer(time.Minute), wait(9, 100*time.Second)}, false,
+			"the last answer took a minute to begin", []func(*harness){answer(time.Minute), wait(9, 100*time.Second)}, false,
 		},
 		"slower than ever": {
-			"an answer never took half as long", []func(*harness){answer(time.Minute), wait(5, 2*time.Minute)}, true,
+			"no answer took so long to begin", []func(*harness){answer(time.Minute), wait(5, 2*time.Minute)}, true,
 		},
 		"a busy model": {
-			"an answer has begun while they waited",
+			"an answer has begun while the requests waited",
 			[]func(*harness){func(h *harness) {
 				for range 9 {
 					h.send("n", request("a", "x"), 100*time.Second, silence())
@@ -671,8 +674,8 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
-// TestAnswerAfterSilence checks that an answer to any request closes a circuit that silence has opened, and that a Turn
-// with another model does not wait before.
+// TestAnswerAfterSilence checks that an answer to any request closes a circuit that silence has opened. While the
+// circuit is open, a request with a fallback must not wait.
 func TestAnswerAfterSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{})
@@ -710,14 +713,14 @@ func TestSilentTurns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		first  time.Duration // bound of the request itself
-		answer time.Duration // 0 means that none begins
+		answer time.Duration // 0 means that no answer begins
 		cancel bool
 		open   bool
 	}{
 		"the Turn's time is over": {"no answer began", 0, 0, false, true},
 		"an own bound":            {"no answer began in half of the time", 30 * time.Second, 0, false, true},
 		"an answer has begun":     {"the model is slow", 0, 50 * time.Second, false, false},
-		"cancelled":               {"a person did it", 0, 0, true, false},
+		"cancelled":               {"a person has cancelled the Turn", 0, 0, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -742,10 +745,10 @@ func TestSilentTurns(t *testing.T) {
 	}
 }
 
-// silentModel begins an answer after some time, or never, and finishes none.
+// silentModel begins an answer after some time, or never, and never finishes one.
 type silentModel struct{ begins time.Duration }
 
-// Generate waits for its bounds as an adapter does.
+// Generate waits until a bound of the request is reached, like an adapter.
 func (m silentModel) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	var first, begins <-chan time.Time
 	if r.FirstEventTimeout > 0 {
@@ -767,8 +770,8 @@ func (m silentModel) Generate(ctx context.Context, r *model.Request) (*model.Rep
 	}
 }
 
-// TestLateRequests checks that requests whose permission is old are not sent at once, as after an outage of the
-// journal.
+// TestLateRequests checks that requests that were let in long ago, as after an outage of the journal, are not all sent
+// at the same time.
 func TestLateRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := pace.New("main")
@@ -801,7 +804,7 @@ func TestLateRequests(t *testing.T) {
 		close(stop)
 		all.Wait()
 		if want := []float64{60, 61, 62, 63}; !nearly(sent, want) {
-			t.Errorf("sent after %v seconds, want %v, and the others stopped", sent, want)
+			t.Errorf("sent after %v seconds, want %v, and the other requests stopped", sent, want)
 		}
 		fresh, err := p.Enter(t.Context(), model.Wait{Model: "m"})
 		if err != nil {

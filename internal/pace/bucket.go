@@ -6,16 +6,16 @@ import (
 )
 
 // bucket limits an amount per minute. It fills at a constant rate, and can be overdrawn: an amount that is larger than
-// the bucket is taken from a full one, and the next amount waits for longer. golang.org/x/time/rate refuses such
-// amounts, and takes nothing back. A nil bucket has no limit.
+// the bucket is taken as soon as the bucket is full, and the next amount waits longer. golang.org/x/time/rate refuses
+// such amounts, and an amount cannot be given back to it. A nil bucket has no limit.
 type bucket struct {
 	perSecond, size, level float64
 	at                     time.Time
 }
 
-// newBucket returns a bucket for an amount per minute, or nil if that is 0. It holds what arrives in a second, at least
-// 1, because servers enforce their limits over short times, too. In any minute, no more is taken than the limit and the
-// size of the last amount. The bucket continues from the level of an earlier one, which may be nil.
+// newBucket returns a bucket for an amount per minute, or nil if perMinute is not positive. The bucket holds the amount
+// of one second, at least 1, because servers also enforce their limits over short times. In any minute, at most the
+// limit plus the last amount is taken. The bucket continues from the level of the earlier bucket, which may be nil.
 func newBucket(perMinute float64, earlier *bucket, now time.Time) *bucket {
 	if perMinute <= 0 {
 		return nil
@@ -47,15 +47,15 @@ func (b *bucket) wait(now time.Time, amount float64) time.Duration {
 // usage.
 const maxDebt = 10 * time.Minute
 
-// take takes an amount. A negative amount is given back.
+// take takes an amount. If the amount is negative, it is added.
 func (b *bucket) take(amount float64) {
 	if b != nil {
 		b.level = max(b.level-amount, -b.perSecond*maxDebt.Seconds())
 	}
 }
 
-// giveBack gives an amount back that was taken some time ago. The part that has flowed in since then is lost: the
-// bucket may have been full meanwhile, and what was taken from it long ago would otherwise be there a second time.
+// giveBack gives back an amount that was taken some time ago, minus the amount that has flowed in since then. The
+// inflow may already have replaced the taken amount, and the same amount must not be added twice.
 func (b *bucket) giveBack(amount float64, ago time.Duration) {
 	if b != nil {
 		b.take(-max(0, amount-b.perSecond*ago.Seconds()))

@@ -1,5 +1,5 @@
-// Package pace decides when the requests to a model provider are sent. It keeps to the limits that people set, follows
-// those that the endpoint states, and holds requests back while the endpoint fails. Waiting namespaces take turns.
+// Package pace decides when the requests to a model provider are sent. It enforces the limits that people set and the
+// limits that the endpoint states, and holds requests back while the endpoint fails. Waiting namespaces take turns.
 package pace
 
 import (
@@ -20,7 +20,7 @@ const (
 	noticeAfter = 3 * time.Second
 	// maxLanes is the number of models whose unused state is kept.
 	maxLanes = 64
-	// never is the wait for a request that must end first.
+	// never is the wait of a request that can be sent only after another request has ended.
 	never time.Duration = math.MaxInt64
 )
 
@@ -40,8 +40,8 @@ type Gate struct {
 	providerLimits Limits
 	modelLimits    map[string]Limits
 	executors      int
-	// whole keeps to this executor's share of the provider's limits, and lanes to that of each model's.
-	whole limiter
+	// total enforces this executor's share of the provider's limits. Each lane enforces the share of a model's limits.
+	total limiter
 	lanes map[string]*lane
 	queue queue
 	// refused counts the requests that were not let in.
@@ -58,7 +58,7 @@ func New(provider string) *Gate {
 }
 
 // SetLimits sets the limits of the provider and of its models. A request counts for both. Executors that share the
-// limits get equal parts, but each may send one request at a time. They must be at least 1.
+// limits get equal parts, but each may send at least one request at a time. executors must be at least 1.
 func (g *Gate) SetLimits(provider Limits, models map[string]Limits, executors int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,7 +78,7 @@ func (g *Gate) SetExecutors(executors int) {
 
 func (g *Gate) applyLimits() {
 	now := clock()
-	g.whole.set(g.providerLimits, g.executors, now)
+	g.total.set(g.providerLimits, g.executors, now)
 	for name, l := range g.lanes {
 		l.set(g.modelLimits[name], g.executors, now)
 	}
@@ -107,7 +107,7 @@ func (g *Gate) Use() Use {
 	return u
 }
 
-// IsUnused reports whether the gate had no requests for some time, and has no state that a new one would not have.
+// IsUnused reports whether the gate had no requests for this time, and has no state that a new gate would not have.
 func (g *Gate) IsUnused(unusedFor time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -117,15 +117,15 @@ func (g *Gate) IsUnused(unusedFor time.Duration) bool {
 			return false
 		}
 	}
-	return g.whole.inside == 0 && g.queue.waiting == 0 && now.Sub(g.used) >= unusedFor
+	return g.total.inFlight == 0 && g.queue.waiting == 0 && now.Sub(g.used) >= unusedFor
 }
 
-// Request is a request that wants to be let in.
+// Request is a request that must pass the gate.
 type Request struct {
 	model.Wait
-	// Namespace and Agent say whose request it is.
+	// Namespace and Agent identify the sender of the request.
 	Namespace, Agent string
-	// Low lets all requests that are not low go first, also those to other models of the provider.
+	// Low lets all requests that are not low go first, also requests to other models of the provider.
 	Low bool
 	// Waits is called with true when the request has waited for some seconds, and then with false when the wait is
 	// over. It must not block. It may be nil.
@@ -138,7 +138,7 @@ type waiter struct {
 	// deadline is the time after which waiting is useless, or zero.
 	deadline time.Time
 	lane     *lane
-	// line and place are the place in the queue, or nil if the request has left it.
+	// line and place are the place in the queue, or nil if the request is not in the queue.
 	line  *line
 	place *list.Element
 	// ready is closed when permit or err is set.
@@ -237,7 +237,7 @@ func (g *Gate) refuse(w *waiter, err error) {
 
 // evict refuses the waiting requests to a model that must not wait any longer.
 func (g *Gate) evict(l *lane, now time.Time) {
-	for _, w := range g.queue.of(l) {
+	for _, w := range g.queue.waitingFor(l) {
 		if err := l.refusal(now, w); err != nil {
 			g.queue.remove(w)
 			g.refuse(w, err)
@@ -258,19 +258,20 @@ func (g *Gate) letIn(now time.Time) {
 			g.wakeIn(wait)
 			return
 		}
-		g.queue.served(w)
+		g.queue.moveToEnd(w)
 		g.queue.remove(w)
 		close(w.ready)
 	}
 }
 
-// next returns a request that may be sent now, with its permit. If there is none, it returns the time after which there
-// may be one. No request overtakes one to the same model that is first in turn and needs more tokens, so that one does
-// not wait for ever. The same holds for all requests if the limits of the whole provider hold it back.
+// next returns a request that may be sent now, with its permit. If there is no such request, it returns the time after
+// which there may be one. If the first request to a model must wait, no other request to the model overtakes it:
+// otherwise a request that needs many tokens might wait for ever. If the limits of the provider hold a request back, no
+// request at all overtakes it.
 func (g *Gate) next(now time.Time) (found *waiter, soonest time.Duration) {
 	soonest = never
 	var held []*lane
-	g.queue.heads(func(w *waiter) bool {
+	g.queue.visitHeads(func(w *waiter) bool {
 		tokens := float64(w.request.Tokens)
 		if slices.Contains(held, w.lane) {
 			return true
@@ -279,7 +280,7 @@ func (g *Gate) next(now time.Time) (found *waiter, soonest time.Duration) {
 			soonest, held = min(soonest, wait), append(held, w.lane)
 			return true
 		}
-		if wait := g.whole.wait(now, tokens); wait > 0 {
+		if wait := g.total.wait(now, tokens); wait > 0 {
 			soonest = min(soonest, wait)
 			return false
 		}
@@ -304,9 +305,9 @@ func (g *Gate) admit(w *waiter, now time.Time) *Permit {
 		return nil
 	}
 	p := &Permit{gate: g, lane: l, namespace: w.request.Namespace, tokens: w.request.Tokens, admitted: now, done: done}
-	g.whole.take(float64(p.tokens))
+	g.total.take(float64(p.tokens))
 	l.take(float64(p.tokens))
-	l.admitted(p, now)
+	l.recordAdmission(p, now)
 	return p
 }
 
@@ -334,8 +335,8 @@ func (g *Gate) lane(name string, now time.Time) *lane {
 	if l != nil {
 		return l
 	}
-	for other, l := range g.lanes { // Agents choose the names of models
-		if len(g.lanes) >= maxLanes && l.isUnused(now) && len(g.queue.of(l)) == 0 {
+	for other, l := range g.lanes { // bound the number of lanes, because Agents choose the names of models
+		if len(g.lanes) >= maxLanes && l.isUnused(now) && len(g.queue.waitingFor(l)) == 0 {
 			delete(g.lanes, other)
 		}
 	}
@@ -349,11 +350,11 @@ func clock() time.Time {
 	return time.Now() //nolint:forbidigo // because durations are measured, not a time of day
 }
 
-// limiter keeps to the limits of a provider or of a model.
+// limiter enforces the limits of a provider or of a model.
 type limiter struct {
 	requests, tokens *bucket
-	// most is the number of requests that may be under way, or 0 if any number may be. inside is their number.
-	most, inside int64
+	// maxInFlight is the maximum number of requests under way, or 0 for no limit. inFlight is the current number.
+	maxInFlight, inFlight int64
 }
 
 // set sets the limits. They are divided among the executors.
@@ -361,14 +362,14 @@ func (l *limiter) set(to Limits, executors int, now time.Time) {
 	share := func(n int64) float64 { return float64(n) / float64(executors) }
 	l.requests = newBucket(share(to.RequestsPerMinute), l.requests, now)
 	l.tokens = newBucket(share(to.TokensPerMinute), l.tokens, now)
-	if l.most = to.MaxConcurrent; l.most > 0 {
-		l.most = max(1, l.most/int64(executors))
+	if l.maxInFlight = to.MaxConcurrent; l.maxInFlight > 0 {
+		l.maxInFlight = max(1, l.maxInFlight/int64(executors))
 	}
 }
 
 // wait returns the time until a request may be sent.
 func (l *limiter) wait(now time.Time, tokens float64) time.Duration {
-	if l.most > 0 && l.inside >= l.most {
+	if l.maxInFlight > 0 && l.inFlight >= l.maxInFlight {
 		return never
 	}
 	return max(l.requests.wait(now, 1), l.tokens.wait(now, tokens))
@@ -376,14 +377,15 @@ func (l *limiter) wait(now time.Time, tokens float64) time.Duration {
 
 // take counts a request.
 func (l *limiter) take(tokens float64) {
-	l.inside++
+	l.inFlight++
 	l.requests.take(1)
 	l.tokens.take(tokens)
 }
 
-// settle counts the end of a request that has used another number of tokens than was taken for it some time ago.
+// settle counts the end of a request. It replaces the tokens that were taken some time ago by the tokens that were
+// used.
 func (l *limiter) settle(o *Outcome, taken int64, ago time.Duration) {
-	l.inside--
+	l.inFlight--
 	if o.Unsent {
 		l.requests.giveBack(1, ago)
 		l.tokens.giveBack(float64(taken-o.Tokens), ago)

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// harness sends requests through a gate, and records when which one was let in.
+// harness sends requests through a gate, and records which request was let in, and when.
 type harness struct {
 	*pace.Gate
 	t     *testing.T
@@ -76,7 +76,7 @@ func (h *harness) seconds() []float64 {
 	return all
 }
 
-// enter lets a request in at once.
+// enter lets a request in. It fails the test if the request must wait.
 func (h *harness) enter(r *pace.Request) *pace.Permit {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), time.Nanosecond)
@@ -92,7 +92,7 @@ func failure(kind model.ErrorKind, retryAfter time.Duration) pace.Outcome {
 	return pace.Outcome{Failure: &model.Error{Kind: kind, Message: "it is " + string(kind), RetryAfter: retryAfter}}
 }
 
-// fail makes requests fail at once, one after the other.
+// fail lets in requests that fail immediately, one after the other.
 func (h *harness) fail(times int, o pace.Outcome) {
 	h.t.Helper()
 	for range times {
@@ -100,8 +100,8 @@ func (h *harness) fail(times int, o pace.Outcome) {
 	}
 }
 
-// TestNamespacesTakeTurns checks that a request waits behind one request of each other namespace and Agent, however
-// many of them wait.
+// TestNamespacesTakeTurns checks that a request waits for only one request of each other namespace and Agent, however
+// many of their requests wait.
 func TestNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{MaxConcurrent: 1})
@@ -131,15 +131,15 @@ func TestRates(t *testing.T) {
 		want      []float64
 	}{
 		"no limit":        {"nothing waits", pace.Limits{}, 1, 9, 9, []float64{0, 0, 0, 0}},
-		"requests":        {"they are spread over the minute", rpm(30), 1, 9, 9, []float64{0, 2, 4, 6}},
-		"executors":       {"each has its part", rpm(30), 3, 9, 9, []float64{0, 6, 12, 18}},
-		"many requests":   {"a second's worth may come at once", rpm(120), 1, 9, 9, []float64{0, 0, .504, 1.008}},
-		"few requests":    {"a part may be less than one", rpm(1), 2, 9, 9, []float64{0, 120, 240, 360}},
+		"requests":        {"requests are spread over the minute", rpm(30), 1, 9, 9, []float64{0, 2, 4, 6}},
+		"executors":       {"each executor has its part", rpm(30), 3, 9, 9, []float64{0, 6, 12, 18}},
+		"many requests":   {"the requests of a second may be sent together", rpm(120), 1, 9, 9, []float64{0, 0, .504, 1.008}},
+		"few requests":    {"the part of an executor may be less than one", rpm(1), 2, 9, 9, []float64{0, 120, 240, 360}},
 		"tokens":          {"a large prompt delays the next", tpm, 1, 100, 100, []float64{0, 10.135, 20.271, 30.406}},
-		"fewer tokens":    {"what was not used is given back", tpm, 1, 100, 50, []float64{0, 5.068, 10.135, 15.203}},
-		"more tokens":     {"what was used counts", tpm, 1, 50, 100, []float64{0, 10.135, 20.271, 30.406}},
+		"fewer tokens":    {"unused tokens are given back", tpm, 1, 100, 50, []float64{0, 5.068, 10.135, 15.203}},
+		"more tokens":     {"the used tokens count", tpm, 1, 50, 100, []float64{0, 10.135, 20.271, 30.406}},
 		"concurrency":     {"a request takes a second", pace.Limits{MaxConcurrent: 2}, 1, 9, 9, []float64{0, 0, 1, 1}},
-		"no whole part":   {"each executor may send one", pace.Limits{MaxConcurrent: 2}, 5, 9, 9, []float64{0, 1, 2, 3}},
+		"no whole part":   {"each executor may send one request at a time", pace.Limits{MaxConcurrent: 2}, 5, 9, 9, []float64{0, 1, 2, 3}},
 		"strictest first": {"all limits count", pace.Limits{MaxConcurrent: 1, RequestsPerMinute: 30}, 1, 9, 9, []float64{0, 2, 4, 6}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,8 +187,8 @@ func TestLongPromptIsNotOvertaken(t *testing.T) {
 	}
 }
 
-// TestWrongUsage checks that an endpoint that reports any usage does not hold requests back for ever.
-func TestWrongUsage(t *testing.T) {
+// TestInvalidUsage checks that an endpoint that reports an extreme usage does not hold requests back for ever.
+func TestInvalidUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{TokensPerMinute: 600})
 		h.send("", request("a", "x"), 0, pace.Outcome{Tokens: 1 << 62})
@@ -204,7 +204,7 @@ func nearly(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(a, b float64) bool { return a-b < .02 && b-a < .02 })
 }
 
-// TestLimitsOfAModel checks that a model has its own limits, and that others do not wait for it.
+// TestLimitsOfAModel checks that a model has its own limits, and that requests to other models do not wait for it.
 func TestLimitsOfAModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{MaxConcurrent: 3})
@@ -268,15 +268,15 @@ func TestEndOfAWait(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				r := request("a", "x")
-				var said []bool
-				r.Waits = func(waits bool) { said = append(said, waits) }
+				var reports []bool
+				r.Waits = func(waits bool) { reports = append(reports, waits) }
 				tc.end(r, cancel)
 				_, err := h.Enter(ctx, r)
 				if err == nil || err.Error() != tc.want || time.Since(h.start) != tc.after {
 					t.Errorf("Enter returned %v after %s, want %q after %s", err, time.Since(h.start), tc.want, tc.after)
 				}
-				if reported := len(said) == 2 && said[0] && !said[1]; reported != (tc.after > 3*time.Second) || len(said)%2 != 0 {
-					t.Errorf("the reports of a wait of %s are %v", tc.after, said)
+				if isReported := len(reports) == 2 && reports[0] && !reports[1]; isReported != (tc.after > 3*time.Second) || len(reports)%2 != 0 {
+					t.Errorf("the reports of a wait of %s are %v", tc.after, reports)
 				}
 				if u := h.Use(); u.Waiting != 0 || u.Refused != tc.refused {
 					t.Errorf("%d wait and %d are refused, want 0 and %d", u.Waiting, u.Refused, tc.refused)

@@ -13,15 +13,15 @@ type Permit struct {
 	lane      *lane
 	namespace string
 	tokens    int64
-	// number is the number of the request among those to the model.
+	// number is the number of the request among the requests to the model.
 	number int64
 	// admitted is when the request was let in.
 	admitted time.Time
 	// tries is true if the request tries an endpoint that has failed, until the first part of its answer has arrived.
 	tries bool
-	// begun is true once the endpoint has answered, has begun to, or has refused the request.
+	// begun is true once the endpoint has begun an answer, or has refused the request.
 	begun bool
-	// done tells the circuit about the result. It is nil once the circuit knows it, or needs it no more.
+	// done reports the result to the circuit. It is nil once the result was reported or is no longer needed.
 	done func(error)
 	// ended is true once the request has ended.
 	ended bool
@@ -35,7 +35,7 @@ type Outcome struct {
 	Unsent bool
 	// Failure is the failure of the request, or nil if it succeeded.
 	Failure *model.Error
-	// OwnTimeout is true if the request itself bounded the time, so a time-out is no sign of a failed endpoint.
+	// OwnTimeout is true if the request itself bounded the time, so that a timeout does not mean that the endpoint failed.
 	OwnTimeout bool
 	// Silent is true if the time of the request or of its Turn was over before a part of an answer arrived.
 	Silent bool
@@ -44,8 +44,8 @@ type Outcome struct {
 // errNoSign means that the end of a request says nothing about the endpoint.
 var errNoSign = errors.New("no sign")
 
-// sign returns what an outcome says about the endpoint: nil if it works, errNoSign, or its failure. An endpoint that
-// refuses one request works.
+// sign returns what an outcome says about the endpoint: nil if the endpoint works, its failure, or errNoSign. An
+// endpoint that refuses a request works.
 func (o *Outcome) sign() error {
 	switch {
 	case o.Unsent, o.Failure != nil && (o.Failure.Unsent || errors.Is(o.Failure.Err, model.ErrOwnMemory)):
@@ -87,31 +87,31 @@ func (p *Permit) finish(o Outcome) {
 	g.used = now
 	o.Tokens = boundedTokens(o.Tokens)
 	o.Unsent = o.Unsent || o.Failure != nil && o.Failure.Unsent
-	g.whole.settle(&o, p.tokens, now.Sub(p.admitted))
+	g.total.settle(&o, p.tokens, now.Sub(p.admitted))
 	l.settle(&o, p.tokens, now.Sub(p.admitted))
-	l.ended(p, o.Unsent)
+	l.recordEnd(p, o.Unsent)
 	sign := o.sign()
 	switch {
 	case errors.Is(sign, errNoSign) && o.Silent:
 		sign = l.silentEnd(p, now)
 	case sign == nil && o.Failure == nil:
-		l.began(p, now)
+		l.recordAnswer(p, now)
 	case sign == nil:
-		l.heard(p, now)
+		l.recordResponse(p, now)
 	}
 	if failure, ok := errors.AsType[*model.Error](sign); ok {
-		l.failed(p, failure)
+		l.recordFailure(p, failure)
 	}
 	if sign == nil && p.tries {
-		l.trialSucceeded(p)
+		l.closeCircuit(p)
 	}
 	p.report(sign)
 	switch {
 	case o.Unsent:
 	case o.Failure == nil:
-		l.accepted(p.number)
+		l.recordAcceptance(p.number)
 	case o.Failure.Kind == model.RateLimited || o.Failure.RetryAfter > 0:
-		l.refused(p.number, o.Failure.RetryAfter, now)
+		l.startPause(p.number, o.Failure.RetryAfter, now)
 	}
 	if o.Failure != nil {
 		g.evict(l, now)
@@ -119,7 +119,7 @@ func (p *Permit) finish(o Outcome) {
 	g.letIn(now)
 }
 
-// report tells the circuit about the result of the request, at most once.
+// report reports the result of the request to the circuit, at most once.
 func (p *Permit) report(sign error) {
 	if p.lane.trial == p {
 		p.lane.trial = nil
@@ -130,7 +130,7 @@ func (p *Permit) report(sign error) {
 	p.done, p.tries = nil, false
 }
 
-// abandonTrial lets another request try the endpoint. The answer to this one still counts if it begins.
+// abandonTrial lets another request try the endpoint. If the answer to this request begins later, it still counts.
 func (p *Permit) abandonTrial() {
 	p.done(errNoSign)
 	p.done, p.lane.trial = nil, nil
@@ -145,9 +145,9 @@ func (p *Permit) ObserveBegin() {
 		return
 	}
 	now := clock()
-	p.lane.began(p, now)
+	p.lane.recordAnswer(p, now)
 	if p.tries {
-		p.lane.trialSucceeded(p)
+		p.lane.closeCircuit(p)
 	}
 	g.letIn(now)
 }
@@ -155,18 +155,18 @@ func (p *Permit) ObserveBegin() {
 // boundedTokens returns a number of tokens that an endpoint has reported, within bounds.
 func boundedTokens(n int64) int64 { return min(max(0, n), model.MaxTokens) }
 
-// ObserveLimits follows the limits that the endpoint has stated in the answer to this request.
+// ObserveLimits sets the limits that the endpoint has stated in the answer to this request. An older answer is ignored.
 func (p *Permit) ObserveLimits(stated model.StatedLimits) {
 	g, l := p.gate, p.lane
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	statesNone := stated.Requests.Reset <= 0 && stated.Tokens.Reset <= 0
-	if statesNone || p.ended || p.number < l.newest {
+	if statesNone || p.ended || p.number < l.statedBy {
 		return
 	}
-	l.newest = p.number
+	l.statedBy = p.number
 	now := clock()
-	l.stateLimits(p, stated, now)
+	l.setStatedLimits(p, stated, now)
 	g.evict(l, now)
 	g.letIn(now)
 }

@@ -10,8 +10,7 @@ import (
 
 // Caller is a Turn that sends requests to models.
 type Caller struct {
-	// Namespace and Agent are those of the Turn. Namespaces take turns, and so do the Agents of a
-	// namespace.
+	// Namespace and Agent belong to the Turn. Namespaces take turns, and so do the Agents of a namespace.
 	Namespace, Agent string
 	// Waits is called with the name of a provider when a request has waited for it for some seconds, and with an empty
 	// name when the wait is over. It must not block. It may be nil.
@@ -70,7 +69,7 @@ func unsent(err error) error {
 	return &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Err: err, Unsent: true}
 }
 
-// freshFor is how long after it was let in a request may be sent.
+// freshFor is how long a request may be sent after it was let in.
 const freshFor = 5 * time.Second
 
 // ticket implements model.Ticket.
@@ -81,7 +80,7 @@ type ticket struct {
 }
 
 // renew waits again if too much time has passed since the request was let in. Otherwise, all requests that were let in
-// during an outage of the journal would be sent at once.
+// during an outage of the journal would be sent at the same time.
 func (t *ticket) renew(ctx context.Context) error {
 	gate := t.permit.gate
 	if clock().Sub(t.permit.admitted) <= freshFor {
@@ -99,7 +98,7 @@ func (t *ticket) renew(ctx context.Context) error {
 // Leave gives the ticket back.
 func (t *ticket) Leave() { t.permit.Done(Outcome{Unsent: true}) }
 
-// Generate sends the request. If it was let in some time ago, it waits for its turn again before.
+// Generate sends the request. If the request was let in too long ago, it first waits for its turn again.
 func (t *ticket) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	defer t.Leave() // after a panic of the adapter
 	if err := t.renew(ctx); err != nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // queue has the waiting requests. Namespaces take turns, and so do the Agents of a namespace. The requests of an Agent
-// to a model keep their order; its low ones have an order of their own. The zero value is empty.
+// to a model keep their order. The low requests of the Agent have a separate order. The zero value is empty.
 type queue struct {
 	namespaces []*tenant
 	waiting    int
@@ -58,16 +58,16 @@ func (q *queue) remove(w *waiter) {
 	}
 }
 
-// served moves the namespace and the line of a request behind the others.
-func (q *queue) served(w *waiter) {
+// moveToEnd moves the namespace and the line of a request to the end of the turns.
+func (q *queue) moveToEnd(w *waiter) {
 	l := w.line
 	l.tenant.lines = append(without(l.tenant.lines, l), l)
 	q.namespaces = append(without(q.namespaces, l.tenant), l.tenant)
 }
 
-// heads calls visit for the first request of each line, in the order of their turns, until visit returns false. Low
-// requests come after all others.
-func (q *queue) heads(visit func(*waiter) bool) {
+// visitHeads calls visit for the first request of each line, in the order of the turns, until visit returns false. Low
+// requests come after all other requests.
+func (q *queue) visitHeads(visit func(*waiter) bool) {
 	for _, low := range []bool{false, true} {
 		for _, t := range q.namespaces {
 			for _, l := range t.lines {
@@ -79,12 +79,12 @@ func (q *queue) heads(visit func(*waiter) bool) {
 	}
 }
 
-// of returns the waiting requests to a model.
-func (q *queue) of(of *lane) []*waiter {
+// waitingFor returns the waiting requests to a model.
+func (q *queue) waitingFor(to *lane) []*waiter {
 	var all []*waiter
 	for _, t := range q.namespaces {
 		for _, l := range t.lines {
-			for place := l.Front(); place != nil && l.lane == of; place = place.Next() {
+			for place := l.Front(); place != nil && l.lane == to; place = place.Next() {
 				all = append(all, place.Value.(*waiter))
 			}
 		}

@@ -1,4 +1,4 @@
-// Package prices has the list prices of models of public services. They are data: see prices.json.
+// Package prices has the list prices of models of public services. The prices are in prices.json.
 package prices
 
 import (
@@ -25,9 +25,9 @@ var data []byte
 
 // Entry is the price of one model of a public service.
 type Entry struct {
-	// Service is the name of the service, and Source is the URL of its list of prices.
+	// Service is the name of the service, and Source is the URL of its price list.
 	Service, Source string
-	// Model is the name of the model, as the service knows it.
+	// Model is the name of the model in the service's API.
 	Model string
 	// Pricing has the prices and the date at which they were read.
 	Pricing model.Pricing
@@ -71,9 +71,9 @@ var table = sync.OnceValue(func() map[string]map[string]*Entry {
 	return all
 })
 
-// Of returns the list prices of a model, or nil if the table does not have them. The host of the endpoint must be
-// certain: the prices apply only to the public service itself, over HTTPS at its usual port. A server of one's own
-// has other costs for a model of the same name.
+// Of returns the list prices of a model, or nil if the table does not have them. The prices apply only to the public
+// service itself, at its own host over HTTPS with the usual port. Another server has other costs for a model of the
+// same name.
 func Of(baseURL, name string) *model.Pricing {
 	u, err := url.Parse(baseURL)
 	if err != nil || u.Scheme != "https" || u.Port() != "" && u.Port() != "443" {
@@ -87,7 +87,7 @@ func Of(baseURL, name string) *model.Pricing {
 	return &e.Pricing
 }
 
-// All returns the entries of the table, sorted by the service and the model.
+// All returns the entries of the table, sorted by service and model.
 func All() []Entry {
 	seen := map[*Entry]bool{}
 	for _, models := range table() {
@@ -154,7 +154,7 @@ func (s *service) entry(name string, p *price) (*Entry, error) {
 	return e, nil
 }
 
-// pricing returns the prices as the engine uses them.
+// pricing returns the prices in the engine's type.
 func (r *rates) pricing() (model.Pricing, error) {
 	if r.Input == nil || r.Output == nil {
 		return model.Pricing{}, fmt.Errorf("input and output must be given")

@@ -22,13 +22,13 @@ func TestTable(t *testing.T) {
 	inDecimals := regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]{1,9})?$`)
 	for _, e := range all {
 		if u, err := url.Parse(e.Source); err != nil || u.Scheme != "https" || u.Host == "" {
-			t.Errorf("%s %s: source %q, want the URL of a list of prices", e.Service, e.Model, e.Source)
+			t.Errorf("%s %s: source %q, want the URL of a price list", e.Service, e.Model, e.Source)
 		}
 		if day, err := time.Parse(time.DateOnly, e.Pricing.Date); err != nil || day.Year() < 2025 {
 			t.Errorf("%s %s: date %q, want a day", e.Service, e.Model, e.Pricing.Date)
 		}
 		if strings.Contains(e.Model, "latest") {
-			t.Errorf("%s %s: an alias changes its model and so its price", e.Service, e.Model)
+			t.Errorf("%s %s: the name is an alias, whose model and price may change: use the name of a model", e.Service, e.Model)
 		}
 		check := func(p *model.Pricing) {
 			for name, price := range map[string]*decimal.Decimal{
@@ -47,7 +47,8 @@ func TestTable(t *testing.T) {
 		if long := e.Pricing.Long; long != nil {
 			check(long)
 			if e.Pricing.LongOver < 10_000 || long.Input.LessThanOrEqual(e.Pricing.Input) {
-				t.Errorf("%s %s: input %s, and %s over %d tokens", e.Service, e.Model, e.Pricing.Input, long.Input, e.Pricing.LongOver)
+				t.Errorf("%s %s: input %s, and %s over %d tokens; want at least 10,000 tokens and a higher price", e.Service, e.Model,
+					e.Pricing.Input, long.Input, e.Pricing.LongOver)
 			}
 		}
 	}
@@ -57,22 +58,22 @@ func TestOf(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, baseURL, model, want string
 	}{
-		"public":        {"the host is certain", "https://api.openai.com/v1", "gpt-4o-mini", "0.15"},
+		"public":        {"the host is that of the service", "https://api.openai.com/v1", "gpt-4o-mini", "0.15"},
 		"its own port":  {"443 is the port of HTTPS", "https://api.openai.com:443/v1", "gpt-4o-mini", "0.15"},
-		"upper case":    {"hosts have no case", "https://API.OpenAI.com./v1", "gpt-4o-mini", "0.15"},
-		"second host":   {"a service may have several", "https://api.cohere.ai/compatibility/v1", "command-r-08-2024", "0.15"},
+		"upper case":    {"the case of a host does not matter", "https://API.OpenAI.com./v1", "gpt-4o-mini", "0.15"},
+		"second host":   {"a service may have several hosts", "https://api.cohere.ai/compatibility/v1", "command-r-08-2024", "0.15"},
 		"other adapter": {"the protocol does not matter", "https://api.anthropic.com/v1", "claude-opus-4-6", "5"},
 		"with prefix": {
-			"Gemini's list of models has it", "https://generativelanguage.googleapis.com/v1beta/openai", "models/gemini-2.5-flash",
+			"Gemini's list of models has this prefix", "https://generativelanguage.googleapis.com/v1beta/openai", "models/gemini-2.5-flash",
 			"0.3",
 		},
-		"slash":                    {"the name of a model may have one", "https://api.groq.com/openai/v1", "openai/gpt-oss-20b", "0.075"},
-		"own server":               {"it has its own costs", "http://llm.internal/v1", "gpt-4o-mini", ""},
+		"slash":                    {"the name of a model may have a slash", "https://api.groq.com/openai/v1", "openai/gpt-oss-20b", "0.075"},
+		"own server":               {"an own server has its own costs", "http://llm.internal/v1", "gpt-4o-mini", ""},
 		"plain HTTP":               {"the server that answers is not authenticated", "http://api.openai.com/v1", "gpt-4o-mini", ""},
-		"other port":               {"a tunnel or a proxy", "https://api.openai.com:8443/v1", "gpt-4o-mini", ""},
-		"region":                   {"its prices are higher", "https://eu.api.openai.com/v1", "gpt-4o-mini", ""},
-		"like a host":              {"it is another one", "https://api.openai.com.example.com/v1", "gpt-4o-mini", ""},
-		"other model":              {"it is not in the table", "https://api.openai.com/v1", "gpt-4o-mini-2", ""},
+		"other port":               {"the server may be a tunnel or a proxy", "https://api.openai.com:8443/v1", "gpt-4o-mini", ""},
+		"region":                   {"the prices of the region are higher", "https://eu.api.openai.com/v1", "gpt-4o-mini", ""},
+		"like a host":              {"the host is another one", "https://api.openai.com.example.com/v1", "gpt-4o-mini", ""},
+		"other model":              {"the model is not in the table", "https://api.openai.com/v1", "gpt-4o-mini-2", ""},
 		"model of another service": {"the service does not have it", "https://api.openai.com/v1", "claude-opus-4-6", ""},
 		"no URL":                   {"nothing is known", "://", "gpt-4o-mini", ""},
 	} {
@@ -109,7 +110,7 @@ func TestCostOfAListPrice(t *testing.T) {
 	}
 }
 
-func TestWrongDataIsRefused(t *testing.T) {
+func TestInvalidDataIsRejected(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON":       `[`,
 		"no output":     `[{"name":"A","models":{"m":{"input":"1"}}}]`,
