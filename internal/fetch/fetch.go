@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// connectTimeout bounds the time to connect, and timeout the time of one attempt.
+	// connectTimeout bounds the time to connect, and timeout bounds the time of one attempt.
 	connectTimeout = 10 * time.Second
 	timeout        = 30 * time.Second
 	// attempts is the number of attempts if the server is overloaded or cannot be reached.
 	attempts = 3
-	// anyType is the media type of servers that do not know the type of a content.
+	// anyType is the media type that servers declare if they do not know the type of a content.
 	anyType = "application/octet-stream"
 )
 
@@ -30,19 +30,19 @@ const (
 type Fetcher struct {
 	// Policy decides which addresses may be connected to.
 	Policy *netpolicy.Policy
-	// TLS has the certificate authorities. If it is nil, those of the system are trusted.
+	// TLS has the certificate authorities. If it is nil, the authorities of the system are trusted.
 	TLS *tls.Config
 }
 
-// For returns a function that returns the Fetch of a namespace.
+// For returns a function that returns Fetch with the policy of a namespace.
 func For(p *netpolicy.Policy) func(namespace string) func(ctx context.Context, url, mediaType string, most int) ([]byte, error) {
 	return func(namespace string) func(context.Context, string, string, int) ([]byte, error) {
 		return (&Fetcher{Policy: p.ForNamespace(namespace)}).Fetch
 	}
 }
 
-// Fetch returns the content of an https URL, at most most bytes. The server must declare the media type, or none. The
-// error says why there is no content, in Capstan's own words.
+// Fetch returns the content of an https URL, at most `most` bytes. The server must declare this media type,
+// application/octet-stream, or none. The error says why there is no content, and never quotes the server.
 func (f *Fetcher) Fetch(ctx context.Context, url, mediaType string, most int) ([]byte, error) {
 	transport := netpolicy.Transport(f.Policy, connectTimeout, f.TLS)
 	f.Policy.UseProxy(transport)
@@ -52,7 +52,7 @@ func (f *Fetcher) Fetch(ctx context.Context, url, mediaType string, most int) ([
 	wait.InitialInterval, wait.MaxInterval = 200*time.Millisecond, 2*time.Second
 	return backoff.Retry(ctx, func() ([]byte, error) {
 		content, err := get(ctx, client, url, mediaType, most)
-		if _, again := errors.AsType[*temporaryError](err); err != nil && !again {
+		if _, isTemporary := errors.AsType[*temporaryError](err); err != nil && !isTemporary {
 			err = backoff.Permanent(err)
 		}
 		return content, err
@@ -118,7 +118,8 @@ func tooLarge(most int) error {
 	return fmt.Errorf("the content may have at most %d bytes: use a smaller one", most)
 }
 
-// explain returns the error of a failed request in Capstan's own words: that of the library may quote the server.
+// explain returns the error of a failed request in a text of Capstan, because an error of the library may quote the
+// server.
 func explain(req *http.Request, err error) error {
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		return refused

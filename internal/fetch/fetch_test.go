@@ -47,8 +47,8 @@ func TestFetch(t *testing.T) {
 		return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) }
 	}
 	for name, tc := range map[string]struct {
-		handle http.HandlerFunc
-		wrong  string
+		handle  http.HandlerFunc
+		wantErr string
 	}{
 		"declared":                         {answer("image/png", "content"), ""},
 		"with parameters":                  {answer("image/png; charset=binary", "content"), ""},
@@ -70,10 +70,10 @@ func TestFetch(t *testing.T) {
 			url, f := serve(t, tc.handle)
 			got, err := f.Fetch(t.Context(), url+"/a.png?token=secret", "image/png", 100)
 			switch {
-			case tc.wrong == "" && (err != nil || string(got) != "content"):
+			case tc.wantErr == "" && (err != nil || string(got) != "content"):
 				t.Errorf("got %q, %v; want the content", got, err)
-			case tc.wrong != "" && (err == nil || !strings.Contains(err.Error(), tc.wrong)):
-				t.Errorf("got %d bytes, %v; want an error with %q", len(got), err, tc.wrong)
+			case tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)):
+				t.Errorf("got %d bytes, %v; want an error with %q", len(got), err, tc.wantErr)
 			case err != nil && (strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), url)):
 				t.Errorf("error %q has the URL, which may contain a secret", err)
 			}
@@ -81,7 +81,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// endless sends more and more without a length.
+// endless sends a content that does not end and has no length.
 func endless(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "image/png")
 	for r.Context().Err() == nil {
@@ -107,8 +107,7 @@ func brokenOff(w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// TestFetchTriesAgain checks that a server which fails once is asked again, and that a server whose
-// content has another type is not.
+// TestFetchTriesAgain checks that a request is repeated if the server fails, but not if the content has another type.
 func TestFetchTriesAgain(t *testing.T) {
 	var requests atomic.Int32
 	url, f := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -119,16 +118,16 @@ func TestFetchTriesAgain(t *testing.T) {
 		answer("image/png", "content")(w, r)
 	})
 	if got, err := f.Fetch(t.Context(), url, "image/png", 100); err != nil || string(got) != "content" || requests.Load() != 2 {
-		t.Errorf("got %q, %v after %d requests", got, err, requests.Load())
+		t.Errorf("got %q, %v after %d requests; want the content after 2", got, err, requests.Load())
 	}
 	requests.Store(1)
 	if _, err := f.Fetch(t.Context(), url, "image/gif", 100); err == nil || requests.Load() != 2 {
-		t.Errorf("error %v after %d requests, want one more", err, requests.Load())
+		t.Errorf("error %v after %d requests, want an error after one request", err, requests.Load()-1)
 	}
 }
 
-// TestAddressPolicy checks that no address is connected to that the policy refuses, and that a request whose context
-// has ended fails.
+// TestAddressPolicy checks that Fetch does not connect to an address that the policy refuses, and that a request whose
+// context has ended fails.
 func TestAddressPolicy(t *testing.T) {
 	url, f := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -138,7 +137,7 @@ func TestAddressPolicy(t *testing.T) {
 	}
 	f.Policy = nil
 	if _, err := f.Fetch(t.Context(), url, "image/png", 100); err == nil || !strings.Contains(err.Error(), "127.0.0.1") {
-		t.Errorf("error %v, want that the address is refused", err)
+		t.Errorf("error %v, want an error that names the refused address", err)
 	}
 	if _, err := fetch.For(f.Policy)("demo")(t.Context(), "https://169.254.169.254/", "image/png", 100); err == nil {
 		t.Error("the metadata address must be refused")

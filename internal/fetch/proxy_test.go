@@ -17,7 +17,8 @@ import (
 // proxied tells a process of TestProxy that it has a proxy.
 const proxied = "CAPSTAN_TEST_PROXIED_FETCH"
 
-// fetchProxied fetches for TestProxy, in a process of its own: net/http reads the proxy variables once.
+// fetchProxied fetches for TestProxy. It runs in a process of its own, because net/http reads the environment variables
+// for proxies only once.
 func fetchProxied(t *testing.T) {
 	t.Helper()
 	f := &fetch.Fetcher{Policy: netpolicy.NewLocalPolicy()}
@@ -25,7 +26,7 @@ func fetchProxied(t *testing.T) {
 	fmt.Printf("error: %v\n", err) //nolint:forbidigo // because TestProxy reads it
 }
 
-// TestProxy checks that the error of a proxy names the proxy, and neither its password nor the server.
+// TestProxy checks that an error of a proxy names the proxy and does not contain its password.
 func TestProxy(t *testing.T) {
 	if os.Getenv(proxied) != "" {
 		fetchProxied(t)
@@ -38,7 +39,7 @@ func TestProxy(t *testing.T) {
 		asked  int32
 		want   string // {proxy} stands for the address of the proxy
 	}{
-		"a wrong password": {
+		"an invalid password": {
 			status: 407, asked: 1,
 			want: "the proxy {proxy} refused its credentials (HTTP 407): check the user and the password in the manager's " +
 				"HTTPS_PROXY or HTTP_PROXY",
@@ -72,10 +73,10 @@ func TestProxy(t *testing.T) {
 				t.Fatalf("the process failed (%v), or its output has the password: %s", err, out)
 			}
 			if want := "error: " + strings.ReplaceAll(tc.want, "{proxy}", address) + "\n"; !strings.HasPrefix(string(out), want) {
-				t.Errorf("have %s, want %s", out, want)
+				t.Errorf("got %s, want %s", out, want)
 			}
 			if asked.Load() != tc.asked {
-				t.Errorf("the proxy was asked %d times, want %d", asked.Load(), tc.asked)
+				t.Errorf("the proxy received %d requests, want %d", asked.Load(), tc.asked)
 			}
 		})
 	}

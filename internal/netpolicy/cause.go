@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// Cause returns why a connection failed, in this program's own words, or an empty text if it does not know the
-// error. The text of an error may quote the server: for example the first line of a server that does not speak
-// HTTP, or the names in a certificate. The author of an object may read its status, and must not learn from it
-// about servers that only this process can reach.
+// Cause returns why a connection failed, in a text of this program, or an empty text for an unknown error. The text of
+// the error itself may quote the server: for example the first line of a server that does not speak HTTP, or the names
+// in a certificate. The author of an object may read its status, and must not learn from it about servers that only
+// this process can reach.
 func Cause(err error) string {
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
 		switch {
@@ -39,7 +39,7 @@ func Cause(err error) string {
 		return alert.Error()
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
-		return op.Err.Error() // an alert of the server, in the words of crypto/tls
+		return op.Err.Error() // an alert of the server, in a text of crypto/tls
 	}
 	_, isAuthority := errors.AsType[x509.UnknownAuthorityError](err)
 	_, isHost := errors.AsType[x509.HostnameError](err)

@@ -11,8 +11,8 @@ import (
 type Certificates struct {
 	// Authorities are trusted in addition to those of the system.
 	Authorities string
-	// Own are the certificate by which the client identifies itself and those of its issuers, and Key is its private
-	// key. Both are given, or none.
+	// Own is the client's own certificate, followed by the certificates of its issuers. Key is the private key of the
+	// client's certificate. Own and Key are both set, or both empty.
 	Own, Key string
 }
 

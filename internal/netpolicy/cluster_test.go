@@ -37,7 +37,7 @@ func TestAddressesOfTheCluster(t *testing.T) {
 		allow, deny []string
 		namespace   string
 		host, addr  string
-		want        string // of the message; empty if it is allowed
+		want        string // a part of the message, or empty if the address is allowed
 	}{
 		"a Service of the same namespace": {nil, nil, "mine", "tickets.mine.svc", "10.96.0.7", ""},
 		"a Service of another namespace": {
@@ -91,18 +91,18 @@ func TestAddressesOfTheCluster(t *testing.T) {
 	away := (*netpolicy.Policy)(nil).ForCluster(cluster{err: errors.New("away")}).ForNamespace("mine").Check(t.Context(), "x.example",
 		netip.MustParseAddr("10.96.0.8"))
 	if _, refused := errors.AsType[*netpolicy.Refused](away); refused || away == nil {
-		t.Errorf("while the cluster is not known: %v, want an error that may pass", away)
+		t.Errorf("while the cluster is not known: %v, want an error that is not a *Refused", away)
 	}
 }
 
-// TestRebinding connects by a name that first stood for a Service of its own namespace, and then for another
+// TestRebinding connects by a name that first had the address of a Service of its own namespace, and then has another
 // address.
 func TestRebinding(t *testing.T) {
 	services := map[string]string{"mine 192.168.7.5": "10.96.0.7"}
 	dial := (*netpolicy.Policy)(nil).ForCluster(cluster{services: services}).ForNamespace("mine").DialContext(0)
 	_, err := dial(t.Context(), "tcp", "192.168.7.5:80")
 	if _, refused := errors.AsType[*netpolicy.Refused](err); !refused {
-		t.Errorf("%v, want the address judged when the connection is made", err)
+		t.Errorf("%v, want a *Refused: the address must be checked when the connection is made", err)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// TestDeadConnection checks that a request over HTTP/2 does not wait for a peer that is gone without a sign.
+// TestDeadConnection checks that a request over HTTP/2 does not wait for a peer that is gone and has not closed the
+// connection.
 func TestDeadConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, nil)

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// EncodedError means that a server sends a compressed response although none was requested. It is not read, because
-// a compressed body of 1 MB can expand to 1 GB.
+// EncodedError means that a server sends a compressed response although an uncompressed one was requested. The response
+// is not read, because a compressed body of 1 MB can expand to 1 GB.
 type EncodedError struct {
-	// Encoding is the value of Content-Encoding, at most 32 characters.
+	// Encoding is the name in Content-Encoding, at most 32 characters, or "unknown".
 	Encoding string
 }
 
@@ -37,7 +37,8 @@ func CheckPlain(resp *http.Response) error {
 	return nil
 }
 
-// legible returns the name of an encoding if it looks like one, because a server may send any text.
+// legible returns the name of an encoding, or "unknown" if the text does not look like a name: a server may send any
+// text.
 func legible(encoding string) string {
 	if len(encoding) > maxEncoding || strings.Trim(encoding, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
 		return "unknown"

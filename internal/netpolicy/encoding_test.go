@@ -20,16 +20,16 @@ func TestCheckPlain(t *testing.T) {
 		want    string
 	}{
 		"none":         {"most servers send no header", nil, ""},
-		"empty":        {"it has no effect", []string{""}, ""},
+		"empty":        {"an empty header has no effect", []string{""}, ""},
 		"identity":     {"as requested", []string{"identity"}, ""},
 		"capitals":     {"names are case-insensitive", []string{"Identity, IDENTITY"}, ""},
-		"gzip":         {"", []string{"gzip"}, "gzip"},
+		"gzip":         {"compression is refused", []string{"gzip"}, "gzip"},
 		"x-gzip":       {"the old name of the same encoding", []string{"X-GZIP"}, "x-gzip"},
-		"deflate":      {"", []string{"deflate"}, "deflate"},
-		"br":           {"", []string{"br"}, "br"},
-		"zstd":         {"", []string{"zstd"}, "zstd"},
-		"twice":        {"nested encodings", []string{"identity, gzip, br"}, "gzip"},
-		"second line":  {"a header may be there more than once", []string{"identity", "gzip"}, "gzip"},
+		"deflate":      {"compression is refused", []string{"deflate"}, "deflate"},
+		"br":           {"compression is refused", []string{"br"}, "br"},
+		"zstd":         {"compression is refused", []string{"zstd"}, "zstd"},
+		"twice":        {"encodings may be nested", []string{"identity, gzip, br"}, "gzip"},
+		"second line":  {"a header may occur more than once", []string{"identity", "gzip"}, "gzip"},
 		"no encoding":  {"unknown encodings are not read", []string{"sk-secret/" + strings.Repeat("x", 100)}, "unknown"},
 		"a credential": {"an echo is not repeated", []string{"Bearer sk"}, "unknown"},
 	} {
@@ -43,7 +43,7 @@ func TestCheckPlain(t *testing.T) {
 	}
 }
 
-// TestTransportDecompressesNothing also covers a server that compresses without being asked.
+// TestTransportDecompressesNothing checks that a response is not decompressed if the server compresses it unasked.
 func TestTransportDecompressesNothing(t *testing.T) {
 	asked := make(chan []string, 1)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,8 +25,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// serve starts a server within the process, and returns a transport that connects to it over one protocol, and the
-// number of its open connections.
+// serve starts a server within the process, and returns a transport that connects to the server over one protocol, and
+// the number of open connections.
 func serve(t *testing.T, isHTTP2 bool, handle http.HandlerFunc) (transport *http.Transport, connections *atomic.Int64) {
 	t.Helper()
 	protocols := new(http.Protocols)
@@ -74,8 +74,8 @@ func get(t *testing.T, transport *http.Transport) io.ReadCloser {
 	return resp.Body
 }
 
-// TestHTTP2 checks that requests over HTTP/2 share one connection, and that the part of an answer that is not read yet
-// is bounded: it is in this process's memory.
+// TestHTTP2 checks that requests over HTTP/2 share one connection, and that the unread part of an answer is bounded,
+// because it is in the memory of this process.
 func TestHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const requests, most = 50, 128 << 10
@@ -119,14 +119,14 @@ func TestIdleConnections(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := connections.Load(); n != requests {
-			t.Errorf("%d connections for %d requests at once, want one for each", n, requests)
+			t.Errorf("%d connections for %d parallel requests, want one for each", n, requests)
 		}
 		close(answer)
 		synctest.Wait()
 		if n := connections.Load(); n == 0 || n > most {
 			t.Errorf("%d idle connections, want some and at most %d", n, most)
 		}
-		time.Sleep(2 * time.Minute) // in the time of the test
+		time.Sleep(2 * time.Minute) // of virtual time
 		synctest.Wait()
 		if n := connections.Load(); n != 0 {
 			t.Errorf("%d connections after two idle minutes, want none", n)

@@ -111,8 +111,8 @@ func Parse(allow, deny []string) (*Policy, error) {
 	return p, errors.Join(p.add(AllowFlag, allow, true), p.add(DenyFlag, deny, false))
 }
 
-// NewLocalPolicy returns the policy for a program that one person runs for themselves. It may also connect to its own
-// machine, but not to a metadata service.
+// NewLocalPolicy returns the policy for a program that runs on a person's own machine. The program may also connect to
+// this machine, but not to a metadata service.
 func NewLocalPolicy() *Policy {
 	p := &Policy{entries: builtInEntries()}
 	for _, r := range builtIn {
@@ -144,8 +144,8 @@ func parse(value string) (netip.Prefix, error) {
 	text := strings.TrimSpace(value)
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		addr, ofAddress := netip.ParseAddr(text)
-		if ofAddress != nil || addr.Zone() != "" {
+		addr, addrErr := netip.ParseAddr(text)
+		if addrErr != nil || addr.Zone() != "" {
 			return prefix, errors.New("must be a prefix of IP addresses, such as 10.0.0.0/8 or fd00::/8")
 		}
 		prefix = netip.PrefixFrom(addr, addr.BitLen())
@@ -159,8 +159,8 @@ func parse(value string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// ParseCluster returns the prefixes that an operator names as those of the cluster, at most 1,000. The error names
-// all invalid prefixes, each with its flag and value.
+// ParseCluster returns the prefixes of the cluster that an operator names, at most 1,000. The error names all invalid
+// prefixes, each with its flag and value.
 func ParseCluster(values []string) ([]netip.Prefix, error) {
 	p := &Policy{}
 	if err := p.add(ClusterFlag, values, false); err != nil {
@@ -173,20 +173,21 @@ func ParseCluster(values []string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// Check checks an address that host resolves to. It returns nil if connections to it are allowed, a *Refused if
-// they are not, and another error if the address cannot be checked now.
+// Check checks an address that host resolves to. It returns nil if connections to the address are allowed, a *Refused
+// if they are refused, and another error if the address cannot be checked now.
 func (p *Policy) Check(ctx context.Context, host string, addr netip.Addr) error {
 	addr = addr.WithZone("")
 	if v4, ok := embedded(addr); ok {
-		if err := p.judge(ctx, host, addr, v4); err != nil || mapped.Contains(addr) {
+		if err := p.checkRules(ctx, host, addr, v4); err != nil || mapped.Contains(addr) {
 			return err
 		}
 	}
-	return p.judge(ctx, host, addr, addr)
+	return p.checkRules(ctx, host, addr, addr)
 }
 
-// judge checks addr by the rules. asked is the address in the error, which differs from addr if it represents addr.
-func (p *Policy) judge(ctx context.Context, host string, asked, addr netip.Addr) error {
+// checkRules checks addr by the rules. original is the address for the error. It differs from addr if it is an IPv6
+// address that represents addr.
+func (p *Policy) checkRules(ctx context.Context, host string, original, addr netip.Addr) error {
 	var best *entry
 	rules := p.rules()
 	for i := range rules {
@@ -196,39 +197,39 @@ func (p *Policy) judge(ctx context.Context, host string, asked, addr netip.Addr)
 	}
 	switch {
 	case best == nil:
-		return &Refused{Addr: asked, Reason: "it is not an IP address"}
+		return &Refused{Addr: original, Reason: "it is not an IP address"}
 	case !best.allow && best.what == "":
-		return &Refused{Addr: asked, Reason: fmt.Sprintf("the manager's --%s=%s denies it", DenyFlag, best.prefix)}
+		return &Refused{Addr: original, Reason: fmt.Sprintf("the manager's --%s=%s denies it", DenyFlag, best.prefix)}
 	case !best.allow:
-		return refuse(asked, addr, best.what)
+		return refusal(original, addr, best.what)
 	case p == nil || p.cluster == nil:
 		return nil
 	}
-	return p.judgeWithin(ctx, best, host, asked, addr)
+	return p.checkCluster(ctx, best, host, original, addr)
 }
 
-// judgeWithin checks an address that a rule allows against the ranges of the cluster.
-func (p *Policy) judgeWithin(ctx context.Context, rule *entry, host string, asked, addr netip.Addr) error {
+// checkCluster checks an address that a rule allows against the ranges of the cluster.
+func (p *Policy) checkCluster(ctx context.Context, rule *entry, host string, original, addr netip.Addr) error {
 	within, err := p.cluster.Find(ctx, addr)
 	if err != nil {
 		return fmt.Errorf("failed to find out which addresses belong to the cluster: %w", err)
 	}
-	named := rule.what == "" // by the operator
-	if within == nil || named && within.Prefix.Bits() <= rule.prefix.Bits() {
+	isOperators := rule.what == ""
+	if within == nil || isOperators && within.Prefix.Bits() <= rule.prefix.Bits() {
 		return nil
 	}
-	own, err := p.cluster.Serves(ctx, p.namespace, host, addr)
+	isOwn, err := p.cluster.Serves(ctx, p.namespace, host, addr)
 	switch {
 	case err != nil:
 		return fmt.Errorf("failed to find out whether %q is a Service of namespace %q: %w", host, p.namespace, err)
-	case own:
+	case isOwn:
 		return nil
 	}
-	return refuse(asked, addr, fmt.Sprintf("%s, and %q is not a Service of namespace %q", within.What, host, p.namespace))
+	return refusal(original, addr, fmt.Sprintf("%s, and %q is not a Service of namespace %q", within.What, host, p.namespace))
 }
 
-func refuse(asked, addr netip.Addr, what string) *Refused {
-	return &Refused{Addr: asked, Reason: fmt.Sprintf("it is %s; the manager's --%s=%s would allow it", what, AllowFlag,
+func refusal(original, addr netip.Addr, what string) *Refused {
+	return &Refused{Addr: original, Reason: fmt.Sprintf("it is %s; the manager's --%s=%s would allow it", what, AllowFlag,
 		netip.PrefixFrom(addr, addr.BitLen()))}
 }
 
@@ -236,7 +237,7 @@ func refuse(asked, addr netip.Addr, what string) *Refused {
 type Refused struct {
 	// Addr is the address. It is not set if a host was refused because of its form.
 	Addr netip.Addr
-	// Host is the host name if a proxy would have connected to it; empty otherwise.
+	// Host is the host name if a proxy would have connected to the host, and otherwise empty.
 	Host string
 	// Reason describes the address, and names the manager's flag that decides.
 	Reason string

@@ -64,7 +64,7 @@ func TestCheck(t *testing.T) {
 			"::/0", "10.1.0.0/16",
 		}, []string{"10.0.0.1", "10.1.2.3"}, []string{"93.184.216.34", "10.1.0.1", "fd00::1"}},
 		"both": {
-			"of equal prefixes, the denial",
+			"of equal prefixes, the denial decides",
 			[]string{"10.0.0.0/8"},
 			[]string{"10.0.0.0/8"},
 			nil,
@@ -105,7 +105,7 @@ func TestCheck(t *testing.T) {
 		"fd00:ec2::254": false,
 	} {
 		if err := permissive.Check(t.Context(), "", netip.MustParseAddr(addr)); (err == nil) != want {
-			t.Errorf("one's own program, %s: %v, want allowed: %t", addr, err, want)
+			t.Errorf("local policy, %s: %v, want allowed: %t", addr, err, want)
 		}
 	}
 }
@@ -148,15 +148,15 @@ func TestParseErrors(t *testing.T) {
 	}
 	_, err := netpolicy.Parse([]string{"x"}, []string{"y"})
 	if err == nil || !strings.Contains(err.Error(), `--tool-allow-cidrs: "x"`) || !strings.Contains(err.Error(), `--tool-deny-cidrs: "y"`) {
-		t.Errorf("Parse = %v, want all that is wrong", err)
+		t.Errorf("Parse = %v, want all invalid prefixes", err)
 	}
 	if _, err := netpolicy.Parse(make([]string, 1001), nil); err == nil || !strings.Contains(err.Error(), "at most 1000") {
 		t.Errorf("Parse of 1,001 = %v, want a bound", err)
 	}
 }
 
-// TestNamesHideNothing connects by a name that resolves to a refused address, which is only visible when it
-// connects.
+// TestNamesHideNothing connects by names that resolve to a refused address. The address is known only when the
+// connection is made.
 func TestNamesHideNothing(t *testing.T) {
 	reached := make(chan struct{}, 1)
 	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached <- struct{}{} }))
@@ -229,11 +229,12 @@ func TestProxy(t *testing.T) {
 	} {
 		got, err := proxy(httptest.NewRequest(http.MethodGet, target, http.NoBody))
 		if (err != nil) != (want == "refused") || err == nil && (got == nil) != (want == "") || got != nil && got.String() != want {
-			t.Errorf("%s goes by %v, %v; want %s: a proxy must not reach addresses that the manager must not reach", target, got, err, want)
+			t.Errorf("%s: proxy %v, error %v; want %q: a proxy must not reach addresses that the manager must not reach", target, got,
+				err, want)
 		}
 	}
 	if netpolicy.Transport(nil, time.Second, nil).Proxy != nil {
-		t.Error("a transport has a proxy of its own accord")
+		t.Error("a transport has a proxy without UseProxy")
 	}
 }
 

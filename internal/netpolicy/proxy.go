@@ -22,12 +22,12 @@ var errProxy = errors.New("the manager's HTTPS_PROXY or HTTP_PROXY is not the UR
 // similar variables). The dialer checks the proxy's own address. A target is refused in these cases:
 //
 //  1. It is an address that the policy refuses, or has a form that only some programs read as an address.
-//  2. It names the proxy's own machine.
-//  3. An address that its name has in this process is refused.
-//  4. Its name has no address in this process and is under .internal, where clouds name their metadata services.
-//     For other names without an address, the proxy decides, because many clusters cannot resolve names outside.
+//  2. It is localhost, which would be the proxy's own machine.
+//  3. It is a name that resolves in this process to an address that the policy refuses.
+//  4. It is a name under .internal, where clouds name their metadata services, that does not resolve in this process.
+//     For other names that do not resolve, the proxy decides: many clusters cannot resolve names of other networks.
 //
-// The error is a *Refused, or says that the environment is wrong.
+// The error is a *Refused, or it means that the environment variable is invalid.
 func (p *Policy) Proxy() func(*http.Request) (*url.URL, error) {
 	return p.proxy(http.ProxyFromEnvironment)
 }
@@ -40,7 +40,7 @@ func (p *Policy) proxy(environment func(*http.Request) (*url.URL, error)) func(*
 			return nil, errProxy // the original error may contain a password
 		}
 		if proxy == nil {
-			return nil, nil //nolint:nilnil // because net/http means by it that there is no proxy
+			return nil, nil //nolint:nilnil // because for net/http this means that there is no proxy
 		}
 		if err := p.checkHost(req.Context(), req.URL.Hostname(), net.DefaultResolver.LookupNetIP); err != nil {
 			return nil, err
@@ -58,7 +58,7 @@ func ProxyHost(req *http.Request) string {
 	return proxy.Host
 }
 
-// ProxySecrets returns the passwords of the proxies of the environment, alone and as requests carry them.
+// ProxySecrets returns the passwords of the proxies of the environment, both plain and in the form that requests carry.
 func ProxySecrets() (secrets []string) {
 	for _, scheme := range []string{"http", "https"} {
 		proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: scheme, Host: "host.invalid"}})

@@ -13,7 +13,7 @@ import (
 type ProxyError struct {
 	// Proxy and Target are hosts with ports.
 	Proxy, Target string
-	// Status is the HTTP status with which the proxy has answered.
+	// Status is the HTTP status of the proxy's answer.
 	Status int
 }
 
@@ -30,7 +30,7 @@ func (e *ProxyError) Error() string {
 		e.Proxy, e.Target, e.Status)
 }
 
-// IsTemporary reports whether the proxy failed or has too much to do, and did not refuse to connect.
+// IsTemporary reports whether the proxy failed or is overloaded. If not, the proxy refused to connect.
 func (e *ProxyError) IsTemporary() bool {
 	switch e.Status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -46,12 +46,12 @@ func (p *Policy) UseProxy(t *http.Transport) {
 	t.OnProxyConnectResponse = checkConnected
 }
 
-// checkConnected is for http.Transport.OnProxyConnectResponse.
-func checkConnected(_ context.Context, proxy *url.URL, asked *http.Request, answer *http.Response) error {
-	if answer.StatusCode == http.StatusOK {
+// checkConnected is a function for http.Transport.OnProxyConnectResponse.
+func checkConnected(_ context.Context, proxy *url.URL, req *http.Request, resp *http.Response) error {
+	if resp.StatusCode == http.StatusOK {
 		return nil
 	}
-	return &ProxyError{Proxy: proxy.Host, Target: asked.Host, Status: answer.StatusCode}
+	return &ProxyError{Proxy: proxy.Host, Target: req.Host, Status: resp.StatusCode}
 }
 
 // FailedProxy returns the host of the proxy that a request could not reach. It returns an empty text if err is about

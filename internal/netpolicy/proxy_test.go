@@ -19,10 +19,10 @@ func TestInvalidProxyIsNotQuoted(t *testing.T) {
 		return nil, errors.New(`invalid proxy address "http://ada:sk-secret@proxy:port"`)
 	})(httptest.NewRequest(http.MethodGet, "https://api.example", http.NoBody))
 	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "HTTPS_PROXY") {
-		t.Errorf("the error is %v, want one that names the variable and repeats nothing", err)
+		t.Errorf("the error is %v, want an error that names the variable without its value", err)
 	}
 	if cause := Cause(err); cause != err.Error() {
-		t.Errorf("the cause is %q, want the error, which is in this program's own words", cause)
+		t.Errorf("the cause is %q, want the error %q", cause, err)
 	}
 }
 
@@ -30,20 +30,20 @@ func TestTargetsOfAProxy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		host   string
-		addrs  []string // that the name has in this process
+		addrs  []string // the addresses of the name in this process
 		want   string
 	}{
-		"outside": {"", "api.example", []string{"93.184.216.34"}, ""},
-		"unknown": {"the proxy alone resolves it", "api.example", nil, ""},
+		"outside": {"the address is allowed", "api.example", []string{"93.184.216.34"}, ""},
+		"unknown": {"only the proxy resolves the name", "api.example", nil, ""},
 		"one of many": {
-			"the proxy may use any of them", "api.example",
+			"the proxy may use any of the addresses", "api.example",
 			[]string{"93.184.216.34", "::ffff:169.254.169.254"},
 			`connections to "api.example" through a proxy are refused because of its address 169.254.169.254: ` +
 				`it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it`,
 		},
-		"internal, known": {"its address decides", "models.internal", []string{"10.0.0.1"}, ""},
+		"internal, known": {"the address decides", "models.internal", []string{"10.0.0.1"}, ""},
 		"internal, unknown": {
-			"it may be the proxy's cloud", "Metadata.google.internal.", nil,
+			"the name may be that of a service of the proxy's cloud", "Metadata.google.internal.", nil,
 			`connections to "Metadata.google.internal." through a proxy are refused: it is an internal name ` +
 				`that the manager cannot resolve; add the host to NO_PROXY to connect without the proxy`,
 		},
@@ -56,10 +56,10 @@ func TestTargetsOfAProxy(t *testing.T) {
 			"the proxy may read it as an address", "2130706433", nil,
 			`connections to "2130706433" through a proxy are refused: write it as an IPv4 address of four decimal numbers`,
 		},
-		"a number in front": {"it is a name", "1.example", nil, ""},
-		"hex in a name":     {"it is a name", "0xcafe-g", nil, ""},
+		"a number in front": {"no program reads it as an address", "1.example", nil, ""},
+		"hex in a name":     {"no program reads it as an address", "0xcafe-g", nil, ""},
 		"an address": {
-			"", "169.254.169.254", nil,
+			"the policy refuses the address", "169.254.169.254", nil,
 			"connections to 169.254.169.254 are refused: it is an address of a cloud's metadata service; the " +
 				"manager's --tool-allow-cidrs=169.254.169.254/32 would allow it",
 		},

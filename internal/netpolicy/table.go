@@ -2,9 +2,9 @@ package netpolicy
 
 import "net/netip"
 
-// builtIn are the rules without any flag: all addresses are allowed, except those of the machine itself, and the
-// services from which cloud machines get credentials. The latter are single addresses, so that a wider rule cannot
-// allow them.
+// builtIn are the rules without any flag. They allow all addresses except special ones, such as those of the machine
+// itself, and those of the services from which cloud machines get credentials. The addresses of these services have
+// entries of their own, so that a wider rule cannot allow them.
 var builtIn = []rule{
 	{"0.0.0.0/0", "an address like any other", true},
 	{"::/0", "an address like any other", true},
@@ -41,7 +41,7 @@ const metadata = "an address of a cloud's metadata service"
 // rule is a rule of the built-in table.
 type rule struct {
 	prefix string
-	// what describes its addresses for messages.
+	// what describes the addresses for messages.
 	what  string
 	allow bool
 }

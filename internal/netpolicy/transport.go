@@ -19,26 +19,26 @@ var ErrRedirect = errors.New("the server redirects elsewhere")
 // maxRedirects bounds the redirects of a GET within one server.
 const maxRedirects = 5
 
-// pingTimeout is the time without a frame after which a connection with HTTP/2 is tested, and the time for the answer.
-// Otherwise, requests on a dead connection would wait for their deadlines.
+// pingTimeout is the time without a frame after which an HTTP/2 connection is tested by a ping, and the time for the
+// answer to the ping. Without pings, requests on a dead connection would wait for their deadlines.
 const pingTimeout = 15 * time.Second
 
-// keepAlive finds out within a minute that the peer of a connection is gone without a sign. A request over HTTP/1.1
-// would otherwise wait for its deadline, and a Turn with it.
-// While something is not acknowledged, there are no probes: see watchedConn.
+// keepAlive detects within a minute that the peer of a connection is gone, even if the peer has not closed it. Without
+// keepAlive, a request over HTTP/1.1, and its Turn, would wait for the deadline. While sent data is not acknowledged,
+// the kernel sends no keep-alive probes: see watchedConn.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3}
 
-// streamBuffer bounds the bytes of one response over HTTP/2 that arrive before they are read. They are in the memory of
-// this process. It is as large as the usual buffer of the kernel for a connection over HTTP/1.1.
+// streamBuffer bounds the bytes of one response over HTTP/2 that arrive before they are read, because they are in the
+// memory of this process. It is as large as the kernel's usual buffer for a connection over HTTP/1.1.
 const streamBuffer = 128 << 10
 
-// maxIdle bounds the idle connections of one server over HTTP/1.1, each of which takes about 20 KB. Over HTTP/2, all
-// requests share one connection as a rule.
+// maxIdle bounds the idle connections to one server over HTTP/1.1, each of which takes about 20 KB. Over HTTP/2,
+// requests usually share one connection.
 const maxIdle = 256
 
 // DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy
-// allows. It checks each address when it connects to it. timeout bounds the whole connection, including the
-// resolution of its name. Errors wrap a *Refused if an address is refused.
+// allows. It checks each address when it connects. timeout bounds the time to connect, including the resolution of the
+// name. Errors wrap a *Refused if an address is refused.
 func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return p.dialWatched(timeout, usualWatch)
 }
@@ -68,8 +68,8 @@ func (p *Policy) dialWatched(timeout time.Duration, w watch) func(ctx context.Co
 }
 
 // Transport returns an HTTP transport with the dialer of a policy. certificates are from Certificates.TLS; nil means
-// that the authorities of the system are trusted. The transport uses no proxy, which would connect instead of it, to
-// any address. It requests no compression and decompresses nothing: see CheckPlain.
+// that the authorities of the system are trusted. The transport uses no proxy, because a proxy might connect to any
+// address: see Policy.UseProxy. It requests no compression and decompresses nothing: see CheckPlain.
 func Transport(p *Policy, connectTimeout time.Duration, certificates *tls.Config) *http.Transport {
 	if certificates == nil {
 		certificates = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -85,8 +85,8 @@ func Transport(p *Policy, connectTimeout time.Duration, certificates *tls.Config
 	}
 }
 
-// CheckRedirect is for http.Client.CheckRedirect. It follows only redirects of a GET within the same scheme, host
-// and port, because a redirected request carries its headers, and so its secrets. The error is ErrRedirect.
+// CheckRedirect is a function for http.Client.CheckRedirect. It allows only redirects of a GET within the same scheme,
+// host and port, because a redirected request carries its headers, and so its secrets. The error is ErrRedirect.
 func CheckRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0]
 	if req.Method != http.MethodGet || first.Method != http.MethodGet || len(via) > maxRedirects ||

@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// watchedConn ends a connection whose peer no longer acknowledges what was sent. Otherwise Linux repeats it for about
-// 15 minutes. Its option TCP_USER_TIMEOUT is no remedy. It also ends a connection whose peer acknowledges everything
-// but does not read for a while, such as a server that is busy with other prompts. That request would be sent, and
-// billed, again.
+// watchedConn ends a connection whose peer no longer acknowledges sent data. Linux alone would send the data again for
+// about 15 minutes. The option TCP_USER_TIMEOUT of Linux is not a solution: it would also end a connection whose peer
+// acknowledges all data but does not read for a while, such as a server that is busy with other prompts. The request
+// would then be sent, and billed, again.
 //
-// The deadline for reading is that of the watch. A caller ends a Read by closing the connection.
+// The watch sets the read deadline, so a caller must not set it. A caller ends a Read by closing the connection.
 type watchedConn struct {
 	net.Conn
 	watch watch
-	// isSilent reports whether the peer has acknowledged nothing for watch.silent, although it should have.
+	// isSilent reports whether the peer has acknowledged nothing for watch.silent, although data is not acknowledged.
 	isSilent func() bool
 }
 
-// watch says how often a connection is checked while it is read, and when its peer counts as silent. A peer is gone if
-// two checks find it silent: an acknowledgement may be under way during one.
+// watch is the interval of the checks of a connection while it is read, and the time after which its peer counts as
+// silent. A peer is gone if two checks in a row find it silent: during one check, an acknowledgement may be under way.
 type watch struct{ every, silent time.Duration }
 
-// usualWatch finds out within a minute that a peer is gone.
+// usualWatch detects within a minute that a peer is gone.
 var usualWatch = watch{every: 10 * time.Second, silent: 40 * time.Second}
 
-// newWatchedConn returns a connection that is watched, or conn itself if the system does not say what was acknowledged.
+// newWatchedConn returns a connection that is watched, or conn itself if the system does not report acknowledgements.
 func newWatchedConn(conn net.Conn, w watch) net.Conn {
 	tcp, ok := conn.(syscall.Conn)
 	if !ok {

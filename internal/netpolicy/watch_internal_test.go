@@ -13,12 +13,12 @@ import (
 func TestWatchedConn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		silent []bool // what the checks find; then the peer answers
-		ends   int    // the number of the check that ends the connection; 0 means none
+		silent []bool // the results of the checks; after the last check the peer answers
+		ends   int    // the number of the check that ends the connection, or 0 if no check does
 	}{
-		"gone":             {"two checks in a row find it silent", []bool{false, true, true}, 3},
-		"an answer, late":  {"an acknowledgement was under way", []bool{true, false, true, false}, 0},
-		"it reads nothing": {"it acknowledges", make([]bool, 100), 0},
+		"gone":             {"two checks in a row find the peer silent", []bool{false, true, true}, 3},
+		"a late answer":    {"an acknowledgement was under way", []bool{true, false, true, false}, 0},
+		"it reads nothing": {"the peer acknowledges all data", make([]bool, 100), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestWatchedConn(t *testing.T) {
 					t.Errorf("Read = %d, %v after %s; want the answer: %s", n, err, took, tc.reason)
 				}
 				if tc.ends > 0 && (!errors.Is(err, syscall.ETIMEDOUT) || took != time.Duration(tc.ends)*usualWatch.every) {
-					t.Errorf("Read = %v after %s, want a time-out by check %d: %s", err, took, tc.ends, tc.reason)
+					t.Errorf("Read = %v after %s, want a timeout at check %d: %s", err, took, tc.ends, tc.reason)
 				}
 			})
 		})

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canWatch is true because Linux says what a peer has acknowledged.
+// canWatch is true because Linux reports when a peer has acknowledged data.
 const canWatch = true
 
-// isSilent reports whether the peer of a connection has acknowledged nothing for some time, although something was sent
-// again, or the peer was asked whether it reads again.
+// isSilent reports whether the peer of a connection has acknowledged nothing for the time limit, although data was sent
+// again, or the peer was asked whether its full window is open again.
 func isSilent(conn syscall.RawConn, limit time.Duration) bool {
 	var info *unix.TCPInfo
 	err := conn.Control(func(fd uintptr) {
@@ -20,7 +20,7 @@ func isSilent(conn syscall.RawConn, limit time.Duration) bool {
 	return err == nil && info != nil && isSilentInfo(info, limit)
 }
 
-// isSilentInfo is isSilent for what the kernel knows about a connection.
+// isSilentInfo is isSilent for the kernel's information about a connection.
 func isSilentInfo(info *unix.TCPInfo, limit time.Duration) bool {
 	since := time.Duration(info.Last_ack_recv) * time.Millisecond
 	return (info.Retransmits > 0 || info.Probes > 0) && since >= limit

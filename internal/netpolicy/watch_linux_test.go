@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSilentInfo checks which facts of the kernel mean that a peer is silent.
+// TestSilentInfo checks which information of the kernel means that a peer is silent.
 func TestSilentInfo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -21,7 +21,7 @@ func TestSilentInfo(t *testing.T) {
 		want   bool
 	}{
 		"sent again":        {"nothing was acknowledged", unix.TCPInfo{Retransmits: 5, Last_ack_recv: 40_000}, true},
-		"sent again lately": {"it may still arrive", unix.TCPInfo{Retransmits: 5, Last_ack_recv: 39_999}, false},
+		"sent again lately": {"an acknowledgement may still arrive", unix.TCPInfo{Retransmits: 5, Last_ack_recv: 39_999}, false},
 		"full window, gone": {"the peer is gone", unix.TCPInfo{Probes: 1, Last_ack_recv: 90_000}, true},
 		"a full window":     {"the peer has answered the last probe", unix.TCPInfo{Backoff: 9, Last_ack_recv: 90_000}, false},
 		"idle":              {"nothing was sent", unix.TCPInfo{Last_ack_recv: 90_000}, false},
@@ -63,7 +63,7 @@ func TestServerThatReadsLate(t *testing.T) {
 		if c, ok := conn.(*watchedConn); ok {
 			check := c.isSilent
 			c.isSilent = func() bool {
-				// The server has not read for several times of the watch, and the kernel has asked it whether it reads.
+				// By now the server has not read for several intervals of the watch, and the kernel has sent probes.
 				if checks.Add(1) == 100 {
 					close(full)
 				}
@@ -127,12 +127,12 @@ func TestSilentPeers(t *testing.T) {
 		return value
 	}
 	if ms := option(unix.TCP_USER_TIMEOUT); ms != 0 {
-		t.Errorf("the kernel ends the connection after %d ms, want that it does not", ms)
+		t.Errorf("TCP_USER_TIMEOUT is %d ms, want 0: the kernel must not end the connection", ms)
 	}
 	if s := option(unix.TCP_KEEPIDLE) + option(unix.TCP_KEEPINTVL)*option(unix.TCP_KEEPCNT); s != 60 {
-		t.Errorf("a peer that sends nothing is found gone after %d s, want a minute", s)
+		t.Errorf("a gone peer of an idle connection is detected after %d s, want 60", s)
 	}
 	if took := usualWatch.silent + 2*usualWatch.every; took > time.Minute {
-		t.Errorf("a peer that acknowledges nothing is found gone after %s, want a minute", took)
+		t.Errorf("a peer that acknowledges nothing is detected after %s, want at most a minute", took)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// canWatch is false because the limit is left to the system.
+// canWatch is false: the system alone decides when a peer is gone.
 const canWatch = false
 
 func isSilent(syscall.RawConn, time.Duration) bool { return false }

@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// Certificates returns the certificates of connections to a URL. It returns an *Error if one is missing or unusable, or
-// must not be used there. Any other error is that of reading a Secret.
+// Certificates returns the certificates of connections to a URL. It returns an *Error if a certificate is missing or
+// unusable, or must not be used for this URL. It returns an error of another type if it could not read a Secret.
 func (r Reader) Certificates(
 	ctx context.Context, namespace string, spec *v1alpha1.ClientTLS, to string,
 ) (c netpolicy.Certificates, err error) {
@@ -22,7 +22,7 @@ func (r Reader) Certificates(
 			return c, err
 		}
 		if _, err = c.TLS(); err != nil {
-			return c, refuse(namespace, *ref, "has no certificate in PEM: put the certificates of the authorities "+
+			return c, keyError(namespace, *ref, "has no certificate in PEM: put the certificates of the authorities "+
 				"there, as -----BEGIN CERTIFICATE-----")
 		}
 	}
@@ -32,25 +32,25 @@ func (r Reader) Certificates(
 	return c, err
 }
 
-// pair returns the certificate of a Secret and its private key.
+// pair returns the client certificate of a Secret and its private key, for connections to a URL.
 func (r Reader) pair(ctx context.Context, namespace, name, to string) (certificate, key string, err error) {
-	ofCertificate := v1alpha1.SecretKeyReference{Name: name, Key: corev1.TLSCertKey}
-	ofKey := v1alpha1.SecretKeyReference{Name: name, Key: corev1.TLSPrivateKeyKey}
-	secret, err := r.secret(ctx, namespace, ofCertificate)
+	certificateRef := v1alpha1.SecretKeyReference{Name: name, Key: corev1.TLSCertKey}
+	keyRef := v1alpha1.SecretKeyReference{Name: name, Key: corev1.TLSPrivateKeyKey}
+	secret, err := r.secret(ctx, namespace, certificateRef)
 	if err != nil {
 		return "", "", err
 	}
-	if certificate, err = valueOf(secret, namespace, ofCertificate, "put the client certificate there, in PEM"); err != nil {
+	if certificate, err = valueOf(secret, namespace, certificateRef, "put the client certificate there, in PEM"); err != nil {
 		return "", "", err
 	}
-	if key, err = valueOf(secret, namespace, ofKey, "put the private key of the client certificate there, in PEM"); err != nil {
+	if key, err = valueOf(secret, namespace, keyRef, "put the private key of the client certificate there, in PEM"); err != nil {
 		return "", "", err
 	}
-	if err = checkHost(secret, namespace, ofKey, to); err != nil {
+	if err = checkHost(secret, namespace, keyRef, to); err != nil {
 		return "", "", err
 	}
 	if _, err = (netpolicy.Certificates{Own: certificate, Key: key}).TLS(); err != nil {
-		return "", "", refuse(namespace, ofKey, "is not the private key of the certificate in tls.crt, both in PEM: "+
+		return "", "", keyError(namespace, keyRef, "is not the private key of the certificate in tls.crt, both in PEM: "+
 			"store a certificate with its key, as in Secrets of type kubernetes.io/tls")
 	}
 	return certificate, key, nil

@@ -32,7 +32,7 @@ const MaxCredential = 16 << 10
 // Kind classifies the errors of this package.
 type Kind int
 
-// The kinds.
+// The kinds of errors.
 const (
 	// Missing means that the Secret does not exist, or lacks the key or a usable value.
 	Missing Kind = iota
@@ -46,7 +46,7 @@ const (
 type Error struct {
 	// Kind is the class of the error.
 	Kind Kind
-	// Secret and Key name the value; they are empty for an error that concerns no Secret.
+	// Secret and Key name the value. They are empty for an error that does not concern a Secret.
 	Secret, Key string
 	// Reason names the cause and says how to correct it.
 	Reason string
@@ -67,11 +67,11 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 		return "", err
 	}
 	if len(value) > MaxCredential {
-		return "", refuse(namespace, ref, fmt.Sprintf("is %d bytes long, but a credential may have at most %d: store the credential alone",
+		return "", keyError(namespace, ref, fmt.Sprintf("is %d bytes long, but a credential may have at most %d: store the credential alone",
 			len(value), MaxCredential))
 	}
 	if !isHeaderValue(value) {
-		return "", refuse(namespace, ref, "has characters that an HTTP header cannot carry: store the credential alone")
+		return "", keyError(namespace, ref, "has characters that an HTTP header cannot carry: store the credential alone")
 	}
 	return value, nil
 }
@@ -104,7 +104,7 @@ func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha
 	return values, nil
 }
 
-// value returns the value of a key, and its Secret.
+// value returns the value of a key, and its Secret. empty says how to correct an empty value.
 func (r Reader) value(
 	ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, empty string,
 ) (string, *corev1.Secret, error) {
@@ -138,7 +138,7 @@ func valueOf(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyRefe
 	}
 	value := strings.TrimSpace(string(raw))
 	if value == "" {
-		return "", refuse(namespace, ref, "is empty: "+empty)
+		return "", keyError(namespace, ref, "is empty: "+empty)
 	}
 	return value, nil
 }
@@ -188,7 +188,7 @@ func portOf(u *url.URL) string {
 	return "443"
 }
 
-func refuse(namespace string, ref v1alpha1.SecretKeyReference, why string) error {
+func keyError(namespace string, ref v1alpha1.SecretKeyReference, why string) error {
 	return &Error{
 		Secret: ref.Name, Key: ref.Key,
 		Reason: fmt.Sprintf("key %q of Secret %q in namespace %q %s", ref.Key, ref.Name, namespace, why),

@@ -96,7 +96,7 @@ func TestHeaders(t *testing.T) {
 	}
 	if _, err := readerOf(nil).Headers(t.Context(), "demo",
 		[]v1alpha1.Header{{Name: "B", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}, "https://api.example/v1"); err == nil {
-		t.Error("a header without its Secret was made")
+		t.Error("Headers returned no error for a header whose Secret does not exist")
 	}
 }
 
@@ -128,7 +128,7 @@ func TestAllowedHosts(t *testing.T) {
 		ref := v1alpha1.SecretKeyReference{Name: "s", Key: "k"}
 		for _, to := range tc.allowed {
 			if _, err := secrets.Reader(read).Header(t.Context(), "demo", ref, to); err != nil {
-				t.Errorf("%q, %s: %v, want it sent", hosts, to, err)
+				t.Errorf("%q, %s: %v, want the value", hosts, to, err)
 			}
 		}
 		for _, to := range tc.refused {

@@ -14,7 +14,7 @@ import (
 const (
 	// WorkloadTokensFlag names the tokens, and the hosts to which they may be sent.
 	WorkloadTokensFlag = "workload-tokens"
-	// WorkloadTokenDirFlag names the folder of their files.
+	// WorkloadTokenDirFlag names the directory of their files.
 	WorkloadTokenDirFlag = "workload-token-dir"
 )
 
@@ -27,9 +27,9 @@ type WorkloadTokens struct {
 	hosts map[string]string
 }
 
-// ParseWorkloadTokens returns the tokens of a folder. The token NAME of a namespace is in the file DIR/NAMESPACE/NAME.
-// Each entry is NAMESPACE/NAME=HOST, with a host as in AllowedHosts. A token with several hosts has several entries.
-// The error names the first invalid entry.
+// ParseWorkloadTokens returns the tokens of a directory. The token NAME of a namespace is in the file
+// DIR/NAMESPACE/NAME. Each entry is NAMESPACE/NAME=HOST, with a host as in AllowedHosts. A token with several hosts has
+// several entries. The error names the first invalid entry.
 func ParseWorkloadTokens(dir string, entries []string) (*WorkloadTokens, error) {
 	w := &WorkloadTokens{dir: dir, hosts: map[string]string{}}
 	for _, entry := range entries {
@@ -71,12 +71,12 @@ func (w *WorkloadTokens) Read(namespace, name, to string) (string, error) {
 	return token, nil
 }
 
-// readFile returns the content of a file in the folder, without surrounding white space. A link that leads out of the
-// folder is an error.
+// readFile returns the content of a file in the directory, without surrounding white space. A link that leads out of
+// the directory is an error.
 func (w *WorkloadTokens) readFile(path string) (string, error) {
 	root, err := os.OpenRoot(w.dir)
 	if err != nil {
-		return "", errors.New("cannot be read: the manager's folder for such files does not exist")
+		return "", fmt.Errorf("cannot be read: the directory of the manager's --%s does not exist", WorkloadTokenDirFlag)
 	}
 	defer root.Close() //nolint:errcheck // because nothing was written
 	file, err := root.Open(path)
@@ -92,7 +92,7 @@ func (w *WorkloadTokens) readFile(path string) (string, error) {
 	case token == "":
 		return "", errors.New("is empty: it must contain a token")
 	case len(data) > MaxCredential || !isHeaderValue(token):
-		return "", fmt.Errorf("is no token: it must have at most %d printable characters", MaxCredential)
+		return "", fmt.Errorf("has no valid token: a token has at most %d characters, all of them printable ASCII", MaxCredential)
 	}
 	return token, nil
 }
