@@ -24,20 +24,20 @@ func TestEarlier(t *testing.T) {
 		earlier, old, now []string
 		want              []string
 	}{
-		"first":          {"there was none", nil, nil, []string{"a"}, nil},
-		"changed":        {"", nil, []string{"a"}, []string{"b"}, []string{"a"}},
-		"again":          {"", []string{"a"}, []string{"b"}, []string{"c"}, []string{"a", "b"}},
-		"back":           {"it is known as that of now", []string{"a"}, []string{"b"}, []string{"a"}, []string{"b"}},
-		"one of several": {"only one has changed", nil, []string{"a", "b"}, []string{"a", "c"}, []string{"b"}},
+		"first":          {"there was no value before", nil, nil, []string{"a"}, nil},
+		"changed":        {"the old value is kept", nil, []string{"a"}, []string{"b"}, []string{"a"}},
+		"again":          {"the newest is last", []string{"a"}, []string{"b"}, []string{"c"}, []string{"a", "b"}},
+		"back":           {"a current value is not an earlier one", []string{"a"}, []string{"b"}, []string{"a"}, []string{"b"}},
+		"one of several": {"only one value has changed", nil, []string{"a", "b"}, []string{"a", "c"}, []string{"b"}},
 		"twice":          {"the latest is last", []string{"a", "b"}, []string{"a"}, []string{"c"}, []string{"b", "a"}},
 		"many":           {"the latest stay", many[:39], many[39:], []string{"now"}, many[24:]},
 		"long": {
-			"as many of the latest stay as have 64 KiB together", append([]string{"a"}, long[:5]...), long[5:],
+			"the latest values with at most 64 KiB together stay", append([]string{"a"}, long[:5]...), long[5:],
 			[]string{"now"},
 			long[2:],
 		},
 		"longer": {
-			"an older one does not take the place of a newer one",
+			"an older value does not fill the space that a newer value needs",
 			[]string{"a", long[0], long[1], long[2], long[3]},
 			[]string{"b"},
 			[]string{"now"},

@@ -6,39 +6,38 @@ import (
 )
 
 const (
-	// gram is the number of bytes at the beginning of a pivot that the filter knows. shortGram is that number for
-	// short forms.
+	// gram is the number of bytes at the beginning of a pivot that the filter checks. shortGram is this number for
+	// unfolded forms, which are short.
 	gram, shortGram = 8, minSecret
-	// filterBits is the size of the filter. With 1,000 forms, one position of a text in 60 passes the filter by
-	// chance.
+	// The filter has 1<<filterBits bits. With 1,000 forms, one position of a text in 60 passes the filter by chance.
 	filterBits = 16
 	// mixer spreads the bits of a gram: it is the golden ratio in 64 bits.
 	mixer = 0x9e3779b97f4a7c15
 )
 
-// filter finds the forms that may be in a text. It needs one pass for folded forms and one for the others, for any
-// number of forms.
+// filter finds the forms that may be in a text. It needs one pass for folded forms and one for unfolded forms, however
+// many forms there are.
 type filter struct {
-	folded, others grams
+	folded, unfolded grams
 }
 
 // grams has the beginnings of pivots.
 type grams struct {
 	size int
 	bits [1 << filterBits / 64]uint64
-	// ids are the numbers of the grams. forms are the indexes of the forms with a gram, by its number.
+	// ids are the numbers of the grams. forms has, at the number of a gram, the indexes of the forms with the gram.
 	ids   map[uint64]int
 	forms [][]int
 }
 
 func newFilter(forms []form) *filter {
-	f := &filter{folded: grams{size: gram, ids: map[uint64]int{}}, others: grams{size: shortGram, ids: map[uint64]int{}}}
+	f := &filter{folded: grams{size: gram, ids: map[uint64]int{}}, unfolded: grams{size: shortGram, ids: map[uint64]int{}}}
 	for i := range forms {
 		if forms[i].folded {
 			f.folded.add(forms[i].pivot, i)
 			continue
 		}
-		f.others.add(forms[i].pivot, i)
+		f.unfolded.add(forms[i].pivot, i)
 	}
 	return f
 }
@@ -68,10 +67,10 @@ func (g *grams) at(text []byte) uint64 {
 // candidates returns the forms whose pivot is in a view. Its time is linear in the length of the view, because each
 // gram is checked only once.
 func (r *Redactor) candidates(v *view) []int {
-	return r.appendForms(&r.filter.folded, v.low, r.appendForms(&r.filter.others, v.text, nil))
+	return r.appendForms(&r.filter.folded, v.low, r.appendForms(&r.filter.unfolded, v.text, nil))
 }
 
-// appendForms adds the forms of g whose pivot is in a text to found.
+// appendForms adds to found the forms of g whose pivot is in a text.
 func (r *Redactor) appendForms(g *grams, text []byte, found []int) []int {
 	if len(g.forms) == 0 {
 		return found

@@ -22,27 +22,27 @@ const (
 // form is one of the texts that reveal a secret, as it appears in a view.
 type form struct {
 	text []byte
-	// folded is true if the case of letters is ignored, for example because of hexadecimal digits; text is then in
-	// lower case. Short forms are not folded, because they may be another word in another case.
+	// folded is true if the case of letters is ignored, for example because of hexadecimal digits. The text is in lower
+	// case if the form is folded. Short forms are not folded, because they may be another word in another case.
 	folded bool
-	// pivot is the part of the form that is searched for, and start is its offset. A match is extended to both
-	// sides as far as the text equals the form. It counts if it then has at least least bytes.
-	pivot []byte
-	start int
-	least int
+	// pivot is the part of the form that is searched for, and start is its offset. A match of the pivot is extended to
+	// both sides as far as the text equals the form. The extended match counts if it has at least minMatch bytes.
+	pivot    []byte
+	start    int
+	minMatch int
 }
 
-// newForm returns a form. Its pivot is the middle half, which is in each part of three quarters, so that one search
-// finds all of these parts. A periodic middle would be found again and again in a text that repeats it, so such a
-// form counts only as a whole.
+// newForm returns a form. The pivot of a long form is its middle half. Every part that has three quarters of the form
+// contains the middle half, so one search finds all of these parts. A periodic middle would be found again and again in
+// a text that repeats it. So such a form, like a short form, counts only as a whole.
 func newForm(text string) form {
-	f := form{text: []byte(text), least: len(text), folded: len(text) >= minParted}
+	f := form{text: []byte(text), minMatch: len(text), folded: len(text) >= minParted}
 	f.pivot = f.text
 	if quarter := len(text) / 4; f.folded {
 		f.text = lower(nil, f.text)
 		f.pivot = f.text
 		if middle := f.text[quarter : len(text)-quarter]; period(middle) > len(middle)/4 {
-			f.pivot, f.start, f.least = middle, quarter, len(text)-quarter
+			f.pivot, f.start, f.minMatch = middle, quarter, len(text)-quarter
 		}
 	}
 	return f
@@ -73,8 +73,8 @@ func period(text []byte) int {
 	return len(text) - border[len(text)-1]
 }
 
-// whole finds the occurrences that reveal the form in any text, and adds their positions to found.
-func (f *form) whole(v *view, found []span) []span {
+// find finds the matches of the form in a view that count, and adds their positions to found.
+func (f *form) find(v *view, found []span) []span {
 	text := f.textOf(v)
 	for at := 0; ; {
 		i := bytes.Index(text[at:], f.pivot)
@@ -89,7 +89,7 @@ func (f *form) whole(v *view, found []span) []span {
 		for j := f.start + len(f.pivot); j < len(f.text) && to < len(text) && text[to] == f.text[j]; j++ {
 			to++
 		}
-		if to-from >= f.least && (len(f.text) >= window || v.together(from, to)) {
+		if to-from >= f.minMatch && (len(f.text) >= window || v.isContiguous(from, to)) {
 			found = append(found, v.source(from, to))
 			at = to
 		}
@@ -106,7 +106,7 @@ func formsOf(secrets []string) []string {
 			if len(s) < minSecret {
 				continue
 			}
-			for v := range vs.of(s, false) {
+			for v := range vs.each(s, false) {
 				if len(v.text) >= minSecret {
 					all = append(all, string(v.text))
 				}
@@ -123,8 +123,8 @@ func formsOf(secrets []string) []string {
 	return all
 }
 
-// credentials returns a secret and the parts of it that are secrets themselves: the text after a scheme such as
-// Bearer, and the password of Basic.
+// credentials returns a secret and its parts that are secrets themselves: the text after a scheme such as Bearer, and
+// for Basic also the user with the password, and the password alone.
 func credentials(secret string) []string {
 	all := []string{secret}
 	scheme, rest, _ := strings.Cut(strings.TrimSpace(secret), " ")
@@ -141,8 +141,8 @@ func credentials(secret string) []string {
 	return all
 }
 
-// cores returns the base64 digits that all texts that contain a secret have in common. The secret may begin at one
-// of three positions within a group of three bytes. Digits that depend on the neighboring bytes are left out.
+// cores returns the base64 digits that are in the encoding of any text with the secret. The secret may begin at each of
+// the three positions within a group of three bytes. Digits that also depend on the neighboring bytes are left out.
 func cores(secret string) []string {
 	var all []string
 	for before := range 3 {

@@ -12,15 +12,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// between inserts a text between all characters of another one.
+// between inserts a text between all characters of another text.
 func between(s, what string) string { return strings.Join(strings.Split(s, ""), what) }
 
-// shifted moves the printable ASCII characters to another range of Unicode.
+// shifted moves the characters of a text to another range of Unicode.
 func shifted(s string, by rune) string {
 	return strings.Map(func(r rune) rune { return r + by }, s)
 }
 
-// TestHiddenCharacters covers secrets that look unchanged to a reader, but differ for a plain search.
+// TestHiddenCharacters checks secrets with characters that a reader does not see, but that a plain search does.
 func TestHiddenCharacters(t *testing.T) {
 	hidden := map[string]string{
 		"space of no width": "\u200b", "joiner": "\u200d", "no-break space of no width": "\ufeff",
@@ -50,7 +50,7 @@ func TestHiddenCharacters(t *testing.T) {
 				text = write(what)
 			}
 			if kind == "HTML" && strings.ContainsAny(what, "\x00\u0085") {
-				continue // HTML maps the numbers of these to other, visible characters
+				continue // HTML maps the numbers of these characters to visible characters
 			}
 			// Text before and after the secret shares its first and last base64 digits.
 			if got := r.Redact("<" + text + ">"); letters(got) != "redacted" && letters(got) != "redactedA" {
@@ -95,7 +95,7 @@ func octets(s, format string) string {
 	return out.String()
 }
 
-// TestFoldedCharacters covers other characters that a model reads as the characters of the secret.
+// TestFoldedCharacters checks secrets with characters that a model reads as the characters of the secret.
 func TestFoldedCharacters(t *testing.T) {
 	r := redact.New(secret)
 	for name, tc := range map[string]struct{ text, want string }{
@@ -119,7 +119,7 @@ func TestFoldedCharacters(t *testing.T) {
 	}
 }
 
-// TestHiddenAcrossChunks has a secret with more invisible characters than a chunk has bytes.
+// TestHiddenAcrossChunks checks a secret with more invisible characters than a chunk has bytes.
 func TestHiddenAcrossChunks(t *testing.T) {
 	r := redact.New(secret)
 	for _, gap := range []int{100, 5_000, 50_000} {
@@ -132,8 +132,8 @@ func TestHiddenAcrossChunks(t *testing.T) {
 	}
 }
 
-// TestTimeIsLinear has texts and secrets that take very long in a search that starts again at each position. Such a
-// search shows as a test that does not end.
+// TestTimeIsLinear checks texts and secrets that would take very long in a search that starts again at each position.
+// With such a search, this test would not end.
 func TestTimeIsLinear(t *testing.T) {
 	const size = 1 << 20
 	var alike []string
@@ -149,7 +149,7 @@ func TestTimeIsLinear(t *testing.T) {
 		"almost": strings.Repeat(alike[0][:len(alike[0])*3/4-1], size/3000),
 	} {
 		if got := redact.New(alike...).Redact(text); len(got) > 2*len(text) {
-			t.Errorf("%s: %d bytes of %d", name, len(got), len(text))
+			t.Errorf("%s: a text of %d bytes has %d bytes after redaction, want at most twice as many", name, len(text), len(got))
 		}
 	}
 }
@@ -179,10 +179,10 @@ func FuzzWhole(f *testing.F) {
 		text := before + " " + hidden.String() + " " + after
 		got := r.Redact(text)
 		if strings.Contains(got, hidden.String()) {
-			t.Errorf("%q holds the secret, of %q", got, text)
+			t.Errorf("%q contains the secret; the text was %q", got, text)
 		}
 		if utf8.ValidString(text) && !utf8.ValidString(got) {
-			t.Errorf("%q is no UTF-8, of %q", got, text)
+			t.Errorf("%q is not UTF-8; the text was %q", got, text)
 		}
 		_ = r.Line(text, 300) // must not panic
 	})

@@ -21,9 +21,9 @@ type jsonPath struct {
 
 // segment selects some children of a value.
 type segment struct {
-	// name is the name of a member. any selects all members and items.
-	name string
-	any  bool
+	// name is the name of a member. wildcard selects all members and items.
+	name     string
+	wildcard bool
 	// deep selects among all descendants, not only the children.
 	deep bool
 }
@@ -31,15 +31,15 @@ type segment struct {
 // parsePath parses a path such as $.customer.iban, $..password or $.items[*]['e-mail'].
 func parsePath(text string) (jsonPath, error) {
 	p := jsonPath{text: text}
-	wrong := func(format string, args ...any) (jsonPath, error) {
+	fail := func(format string, args ...any) (jsonPath, error) {
 		return jsonPath{}, fmt.Errorf(format+": write a path such as $.customer.iban, $..password or $.items[*].email", args...)
 	}
 	if len(text) > MaxPathBytes {
-		return wrong("must have at most %d bytes", MaxPathBytes)
+		return fail("must have at most %d bytes", MaxPathBytes)
 	}
 	rest, ok := strings.CutPrefix(text, "$")
 	if !ok {
-		return wrong("must begin with $")
+		return fail("must begin with $")
 	}
 	for rest != "" {
 		s := segment{}
@@ -49,7 +49,7 @@ func parsePath(text string) (jsonPath, error) {
 		case rest[0] == '.':
 			rest = rest[1:]
 		case rest[0] != '[':
-			return wrong("must have . or [ before %.40q", rest)
+			return fail("must have . or [ before %.40q", rest)
 		}
 		var err error
 		if strings.HasPrefix(rest, "[") {
@@ -58,12 +58,12 @@ func parsePath(text string) (jsonPath, error) {
 			rest, err = s.dotted(rest)
 		}
 		if err != nil {
-			return wrong("%s", err)
+			return fail("%s", err)
 		}
 		p.segments = append(p.segments, s)
 	}
 	if n := len(p.segments); n == 0 || n > MaxSegments {
-		return wrong("must have 1 to %d names or wildcards after $", MaxSegments)
+		return fail("must have 1 to %d names or wildcards after $", MaxSegments)
 	}
 	return p, nil
 }
@@ -77,7 +77,7 @@ func (s *segment) dotted(text string) (rest string, err error) {
 	s.name, rest = text[:end], text[end:]
 	switch {
 	case s.name == "*":
-		s.name, s.any = "", true
+		s.name, s.wildcard = "", true
 	case s.name == "":
 		return "", errors.New("must have a name after each dot")
 	case strings.ContainsAny(s.name, `]'"*? ()@`):
@@ -89,7 +89,7 @@ func (s *segment) dotted(text string) (rest string, err error) {
 // bracket reads a quoted name, or a wildcard, in brackets. It returns the rest of the path.
 func (s *segment) bracket(text string) (rest string, err error) {
 	if rest, ok := strings.CutPrefix(text, "[*]"); ok {
-		s.any = true
+		s.wildcard = true
 		return rest, nil
 	}
 	if len(text) > 1 && (text[1] == '\'' || text[1] == '"') {
@@ -102,11 +102,11 @@ func (s *segment) bracket(text string) (rest string, err error) {
 		"not supported")
 }
 
-// matches reports whether the segment selects a child. name is its name; item is true if it is an item of a list.
-func (s *segment) matches(name string, item bool) bool { return s.any || !item && s.name == name }
+// matches reports whether the segment selects a child with this name. item is true if the child is an item of a list.
+func (s *segment) matches(name string, item bool) bool { return s.wildcard || !item && s.name == name }
 
-// child returns the state of a path at a child of a value: bit i is set if the first i segments lead to it.
-func (p *jsonPath) child(state uint32, name string, item bool) (next uint32) {
+// childState returns the state of a path at a child of a value: bit i is set if the first i segments lead to the child.
+func (p *jsonPath) childState(state uint32, name string, item bool) (next uint32) {
 	for i := range p.segments {
 		if state&(1<<i) == 0 {
 			continue
@@ -121,5 +121,5 @@ func (p *jsonPath) child(state uint32, name string, item bool) (next uint32) {
 	return next
 }
 
-// selected reports whether the path selects a value with this state.
-func (p *jsonPath) selected(state uint32) bool { return state&(1<<len(p.segments)) != 0 }
+// selects reports whether the path selects a value with this state.
+func (p *jsonPath) selects(state uint32) bool { return state&(1<<len(p.segments)) != 0 }

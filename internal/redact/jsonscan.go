@@ -14,23 +14,23 @@ import (
 const (
 	// maxNesting bounds the depth of values. Deeper values are searched as text.
 	maxNesting = 512
-	// maxNumber is the longest number that is also searched for in its plain form, in bytes, and maxExponent is its
-	// largest exponent.
+	// maxNumber is the maximum length, in bytes, of a number that is also searched in its plain form. maxExponent is the
+	// maximum exponent of such a number.
 	maxNumber, maxExponent = 64, 40
 	// longString is the length of a string whose search takes turns with other namespaces, in bytes. It must not be
 	// larger than the bound of package fairgate.
 	longString = 16 << 10
 )
 
-// jsonScan finds the objects and lists in a text, and what the rules remove from them. It never reads a byte twice, and
-// continues after any mistake: a text may be cut off, or have JSON within other text.
+// jsonScan finds the objects and lists in a text, and the parts of them that the rules remove. It never reads a byte
+// twice. It continues after invalid JSON, because a text may be cut off, or have JSON within other text.
 type jsonScan struct {
 	ctx   context.Context //nolint:containedctx // because the scan is one call
 	rules *Rules
 	text  string
 	found Matches
 	at    int
-	// stack are the open values, outermost first. states are the states of the paths for each of them.
+	// stack are the open values, outermost first. states are the states of the paths for each open value.
 	stack  []openValue
 	states []uint32
 	// next are the states of the newest child.
@@ -39,16 +39,16 @@ type jsonScan struct {
 	values []span
 	// selected is the depth of the outermost open value that a path selects, or 0.
 	selected int
-	// done ends the turn of the namespace, which began at the offset since.
-	done  func()
-	since int
+	// done ends the turn of the namespace at the processors, which began at the offset turnStart.
+	done      func()
+	turnStart int
 }
 
 // openValue is an object or a list that has not ended.
 type openValue struct {
 	from   int
 	object bool
-	// expects is what comes next.
+	// expects is the next expected token.
 	expects expectation
 	// name is the name of the current member.
 	name string
@@ -65,12 +65,12 @@ const (
 	aCommaOrEnd
 )
 
-// run returns the edits, and the positions of the complete objects and lists that are in no other one.
+// run returns the edits, and the positions of the complete objects and lists that are not within another one.
 func (s *jsonScan) run() ([]edit, []span) {
 	s.resume()
 	defer func() { s.done() }()
 	for {
-		if s.at-s.since >= chunk {
+		if s.at-s.turnStart >= chunk {
 			s.done()
 			s.resume()
 		}
@@ -85,7 +85,7 @@ func (s *jsonScan) run() ([]edit, []span) {
 		}
 		s.skipSpace()
 		if s.at == len(s.text) || !s.step() {
-			if s.broken() {
+			if s.handleBroken() {
 				return s.edits, s.values
 			}
 			s.stack, s.states = s.stack[:0], s.states[:0]
@@ -93,14 +93,14 @@ func (s *jsonScan) run() ([]edit, []span) {
 	}
 }
 
-// resume waits until it is the turn of the namespace to continue the scan, in a large text.
+// resume waits for the turn of the namespace at the processors. Small texts need not wait.
 func (s *jsonScan) resume() {
-	s.since, s.done = s.at, fairgate.AcquireProcessor(s.ctx, min(len(s.text)-s.at, chunk))
+	s.turnStart, s.done = s.at, fairgate.AcquireProcessor(s.ctx, min(len(s.text)-s.at, chunk))
 }
 
-// broken handles a mistake in a value, or the end of the text within it. It reports whether the scan ends. If a path
-// selects the value, nothing of it may be left, and its end is not known.
-func (s *jsonScan) broken() bool {
+// handleBroken handles invalid JSON in a value, or the end of the text within a value. It reports whether the scan
+// ends. If a path selects the value, the rest of the text is removed, because the end of the value is not known.
+func (s *jsonScan) handleBroken() bool {
 	if s.selected > 0 {
 		s.edits = append(s.edits, edit{span{s.stack[s.selected-1].from, len(s.text)}, `"` + redacted + `"`})
 		return true
@@ -136,13 +136,13 @@ func (s *jsonScan) open(states []uint32) {
 // top returns the innermost open value.
 func (s *jsonScan) top() *openValue { return &s.stack[len(s.stack)-1] }
 
-// step reads the next token. It returns false if the text is no JSON here.
+// step reads the next token. It returns false if the text is not JSON at this position.
 func (s *jsonScan) step() bool {
 	v, c := s.top(), s.text[s.at]
 	switch v.expects {
 	case aNameOrEnd, aName:
 		if c == '}' && v.expects == aNameOrEnd {
-			return s.close()
+			return s.closeValue()
 		}
 		if c != '"' {
 			return false
@@ -151,7 +151,7 @@ func (s *jsonScan) step() bool {
 		if !whole {
 			return false
 		}
-		v.name = decoded(s.text[s.at:end])
+		v.name = decodeString(s.text[s.at:end])
 		s.replaceString(end, v.name)
 		s.at, v.expects = end, aColon
 	case aColon:
@@ -162,10 +162,10 @@ func (s *jsonScan) step() bool {
 		v.expects = aValue
 	case aValue, aValueOrEnd:
 		if c == ']' && v.expects == aValueOrEnd {
-			return s.close()
+			return s.closeValue()
 		}
 		v.expects = aCommaOrEnd
-		return s.value()
+		return s.readValue()
 	case aCommaOrEnd:
 		switch {
 		case c == ',' && v.object:
@@ -173,7 +173,7 @@ func (s *jsonScan) step() bool {
 		case c == ',':
 			v.expects = aValue
 		case c == '}' && v.object, c == ']' && !v.object:
-			return s.close()
+			return s.closeValue()
 		default:
 			return false
 		}
@@ -182,8 +182,8 @@ func (s *jsonScan) step() bool {
 	return true
 }
 
-// close ends the innermost open value.
-func (s *jsonScan) close() bool {
+// closeValue ends the innermost open value.
+func (s *jsonScan) closeValue() bool {
 	depth := len(s.stack)
 	from := s.top().from
 	s.at++
@@ -198,8 +198,8 @@ func (s *jsonScan) close() bool {
 	return true
 }
 
-// value reads the beginning of a value, or a whole one that is no object and no list.
-func (s *jsonScan) value() bool {
+// readValue reads the beginning of an object or a list, or the whole of another value.
+func (s *jsonScan) readValue() bool {
 	states, path := s.childStates()
 	c := s.text[s.at]
 	if c == '{' || c == '[' {
@@ -221,7 +221,7 @@ func (s *jsonScan) value() bool {
 		case selected:
 			s.replace(from, end, path)
 		case whole:
-			s.replaceString(end, decoded(s.text[from:end]))
+			s.replaceString(end, decodeString(s.text[from:end]))
 		default:
 			return false
 		}
@@ -246,8 +246,8 @@ func (s *jsonScan) value() bool {
 	return true
 }
 
-// childStates returns the states of the paths for the next child of the innermost open value, and the first path that
-// selects it, or an empty text. The states are valid until the next call.
+// childStates returns the states of the paths for the next child of the innermost open value. path is the first path
+// that selects the child, or empty. The states are valid until the next call.
 func (s *jsonScan) childStates() (states []uint32, path string) {
 	n := len(s.rules.paths)
 	if n == 0 {
@@ -258,8 +258,8 @@ func (s *jsonScan) childStates() (states []uint32, path string) {
 	s.next = s.next[:0] // one buffer for all values, because a text may have a million of them
 	for i := range s.rules.paths {
 		p := &s.rules.paths[i]
-		s.next = append(s.next, p.child(parent[i], v.name, !v.object))
-		if path == "" && p.selected(s.next[i]) {
+		s.next = append(s.next, p.childState(parent[i], v.name, !v.object))
+		if path == "" && p.selects(s.next[i]) {
 			path = p.text
 		}
 	}
@@ -290,8 +290,8 @@ func (s *jsonScan) replaceString(end int, text string) {
 	if s.selected > 0 {
 		return
 	}
-	if clean := s.patterns(text); clean != text {
-		s.edits = append(s.edits, edit{span{s.at, end}, encoded(clean)})
+	if clean := s.removeMatches(text); clean != text {
+		s.edits = append(s.edits, edit{span{s.at, end}, encodeString(clean)})
 	}
 }
 
@@ -301,26 +301,26 @@ func (s *jsonScan) replaceNumber(from, to int) {
 		return
 	}
 	literal := s.text[from:to]
-	clean := s.patterns(literal)
+	clean := s.removeMatches(literal)
 	if clean == literal && len(literal) <= maxNumber && strings.ContainsAny(literal, ".eE") {
 		n, err := decimal.NewFromString(literal)
 		if err == nil && n.Exponent() <= maxExponent && n.Exponent() >= -maxExponent && n.IsInteger() {
 			if plain := n.String(); plain != literal {
-				if other := s.patterns(plain); other != plain {
+				if other := s.removeMatches(plain); other != plain {
 					clean = other
 				}
 			}
 		}
 	}
 	if clean != literal {
-		s.edits = append(s.edits, edit{span{from, to}, encoded(clean)})
+		s.edits = append(s.edits, edit{span{from, to}, encodeString(clean)})
 	}
 }
 
-// patterns returns a text without the matches of the patterns.
-func (s *jsonScan) patterns(text string) string {
+// removeMatches returns a text without the matches of the patterns.
+func (s *jsonScan) removeMatches(text string) string {
 	if len(text) >= longString {
-		s.done() // the search takes turns itself
+		s.done() // search waits for turns of its own
 		defer s.resume()
 	}
 	var edits []edit
@@ -331,8 +331,8 @@ func (s *jsonScan) patterns(text string) string {
 	return applyEdits(text, edits)
 }
 
-// decoded returns the text of a string of JSON.
-func decoded(literal string) string {
+// decodeString returns the text of a string of JSON.
+func decodeString(literal string) string {
 	inner := literal[1 : len(literal)-1]
 	if strings.IndexByte(inner, '\\') < 0 {
 		return inner
@@ -344,13 +344,13 @@ func decoded(literal string) string {
 	return text
 }
 
-// encoded returns a text as a string of JSON.
-func encoded(text string) string {
+// encodeString returns a text as a string of JSON.
+func encodeString(text string) string {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 	if e.Encode(text) != nil {
-		return `"` + redacted + `"` // cannot happen: it is a text
+		return `"` + redacted + `"` // cannot happen, because every text can be encoded
 	}
 	return strings.TrimSuffix(out.String(), "\n")
 }

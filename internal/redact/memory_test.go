@@ -22,8 +22,8 @@ func credentialOf(size int) string {
 	return base64.StdEncoding.EncodeToString(raw)[:size]
 }
 
-// TestRedactorIsSmall bounds the heap of a redactor, as a multiple of its credential. The forms of a credential
-// alone are 7 to 11 times as long: the credential, three or six forms in base64, and one in hexadecimal digits.
+// TestRedactorIsSmall bounds the memory of a redactor, as a multiple of its credential. The forms of a credential alone
+// are 7 to 11 times as long as the credential: itself, three or six forms in base64, and one in hexadecimal digits.
 func TestRedactorIsSmall(t *testing.T) {
 	const most = 16
 	credential := credentialOf(longest)
@@ -79,16 +79,16 @@ func TestPartsOfALongCredential(t *testing.T) {
 	const less = 11
 	for at := 0; at+less <= longest; at += 997 {
 		if text := "<" + credential[at:at+less] + ">"; r.Line(text, 1000) != text {
-			t.Errorf("%q is less than a part, and became %q", text, r.Line(text, 1000))
+			t.Errorf("Line of %q, which has only 11 bytes of the credential, is %q; want it unchanged", text, r.Line(text, 1000))
 		}
 	}
 	// Adjacent parts are replaced together, separate parts separately.
 	if got := r.Line(credential[100:140]+credential[100:140]+"-"+credential[9000:9012], 1000); got != "[redacted]-[redacted]" {
-		t.Errorf("of three parts %q is left", got)
+		t.Errorf("Line of three parts is %q, want one replacement for adjacent parts and another for the separate part", got)
 	}
 }
 
-// TestRepeatingLongCredential has a credential and a message that repeat one letter, so that all their windows are
+// TestRepeatingLongCredential checks a credential and a message that repeat one letter, so that all their windows are
 // equal.
 func TestRepeatingLongCredential(t *testing.T) {
 	r := redact.New(strings.Repeat("a", longest))

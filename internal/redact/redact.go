@@ -1,10 +1,9 @@
 // Package redact makes texts of servers safe for messages: bounded, printable, and without the credentials that the
 // server received. Some servers repeat their credentials.
 //
-// A credential is found as it is, and in the forms that formats write: with escapes of JSON, URLs and HTML, also
-// mixed and nested; anywhere within base64; and with white space in it. There is an unlimited number of other ways
-// to hide it, for example backwards. No search can find all of them, and a malicious server has the credential
-// anyway.
+// A credential is found unchanged, with escapes of JSON, URLs and HTML, also mixed and nested, anywhere within base64,
+// and with white space in it. There is an unlimited number of other ways to hide it, for example backwards. No search
+// can find all of them, and a malicious server has the credential anyway.
 package redact
 
 import (
@@ -18,7 +17,7 @@ const (
 	maxExamined = 16 << 10
 	// minSecret is the shortest text that counts as a secret, in bytes.
 	minSecret = 4
-	// window is the length of the shortest part of a secret that reveals it in a message, in bytes. A server may
+	// window is the length of the shortest part of a secret that reveals the secret in a message, in bytes. A server may
 	// show a part of a key.
 	window = 12
 
@@ -33,15 +32,15 @@ type Redactor struct {
 	forms   []form
 	filter  *filter
 	longest int // the longest form, in bytes
-	// short has the parts of unfolded forms that reveal them in a message, by their length. Unfolded forms are
-	// shorter than 16 bytes: the parts of longer forms would need far more memory than the secrets.
+	// short has, by length, the parts of unfolded forms that reveal the secret in a message. Unfolded forms are shorter
+	// than 16 bytes: the parts of longer forms would need far more memory than the secrets.
 	short [window + 1]map[string]bool
 }
 
-// New returns a redactor of secrets. A text of less than 4 bytes does not count as a secret. The redactor keeps 7
-// to 11 times the length of the secrets, and twice that for secrets that begin with a scheme, such as Bearer.
+// New returns a redactor of secrets. A text of less than 4 bytes does not count as a secret. The redactor needs 7 to 11
+// times the memory of the secrets, and twice as much for secrets that begin with a scheme, such as Bearer.
 func New(secrets ...string) *Redactor {
-	r := searching(secrets)
+	r := newFormRedactor(newForms(secrets))
 	for _, f := range r.forms {
 		if f.folded {
 			continue
@@ -57,9 +56,6 @@ func New(secrets ...string) *Redactor {
 	return r
 }
 
-// searching returns a redactor of secrets that supports only Redact.
-func searching(secrets []string) *Redactor { return of(newForms(secrets)) }
-
 // newForms returns the forms of secrets.
 func newForms(secrets []string) []form {
 	var all []form
@@ -69,8 +65,8 @@ func newForms(secrets []string) []form {
 	return all
 }
 
-// of returns a redactor of forms that supports only Redact.
-func of(forms []form) *Redactor {
+// newFormRedactor returns a redactor of forms that supports only Redact.
+func newFormRedactor(forms []form) *Redactor {
 	r := &Redactor{forms: forms, filter: newFilter(forms)}
 	for i := range forms {
 		r.longest = max(r.longest, len(forms[i].text))
@@ -79,7 +75,7 @@ func of(forms []form) *Redactor {
 }
 
 // Line returns a text as one printable line of at most limit code points, with an ellipsis if it was longer. It also
-// removes parts of secrets of at least 12 bytes. It shortens the text last, because a shortened secret might not be
+// removes parts of secrets of at minMatch 12 bytes. It shortens the text last, because a shortened secret might not be
 // found.
 func (r *Redactor) Line(text string, limit int) string {
 	return shorten(r.redact(oneLine(text[:min(len(text), maxExamined)])), limit)
@@ -90,10 +86,10 @@ func (r *Redactor) Text(text string, limit int) string {
 	return shorten(r.redact(printable(text[:min(len(text), maxExamined)])), limit)
 }
 
-// Redact returns a text of any length without the secrets. It keeps the rest of the text unchanged, so it does not
-// make it fit for a message. Of a secret of 16 bytes or more, it also removes a part of three quarters. A shorter
-// part, and a part of a shorter secret, could be normal text, and stays. Its time is linear in the length of the
-// text.
+// Redact returns a text of any length without the secrets. It keeps the rest of the text unchanged, so the result may
+// not be fit for a message. It also removes a part that has at least three quarters of a secret of 16 bytes or more. A
+// shorter part, and a part of a shorter secret, could be normal text, and stays. The time is linear in the length of
+// the text.
 func (r *Redactor) Redact(text string) string {
 	if len(r.forms) == 0 {
 		return text
@@ -101,21 +97,21 @@ func (r *Redactor) Redact(text string) string {
 	return replace(text, r.scan(text))
 }
 
-// redact replaces all secrets and all parts of them that reveal them.
+// redact replaces all secrets, and all parts that reveal a secret.
 func (r *Redactor) redact(text string) string {
 	var hidden []span
 	var vs views
-	for v := range vs.of(text, true) {
+	for v := range vs.each(text, true) {
 		for size, known := range r.short {
-			hidden = parts(v, known, size, hidden)
+			hidden = findParts(v, known, size, hidden)
 		}
-		hidden = r.foldedParts(v, hidden)
+		hidden = r.findFoldedParts(v, hidden)
 	}
 	return replace(text, hidden)
 }
 
-// parts finds known parts of one length of the unfolded forms, and adds their positions to hidden.
-func parts(v *view, known map[string]bool, size int, hidden []span) []span {
+// findParts finds known parts of one length of the unfolded forms, and adds their positions to hidden.
+func findParts(v *view, known map[string]bool, size int, hidden []span) []span {
 	if len(known) == 0 {
 		return hidden
 	}
@@ -127,9 +123,9 @@ func parts(v *view, known map[string]bool, size int, hidden []span) []span {
 	return hidden
 }
 
-// foldedParts finds windows of folded forms, and adds their positions to hidden. Its time is linear in the length
+// findFoldedParts finds windows of folded forms, and adds their positions to hidden. The time is linear in the length
 // of the view and of the forms.
-func (r *Redactor) foldedParts(v *view, hidden []span) []span {
+func (r *Redactor) findFoldedParts(v *view, hidden []span) []span {
 	var in *windows
 	found := false
 	for i := range r.forms {

@@ -24,12 +24,12 @@ const (
 )
 
 const (
-	// ruleReach is the part of a text before and after a chunk of a view that is searched together with it, in bytes. A
-	// longer match is found only if it is not hidden.
+	// ruleReach is the length of the text before and after a chunk that is searched together with the chunk, in bytes. A
+	// longer match is found only if it has no escapes and no invisible characters.
 	ruleReach = 4 << 10
 	// maxMatches bounds the matches of one pattern in one text. With more matches, the whole text is replaced.
 	maxMatches = 100_000
-	// rounds is the number of rounds of escapes that rules look through.
+	// rounds is the number of rounds of escapes that are removed to find matches.
 	rounds = 3
 )
 
@@ -58,7 +58,7 @@ type compiledPattern struct {
 // Matches counts the matches of rules: by the name of the pattern, or by the JSON path.
 type Matches map[string]int64
 
-// NewRules compiles rules. The error is an *invalid.Error with the field, which begins with the given prefix.
+// NewRules compiles rules. The error is an *invalid.Error, whose field begins with the given field.
 func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, error) {
 	r := &Rules{}
 	size := 0
@@ -116,11 +116,12 @@ func (r *Rules) checkReplacements(field string) error {
 
 // Redact returns a text without the matches of the rules, and adds their number to found, which may be nil.
 //
-//   - A pattern is searched for in the text as it is, without invisible characters and with plain letters, and behind
-//     escapes of JSON, URLs and HTML.
+//   - A pattern is searched for in the text itself, in the text without invisible characters and with plain letters, and
+//     in the text without escapes of JSON, URLs and HTML.
 //   - In a JSON object or list, also within other text, a pattern is searched for in each name, string and number by
 //     itself, so the JSON stays valid. A number with a match becomes a string.
-//   - If matches overlap, one replacement takes their place: that of the match that begins first, or of the first rule.
+//   - If matches overlap, one replacement takes their place: that of the match that begins first. If several matches
+//     begin at the same position, the first rule counts.
 //
 // The work of a large text takes turns with other namespaces: see fairgate.
 func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
@@ -136,7 +137,7 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 		s := jsonScan{ctx: ctx, rules: r, text: text, found: found}
 		edits, values = s.run()
 		if len(values) == 1 && strings.TrimSpace(text[:values[0].from]) == "" && strings.TrimSpace(text[values[0].to:]) == "" {
-			return applyEdits(text, edits) // all of it is JSON
+			return applyEdits(text, edits) // the whole text is JSON
 		}
 	}
 	for _, m := range r.search(ctx, text) {
@@ -162,17 +163,17 @@ type match struct {
 func (r *Rules) search(ctx context.Context, text string) []match {
 	var all []match
 	var vs views
-	looksPlain := plain(text)
+	isTextPlain := isPlain(text)
 	for i := range r.patterns {
 		p := &r.patterns[i]
 		done := fairgate.AcquireProcessor(ctx, len(text))
-		found := p.in(text)
+		found := p.matchesIn(text)
 		done()
-		for start := 0; !looksPlain && start < len(text) && len(found) <= maxMatches; {
+		for start := 0; !isTextPlain && start < len(text) && len(found) <= maxMatches; {
 			next := boundary(text, start+chunk)
 			from, to := boundary(text, max(0, start-ruleReach)), boundary(text, next+ruleReach)
 			done := fairgate.AcquireProcessor(ctx, to-from)
-			for _, s := range p.hidden(&vs, text[from:to]) {
+			for _, s := range p.hiddenMatchesIn(&vs, text[from:to]) {
 				found = append(found, span{from + s.from, from + s.to})
 			}
 			done()
@@ -199,8 +200,8 @@ func boundary(text string, at int) int {
 	return at
 }
 
-// in returns the matches of a pattern in a text, at most one more than maxMatches.
-func (p *compiledPattern) in(text string) (all []span) {
+// matchesIn returns the matches of a pattern in a text, at most one more than maxMatches.
+func (p *compiledPattern) matchesIn(text string) (all []span) {
 	for _, m := range p.FindAllStringIndex(text, maxMatches+1) {
 		if m[0] < m[1] {
 			all = append(all, span{m[0], m[1]})
@@ -209,14 +210,14 @@ func (p *compiledPattern) in(text string) (all []span) {
 	return all
 }
 
-// hidden returns the matches of a pattern in the views of a part of a text.
-func (p *compiledPattern) hidden(vs *views, part string) (all []span) {
-	if plain(part) {
+// hiddenMatchesIn returns the matches of a pattern in the views of a part of a text.
+func (p *compiledPattern) hiddenMatchesIn(vs *views, part string) (all []span) {
+	if isPlain(part) {
 		return nil
 	}
 	n := 0
-	vs.now.spaces, vs.next.spaces = true, true
-	for v := range vs.of(part, true) {
+	vs.now.keepSpaces, vs.next.keepSpaces = true, true
+	for v := range vs.each(part, true) {
 		for _, m := range p.FindAllIndex(v.text, -1) {
 			if m[0] < m[1] {
 				all = append(all, v.source(m[0], m[1]))
@@ -229,9 +230,9 @@ func (p *compiledPattern) hidden(vs *views, part string) (all []span) {
 	return all
 }
 
-// plain reports whether a text looks the same in all views: it is ASCII without escapes and without invisible
+// isPlain reports whether a text looks the same in all views: it is ASCII without escapes and without invisible
 // characters.
-func plain(text string) bool {
+func isPlain(text string) bool {
 	for i := range len(text) {
 		switch c := text[i]; {
 		case c >= utf8.RuneSelf, c == '\\', c == '%', c == '&', c == delete7, c < ' ' && c != '\t' && c != '\n' && c != '\r':
@@ -241,7 +242,7 @@ func plain(text string) bool {
 	return true
 }
 
-// merged returns spans in order, with overlapping ones joined.
+// merged returns spans in order, and joins overlapping spans.
 func merged(all []span) []span {
 	slices.SortFunc(all, func(a, b span) int { return a.from - b.from })
 	out := all[:0]
@@ -261,7 +262,8 @@ type edit struct {
 	with string
 }
 
-// applyEdits applies edits, in the order of their positions. Of overlapping ones, the first one replaces all.
+// applyEdits applies edits, in the order of their positions. Of overlapping edits, the first edit replaces the text of
+// all.
 func applyEdits(text string, edits []edit) string {
 	if len(edits) == 0 {
 		return text

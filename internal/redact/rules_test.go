@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 )
 
-// email and card are patterns as people write them.
+// email, card and iban are patterns like those that people write.
 var (
 	email = redact.PatternRule{Name: "email", Pattern: `[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}`}
 	card  = redact.PatternRule{Name: "card", Pattern: `\b(?:\d[ -]?){15}\d\b`, Replacement: "CARD"}
@@ -165,16 +165,16 @@ func TestRules(t *testing.T) {
 				t.Errorf("matches: -want +got:\n%s", diff)
 			}
 			if again := r.Redact(t.Context(), got, nil); again != got && name != "across a replacement" {
-				t.Errorf("a text that is redacted twice is %q, want no change", again)
+				t.Errorf("a second redaction gives %q, want no change", again)
 			}
 			if json.Valid([]byte(tc.text)) && !json.Valid([]byte(got)) {
-				t.Errorf("%q is no JSON", got)
+				t.Errorf("%q is not JSON", got)
 			}
 		})
 	}
 }
 
-// TestRulesOfChunks hides an address at each place around the borders between the parts that are searched at once.
+// TestRulesOfChunks puts an address at each position around the borders of chunks.
 func TestRulesOfChunks(t *testing.T) {
 	r := rulesOf(t, []redact.PatternRule{email})
 	for _, at := range []int{64 << 10, 68 << 10, 60 << 10, 128 << 10} {
@@ -190,7 +190,7 @@ func TestRulesOfChunks(t *testing.T) {
 	}
 }
 
-// TestRulesAreChecked checks that rules that cannot be used are refused, with their field.
+// TestRulesAreChecked checks that invalid rules are rejected with an error that names the field.
 func TestRulesAreChecked(t *testing.T) {
 	large := strings.Repeat("a", 90)
 	for name, tc := range map[string]struct {
@@ -225,9 +225,9 @@ func TestRulesAreChecked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := redact.NewRules("Agent spec.redaction", tc.patterns, tc.paths)
-			wrong, ok := errors.AsType[*invalid.Error](err)
-			if !ok || wrong.Field != "Agent spec.redaction."+tc.field || !strings.Contains(err.Error(), tc.message) {
-				t.Errorf("the error is %v, want one about %s with %q", err, tc.field, tc.message)
+			e, ok := errors.AsType[*invalid.Error](err)
+			if !ok || e.Field != "Agent spec.redaction."+tc.field || !strings.Contains(err.Error(), tc.message) {
+				t.Errorf("the error is %v, want an error about %s with %q", err, tc.field, tc.message)
 			}
 		})
 	}
@@ -241,8 +241,8 @@ func slicesOf(pattern string, n int) []redact.PatternRule {
 	return all
 }
 
-// TestRulesTakeLinearTime has texts and rules that take very long in a search that goes back. Such a search shows as a
-// test that does not end.
+// TestRulesTakeLinearTime checks texts and rules that would take very long in a search with backtracking. With such a
+// search, this test would not end.
 func TestRulesTakeLinearTime(t *testing.T) {
 	const size = 128 << 10
 	patterns := []redact.PatternRule{email, card, iban}
@@ -259,7 +259,7 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"matches": strings.Repeat("a@b.cd ", size/7),
 	} {
 		if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
-			t.Errorf("%s: %d bytes of %d", name, len(got), len(text))
+			t.Errorf("%s: a text of %d bytes has %d bytes after redaction, want at most 20 times as many", name, len(text), len(got))
 		}
 	}
 }
@@ -274,10 +274,10 @@ func FuzzRules(f *testing.F) {
 		text := before + " zoe@example.com " + after
 		got := r.Redact(context.Background(), text, nil)
 		if strings.Contains(got, "zoe@example.com") {
-			t.Errorf("%q has the address, of %q", got, text)
+			t.Errorf("%q contains the address; the text was %q", got, text)
 		}
 		if json.Valid([]byte(text)) && !json.Valid([]byte(got)) {
-			t.Errorf("%q is no JSON, of %q", got, text)
+			t.Errorf("%q is not JSON; the text was %q", got, text)
 		}
 	})
 }
@@ -294,11 +294,11 @@ func BenchmarkRules(b *testing.B) {
 	document, _ := json.Marshal(strings.SplitAfter(text, "."))
 	for name, patterns := range map[string][]redact.PatternRule{"ordinary": ordinary[:32], "worst": worst} {
 		r := rulesOf(b, patterns)
-		for kind, of := range map[string]string{"text": text, "JSON": string(document)} {
+		for kind, input := range map[string]string{"text": text, "JSON": string(document)} {
 			b.Run(name+"/"+kind, func(b *testing.B) {
-				b.SetBytes(int64(len(of)))
+				b.SetBytes(int64(len(input)))
 				for b.Loop() {
-					r.Redact(b.Context(), of, nil)
+					r.Redact(b.Context(), input, nil)
 				}
 			})
 		}

@@ -10,34 +10,35 @@ import (
 // credentials. Set is safe for concurrent use.
 type Set struct {
 	mu         sync.RWMutex
-	namespaces map[string]*known
+	namespaces map[string]*namespaceCredentials
 }
 
-// known has the credentials of a namespace.
-type known struct {
+// namespaceCredentials has the credentials of a namespace.
+type namespaceCredentials struct {
 	// owners are the credentials by the object for which they were read.
 	owners map[string][]string
-	// forms are the forms of each credential. They are made once: those of a long credential need a millisecond, and a
+	// forms are the forms of each credential. They are made once: the forms of a long credential take a millisecond, and a
 	// namespace may have hundreds of credentials.
 	forms map[string]*credentialForms
 	// building is held while a redactor is made, so that only one goroutine makes it. It is locked before the Set.
 	building sync.Mutex
-	// redactor searches for all credentials. It is nil from a change until its next use. changes counts the changes.
+	// redactor searches for all credentials. It is nil after a change of the credentials until it is needed again. changes
+	// counts the changes.
 	redactor *Redactor
 	changes  int
 }
 
-// credentialForms are the forms of a credential, and the number of times that an object has it.
+// credentialForms has the forms of a credential, and the number of times that it occurs in the objects.
 type credentialForms struct {
 	forms []form
 	uses  int
 }
 
 // NewSet returns an empty set.
-func NewSet() *Set { return &Set{namespaces: map[string]*known{}} }
+func NewSet() *Set { return &Set{namespaces: map[string]*namespaceCredentials{}} }
 
-// minShared is the shortest credential that a Set searches for, in bytes. Servers that need no key are often given
-// a word, such as EMPTY or ollama, and any text of the namespace may contain that word.
+// minShared is the shortest credential that a Set searches for, in bytes. For servers that need no key, people often
+// set a word such as EMPTY or ollama, and any text of the namespace may contain that word.
 const minShared = 8
 
 // Put replaces the credentials of an object, which owner names within its namespace. If credentials is empty, the
@@ -61,7 +62,7 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 		if len(credentials) == 0 {
 			return
 		}
-		k = &known{owners: map[string][]string{}, forms: map[string]*credentialForms{}}
+		k = &namespaceCredentials{owners: map[string][]string{}, forms: map[string]*credentialForms{}}
 		s.namespaces[namespace] = k
 	}
 	k.redactor = nil
@@ -117,8 +118,8 @@ func (s *Set) RedactFunc(namespaces ...string) func(text string) string {
 	}
 }
 
-// redactorOf returns the redactor of a namespace, or nil if it has no credentials. No other namespace waits while it is
-// made.
+// redactorOf returns the redactor of a namespace, or nil if the namespace has no credentials. While the redactor is
+// made, other namespaces do not wait.
 func (s *Set) redactorOf(namespace string) *Redactor {
 	if s == nil {
 		return nil
@@ -139,7 +140,7 @@ func (s *Set) redactorOf(namespace string) *Redactor {
 		forms = append(forms, c.forms...)
 	}
 	s.mu.RUnlock()
-	r = of(forms)
+	r = newFormRedactor(forms)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k.changes == changes {
@@ -148,8 +149,8 @@ func (s *Set) redactorOf(namespace string) *Redactor {
 	return r
 }
 
-// current returns what is known of a namespace, and its redactor if that is made.
-func (s *Set) current(namespace string) (*known, *Redactor) {
+// current returns the credentials of a namespace, and its redactor. Each is nil if it does not exist.
+func (s *Set) current(namespace string) (*namespaceCredentials, *Redactor) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	k := s.namespaces[namespace]

@@ -35,30 +35,30 @@ func TestSetForgetsObjects(t *testing.T) {
 	}
 	s.Put("team-a", "ModelProvider/main", []string{before})
 	if got := clean(before + " " + after); got != "[redacted] "+after {
-		t.Errorf("with the first key: %q", got)
+		t.Errorf("with the first key: %q, want only the first key redacted", got)
 	}
 	s.Put("team-a", "ModelProvider/main", []string{after, before}) // as after a rotation
 	if got := clean(before + " " + after); got != "[redacted] [redacted]" {
-		t.Errorf("after a rotation: %q", got)
+		t.Errorf("after a rotation: %q, want both keys redacted", got)
 	}
 	s.Put("team-a", "ToolServer/main", []string{before})
 	s.Put("team-a", "ModelProvider/main", nil)
 	if got := clean(before + " " + after); got != "[redacted] "+after {
-		t.Errorf("after the ModelProvider is gone: %q", got)
+		t.Errorf("after the ModelProvider is gone: %q, want only the key of the ToolServer redacted", got)
 	}
 	s.Put("team-a", "ToolServer/main", nil)
 	s.Put("team-a", "ToolServer/other", nil)
 	if got := clean(before + " " + after); got != before+" "+after {
-		t.Errorf("after all are gone: %q", got)
+		t.Errorf("after all objects are gone: %q, want no key redacted", got)
 	}
 	var none *redact.Set
 	none.Put("team-a", "ModelProvider/main", []string{before})
 	if got := none.RedactFunc("team-a")(before); got != before {
-		t.Errorf("without a set: %q", got)
+		t.Errorf("with a nil Set: %q, want the text unchanged", got)
 	}
 }
 
-// TestSetIsSafe changes a set while others read it, for the race detector.
+// TestSetIsSafe changes a set while another goroutine reads it, for the race detector.
 func TestSetIsSafe(t *testing.T) {
 	s := redact.NewSet()
 	done := make(chan struct{})
@@ -71,7 +71,7 @@ func TestSetIsSafe(t *testing.T) {
 	s.Put("team-a", "ToolServer/main", []string{secret})
 	for range 50 {
 		if got := s.Redact("team-a", secret); got != "[redacted]" {
-			t.Errorf("%q", got)
+			t.Errorf("%q, want the credential redacted", got)
 		}
 	}
 	<-done
@@ -80,11 +80,11 @@ func TestSetIsSafe(t *testing.T) {
 func TestJSON(t *testing.T) {
 	clean := redact.New(token, `"},{"`).Redact
 	for name, tc := range map[string]struct{ document, want string }{
-		"nothing":                  {`{ "b":1,  "a":"<x>" }`, `{ "b":1,  "a":"<x>" }`},
-		"a string":                 {`{"b":1e3,"a":["Super\u0026Secret/Token+12345<\"%41>","<&>"]}`, `{"a":["[redacted]","<&>"],"b":1e3}`},
-		"the name of a member":     {`{"Super&Secret/Token+12345<\"%41>":true}`, `{"[redacted]":true}`},
-		"what looks like its form": {`[{"a":"b"},{"c":"d"}]`, `[{"a":"b"},{"c":"d"}]`},
-		"no JSON":                  {`Super&Secret/Token+12345<"%41>!`, `"[redacted]!"`},
+		"nothing":                {`{ "b":1,  "a":"<x>" }`, `{ "b":1,  "a":"<x>" }`},
+		"a string":               {`{"b":1e3,"a":["Super\u0026Secret/Token+12345<\"%41>","<&>"]}`, `{"a":["[redacted]","<&>"],"b":1e3}`},
+		"the name of a member":   {`{"Super&Secret/Token+12345<\"%41>":true}`, `{"[redacted]":true}`},
+		"a credential like JSON": {`[{"a":"b"},{"c":"d"}]`, `[{"a":"b"},{"c":"d"}]`},
+		"not JSON":               {`Super&Secret/Token+12345<"%41>!`, `"[redacted]!"`},
 	} {
 		if got := string(redact.JSON([]byte(tc.document), clean)); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
@@ -115,9 +115,9 @@ func BenchmarkSet(b *testing.B) {
 	}
 }
 
-// TestSetMakesFormsOnce checks that a further credential of a namespace costs what it needs itself, however many long
-// credentials the namespace has. Otherwise a namespace with hundreds of them would keep the processors busy whenever
-// one changes.
+// TestSetMakesFormsOnce checks that a new credential of a namespace needs only the memory for itself, however many long
+// credentials the namespace has. Otherwise, in a namespace with hundreds of long credentials, each change would keep
+// the processors busy.
 func TestSetMakesFormsOnce(t *testing.T) {
 	s := redact.NewSet()
 	all := credentialOf(101 * longest)
@@ -137,15 +137,15 @@ func TestSetMakesFormsOnce(t *testing.T) {
 		allocated(i)
 	}
 	if last := allocated(100); last > 2*first+1<<20 {
-		t.Errorf("the 101st credential allocates %d KiB, the first one %d KiB", last>>10, first>>10)
+		t.Errorf("the 101st credential allocates %d KiB, and the first %d KiB; want about the same", last>>10, first>>10)
 	}
 	if got := s.Redact("team-a", credential(0)+" "+credential(99)); got != "[redacted] [redacted]" {
 		t.Errorf("earlier credentials are left: %.40q", got)
 	}
 }
 
-// TestSetKeepsSharedCredentials checks that a credential is searched for until no object has it, also if one object has
-// it twice.
+// TestSetKeepsSharedCredentials checks that a credential is removed from texts until no object has it anymore, also if
+// one object has it twice.
 func TestSetKeepsSharedCredentials(t *testing.T) {
 	s := redact.NewSet()
 	const key = "key-of-two-objects-0123"
@@ -157,6 +157,6 @@ func TestSetKeepsSharedCredentials(t *testing.T) {
 	}
 	s.Put("team-a", "ModelProvider/b", nil)
 	if got := s.Redact("team-a", key); got != key {
-		t.Errorf("a credential that no object has is removed: %q", got)
+		t.Errorf("a credential that no object has anymore is redacted: %q", got)
 	}
 }

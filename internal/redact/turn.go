@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Turn redacts the texts of one Turn: it removes the credentials of the Turn's namespace and what the rules of its
-// Agent remove, and counts the matches of the rules. A nil *Turn removes nothing. Turn is safe for concurrent use.
+// Turn redacts the texts of one Turn: it removes the credentials of the Turn's namespace and the matches of the rules
+// of its Agent, and counts these matches. A nil *Turn removes nothing. Turn is safe for concurrent use.
 type Turn struct {
 	ctx         context.Context //nolint:containedctx // because it has the turn of the namespace at the processors
 	rules       *Rules
@@ -23,7 +23,7 @@ func NewTurn(ctx context.Context, rules *Rules, credentials func(text string) st
 	return &Turn{ctx: ctx, rules: rules, credentials: credentials, found: Matches{}}
 }
 
-// Redact returns a text from outside without credentials, and without what the rules remove.
+// Redact returns a text from outside without credentials, and without the matches of the rules.
 func (t *Turn) Redact(text string) string {
 	if t != nil && t.credentials != nil {
 		text = t.credentials(text)
@@ -31,7 +31,7 @@ func (t *Turn) Redact(text string) string {
 	return t.Remove(text)
 }
 
-// Remove returns a text without what the rules remove.
+// Remove returns a text without the matches of the rules.
 func (t *Turn) Remove(text string) string {
 	if t == nil || t.rules == nil {
 		return text
@@ -48,7 +48,7 @@ func (t *Turn) Remove(text string) string {
 	return text
 }
 
-// Take returns the numbers of matches since the last call.
+// Take returns the number of matches of each rule since the last call.
 func (t *Turn) Take() map[string]int64 {
 	if t == nil {
 		return nil

@@ -14,8 +14,8 @@ const (
 	// maxDepth bounds how many nested escapes are removed: JSON in a JSON text that is sent in a URL, and escapes
 	// that a secret itself seems to have.
 	maxDepth = 5
-	// chunk is how much of a text is viewed at once, in visible bytes. reach is how many times longer than a form
-	// its escaped text may be; so much of the text after a chunk is viewed together with it.
+	// chunk is the length of the parts in which a text is viewed, in visible bytes. reach is how many times longer than a
+	// form its escaped text may be. Neighboring chunks overlap by reach times the longest form.
 	chunk = 64 << 10
 	reach = 40
 	// maxEntity bounds the HTML entities that are decoded, in bytes. No entity has a longer name.
@@ -28,12 +28,12 @@ type view struct {
 	text []byte
 	// low is the text with its ASCII letters in lower case. Each byte keeps its position.
 	low []byte
-	// from and to are the positions in the original text that each byte comes from. They exist only if placed is
+	// from and to are the positions in the original text that each byte comes from. They exist only if hasPositions is
 	// true, because they take most of the time.
-	from, to []int32
-	placed   bool
-	// spaces keeps white space, as patterns need it.
-	spaces bool
+	from, to     []int32
+	hasPositions bool
+	// keepSpaces keeps white space, which patterns need.
+	keepSpaces bool
 }
 
 // views are the two buffers for successive views of a text.
@@ -51,9 +51,9 @@ func (r *Redactor) scan(text string) []span {
 		end := next + visible(text[next:], overlap)
 		if part := text[start:end]; r.suspects(&vs, part) {
 			before := len(hidden)
-			for v := range vs.of(part, true) {
+			for v := range vs.each(part, true) {
 				for _, i := range r.candidates(v) {
-					hidden = r.forms[i].whole(v, hidden)
+					hidden = r.forms[i].find(v, hidden)
 				}
 			}
 			for i := range hidden[before:] {
@@ -70,7 +70,7 @@ func (r *Redactor) scan(text string) []span {
 
 // suspects reports whether a text may contain a secret.
 func (r *Redactor) suspects(vs *views, text string) bool {
-	for v := range vs.of(text, false) {
+	for v := range vs.each(text, false) {
 		if len(r.candidates(v)) > 0 {
 			return true
 		}
@@ -102,11 +102,11 @@ func visible(text string, bytes int) int {
 	return len(text)
 }
 
-// of yields views of a text: with no escapes removed, with one round removed, and so on. A view is valid until the
-// next one.
-func (vs *views) of(text string, placed bool) iter.Seq[*view] {
+// each yields views of a text: with no escapes removed, with one round of escapes removed, and so on. A view is valid
+// until the next view is yielded.
+func (vs *views) each(text string, hasPositions bool) iter.Seq[*view] {
 	return func(yield func(*view) bool) {
-		vs.now.placed, vs.next.placed = placed, placed
+		vs.now.hasPositions, vs.next.hasPositions = hasPositions, hasPositions
 		vs.now.pack(text)
 		for range maxDepth {
 			if !yield(&vs.now) || !vs.now.unescape(&vs.next) {
@@ -147,7 +147,7 @@ func (v *view) pack(text string) {
 
 // fold returns the text by which a character is compared.
 func (v *view) fold(r rune) (folded string, plain bool) {
-	if v.spaces && unicode.IsSpace(r) {
+	if v.keepSpaces && unicode.IsSpace(r) {
 		return " ", r < utf8.RuneSelf
 	}
 	return fold(r)
@@ -156,16 +156,16 @@ func (v *view) fold(r rune) (folded string, plain bool) {
 // keep appends a part of a text unchanged.
 func (v *view) keep(text string, from, to int) {
 	v.text = append(v.text, text[from:to]...)
-	for i := from; v.placed && i < to; i++ {
+	for i := from; v.hasPositions && i < to; i++ {
 		v.from, v.to = append(v.from, int32(i)), append(v.to, int32(i+1)) //nolint:gosec // because no text is as long as 2 GiB
 	}
 }
 
-// put appends the folded form of a character at a position of the text. White space separates its neighbors. Any
-// other character that folds to nothing belongs to the byte before it.
+// put appends the folded form of a character at a position of the text. White space separates its neighbors. Any other
+// character with an empty folded form belongs to the byte before it.
 func (v *view) put(r rune, folded string, from, to int) {
 	v.text = append(v.text, folded...)
-	if !v.placed {
+	if !v.hasPositions {
 		return
 	}
 	for range len(folded) {
@@ -179,9 +179,9 @@ func (v *view) put(r rune, folded string, from, to int) {
 // source returns the position in the text of a part of the view.
 func (v *view) source(from, to int) span { return span{int(v.from[from]), int(v.to[to-1])} }
 
-// together reports whether a part of the view has no white space in the text. A short secret with white space in it
+// isContiguous reports whether the text of a part of the view has no white space. A short secret with white space in it
 // may be two words.
-func (v *view) together(from, to int) bool {
+func (v *view) isContiguous(from, to int) bool {
 	for i := from + 1; i < to; i++ {
 		if v.from[i] > v.to[i-1] {
 			return false
@@ -190,7 +190,8 @@ func (v *view) together(from, to int) bool {
 	return true
 }
 
-// unescape makes the view into from this one by removing one round of escapes, and reports whether there were any.
+// unescape makes the view into from this view by removing one round of escapes. It reports whether there were any
+// escapes.
 func (v *view) unescape(into *view) bool {
 	into.text, into.from, into.to = into.text[:0], into.from[:0], into.to[:0]
 	begin := 0
@@ -210,7 +211,7 @@ func (v *view) unescape(into *view) bool {
 			folded = string(r)
 		}
 		from, to := 0, 0
-		if v.placed {
+		if v.hasPositions {
 			from, to = int(v.from[i]), int(v.to[i+size-1])
 		}
 		into.put(r, folded, from, to)
@@ -228,13 +229,13 @@ func (v *view) unescape(into *view) bool {
 // take appends a part of another view unchanged.
 func (v *view) take(of *view, from, to int) {
 	v.text = append(v.text, of.text[from:to]...)
-	if v.placed {
+	if v.hasPositions {
 		v.from, v.to = append(v.from, of.from[from:to]...), append(v.to, of.to[from:to]...)
 	}
 }
 
-// escape returns the character that is escaped at the beginning of a text, and the length of the escape in bytes; 0
-// if there is none.
+// escape returns the character that is escaped at the beginning of a text, and the length of the escape in bytes. The
+// length is 0 if the text does not begin with an escape.
 func escape(text []byte) (r rune, size int) {
 	switch text[0] {
 	case '\\':
@@ -256,7 +257,7 @@ func backslash(text []byte) (r rune, size int) {
 	case '"', '\'', '\\', '/':
 		return rune(c), 2
 	case 'b', 'f', 'n', 'r', 't':
-		return ' ', 2 // or another character that views leave out
+		return ' ', 2 // views leave out each of these characters
 	case 'u':
 		return unit(text)
 	case 'x':
@@ -280,7 +281,7 @@ func unit(text []byte) (r rune, size int) {
 }
 
 // octets decodes an escape of one byte, or the escapes of all bytes of a character. begin is the length of the text
-// that begins each escape. A byte that is no part of a character becomes the character with its number.
+// that begins each escape. A byte that is not a part of a character becomes the character with its number.
 func octets(text []byte, begin int) (r rune, size int) {
 	r, size = hexadecimal(text, begin, 2)
 	if size == 0 || r < utf8.RuneSelf {

@@ -16,7 +16,7 @@ import (
 // token contains the characters that the formats escape.
 const token = `Super&Secret/Token+12345<"%41>`
 
-// writings are the ways in which servers write a text.
+// writings are forms in which servers write a text.
 var writings = map[string]func(string) string{
 	"as it is": func(s string) string { return s },
 	"JSON of Go": func(s string) string {
@@ -54,7 +54,7 @@ func TestWholeFindsEncodedSecrets(t *testing.T) {
 		r := redact.New(secret)
 		for inner, write := range writings {
 			for outer, wrap := range writings {
-				around := wrap("é a+b&c/") // it has the same escapes
+				around := wrap("é a+b&c/") // has the same escapes
 				got := r.Redact(around + wrap(write(secret)) + around)
 				if got != around+"[redacted]"+around {
 					t.Errorf("%q: %s within %s: %q of %q", secret, inner, outer, got, wrap(write(secret)))
@@ -86,66 +86,69 @@ func TestWhole(t *testing.T) {
 			`{"plain":"[redacted]","esc":"[redacted]","url":"[redacted]","part":"[redacted]"}`,
 		},
 		"JSON in JSON": {
-			"as of a tool that passes a result on",
+			"a tool may pass on the result of another tool",
 			[]string{token},
 			`"{\"a\":\"Super\\u0026Secret/Token+12345\\u003c\\\"%41\\u003e\",\n\"b\":1}"`, `"{\"a\":\"[redacted]\",\n\"b\":1}"`,
 		},
 		"nothing": {
-			"what holds no secret stays, byte by byte",
+			"a text without a secret is unchanged, byte by byte",
 			[]string{token},
 			"a\\u0026b %41 &amp; \x00\xff \t\r\n", "a\\u0026b %41 &amp; \x00\xff \t\r\n",
 		},
-		"no secret": {"", nil, token, token},
-		"too short": {"it would be found everywhere", []string{"abc", `\u0041b`}, `abc Ab`, "abc Ab"},
-		"short":     {"", []string{"abcd"}, "xabcdy", "x[redacted]y"},
+		"no secret": {"there is nothing to find", nil, token, token},
+		"too short": {"such a secret would be found everywhere", []string{"abc", `\u0041b`}, `abc Ab`, "abc Ab"},
+		"short":     {"4 bytes are enough", []string{"abcd"}, "xabcdy", "x[redacted]y"},
 		"short, two words": {
-			"white space in it makes it another text",
+			"with white space in it, a short secret may be two words",
 			[]string{"theme"},
 			"the men of the\nme theme",
 			"the men of the\nme [redacted]",
 		},
-		"short, a part":    {"is any text", []string{"pass&word-12345"}, "pass&word-1234", "pass&word-1234"},
-		"with white space": {"put into it", []string{secret}, secret[:20] + "\n" + secret[20:] + "\n", "[redacted]\n"},
+		"short, a part":    {"a part of a short secret may be any text", []string{"pass&word-12345"}, "pass&word-1234", "pass&word-1234"},
+		"with white space": {"a secret may be wrapped", []string{secret}, secret[:20] + "\n" + secret[20:] + "\n", "[redacted]\n"},
 		"three quarters": {
-			"give it away",
+			"three quarters of a secret reveal it",
 			[]string{secret},
 			"x" + secret[8:] + "x " + secret[:26] + " " + secret[4:30], "x[redacted]x [redacted] [redacted]",
 		},
-		"less":         {"may be another text", []string{secret}, secret[:25] + " " + secret[10:], secret[:25] + " " + secret[10:]},
-		"side by side": {"is one", []string{secret, token}, secret + token + secret + "x", "[redacted]x"},
+		"less": {
+			"a shorter part may be another text",
+			[]string{secret}, secret[:25] + " " + secret[10:], secret[:25] + " " + secret[10:],
+		},
+		"side by side": {"adjacent secrets have one replacement", []string{secret, token}, secret + token + secret + "x", "[redacted]x"},
 		"repeats itself": {
-			"it counts as a whole",
+			"a secret that repeats itself counts only as a whole",
 			[]string{strings.Repeat("ab", 20)},
 			strings.Repeat("ab", 19) + "-" + strings.Repeat("ab", 21), strings.Repeat("ab", 19) + "-[redacted]ab",
 		},
-		"at once": {
-			"one may hold another",
+		"nested": {
+			"a secret may contain another secret",
 			[]string{"inner-secret-0123", "outer-inner-secret-0123-outer"},
 			"<outer-inner-secret-0123-outer>", "<[redacted]>",
 		},
 		"the token alone": {
-			"of a header's value with its scheme",
+			"the text after a scheme is a secret itself",
 			[]string{"Token 0123456789"},
 			"0123456789 Token 0123456789", "[redacted] [redacted]",
 		},
 		"the password": {
-			"of Basic",
+			"the password within Basic is a secret itself",
 			[]string{"Basic " + encode([]byte("ada:love<lace"))},
 			`{"user":"ada","password":"love\u003clace"}`, `{"user":"ada","password":"[redacted]"}`,
 		},
 		"base64": {
-			"of the header, in lines",
+			"the encoded header may be wrapped",
 			[]string{long},
 			"a " + wrapped + " b",
 			"a " + wrapped[:10] + "[redacted]" + wrapped[len(wrapped)-3:] + " b",
 		},
 		"base64 in a URL": {
-			"with its own digits, which are escaped",
+			"the digits of base64 may be escaped, and base64 for URLs has other digits",
 			[]string{"??>>??>>~~~~"},
 			"a=" + url.QueryEscape(base64.StdEncoding.EncodeToString([]byte("??>>??>>~~~~"))) + "&b=" +
 				base64.URLEncoding.EncodeToString([]byte("??>>??>>~~~~")), "a=[redacted]&b=[redacted]",
 		},
-		"of another encoding": {"there are too many encodings", []string{"abcdefgh"}, "a-b-c-d-e-f-g-h", "a-b-c-d-e-f-g-h"},
+		"another encoding": {"other encodings are not found", []string{"abcdefgh"}, "a-b-c-d-e-f-g-h", "a-b-c-d-e-f-g-h"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := redact.New(tc.secrets...).Redact(tc.text); got != tc.want {
@@ -155,7 +158,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestWholeOfBase64 has secrets at all positions of base64 texts.
+// TestWholeOfBase64 checks secrets at all positions of base64 texts.
 func TestWholeOfBase64(t *testing.T) {
 	r := redact.New(secret)
 	for before := range 7 {
@@ -167,14 +170,14 @@ func TestWholeOfBase64(t *testing.T) {
 				// The digit at each end may depend on the neighboring bytes.
 				if !found || len(front) > 2+(before*8+5)/6 || len(back) > 2+(after*8+5)/6+3 ||
 					!strings.HasPrefix("x "+text, front) || !strings.HasSuffix(text+" y", back) {
-					t.Errorf("%d bytes before, %d after: %q of %q", before, after, got, text)
+					t.Errorf("%d bytes before, %d after: %q is left of %q", before, after, got, text)
 				}
 			}
 		}
 	}
 }
 
-// TestWholeOfLongTexts has secrets at and around all borders of chunks.
+// TestWholeOfLongTexts checks secrets at and around all borders of chunks.
 func TestWholeOfLongTexts(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) // the same in each run
 	escaped := unicodes(secret, `\u%04x`)

@@ -6,8 +6,7 @@ import (
 )
 
 // windows is a hash table with open addressing that has each window of a text once. It is created for one message,
-// which is short. A permanent table of the windows of all forms would be about 400 times as large as the
-// credentials.
+// which is short. A permanent table of the windows of all forms would be about 400 times as large as the credentials.
 type windows struct {
 	text []byte
 	seed maphash.Seed // random, so that no text can cause collisions on purpose
@@ -29,7 +28,7 @@ func newWindows(text []byte) *windows {
 	return w
 }
 
-// slot returns the slot of a window, or the slot where it would be.
+// slot returns the slot of a window, or the free slot for it.
 func (w *windows) slot(of []byte) *int32 {
 	last := uint64(len(w.slots) - 1) //nolint:gosec // because a length is not negative
 	for i := maphash.Bytes(w.seed, of); ; i++ {
@@ -41,7 +40,7 @@ func (w *windows) slot(of []byte) *int32 {
 	}
 }
 
-// mark marks the windows that also occur in a form. It reports whether there are any.
+// mark marks the windows that also occur in a form. It reports whether the form has any of the windows.
 func (w *windows) mark(form []byte) bool {
 	found := false
 	for i := range len(form) - window + 1 {
