@@ -59,7 +59,7 @@ func TestProxy(t *testing.T) {
 			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				asked.Add(1)
 				w.WriteHeader(tc.status)
-				_, _ = fmt.Fprintf(w, "you sent %s", r.Header.Get("Proxy-Authorization")) // nobody reads it
+				_, _ = fmt.Fprintf(w, "you sent %s", r.Header.Get("Proxy-Authorization")) // the client does not read it
 			}))
 			t.Cleanup(web.Close)
 			address := web.Listener.Addr().String()

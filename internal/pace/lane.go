@@ -31,7 +31,7 @@ const (
 	// wait.
 	firstPause, longestPause = time.Second, 30 * time.Second
 	// rampFor is how long the pace grows after a pause. The number of requests that were sent since the end of the
-	// pause may double with each second, so the waiting requests do not all come at once.
+	// pause may double with each second, so the waiting requests are not all sent together.
 	rampFor = 10 * time.Second
 )
 
@@ -40,7 +40,7 @@ const (
 type lane struct {
 	limiter
 	gate *Gate
-	// count is the number of requests so far, and underWay are those that have not ended.
+	// count is the number of requests so far, and underWay are the requests that have not ended.
 	count    int64
 	underWay map[*Permit]struct{}
 	// circuit holds requests back while the endpoint fails. openUntil is the time at which an open circuit lets in a

@@ -71,8 +71,8 @@ func NoEmbeddings(name string, spec *v1alpha1.ModelProviderSpec) string {
 		"spec.embeddings.providerRef, or remove spec.embeddings", name, spec.Type, v1alpha1.ProviderTypeOpenAI)
 }
 
-// Accepts returns the images and files that a model of a provider accepts: those that its endpoint accepts, if the
-// ModelProvider declares the capability of the model.
+// Accepts returns the images and files that a model of a provider accepts: the types that its endpoint accepts and for
+// which the ModelProvider declares the capability of the model.
 func Accepts(spec *v1alpha1.ModelProviderSpec, name string) model.Accepts {
 	accepts := model.AnyAttachment()
 	if spec.Type != v1alpha1.ProviderTypeAnthropic {

@@ -262,7 +262,7 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 	if c.tooMany {
 		return nil, &model.Error{
 			Kind:    model.ReplyTooLong,
-			Message: fmt.Sprintf("the model called more than %d tools at once", MaxToolCalls),
+			Message: fmt.Sprintf("the model called more than %d tools in one reply", MaxToolCalls),
 		}
 	}
 	slices.SortStableFunc(c.list, func(a, b *call) int { return cmp.Compare(a.index, b.index) })

@@ -25,7 +25,7 @@ const (
 // It is for one goroutine only.
 type replyMemory struct {
 	account bytebudget.Account
-	// small is the reservation of a small reply, and long that of a long one.
+	// small is the reservation of a small reply, and long is the reservation of a long reply.
 	small, long *bytebudget.Reservation
 	// checked is the time of the last check of the pace, and behind is how far the reply was behind the pace then.
 	checked time.Time
@@ -58,7 +58,7 @@ func (r *replyMemory) hold(w *watch, part, bytes int) error {
 		return &model.Error{
 			Kind: model.Overloaded, MayBeBilled: true,
 			Message: "the manager has no memory left for the endpoint's long replies: ask for shorter ones, " +
-				"run fewer turns at once, or raise the manager's memory limit (" + err.Error() + ")",
+				"run fewer turns at the same time, or raise the manager's memory limit (" + err.Error() + ")",
 			Err: model.ErrOwnMemory,
 		}
 	}

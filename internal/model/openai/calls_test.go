@@ -403,7 +403,7 @@ func TestInvalidToolCalls(t *testing.T) {
 		},
 		"too many": {
 			"the number of calls is bounded", append(manyParts(endpoint.MaxToolCalls+1), finishEvent("tool_calls")),
-			errorParts{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"},
+			errorParts{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools in one reply"},
 		},
 		"filtered": {
 			"the content filter ends the reply",
@@ -463,7 +463,7 @@ func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 func TestEndlessToolCalls(t *testing.T) {
 	body := events(append(manyParts(5000), finishEvent("tool_calls"), "[DONE]")...)
 	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
-	want := errorParts{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools at once`}
+	want := errorParts{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools in one reply`}
 	if diff := cmp.Diff(want, partsOf(check(t, reply, err))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -144,7 +144,7 @@ type usage struct {
 
 	PromptDetails lenient.Maybe[struct {
 		Cached lenient.Maybe[lenient.Number] `json:"cached_tokens"`
-		// Written and Created are the same: OpenRouter sends the former and LiteLLM the latter.
+		// Written and Created are the same number: OpenRouter sends Written, and LiteLLM sends Created.
 		Written lenient.Maybe[lenient.Number] `json:"cache_write_tokens"`
 		Created lenient.Maybe[lenient.Number] `json:"cache_creation_tokens"`
 	}] `json:"prompt_tokens_details"`
