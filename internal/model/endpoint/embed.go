@@ -61,9 +61,9 @@ func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (repl
 		return reply, err
 	}
 	if x.open(ctx, http.MethodPost, protocol.EmbeddingsPath(req.Model)); x.err == nil {
-		x.sent = &payload{body: body, again: func() ([]byte, error) { return protocol.EmbeddingsBody(req) }}
+		x.payload = &payload{body: body, again: func() ([]byte, error) { return protocol.EmbeddingsBody(req) }}
 		x.out.Header.Set("Content-Type", jsonObject)
-		x.sent.apply(x.out)
+		x.payload.apply(x.out)
 		x.resp, x.err = x.provider.transport.RoundTrip(x.out) //nolint:bodyclose // because accept returns or closes it
 	}
 	in, err := x.accept(ctx)

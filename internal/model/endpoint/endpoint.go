@@ -164,7 +164,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)
-		x.sent = sent
+		x.payload = sent
 	}
 }
 

@@ -34,7 +34,7 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
-	sinceSent, sent := x.sent.sentFor()
+	sinceSent, sent := x.payload.sinceSent()
 	if ctx.Err() != nil {
 		e := as(model.Cancelled, "the request was cancelled")
 		e.MayBeBilled = sent

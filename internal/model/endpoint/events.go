@@ -65,8 +65,8 @@ func (e *events) next(kept int) ([]byte, error) {
 		case len(data) == 0:
 			continue
 		case isPing(data):
-			if bad := e.checkBounds(line, true, false, kept); bad != nil {
-				return nil, bad
+			if err := e.checkBounds(line, true, false, kept); err != nil {
+				return nil, err
 			}
 			e.watch.notePing()
 			continue
@@ -111,8 +111,8 @@ func (e *events) read(kept int) ([]byte, error) {
 	noise, e.within = noise || e.within && e.blank, isData || noise
 	for {
 		isPartial := errors.Is(err, bufio.ErrBufferFull)
-		if bad := e.checkBounds(part, noise, isData, kept); bad != nil {
-			return nil, bad
+		if err := e.checkBounds(part, noise, isData, kept); err != nil {
+			return nil, err
 		}
 		switch {
 		case isData && !isPartial && len(e.line) == 0:

@@ -35,8 +35,8 @@ func (s *payload) apply(out *http.Request) {
 	out.Body, s.body = &content{rest: s.body, sent: &s.sent}, nil
 }
 
-// sentFor returns the time since the body was sent, and whether it was sent.
-func (s *payload) sentFor() (time.Duration, bool) {
+// sinceSent returns the time since the body was sent, and whether it was sent.
+func (s *payload) sinceSent() (time.Duration, bool) {
 	if s == nil {
 		return 0, false
 	}

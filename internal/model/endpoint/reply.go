@@ -272,7 +272,7 @@ func (x *exchange) unfinishedResult(ctx context.Context, in *Answer, end error) 
 		return in.reply(model.FinishLength), nil
 	case errors.Is(end, io.EOF):
 		broken := Malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
-		sinceSent, _ := x.sent.sentFor()
+		sinceSent, _ := x.payload.sinceSent()
 		broken.MayBeBilled = sinceSent > unbilled || in.received > 0
 		return in.spent(), broken
 	}

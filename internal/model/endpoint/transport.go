@@ -55,8 +55,8 @@ type exchange struct {
 	observer model.Observer
 	// facts receives facts about the answer. It may be nil.
 	facts *model.Facts
-	// sent is the body of the request, or nil.
-	sent *payload
+	// payload is the body of the request, or nil.
+	payload *payload
 	// memory is the memory of a long reply.
 	memory replyMemory
 }
