@@ -43,15 +43,16 @@ func (run *runner) endAfter(s *Step) *End {
 		return &End{Reason: ModelRefused, Message: "the model refused to answer"}
 	case s.Last:
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
-			"the turn ran out of steps after %d and gave its best answer: raise limits.maxSteps, or ask for less", run.State.steps())}
+			"the turn ran out of steps after %d and gave its best answer: raise limits.maxSteps, or ask for less", run.State.stepsTaken())}
 	case len(s.Reply.ToolCalls) == 0:
 		return &End{Reason: Answered, Message: "the model answered"}
 	}
 	return nil
 }
 
-// steps returns the number of steps before the Turn ran out of them.
-func (s *State) steps() int {
+// stepsTaken returns the number of replies before the request for a final answer, or of all replies if there was no
+// such request.
+func (s *State) stepsTaken() int {
 	for i, step := range s.Steps {
 		if step.Last {
 			return i
@@ -70,21 +71,21 @@ func (run *runner) checkAnswer(s *Step, end *End) (*End, error) {
 	if run.State.rejections[s.Step] != nil {
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
-	wrong := run.violations(s.Reply.Text)
+	found := run.violations(s.Reply.Text)
 	switch {
-	case len(wrong) == 0:
+	case len(found) == 0:
 		return end, nil
 	case run.State.rejectionsBy(false) >= maxRejections:
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
-			"the answer does not fit spec.output.schema, even after it was sent back %d times: %s", maxRejections, wrong[0])}, nil
+			"the answer does not fit spec.output.schema, even after it was sent back %d times: %s", maxRejections, found[0])}, nil
 	}
-	return nil, run.Record(append(run.notOffered(s),
-		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(wrong)}})...)
+	return nil, run.Record(append(run.notOfferedResults(s),
+		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(found)}})...)
 }
 
-// notOffered returns the results of the open calls of a last reply, as gate 1 would give them, because no tools were
-// offered.
-func (run *runner) notOffered(s *Step) []journal.Record {
+// notOfferedResults returns the results of the open calls of a last reply. It refuses them as gate 1 does, because no
+// tools were offered.
+func (run *runner) notOfferedResults(s *Step) []journal.Record {
 	var records []journal.Record
 	for _, c := range run.open(s) {
 		got := knownTool(view{call: c.call})
@@ -93,8 +94,7 @@ func (run *runner) notOffered(s *Step) []journal.Record {
 	return records
 }
 
-// violations returns one line for each place at which an answer does not fit the schema. It returns none if the
-// answer fits.
+// violations returns one line for each violation of the schema in an answer.
 func (run *runner) violations(text string) []string { return violations(run.Output, text) }
 
 func violations(output *schema.Schema, text string) []string {
@@ -119,34 +119,34 @@ func violation(v schema.Violation) string {
 	return path + ": " + message
 }
 
-// rejection returns the message to the model about an answer that does not fit.
-func rejection(wrong []string) string {
-	return rejected("Your answer was not accepted. It does not fit the JSON Schema of the answer:", wrong,
+// rejection returns the message to the model about an answer that does not fit the schema.
+func rejection(violations []string) string {
+	return rejected("Your answer was not accepted. It does not fit the JSON Schema of the answer:", violations,
 		"Answer again, with only the corrected JSON and no other text.")
 }
 
-// resultRejection returns the message to the model about the result of a tool that should end the Turn, if the result
-// does not fit.
-func resultRejection(wrong []string) string {
+// resultRejection returns the message to the model about the result of a tool that should end the Turn but does not fit
+// the schema.
+func resultRejection(violations []string) string {
 	return rejected("The call was made, but its result was not accepted as the answer. It does not fit the JSON Schema of the answer:",
-		wrong,
+		violations,
 		"Do not repeat the call to get its result in another form. Answer with only the corrected JSON and no other text.")
 }
 
 // rejected returns a message with head as the first line, the violations, and remedy as the last line.
-func rejected(head string, wrong []string, remedy string) string {
+func rejected(head string, violations []string, remedy string) string {
 	lines := []string{head}
-	for _, w := range wrong[:min(len(wrong), maxViolations)] {
-		lines = append(lines, "- "+w)
+	for _, v := range violations[:min(len(violations), maxViolations)] {
+		lines = append(lines, "- "+v)
 	}
-	if more := len(wrong) - maxViolations; more > 0 {
+	if more := len(violations) - maxViolations; more > 0 {
 		lines = append(lines, fmt.Sprintf("- and %d more", more))
 	}
 	return strings.Join(append(lines, remedy), "\n")
 }
 
 // enforcesSchema reports whether an endpoint itself makes the model keep to the schema of the answer. The result is the
-// same for all requests of a Turn to the endpoint, so that all of them begin with the same messages.
+// same for all requests of a Turn to the endpoint, so that all these requests begin with the same messages.
 func enforcesSchema(c *Candidate, p *prepare.Prepared) bool {
 	return c.StructuredOutput && (!c.SchemaExcludesTools || len(p.Tools) == 0)
 }
@@ -176,7 +176,7 @@ func (run *runner) outputNotes(c *Candidate, p *prepare.Prepared) []model.Messag
 }
 
 // schemaNote returns a message with a schema. The creator of a Turn wrote the schema, so it has no more weight than
-// the user's message and is fenced. To escape <, > and & with JSON's own escapes does not change the schema's meaning.
+// the user's message and is fenced. Escaping <, > and & as JSON does not change the meaning of the schema.
 func schemaNote(source json.RawMessage) string {
 	var escaped bytes.Buffer
 	json.HTMLEscape(&escaped, source)

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// capitalSchema returns a schema that fits contains and misfit violates.
+// capitalSchema returns a schema. The constant fits satisfies it, and the constant misfit violates it.
 func capitalSchema(t *testing.T) *schema.Schema {
 	t.Helper()
 	s, err := schema.Compile(json.RawMessage(
@@ -185,7 +185,7 @@ func TestStructuredAnswers(t *testing.T) {
 					if m.Name == "output_violations" {
 						told = append(told, m.Content)
 						if m.Role != model.RoleUser || all[i-1].Role != model.RoleAssistant {
-							t.Errorf("a rejection has the role %s and follows one of %s, want the user's behind the answer", m.Role,
+							t.Errorf("a rejection has the role %s and follows a message of role %s, want user after assistant", m.Role,
 								all[i-1].Role)
 						}
 					}
@@ -208,7 +208,7 @@ func TestTooLongAnswerIsNotRejected(t *testing.T) {
 	in.Output = capitalSchema(t)
 	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 1 || len(in.State.Rejections) != 0 {
-		t.Errorf("Run = %+v, %v after %d requests, want the end with what came", end, err, len(s.requests))
+		t.Errorf("Run = %+v, %v after %d requests, want the loop to end with the partial answer", end, err, len(s.requests))
 	}
 }
 
@@ -231,7 +231,7 @@ func TestModelReceivesTheSchema(t *testing.T) {
 						notes = append(notes, string(m.Role)+" "+m.Name)
 					}
 					if m.Role == model.RoleSystem && strings.Contains(m.Content, string(in.Output.Source)) {
-						t.Errorf("request %d: the message %q has the schema, want no word of the Turn in a system message", i+1, m.Name)
+						t.Errorf("request %d: the system message %q contains the schema, want it only in the user's messages", i+1, m.Name)
 					}
 				}
 				want := []string{"system output_form", "user output_schema"}
@@ -249,9 +249,10 @@ func TestModelReceivesTheSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaBesideTools checks that an endpoint whose model cannot call tools beside a schema gets the schema only in
-// Turns without tools. Otherwise all requests of the Turn have it in the prompt, also the last one without tools.
-func TestSchemaBesideTools(t *testing.T) {
+// TestSchemaExcludesTools checks an endpoint whose model cannot call tools in a request with a schema. The endpoint
+// gets the schema only in Turns without tools. In other Turns, all requests have the schema in the prompt, including
+// the last one, which offers no tools.
+func TestSchemaExcludesTools(t *testing.T) {
 	for name, tc := range map[string]struct {
 		hasTools, excludes, want bool
 	}{
@@ -333,7 +334,7 @@ func TestSchemaStaysInItsFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := strings.ReplaceAll(hostile, "\u202e", ""); got.Description != want || got.Title != "a < b" {
-		t.Errorf("the schema says %q and %q, want %q and the title: it keeps its meaning", got.Description, got.Title, want)
+		t.Errorf("the schema has the description %q and the title %q, want %q and \"a < b\"", got.Description, got.Title, want)
 	}
 }
 
@@ -354,7 +355,7 @@ func TestRejectionsAreShort(t *testing.T) {
 		t.Errorf("the model was told %d lines of %d bytes: %.300q", lines, len(message), message)
 	}
 	if told := m.requests[1].Messages[5].Content; told != message {
-		t.Errorf("the model was told %q, want what the journal has", told)
+		t.Errorf("the model was told %q, want the message in the journal", told)
 	}
 }
 

@@ -10,16 +10,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// MaxOpenApprovals is the maximum number of undecided requests for approval, because a status can show no more. Further
-// calls wait until some of these requests are decided.
+// MaxOpenApprovals is the maximum number of undecided requests for approval, because a status can list no more. Further
+// calls wait until one of these requests is decided.
 const MaxOpenApprovals = 25
 
-// await requests approval for the first open call, and for later calls that reach the same gate, so that people can
-// decide about all of them together. It records the decisions that exist and returns a *Parked if the first call has
-// no decision. If the first call no longer waits, for example because the Turn's time is nearly over, await returns
-// nil and the caller must plan the call again.
-func (run *runner) await(ctx context.Context, step int, open []openCall) error {
-	if err := run.takeDecisions(ctx, run.State.OpenApprovals()); err != nil {
+// awaitApproval requests approval for the first open call, and for later calls that reach the same gate, so that people
+// can decide about all of them together. It records the decisions that exist, and returns a *Parked if the first call
+// has no decision. If the first call no longer waits, for example because the Turn's time is nearly over, awaitApproval
+// returns nil and the caller must plan the call again.
+func (run *runner) awaitApproval(ctx context.Context, step int, open []openCall) error {
+	if err := run.recordDecisions(ctx, run.State.OpenApprovals()); err != nil {
 		return err
 	}
 	for run.needsDecision(step, open[0]) {
@@ -30,7 +30,7 @@ func (run *runner) await(ctx context.Context, step int, open []openCall) error {
 		if len(run.State.Approvals) == before {
 			break
 		}
-		if err := run.takeDecisions(ctx, run.State.Approvals[before:]); err != nil {
+		if err := run.recordDecisions(ctx, run.State.Approvals[before:]); err != nil {
 			return err
 		}
 	}
@@ -47,8 +47,8 @@ func (run *runner) needsDecision(step int, c openCall) bool {
 	return run.State.result(step, c.call.ID) == nil && (!decided || run.State.currentApproval(step, c.call.ID) == nil)
 }
 
-// currentApproval returns the request for approval of a call. It returns nil if there is none, or if the request is
-// from an older version, which shows too little.
+// currentApproval returns the request for approval of a call. It returns nil if there is none, or if an older version
+// of Capstan recorded the request without an ID.
 func (s *State) currentApproval(step int, callID string) *Approval {
 	if a := s.approval(step, callID); a != nil && a.Request != "" {
 		return a
@@ -61,19 +61,19 @@ func (s *State) currentApproval(step int, callID string) *Approval {
 func (run *runner) requestApprovals(ctx context.Context, step int, open []openCall) error {
 	var records []journal.Record
 	room := MaxOpenApprovals - len(run.State.OpenApprovals())
-	all, of := 0, map[string]int{} // earlier calls of the reply that may be made: their number, and their number by tool
+	total, byTool := 0, map[string]int{} // the number of earlier calls of the reply that may be made, in total and by tool
 	checked := map[string]error{}
 	for _, c := range open {
 		v := run.viewOf(ctx, step, c)
-		v.callsMade, v.callsOfTool = v.callsMade+all, v.callsOfTool+of[c.call.Name]
+		v.callsMade, v.callsOfTool = v.callsMade+total, v.callsOfTool+byTool[c.call.Name]
 		got := checkGates(v)
 		if got.ruling != waiting && got.ruling != allowed {
 			continue
 		}
 		count := func() {
-			if !v.alreadyBegun { // the state counts the other calls
-				all++
-				of[c.call.Name]++
+			if !v.alreadyBegun { // the state already counts calls that have begun
+				total++
+				byTool[c.call.Name]++
 			}
 		}
 		if got.ruling == allowed || run.State.currentApproval(step, c.call.ID) != nil {
@@ -83,8 +83,8 @@ func (run *runner) requestApprovals(ctx context.Context, step int, open []openCa
 		if room == 0 {
 			break
 		}
-		failure, again := checked[v.tool.Name]
-		if !again {
+		failure, known := checked[v.tool.Name]
+		if !known {
 			failure = checkTool(ctx, v.tool)
 			checked[v.tool.Name] = failure
 		}
@@ -111,8 +111,8 @@ func (run *runner) requestApprovals(ctx context.Context, step int, open []openCa
 	return run.Record(records...)
 }
 
-// checkTool returns an error if a tool has changed since the Turn started, or if it cannot be reached. Tools without a
-// Checker are not checked.
+// checkTool returns an error if a tool has changed since the Turn started, or if its server cannot be reached. Tools
+// whose Caller is not a tool.Checker are not checked.
 func checkTool(ctx context.Context, t *tool.Tool) error {
 	if c, ok := t.Caller.(tool.Checker); ok {
 		return c.Check(ctx)
@@ -147,11 +147,11 @@ func (b resultBuilder) refused(err error) journal.Record {
 	return b.failedAs(Refused, failure.Class, failure.Message, failure.RemoteMessage)
 }
 
-// takeDecisions records the decisions that have been made about requests. No call is made before its decision is in
+// recordDecisions records the decisions that have been made about requests. No call is made before its decision is in
 // the journal.
-func (run *runner) takeDecisions(ctx context.Context, about []Approval) error {
-	for i := range about {
-		d, err := run.decisionOn(ctx, about[i])
+func (run *runner) recordDecisions(ctx context.Context, requests []Approval) error {
+	for i := range requests {
+		d, err := run.decisionOn(ctx, requests[i])
 		if err != nil {
 			return err
 		}
@@ -166,13 +166,13 @@ func (run *runner) takeDecisions(ctx context.Context, about []Approval) error {
 }
 
 const (
-	// maxByChars and maxReasonChars bound the name and the reason in a recorded decision, in characters.
+	// maxByChars and maxReasonChars bound the user's name and the reason in a recorded decision, in characters.
 	maxByChars     = 256
 	maxReasonChars = 1000
 )
 
-// decisionOn returns the decision about a request, or nil if none has been made. A decision counts only if it names
-// everything that the request shows. A request that has expired is denied.
+// decisionOn returns the decision about a request, or nil if none has been made. It ignores a decision that does not
+// name everything that the request shows. An expired request without a decision is denied.
 func (run *runner) decisionOn(ctx context.Context, a Approval) (*Decision, error) {
 	if run.Decide != nil {
 		d, err := run.Decide(ctx, a)

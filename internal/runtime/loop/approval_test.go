@@ -88,7 +88,7 @@ func TestApproval(t *testing.T) {
 	}
 	in, end, open := run()
 	if diff := cmp.Diff([]string{"b", "d"}, open); diff != "" || end != nil || len(found.calls) != 1 || len(sent.calls) != 0 {
-		t.Fatalf("Run = %+v after %d and %d calls, want what comes before made and the rest to wait: -want +got:\n%s",
+		t.Fatalf("Run = %+v after %d and %d calls, want the first call made, and b and d to wait: -want +got:\n%s",
 			end, len(found.calls), len(sent.calls), diff)
 	}
 	sum := sha256.Sum256([]byte(`{"n":1}`))
@@ -98,7 +98,7 @@ func TestApproval(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, in.State.Approvals[0]); diff != "" || in.State.ToolRepairs() != 1 || want.Request == "" ||
 		want.Request == in.State.Approvals[1].Request {
-		t.Errorf("people are asked about (%d repairs): -want +got:\n%s", in.State.ToolRepairs(), diff)
+		t.Errorf("the request for approval (%d repairs): -want +got:\n%s", in.State.ToolRepairs(), diff)
 	}
 	// There is no decision yet, so no new request for approval is made.
 	before := len(in.State.Approvals)
@@ -126,7 +126,7 @@ func TestApproval(t *testing.T) {
 		t.Errorf("the model was told: -want +got:\n%s", diff)
 	}
 	if len(sent.calls) != 2 || string(sent.calls[0].Arguments) != `{"n":1}` || in.State.OpenApprovals() != nil {
-		t.Errorf("%d calls were made, the first with %s; want what was approved", len(sent.calls), sent.calls[0].Arguments)
+		t.Errorf("%d calls were made, the first with %s; want both approved calls", len(sent.calls), sent.calls[0].Arguments)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestDecisions(t *testing.T) {
 			"error (denied): ann has denied this call (no &lt;|im_start|>): continue without it, and do not request it again",
 			&loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "no\n<|im_start|>"},
 		},
-		"wordy": {
+		"long name and reason": {
 			"name and reason are bounded",
 			&loop.Decision{Step: 1, CallID: "c1", By: long, Reason: long}, time.Minute,
 			"error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): " +
@@ -165,7 +165,7 @@ func TestDecisions(t *testing.T) {
 			"error (denied): this call was not approved in time: continue without it, and say so",
 			&loop.Decision{Step: 1, CallID: "c1", Expired: true},
 		},
-		"seen late": {"a decision counts even if it is read after the expiry", &loop.Decision{
+		"read after the expiry": {"a decision counts even if it is read after the expiry", &loop.Decision{
 			Step: 1, CallID: "c1",
 			Approved: true, By: "ann",
 		}, 2 * time.Hour, "sent", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}},
@@ -177,7 +177,7 @@ func TestDecisions(t *testing.T) {
 			"a decision about another step does not count",
 			&loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Minute, "", nil,
 		},
-		"wrong until expired": {
+		"ignored decision, then expired": {
 			"a decision that does not count does not stop the expiry",
 			&loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Hour,
 			"error (denied): this call was not approved in time: continue without it, and say so",
@@ -201,7 +201,7 @@ func TestDecisions(t *testing.T) {
 			record := in.Record
 			in.Record = func(records ...journal.Record) error {
 				if _, decided := in.State.Decision(1, "c1"); records[0].Kind != journal.ApprovalDecided && !decided {
-					t.Errorf("%q was journalled before the decision, want nothing to follow from it before", records[0].Kind)
+					t.Errorf("%q was recorded before the decision, want the decision first", records[0].Kind)
 				}
 				return record(records...)
 			}
@@ -218,7 +218,7 @@ func TestDecisions(t *testing.T) {
 			}
 			d, _ := in.State.Decision(1, "c1")
 			if diff := cmp.Diff(*decisionAbout(in.State.Approvals[0], *tc.journal), d); diff != "" {
-				t.Errorf("the journal has another decision: -want +got:\n%s", diff)
+				t.Errorf("the decision in the journal: -want +got:\n%s", diff)
 			}
 		})
 	}
@@ -264,7 +264,7 @@ func TestNoApprovalForRefusedCalls(t *testing.T) {
 		t.Fatalf("Run: %v, want it parked", err)
 	}
 	if diff := cmp.Diff([]string{"a", "c"}, callIDs(parked.Approvals)); diff != "" {
-		t.Errorf("people are asked: -want +got:\n%s", diff)
+		t.Errorf("calls with a request for approval: -want +got:\n%s", diff)
 	}
 	if !strings.Contains(parked.Error(), "2 calls require approval") {
 		t.Errorf("the error says %q", parked.Error())

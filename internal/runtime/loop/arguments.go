@@ -11,15 +11,14 @@ import (
 // maxRepairs is the number of times that the arguments of one call may be repaired.
 const maxRepairs = 2
 
-// validArguments is gate 5: the arguments are an object that fits the schema of the tool, unchanged or after
-// repairs that can mean only one thing. If the schema of the tool is unusable, the tool itself must check the
-// arguments.
+// validArguments is gate 5: the arguments are a JSON object that fits the schema of the tool, unchanged or after
+// unambiguous repairs. If the schema of the tool is unusable, the tool itself must check the arguments.
 func validArguments(v view) verdict {
 	a := arguments{view: v, text: v.given()}
-	for !a.fit() {
+	for !a.valid() {
 		if !a.repair() {
 			return verdict{
-				ruling: refused, class: tool.InvalidArguments, message: a.wrong, arguments: json.RawMessage("{}"), repairs: a.repairs,
+				ruling: refused, class: tool.InvalidArguments, message: a.problem, arguments: json.RawMessage("{}"), repairs: a.repairs,
 			}
 		}
 	}
@@ -46,32 +45,33 @@ type arguments struct {
 	// text is the current text of the arguments, and repairs are the repairs that led to it.
 	text    string
 	repairs []Repair
-	// schema is the schema that the arguments were checked against, or nil. wrong describes the violations.
-	schema *schema.Schema
-	wrong  string
+	// schema is the schema that the arguments were checked against, or nil. problem says why they are invalid.
+	schema  *schema.Schema
+	problem string
 }
 
-// fit reports whether the tool may receive the arguments.
-func (a *arguments) fit() bool {
-	const object = "the arguments must be a JSON object that fits the tool's schema: correct them and call the tool again"
+// valid reports whether the tool may receive the arguments. If not, it sets problem.
+func (a *arguments) valid() bool {
+	const notObject = "the arguments must be a JSON object that fits the tool's schema: correct them and call the tool again"
 	text := json.RawMessage(a.text)
-	plain := schema.Ambiguities(text)
+	ambiguities := schema.Ambiguities(text)
 	switch {
-	case len(plain) > 0 && !json.Valid(text):
-		a.wrong = object
-	case len(plain) > 0:
-		a.wrong = describeViolations(plain)
+	case len(ambiguities) > 0 && !json.Valid(text):
+		a.problem = notObject
+	case len(ambiguities) > 0:
+		a.problem = describeViolations(ambiguities)
 	case !strings.HasPrefix(a.text, "{"):
-		a.wrong = object
+		a.problem = notObject
 	case a.policy.Unvalidated:
 		return true
 	default:
-		return a.fitSchema(text)
+		return a.fitsSchema(text)
 	}
 	return false
 }
 
-func (a *arguments) fitSchema(text json.RawMessage) bool {
+// fitsSchema reports whether the arguments fit the schema of the tool, or whether that schema is unusable.
+func (a *arguments) fitsSchema(text json.RawMessage) bool {
 	source, err := a.tool.JSONSchema()
 	if err != nil {
 		return true
@@ -81,7 +81,7 @@ func (a *arguments) fitSchema(text json.RawMessage) bool {
 	}
 	violations := a.schema.Validate(text)
 	if len(violations) > 0 {
-		a.wrong = describeViolations(violations)
+		a.problem = describeViolations(violations)
 	}
 	return len(violations) == 0
 }
@@ -95,7 +95,7 @@ func describeViolations(violations []schema.Violation) string {
 	return "the arguments do not fit the tool's schema: " + strings.Join(all, "; ") + ". Correct them and call the tool again"
 }
 
-// repair makes one repair that can mean only one thing, and reports whether it did.
+// repair makes one unambiguous repair, and reports whether it did.
 func (a *arguments) repair() bool {
 	attempt := len(a.state.repairsOf(a.step, a.call.ID)) + len(a.repairs) + 1
 	if a.policy.Unvalidated || a.alreadyBegun || attempt > maxRepairs {
@@ -103,11 +103,11 @@ func (a *arguments) repair() bool {
 	}
 	after, changes := unwrapJSON(a.text)
 	if after == nil && a.schema != nil {
-		mend := a.schema.RepairKeeping // do not drop unknown properties: one may make the call harmless, such as a dry run
+		repair := a.schema.RepairKeeping // do not drop unknown properties: one may make the call harmless, such as a dry run
 		if effectOf(a.tool) == tool.ReadOnly {
-			mend = a.schema.Repair
+			repair = a.schema.Repair
 		}
-		after, changes = mend(json.RawMessage(a.text))
+		after, changes = repair(json.RawMessage(a.text))
 	}
 	if after == nil {
 		return false
@@ -119,8 +119,8 @@ func (a *arguments) repair() bool {
 	return true
 }
 
-// unwrapJSON returns the JSON object or the JSON string that text contains as a JSON string. It returns nil if there
-// is none.
+// unwrapJSON unwraps a JSON object or a JSON string that text contains as the value of a JSON string. It returns nil if
+// text is anything else.
 func unwrapJSON(text string) (json.RawMessage, []string) {
 	var inner string
 	if !strings.HasPrefix(text, `"`) || json.Unmarshal([]byte(text), &inner) != nil {

@@ -14,25 +14,25 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// maxCutOff is the number of requests that a candidate may get for one step in addition to Retry.MaxAttempts,
+// maxCutOff is the number of requests for one step that a candidate may receive in addition to Retry.MaxAttempts,
 // because earlier requests were cut off.
 const maxCutOff = 8
 
-// ask sends a request to one candidate and repeats it where that may help. It records the reply, so the reply is
-// never paid for again. If the candidate fails for good, the error is a *model.Error. If the budget does not allow
-// an attempt, ask returns an End.
+// ask sends a request to one candidate, and repeats it if another attempt may succeed. It records the reply, so the
+// reply is never paid for again. If the candidate fails for good, the error is a *model.Error. If the budget does not
+// allow an attempt, ask returns an End.
 func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End, error) {
 	wait := backoffOf(c)
 	r := run.requestEntry(c, q)
-	sent, cutOff := run.State.sent(r)
+	sent, cutOff := run.State.countSent(r)
 	// Each run may send at least one request, because a request that a restart cut off must not use up the only
 	// attempt. The number of such requests is bounded, because the request itself may be the reason why each run
 	// ends.
 	if sent >= c.Retry.MaxAttempts+maxCutOff {
-		return nil, cutOffTooOften(sent, cutOff)
+		return nil, cutOffFailure(sent, cutOff)
 	}
 	r.Attempt = sent
-	var ticket model.Ticket = open{}
+	var ticket model.Ticket = ungatedTicket{}
 	defer func() { ticket.Leave() }() // also after a panic
 	var waited contention
 	for {
@@ -52,7 +52,7 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		}
 		if !begun { // the next attempt waits at the gate again
 			ticket.Leave()
-			ticket = open{}
+			ticket = ungatedTicket{}
 			r.Attempt--
 			continue
 		}
@@ -66,7 +66,7 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		}
 		failure := model.AsError(err).Redacted(run.redacted)
 		delay, final := run.afterFailure(ctx, c, r, wait, failure, limit > 0 && took >= limit)
-		if isRefusal(ticket) {
+		if isRefused(ticket) {
 			final = failure
 		}
 		if err := run.recordFailure(ctx, c, r, failure, final, took.Milliseconds()); err != nil {
@@ -91,7 +91,7 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 	return wait
 }
 
-// forRequest returns the context of a request.
+// forRequest returns the context in which a request is sent.
 func (run *runner) forRequest(ctx context.Context, r *Request) context.Context {
 	if run.ForRequest == nil {
 		return ctx
@@ -99,17 +99,17 @@ func (run *runner) forRequest(ctx context.Context, r *Request) context.Context {
 	return run.ForRequest(ctx, r.ID)
 }
 
-// afterFailure returns the wait before the next attempt. If the candidate must not be asked again, it returns the
-// failure to report as final. timeUsed is true if the request used all the time that the candidate has.
+// afterFailure returns the wait before the next attempt. If the candidate must not be asked again, afterFailure returns
+// the failure to report as final. timeUsed is true if the request used all the time that the candidate has.
 func (run *runner) afterFailure(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff,
 	failure *model.Error, timeUsed bool,
 ) (delay time.Duration, final *model.Error) {
 	delay = min(wait.NextBackOff(), c.Retry.MaxBackoff)
-	again := max(delay, failure.RetryAfter) // the time until the next attempt is sent
+	untilNext := max(delay, failure.RetryAfter) // the time until the next attempt is sent
 	if _, gated := c.Provider.(model.Gate); gated {
-		again = max(delay, min(failure.RetryAfter, model.MaxPause)) // the gate itself holds the attempt back until then
+		untilNext = max(delay, min(failure.RetryAfter, model.MaxPause)) // after delay, the gate holds the attempt back
 	} else {
-		delay = again
+		delay = untilNext
 	}
 	deadline, limited := ctx.Deadline()
 	switch billed := failure.MayBeBilled; {
@@ -119,9 +119,9 @@ func (run *runner) afterFailure(ctx context.Context, c *Candidate, r *Request, w
 		billed && run.State.billedTimeouts(r) >= maxBilledTimeouts, r.Attempt >= c.Retry.MaxAttempts:
 		return 0, withAttempts(failure, r.Attempt)
 	case failure.RetryAfter > run.fallbackTime() && run.hasFallback(c, r.Purpose, failure.Kind):
-		return 0, waitsTooLong(failure)
-	case limited && time.Until(deadline) <= again:
-		return 0, beyondDeadline(failure, again)
+		return 0, waitTooLongFailure(failure)
+	case limited && time.Until(deadline) <= untilNext:
+		return 0, beyondDeadlineFailure(failure, untilNext)
 	}
 	return delay, nil
 }
@@ -134,16 +134,16 @@ func (run *runner) requestEntry(c *Candidate, q *modelRequest) *Request {
 	}
 }
 
-// cutOffTooOften returns the failure of a candidate whose requests were cut off too often. The chain may continue,
-// because the next candidate may not end its run in the same way.
-func cutOffTooOften(sent, cutOff int) *model.Error {
+// cutOffFailure returns the failure of a candidate whose requests were cut off too often. The next candidate of the
+// chain is asked, because its requests may not be cut off.
+func cutOffFailure(sent, cutOff int) *model.Error {
 	return &model.Error{Kind: model.Network, Message: fmt.Sprintf(
 		"stopped after %d requests for one step, because %d of them were cut off when their run ended: the logs "+
 			"of the executor show the cause", sent, cutOff)}
 }
 
-// keepReply records a reply. The memory of the reply stays reserved until then; afterwards Keep decides when it is
-// released.
+// keepReply records a reply. The memory of the reply stays reserved until the reply is recorded. After that, Keep
+// decides when the memory is released.
 func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, facts *model.Facts, took int64) error {
 	release := reply.Release
 	defer func() {
@@ -160,7 +160,7 @@ func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, facts
 	return run.Keep(kept)
 }
 
-// redacted returns a text from outside without the credentials that the Turn must not have.
+// redacted returns a text of a model or a tool without the credentials that the Turn must not have.
 func (run *runner) redacted(text string) string {
 	if run.Redact == nil || text == "" {
 		return text
@@ -187,10 +187,10 @@ func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, fac
 	}, Ledger: settle(r, reply.Usage, c.Pricing.Cost(reply.Usage))})
 }
 
-// recordFailure records the failure of a request. final is the failure with which the run gives up the candidate, or
-// nil. recordFailure returns an error if the run must stop here.
+// recordFailure records the failure of a request. final is the failure with which the run gives up the candidate. It is
+// nil if the candidate is asked again. recordFailure returns an error if the run must stop.
 func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, failure, final *model.Error, took int64) error {
-	// A request that was cut short was sent all the same, so the request and its usage count. A later run asks again.
+	// A cancelled request counts with its usage, because it was sent. A later run asks again.
 	usage := usageOfFailure(r, failure)
 	entry := FailedRequest{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Place: r.Place, Kind: failure.Kind,
@@ -221,13 +221,13 @@ func (run *runner) replyForJournal(reply model.Reply, purpose Purpose) model.Rep
 	return reply
 }
 
-// isLast reports whether a reply is the last one because the steps are used up. This includes a model that asks for
-// tools after the last step, where no tools are offered: it would have needed more steps.
+// isLast reports whether a reply is the last one because the steps are used up. This includes a reply that requests
+// tools although none were offered any more: the model would have needed more steps.
 func (run *runner) isLast(number int, reply model.Reply) bool {
 	return run.lastStep(number) || number > run.Limits.MaxSteps && len(reply.ToolCalls) > 0
 }
 
-// boundedUsage returns a usage that can be added up and priced, whatever values an endpoint reported.
+// boundedUsage returns a usage with values that can be added up and priced, whatever an endpoint reported.
 func boundedUsage(u model.Usage) model.Usage { return model.Usage{}.Add(u) }
 
 // adapterPanic is the stack of an adapter that panicked. The value of the panic is not kept, because it may contain a
@@ -279,7 +279,7 @@ func (run *runner) providerRequest(
 	return r
 }
 
-// contextCause returns the cause of a context that ended, joined with err unless err is nil.
+// contextCause returns the cause of a context that has ended, joined with err if err is not nil.
 func contextCause(ctx context.Context, err error) error {
 	if err == nil {
 		return context.Cause(ctx)
@@ -296,7 +296,7 @@ func withAttempts(failure *model.Error, attempts int) *model.Error {
 	return &e
 }
 
-// safePoint returns an error if the run must stop here.
+// safePoint returns an error if the run must stop at this safe point.
 func (run *runner) safePoint(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -323,8 +323,8 @@ func (run *runner) pause(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// beyondDeadline returns the failure of an endpoint whose next attempt would be after the Turn's deadline.
-func beyondDeadline(failure *model.Error, wait time.Duration) *model.Error {
+// beyondDeadlineFailure returns the failure of an endpoint whose next attempt would be after the Turn's deadline.
+func beyondDeadlineFailure(failure *model.Error, wait time.Duration) *model.Error {
 	e := *failure
 	e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))
 	return &e

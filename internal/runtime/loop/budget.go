@@ -13,18 +13,19 @@ import (
 
 // Limits bound a Turn over all its runs.
 type Limits struct {
-	// MaxSteps is the number of replies after which the loop continues, at least 1.
+	// MaxSteps is the maximum number of steps in which the model may call tools, at least 1. After them, the model must
+	// answer without tools.
 	MaxSteps int
-	// MaxToolCalls is the number of tool calls.
+	// MaxToolCalls is the maximum number of tool calls.
 	MaxToolCalls int
-	// MaxDescendants is the number of Turns that sub-agents may create at any depth, their own Turns included.
+	// MaxDescendants is the maximum number of Turns of sub-agents at any depth.
 	MaxDescendants int
 	// ApprovalTimeout is how long a call waits for a decision. When it expires, the call is denied.
 	ApprovalTimeout time.Duration
-	// MaxTokens is the number of tokens that the requests may use, input and output together. 0 means no limit. A
-	// request that was cut off counts with the estimate of its prompt.
+	// MaxTokens is the maximum number of tokens of all requests, input and output together. 0 means no limit. A request
+	// that was cut off counts with the estimate of its prompt.
 	MaxTokens int64
-	// MaxCost is the cost of the requests in the currency of the prices. 0 means no limit.
+	// MaxCost is the maximum cost of all requests in the currency of the prices. 0 means no limit.
 	MaxCost decimal.Decimal
 }
 
@@ -78,8 +79,8 @@ func (run *runner) budgetSpent() string {
 	return ""
 }
 
-// minReply is the number of tokens of a reply that is worth a request. A reply may have fewer if its model or its Agent
-// limits it more.
+// minReply is the smallest output limit, in tokens, with which a request is worth sending. The limit may be smaller if
+// the model or the Agent requires it.
 const minReply = 1024
 
 // anyModel is an output limit that each model is assumed to accept.
@@ -87,14 +88,14 @@ const anyModel = 4096
 
 // expense is a request that a budget may limit.
 type expense struct {
-	// limits are the budget, of which tokens and cost are used.
+	// limits is the budget. tokens and cost are the part of it that is used.
 	limits Limits
 	tokens int64
 	cost   decimal.Decimal
-	// prompt is the estimated number of tokens of the prompt. most is the number that the request allows for the reply,
-	// or 0 if that is unknown. window is the context window, or 0 if that is unknown.
+	// prompt is the estimated number of tokens of the prompt. most is the number of tokens that the request allows for
+	// the reply, and window is the context window. most and window are 0 if they are unknown.
 	prompt, most, window int64
-	// pricing is the price of the model, or nil if it is unknown. Then only the tokens are limited.
+	// pricing is the price of the model. If it is nil, the price is unknown and only the tokens are limited.
 	pricing *model.Pricing
 }
 
@@ -105,12 +106,16 @@ func (run *runner) expense(c *Candidate, r *Request) *expense {
 	return e
 }
 
-// outputLimit returns the output limit that the request must have to keep to the budget. It returns 0 if the request
-// may keep its own limit, and why if the request must not be sent, because the rest of the budget does not suffice for
-// its prompt and a useful reply. Servers refuse a request whose prompt and output limit together exceed the window. If
-// most of the output limit fits into the window, the reply may use the rest of the window; otherwise the conversation
-// must become shorter. If it is unknown how much the model may write, only the prompt must fit: a reply may then exceed
-// the budget by at most minReply, or by more if no limit below anyModel needs to be set.
+// outputLimit returns the output limit that the request must have to keep to the budget, or 0 if the request may keep
+// its own limit. If the rest of the budget does not suffice for the prompt and a useful reply, the request must not be
+// sent, and why says so.
+//
+// Servers refuse a request whose prompt and output limit together exceed the context window. If at least half of the
+// output limit fits into the window, the reply may use the rest of the window. Otherwise the request keeps its limit,
+// so that the server refuses it and the conversation is shortened.
+//
+// If it is unknown how long a reply may be, only the prompt must fit into the budget. If more than anyModel tokens are
+// left, no limit is set, so the reply may exceed the budget. Otherwise it may exceed the budget by at most minReply.
 func (e *expense) outputLimit() (limit int64, why string) {
 	most := e.most
 	if e.window > 0 {
@@ -138,8 +143,8 @@ func (e *expense) outputLimit() (limit int64, why string) {
 	return limit, ""
 }
 
-// tokensLeft returns the number of tokens that the budget leaves for the reply. It is negative if it does not suffice
-// for the prompt.
+// tokensLeft returns the number of tokens that the budget leaves for the reply. The number is negative if the budget
+// does not suffice for the prompt.
 func (e *expense) tokensLeft() int64 {
 	if e.limits.MaxTokens <= 0 {
 		return model.MaxTokens
@@ -147,8 +152,8 @@ func (e *expense) tokensLeft() int64 {
 	return e.limits.MaxTokens - e.tokens - e.prompt
 }
 
-// costLeft returns the number of tokens of the reply that the rest of the cost pays for. It is negative if it does not
-// suffice for the prompt.
+// costLeft returns the number of tokens of the reply that the rest of the cost budget pays for. The number is negative
+// if the rest does not suffice for the prompt.
 func (e *expense) costLeft() int64 {
 	if !e.limits.MaxCost.IsPositive() {
 		return model.MaxTokens
@@ -166,7 +171,7 @@ func (e *expense) costLeft() int64 {
 	return decimal.Min(tokens, decimal.NewFromInt(model.MaxTokens)).IntPart()
 }
 
-// expected returns the cost of the request with a reply of this length, or 0 if the price is unknown.
+// expected returns the cost of the request with a reply of this number of tokens, or 0 if the price is unknown.
 func (e *expense) expected(reply int64) decimal.Decimal {
 	if c := e.pricing.Expected(e.prompt, reply); c != nil {
 		return c.Amount
@@ -174,7 +179,8 @@ func (e *expense) expected(reply int64) decimal.Decimal {
 	return decimal.Zero
 }
 
-// tooManyTokens says why the tokens do not suffice for the request with a useful reply. most is the longest reply.
+// tooManyTokens returns the message that the rest of the tokens does not suffice for the request with a useful reply.
+// most is the number of tokens of the longest reply.
 func (e *expense) tooManyTokens(most, useful int64) string {
 	more := fmt.Sprintf("would use about %d more", e.prompt)
 	if useful > 0 {
@@ -185,7 +191,7 @@ func (e *expense) tooManyTokens(most, useful int64) string {
 		more, e.limits.MaxTokens, remedy("maxTokens", most))
 }
 
-// tooCostly is like tooManyTokens, for the cost.
+// tooCostly is like tooManyTokens, but for the cost.
 func (e *expense) tooCostly(most, useful int64) string {
 	more := fmt.Sprintf("would cost about %s more", e.expected(0))
 	if useful > 0 {
@@ -195,7 +201,7 @@ func (e *expense) tooCostly(most, useful int64) string {
 		e.limits.MaxCost, remedy("maxCost", most))
 }
 
-// bound returns the words for the least useful reply, which depend on whether the reply may be longer.
+// bound returns the words before the number of tokens of the shortest useful reply. most is the longest reply.
 func bound(most int64) string {
 	if most > minReply {
 		return "at least"
@@ -203,7 +209,7 @@ func bound(most int64) string {
 	return "up to"
 }
 
-// remedy says what to do about a request with such a reply that exceeds a limit.
+// remedy returns the end of a message: what to do if a request exceeds a limit. most is the longest reply.
 func remedy(limit string, most int64) string {
 	switch {
 	case most == 0:
@@ -214,8 +220,9 @@ func remedy(limit string, most int64) string {
 	return fmt.Sprintf(": raise limits.%s, or lower parameters.maxOutputTokens of the Agent", limit)
 }
 
-// keepToBudget gives a request the output limit that the budget allows. If the budget does not allow the request, it
-// returns an End, or the failure of the candidate if the chain has another one, which may cost less.
+// keepToBudget gives a request the output limit that the budget allows. If the budget does not allow the request,
+// keepToBudget returns an End. If the chain has another candidate, which may cost less, it returns the failure of this
+// candidate instead.
 func (run *runner) keepToBudget(ctx context.Context, c *Candidate, r *Request) (end *End, err error) {
 	if c.Unusable {
 		return nil, nil //nolint:nilnil // because nothing is sent
@@ -228,7 +235,7 @@ func (run *runner) keepToBudget(ctx context.Context, c *Candidate, r *Request) (
 	return run.overBudget(ctx, c, r, why)
 }
 
-// cutByBudget returns the end of a Turn whose budget has cut a reply off.
+// cutByBudget returns the end of a Turn whose budget has cut off a reply.
 func (run *runner) cutByBudget(s *Step) *End {
 	if n := len(run.State.Requests); n > 0 && run.State.Requests[n-1].Budget != "" {
 		return &End{Reason: OverBudget, Message: fmt.Sprintf("the model's answer was cut off after %d output tokens, because Budget %q "+

@@ -71,13 +71,13 @@ func TestBudget(t *testing.T) {
 			[]answer{withReasoning(look, 1000, 5100, 5000), says("Done.")},
 			7201, "0", nil, 2, "",
 		},
-		"reasoned enough": {
+		"reasoning, one token too few": {
 			"one token less is too little",
 			[]answer{withReasoning(look, 1000, 5100, 5000), says("Done.")},
 			7200, "0", nil,
 			1, "the turn used 6100 tokens and the next request would use about 1101 more: together they exceed its budget of 7200 tokens",
 		},
-		"wild reasoning": {
+		"more reasoning than output": {
 			"a reply never has fewer than 0 tokens",
 			[]answer{withReasoning(look, 1000, 100, 500), says("Done.")},
 			2100, "0", nil, 1,
@@ -116,13 +116,13 @@ func TestBudget(t *testing.T) {
 			40, "0", nil, 1,
 			"the turn used 31 tokens and the next request would use about 32 more: together they exceed its budget of 40 tokens",
 		},
-		"wild": {
+		"absurd usage": {
 			"an absurd usage ends the Turn without an overflow",
 			[]answer{withUsage(look, math.MaxInt64, math.MaxInt64), says("Done.")},
 			1e9, "0", nil, 1,
 			"the turn used 2251799813685248 tokens, which is more than its budget of 1000000000 tokens: no further tools were called",
 		},
-		"wild and priced": {
+		"absurd usage with a price": {
 			"an absurd usage has a bounded cost",
 			[]answer{withUsage(look, math.MaxInt64, math.MinInt64), says("Done.")},
 			0,
@@ -291,9 +291,9 @@ func TestBudgetOfAChain(t *testing.T) {
 		asked  int // requests to the second model
 		end    loop.Reason
 	}{
-		"cheaper":  {"the second model fits into the budget", pricing(1, 10), 1, loop.Answered},
-		"as dear":  {"no model fits", pricing(1000, 1000), 0, loop.OverBudget},
-		"unpriced": {"the cost is not limited", nil, 1, loop.Answered},
+		"cheaper":      {"the second model fits into the budget", pricing(1, 10), 1, loop.Answered},
+		"as expensive": {"no model fits", pricing(1000, 1000), 0, loop.OverBudget},
+		"unpriced":     {"the cost is not limited", nil, 1, loop.Answered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -377,7 +377,7 @@ func TestNoCallBeyondTheBudget(t *testing.T) {
 			"1100 tokens exceed the budget", 1099, "0", 0,
 			"the turn used 1100 tokens, which is more than its budget of 1099 tokens: no further tools were called",
 		},
-		"just so": {
+		"tokens exactly used up": {
 			"no request fits into the budget, but a call needs no tokens", 1100, "0", 2,
 			"the turn used 1100 tokens and the next request would use about 1102 more: together they exceed its budget of 1100 tokens",
 		},
@@ -385,7 +385,7 @@ func TestNoCallBeyondTheBudget(t *testing.T) {
 			"0.002 exceeds the budget", 0, "0.0019", 0,
 			"the turn cost 0.002, which is more than its budget of 0.0019: no further tools were called",
 		},
-		"cost so far": {
+		"cost exactly used up": {
 			"a call has no cost", 0, "0.002", 2,
 			"the turn cost 0.002 and the next request would cost about 0.001102 more: together they exceed its budget of 0.002",
 		},
@@ -408,7 +408,7 @@ func TestNoCallBeyondTheBudget(t *testing.T) {
 				}
 				messages := in.State.Messages()
 				if len(messages) != 1+tc.calls || messages[0].Content != "I look." || len(messages[0].ToolCalls) != tc.calls {
-					t.Errorf("the messages are %+v, want what was said with the %d calls that have an answer", messages, tc.calls)
+					t.Errorf("the messages are %+v, want the text of the reply and its %d calls that have a result", messages, tc.calls)
 				}
 			}
 		})
@@ -422,7 +422,7 @@ func TestInterruptedCallIgnoresTheBudget(t *testing.T) {
 	in := withTools(inputOf(t, interruptedJournal(t, tool.ReadOnly), 2, c), find)
 	in.Limits.MaxTokens = 1 // 6 are used
 	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.OverBudget || len(found.calls) != 1 {
-		t.Errorf("Run = %+v, %v after %d calls; want the call to have an end, and then the loop", end, err, len(found.calls))
+		t.Errorf("Run = %+v, %v after %d calls; want the call repeated, and then the end", end, err, len(found.calls))
 	}
 }
 

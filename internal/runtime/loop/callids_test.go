@@ -57,7 +57,7 @@ func TestCallIDsAreUniqueWithinATurn(t *testing.T) {
 		for _, c := range m.ToolCalls {
 			asked[c.ID]++
 			if !model.ValidCallID(c.ID) {
-				t.Errorf("the model is told of a call %q", c.ID)
+				t.Errorf("a request contains the invalid call ID %q", c.ID)
 			}
 		}
 		if m.Role == model.RoleTool {

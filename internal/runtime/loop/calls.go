@@ -23,7 +23,7 @@ func (run *runner) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	number := step.Step
 	for open := run.open(step); len(open) > 0; open = run.open(step) {
 		if f := run.State.Terminal(run.Output); f != nil {
-			if dropped := run.endsAfterTurn(number, f, open); len(dropped) > 0 {
+			if dropped := run.resultsAfterEnd(number, f, open); len(dropped) > 0 {
 				if err := run.Record(dropped...); err != nil {
 					return nil, err
 				}
@@ -68,8 +68,8 @@ func (run *runner) checkTerminalResult(step *Step) (*End, error) {
 	})
 }
 
-// endsAfterTurn returns the results of the calls that had not begun when a tool ended the Turn.
-func (run *runner) endsAfterTurn(step int, by *CallResult, open []openCall) []journal.Record {
+// resultsAfterEnd returns the results of the calls that had not begun when a tool ended the Turn.
+func (run *runner) resultsAfterEnd(step int, by *CallResult, open []openCall) []journal.Record {
 	var records []journal.Record
 	for _, c := range open {
 		if run.State.intent(step, c.call.ID) == nil {
@@ -106,7 +106,7 @@ func (run *runner) open(step *Step) []openCall {
 func (run *runner) proceed(ctx context.Context, step int, open []openCall) error {
 	p := run.plan(ctx, step, open)
 	if len(p.records) == 0 && len(p.wave) == 0 {
-		return run.await(ctx, step, open)
+		return run.awaitApproval(ctx, step, open)
 	}
 	if err := run.checkApproved(ctx, step, &p); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (run *runner) proceed(ctx context.Context, step int, open []openCall) error
 	return run.runWave(ctx, p.wave)
 }
 
-// hold reserves memory for what was recorded and for more bytes.
+// hold reserves memory for all recorded entries, and for this number of bytes in addition.
 func (run *runner) hold(more int64) error {
 	if run.Hold == nil {
 		return nil
@@ -179,7 +179,7 @@ type planned struct {
 // If calls have an unknown outcome, plan returns only the results of these calls. The gates must see these results
 // before they check the other calls of the reply, because a call that equals one of them must be refused.
 func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
-	if results := run.cutOff(step, open); len(results) > 0 {
+	if results := run.cutOffResults(step, open); len(results) > 0 {
 		return plan{records: results}
 	}
 	var p plan
@@ -188,8 +188,8 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 		if len(p.wave) > 0 && v.tool != nil && !run.parallel(v.tool) {
 			return p
 		}
-		made, madeOf := p.uncounted(c.call.Name)
-		v.callsMade, v.callsOfTool = v.callsMade+made, v.callsOfTool+madeOf
+		total, ofTool := p.uncounted(c.call.Name)
+		v.callsMade, v.callsOfTool = v.callsMade+total, v.callsOfTool+ofTool
 		v.descendants -= p.reserved()
 		got := checkGates(v)
 		switch got.ruling {
@@ -214,32 +214,32 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 	return p
 }
 
-// cutOff returns the results of the open calls that an earlier run began and that must not be repeated.
-func (run *runner) cutOff(step int, open []openCall) []journal.Record {
-	var ends []journal.Record
+// cutOffResults returns the results of the open calls that an earlier run began and that must not be repeated.
+func (run *runner) cutOffResults(step int, open []openCall) []journal.Record {
+	var results []journal.Record
 	for _, c := range open {
 		before := run.State.intent(step, c.call.ID)
 		if before != nil && (!run.repeatable(before) || run.own != nil && before.Effect != tool.ReadOnly) {
-			ends = append(ends, run.newResult(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
+			results = append(results, run.newResult(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
 				unknownPrefix+"the run was interrupted during the call"+unknownSuffix))
 		}
 	}
-	return ends
+	return results
 }
 
-// uncounted returns the number of calls in the wave that the state does not count yet: of all tools, and of one
-// tool. The state already counts a repeated call, because its first intent is in the journal.
-func (p plan) uncounted(name string) (all, of int) {
+// uncounted returns the number of calls in the wave that the state does not count yet: of all tools, and of the tool
+// with this name. The state already counts a repeated call, because its first intent is in the journal.
+func (p plan) uncounted(name string) (total, ofTool int) {
 	for _, c := range p.wave {
 		if c.intent.Attempt > 1 {
 			continue
 		}
-		all++
+		total++
 		if c.call.Name == name {
-			of++
+			ofTool++
 		}
 	}
-	return all, of
+	return total, ofTool
 }
 
 // reserved returns the number of Turns that the calls of the wave may create and that the state does not count yet.
@@ -253,7 +253,7 @@ func (p plan) reserved() int {
 	return n
 }
 
-// parallel reports whether calls of a tool may be made at the same time as others.
+// parallel reports whether calls of a tool may be made at the same time as other calls.
 func (run *runner) parallel(t *tool.Tool) bool {
 	return !run.Policy.Sequential && effectOf(t) == tool.ReadOnly
 }
@@ -291,7 +291,7 @@ func (run *runner) offeredTools() []tool.Tool {
 	return all
 }
 
-// planCall returns the plan for a call that passed all gates.
+// planCall returns the planned call, with its intent, for a call that passed all gates.
 func (run *runner) planCall(v view, c openCall, got verdict) *planned {
 	next := &planned{openCall: c, tool: v.tool, repairs: got.repairs, signature: signatureOf(v.tool.Name, got.arguments), intent: Intent{
 		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
@@ -329,7 +329,7 @@ func (run *runner) newResult(step int, c openCall, t *tool.Tool) resultBuilder {
 	return b
 }
 
-// reused records the result of an earlier identical call as the result of this call. It removes the note about
+// reused returns the record of a call that reuses the result of an earlier identical call. It removes the note about
 // repairs of the earlier call's arguments, because that note does not apply to this call.
 func (run *runner) reused(b resultBuilder, got verdict) journal.Record {
 	before := got.known

@@ -228,7 +228,7 @@ func TestRunEndsDuringACall(t *testing.T) {
 		interrupt bool
 		err       error
 		want      []string
-		open      bool // the intent has no end
+		open      bool // the call has no result
 	}{
 		"cancelled, does harm": {"the outcome is unknown", tool.Destructive, false, false, cause, []string{unknown}, false},
 		"cancelled, not known": {"an unknown effect counts as destructive", "", false, false, cause, []string{unknown}, false},
@@ -382,18 +382,18 @@ func TestDeadlineDuringACall(t *testing.T) {
 			t.Errorf("Run = %+v, %v; want %v", end, err, cause)
 		}
 		if f := in.State.CallResults; len(f) != 1 || f[0].Outcome != loop.Unknown || f[0].Class != tool.OutcomeUnknown {
-			t.Errorf("results %+v, want one of unknown outcome", f)
+			t.Errorf("results %+v, want one with an unknown outcome", f)
 		}
 	})
 }
 
-// TestRunIsAbandonedAfterItsCheck loses its Turn just after the run has checked Abandoned. Records that it
-// writes afterwards may still reach the journal, so they must be true.
+// TestRunIsAbandonedAfterItsCheck abandons a run just after the run has checked Abandoned. Records that the run writes
+// afterwards may still reach the journal, so they must be true.
 func TestRunIsAbandonedAfterItsCheck(t *testing.T) {
 	broke := &tool.Error{Class: tool.Failed, Message: "it broke"}
 	for name, tc := range map[string]struct {
 		reason string
-		looked int // number of calls at the moment of the check
+		calls  int // the number of calls when the run is abandoned
 		err    error
 		want   loop.Outcome
 	}{
@@ -409,7 +409,7 @@ func TestRunIsAbandonedAfterItsCheck(t *testing.T) {
 			in := withTools(input(t, c), send)
 			in.Abandoned = func() bool {
 				before := ctx.Err() != nil
-				if len(sent.calls) == tc.looked {
+				if len(sent.calls) == tc.calls {
 					giveUp(lost)
 				}
 				return before

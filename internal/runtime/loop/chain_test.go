@@ -51,7 +51,7 @@ func TestKilledInAChain(t *testing.T) {
 		one, two  [3]int
 		err       string
 	}{
-		"at once": {1, model.Error{Kind: model.Auth, Message: "refused"}, 9, [3]int{0, 1, 0}, [3]int{0, 1, 1}, ""},
+		"first request": {1, model.Error{Kind: model.Auth, Message: "refused"}, 9, [3]int{0, 1, 0}, [3]int{0, 1, 1}, ""},
 		"after a tool": {
 			2, model.Error{Kind: model.InvalidRequest, Message: "refused"}, 9, [3]int{0, 1, 1}, [3]int{0, 0, 1}, "",
 		},
@@ -87,7 +87,7 @@ func TestKilledInAChain(t *testing.T) {
 						if lost := killed.lost; lost != nil { // the end of this request was not written
 							map[string]*[3]int{"one": &one, "two": &two}[lost.Provider][lost.Step]++
 						}
-						if more(k.one.asked, one) || more(k.two.asked, two) {
+						if exceeds(k.one.asked, one) || exceeds(k.two.asked, two) {
 							t.Errorf("killed at append %d (written %t): asked %v and %v, want at most %v and %v", at, written,
 								k.one.asked, k.two.asked, one, two)
 						}
@@ -101,8 +101,8 @@ func TestKilledInAChain(t *testing.T) {
 	}
 }
 
-// more reports whether a step has more requests than wanted.
-func more(got, want [3]int) bool { return got[1] > want[1] || got[2] > want[2] }
+// exceeds reports whether a step has more requests than wanted.
+func exceeds(got, want [3]int) bool { return got[1] > want[1] || got[2] > want[2] }
 
 // killedChain runs a Turn with two models. start is the index of the model with the newest prompt.
 type killedChain struct {
@@ -111,7 +111,7 @@ type killedChain struct {
 	start    int
 }
 
-// kill describes where a run was killed.
+// kill describes the kill of a run.
 type kill struct {
 	// done is true if the run was not killed. lost is the request whose end was not written, or nil.
 	done bool
@@ -171,7 +171,7 @@ func TestUnusableModels(t *testing.T) {
 		prepared []string
 		err      string
 	}{
-		"the first": {"the next model is asked at once", []loop.Candidate{missing("one"), good}, []string{"two"}, ""},
+		"the first": {"the next model is asked immediately", []loop.Candidate{missing("one"), good}, []string{"two"}, ""},
 		"all": {
 			"the error names all",
 			[]loop.Candidate{missing("one"), missing("two")},
@@ -209,8 +209,8 @@ func TestUnusableModels(t *testing.T) {
 	}
 }
 
-// TestKindOfAChainThatFails checks that a chain ends as too long a prompt only if the prompt was too long for each
-// model.
+// TestKindOfAChainThatFails checks that the error of a chain has the kind ContextLength only if the prompt was too long
+// for each model.
 func TestKindOfAChainThatFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -240,7 +240,8 @@ func TestKindOfAChainThatFails(t *testing.T) {
 	}
 }
 
-// TestEndOfAChainNamesModelsThatWereCutOff checks that a failed chain names a model of which no request has ended.
+// TestEndOfAChainNamesModelsThatWereCutOff checks that the error of a chain names a model whose requests were all cut
+// off.
 func TestEndOfAChainNamesModelsThatWereCutOff(t *testing.T) {
 	j := &journaltest.Memory{}
 	one, _ := candidate("one", 1, says("never kept"))

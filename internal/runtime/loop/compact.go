@@ -51,10 +51,11 @@ func (run *runner) warn(c *Candidate, tokens int64) error {
 	return run.Record(journal.Record{Kind: journal.ContextWarned, Payload: Warning{Tokens: tokens, ContextWindow: c.ContextWindow}})
 }
 
-// compact makes the model summarize older messages in two cases, each at most once per step: the prompt is
-// critically long, or the endpoint has said that it is too long. It reports whether older messages were replaced.
+// compact makes the model summarize older messages in two cases, each at most once per step: the prompt has reached
+// Context.CompactPercent, or the endpoint has refused the prompt as too long. It reports whether older messages were
+// replaced.
 //
-// If compaction is not possible, the step uses the long prompt: the endpoint knows best whether it fits. If an earlier
+// If compaction is not possible, the step uses the long prompt, because the endpoint may still accept it. If an earlier
 // run received a summary, compact uses that summary, so that it is not paid for twice.
 func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *modelRequest) (bool, error) {
 	s := run.State
@@ -110,30 +111,30 @@ func (run *runner) askOptional(ctx context.Context, c *Candidate, q *modelReques
 // summary, the first step that stays whole, and the number of messages at the end of the history that stay whole.
 //
 // The result depends only on the journal, so one run can use the summary that another run requested. The newest
-// exchanges stay whole, both of earlier Turns and of this Turn. If a prompt is too long and these exchanges are its
-// larger part, fewer of them stay.
+// exchanges stay whole, both of earlier Turns and of this Turn. If the endpoint refused the prompt as too long (forced)
+// and these exchanges are its larger part, fewer of them stay whole.
 func (s *State) replaceable(prepared []model.Message, forced bool) (older []model.Message, from, keptHistory int) {
-	first, said := 1, history(prepared)
+	first, earlier := 1, history(prepared)
 	if c := s.compaction(); c != nil {
-		first, said = c.From, said[max(0, len(said)-c.KeptHistory):]
+		first, earlier = c.From, earlier[max(0, len(earlier)-c.KeptHistory):]
 	}
 	next := len(s.Steps) + 1
 	for keep := 2 * keptExchanges; ; keep-- {
 		from = max(first, next-min(keep, keptExchanges))
-		before := lastExchanges(said, max(0, keep-keptExchanges)) // exchanges of this Turn are given up last
-		older = slices.Concat(said[:before], s.between(first, from))
-		if !forced || keep == 0 || size(older) > size(said[before:])+size(s.between(from, next)) {
-			return older, from, len(said) - before
+		cut := lastExchanges(earlier, max(0, keep-keptExchanges)) // exchanges of this Turn are given up last
+		older = slices.Concat(earlier[:cut], s.between(first, from))
+		if !forced || keep == 0 || size(older) > size(earlier[cut:])+size(s.between(from, next)) {
+			return older, from, len(earlier) - cut
 		}
 	}
 }
 
 // lastExchanges returns the index at which the last n exchanges of a history begin. Each exchange begins with a
 // user message.
-func lastExchanges(said []model.Message, n int) int {
-	at := len(said)
+func lastExchanges(messages []model.Message, n int) int {
+	at := len(messages)
 	for ; n > 0 && at > 0; n-- {
-		for at--; at > 0 && said[at].Role != model.RoleUser; at-- {
+		for at--; at > 0 && messages[at].Role != model.RoleUser; at-- {
 		}
 	}
 	return at
@@ -165,8 +166,8 @@ func size(messages []model.Message) int {
 // tooLong reports whether a candidate has refused the prompt of a step for its length.
 func (s *State) tooLong(step int, c *Candidate) bool {
 	for _, a := range s.FailedRequests {
-		isIts := a.Provider == c.ProviderName && a.Model == c.Model
-		if isIts && a.Step == step && a.Purpose == ForStep && a.Kind == model.ContextLength {
+		sameModel := a.Provider == c.ProviderName && a.Model == c.Model
+		if sameModel && a.Step == step && a.Purpose == ForStep && a.Kind == model.ContextLength {
 			return true
 		}
 	}

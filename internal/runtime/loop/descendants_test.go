@@ -27,13 +27,13 @@ type turnTree struct {
 	deleted func(call int) bool
 }
 
-// treeTurn is one Turn of a family.
+// treeTurn is one Turn of a tree.
 type treeTurn struct {
-	family *turnTree
-	name   string
-	limit  int
-	j      journaltest.Memory
-	epoch  int64
+	tree  *turnTree
+	name  string
+	limit int
+	j     journaltest.Memory
+	epoch int64
 	// state is the state after the last run.
 	state *loop.State
 	calls map[string]bool
@@ -43,7 +43,7 @@ var errKilled = errors.New("killed")
 
 // run runs the Turn to its end, continuing after each park and each cut.
 func (r *treeTurn) run() {
-	r.family.t.Helper()
+	r.tree.t.Helper()
 	for {
 		r.epoch++
 		var answers []answer
@@ -55,10 +55,10 @@ func (r *treeTurn) run() {
 		c, s := candidate("one", 20, append(answers, says("Done."))...)
 		agent, _ := toolOf("agent", tool.Idempotent)
 		agent.Source = tool.Source{Agent: "helper"}
-		life, kill := context.WithCancelCause(r.family.t.Context())
+		life, kill := context.WithCancelCause(r.tree.t.Context())
 		//nolint:contextcheck // because each run has a life of its own
 		agent.Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) })
-		in := withTools(inputOf(r.family.t, &r.j, r.epoch, c), agent)
+		in := withTools(inputOf(r.tree.t, &r.j, r.epoch, c), agent)
 		in.TurnUID = r.name
 		in.Limits.MaxDescendants = r.limit
 		for range in.State.Steps {
@@ -72,7 +72,7 @@ func (r *treeTurn) run() {
 		switch {
 		case parked, errors.Is(err, errKilled):
 		case err != nil || end.Reason != loop.Answered:
-			r.family.t.Fatalf("%s = %+v, %v", r.name, end, err)
+			r.tree.t.Fatalf("%s = %+v, %v", r.name, end, err)
 		default:
 			return
 		}
@@ -81,13 +81,13 @@ func (r *treeTurn) run() {
 
 // call creates the child of a call or finds it. A call that was already pending once runs the child to its end.
 func (r *treeTurn) call(kill context.CancelCauseFunc, c tool.Call) (tool.Result, error) {
-	f := r.family
+	f := r.tree
 	f.calls++
 	number := f.calls
 	name := c.IdempotencyKey
 	child, made := f.turns[name]
 	if !made {
-		child = &treeTurn{family: f, name: name, limit: c.Descendants - 1, calls: map[string]bool{}}
+		child = &treeTurn{tree: f, name: name, limit: c.Descendants - 1, calls: map[string]bool{}}
 		f.turns[name] = child
 	}
 	switch {
@@ -135,7 +135,7 @@ func TestTreeOfSubAgentsIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &turnTree{t: t, turns: map[string]*treeTurn{}, cut: tc.cut, deleted: tc.lost}
-			root := &treeTurn{family: f, name: "root", limit: tc.most, calls: map[string]bool{}}
+			root := &treeTurn{tree: f, name: "root", limit: tc.most, calls: map[string]bool{}}
 			root.run()
 			if n := len(f.turns); !tc.want(n) {
 				t.Errorf("%d Turns were created within a limit of %d: %s", n, tc.most, tc.reason)

@@ -11,12 +11,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Embed returns the vectors of at most model.MaxEmbedTexts texts, in their order, for the preparation of a Turn. The
-// request is one of the Turn: it is reserved, recorded and charged like any other. It is sent at most once, it does not
-// wait for budgets, and within bounds its time. in needs what a loop needs to record requests.
+// Embed returns the vectors of at most model.MaxEmbedTexts texts, in their order, for the preparation of a Turn. It
+// reserves, records and charges the request like any other request of the Turn. It sends the request at most once, does
+// not wait for budgets, and waits for the reply at most for the duration within. in must have the fields that a loop
+// needs to record requests.
 //
 // A *model.Error means that there are no vectors, and that the Turn should continue without them. After any other
-// error, the run cannot go on.
+// error, the run must stop.
 func Embed(
 	ctx context.Context, in *Input, c *Candidate, texts []string, dimensions int, within time.Duration,
 ) ([][]float32, error) {
@@ -31,14 +32,14 @@ func Embed(
 	}
 	if c.Unusable { // nothing is sent, so nothing is recorded
 		_, err := Generate(bounded, c.Provider, &request)
-		return nil, late(ctx, bounded, model.AsError(err), within)
+		return nil, asTimeout(ctx, bounded, model.AsError(err), within)
 	}
 	if _, why := run.expense(c, r).outputLimit(); why != "" {
 		return nil, &model.Error{Kind: model.OverBudget, Message: why, Unsent: true}
 	}
 	ticket, failure := EnterOutside(bounded, c, r)
 	if failure != nil {
-		return nil, late(ctx, bounded, failure, within)
+		return nil, asTimeout(ctx, bounded, failure, within)
 	}
 	defer ticket.Leave()
 	rules, change, err := run.reservations(c, r)
@@ -58,7 +59,7 @@ func Embed(
 	reply, err := Generate(run.forRequest(bounded, r), ticket, &request)
 	took := time.Since(begin).Milliseconds()
 	if err != nil {
-		failure = late(ctx, bounded, model.AsError(err).Redacted(run.redacted), within)
+		failure = asTimeout(ctx, bounded, model.AsError(err).Redacted(run.redacted), within)
 		if err := run.recordFailure(ctx, c, r, failure, failure, took); err != nil {
 			return nil, err
 		}
@@ -67,8 +68,8 @@ func Embed(
 	return reply.Vectors, run.keepReply(c, r, reply, request.Facts, took)
 }
 
-// late returns the failure of a request whose time may be over, although that of its Turn is not.
-func late(ctx, bounded context.Context, failure *model.Error, within time.Duration) *model.Error {
+// asTimeout turns a failure into a time-out if the time of the request is over, but the time of its Turn is not.
+func asTimeout(ctx, bounded context.Context, failure *model.Error, within time.Duration) *model.Error {
 	if ctx.Err() != nil || bounded.Err() == nil || failure.Kind != model.Cancelled {
 		return failure
 	}
@@ -78,7 +79,7 @@ func late(ctx, bounded context.Context, failure *model.Error, within time.Durati
 	return &timeout
 }
 
-// EmbeddedBefore reports whether an earlier run has sent a request for vectors, which the journal does not keep.
+// EmbeddedBefore reports whether an earlier run has sent a request for vectors. The journal does not keep the vectors.
 func (s *State) EmbeddedBefore() bool {
 	for i := range s.Requests {
 		if s.Requests[i].Purpose == ForEmbedding {

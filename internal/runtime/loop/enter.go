@@ -7,14 +7,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// enter waits until a candidate may get a request, and returns the ticket for it. The request is not in the journal
-// yet, so a run that stops during the wait has sent nothing. If the request must not wait any longer, the ticket is a
-// refusal. The run keeps no memory of its newest reply during the wait: it waits for a request of another Turn, which
-// may need that memory.
+// enter waits until a request may be sent to a candidate, and returns the ticket for the request. The request is not in
+// the journal yet, so a run that stops during the wait has sent nothing. If the gate refuses the request, for example
+// because the wait would be too long, the ticket is a refusedTicket. Before the wait, enter releases the memory of the
+// newest reply, because the request of another Turn, for which this one waits, may need that memory.
 func (run *runner) enter(ctx context.Context, c *Candidate, q *modelRequest) (model.Ticket, error) {
 	gate, ok := c.Provider.(model.Gate)
 	if !ok {
-		return open{c.Provider}, nil
+		return ungatedTicket{c.Provider}, nil
 	}
 	if run.CountReply != nil {
 		if err := run.CountReply(); err != nil {
@@ -32,7 +32,7 @@ func (run *runner) enter(ctx context.Context, c *Candidate, q *modelRequest) (mo
 	if stop := run.safePoint(ctx); stop != nil {
 		return nil, stop
 	}
-	return refusal{model.AsError(err)}, nil
+	return refusedTicket{model.AsError(err)}, nil
 }
 
 // GateError is joined to the cause of a context that ended while a request waited for its turn.
@@ -46,7 +46,8 @@ func (e *GateError) Error() string {
 	return fmt.Sprintf("the next request waited for ModelProvider %q", e.Provider)
 }
 
-// waitOf returns how a request waits. If something must follow, half of the time that is left is kept for it.
+// waitOf returns the bounds for the wait of a request at the gate. If another candidate or a step must follow the
+// request, it may use only half of the remaining time.
 func (run *runner) waitOf(ctx context.Context, c *Candidate, q *modelRequest) model.Wait {
 	return model.Wait{
 		Model: c.Model, Tokens: q.tokens, Fallback: run.hasFallback(c, q.purpose, model.Overloaded), MaxPause: run.fallbackTime(),
@@ -54,25 +55,25 @@ func (run *runner) waitOf(ctx context.Context, c *Candidate, q *modelRequest) mo
 	}
 }
 
-// refusal is the ticket of a request that is not sent. The candidate is not asked again for this step.
-type refusal struct{ failure *model.Error }
+// refusedTicket is the ticket of a request that is not sent. The candidate is not asked again for this step.
+type refusedTicket struct{ failure *model.Error }
 
-// Generate returns why the request is not sent.
-func (r refusal) Generate(context.Context, *model.Request) (*model.Reply, error) {
+// Generate returns the reason why the request is not sent.
+func (r refusedTicket) Generate(context.Context, *model.Request) (*model.Reply, error) {
 	return nil, r.failure
 }
 
 // Leave does nothing.
-func (refusal) Leave() {}
+func (refusedTicket) Leave() {}
 
-// isRefusal reports whether a ticket is a refusal.
-func isRefusal(t model.Ticket) bool {
-	_, ok := t.(refusal)
+// isRefused reports whether a ticket is a refusedTicket.
+func isRefused(t model.Ticket) bool {
+	_, ok := t.(refusedTicket)
 	return ok
 }
 
-// open is the ticket of a provider without a gate.
-type open struct{ model.Provider }
+// ungatedTicket is the ticket of a provider without a gate.
+type ungatedTicket struct{ model.Provider }
 
 // Leave does nothing.
-func (open) Leave() {}
+func (ungatedTicket) Leave() {}

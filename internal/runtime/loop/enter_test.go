@@ -33,8 +33,8 @@ func occupy(t *testing.T, gate *pace.Gate) *pace.Permit {
 	return permit
 }
 
-// TestWaitAtTheGate checks how a run ends whose request waits at the gate of its provider, and that the journal has no
-// request that was not about to be sent.
+// TestWaitAtTheGate checks how a run ends if its request waits at the gate of its provider, and that the journal
+// contains a request only if it was about to be sent.
 func TestWaitAtTheGate(t *testing.T) {
 	one := pace.Limits{MaxConcurrent: 1}
 	for name, tc := range map[string]struct {
@@ -88,7 +88,7 @@ func TestRefusalAtTheGate(t *testing.T) {
 		after  time.Duration
 		kind   model.ErrorKind
 	}{
-		"an open circuit": {"the other model answers at once", pace.Limits{}, func(t *testing.T, gate *pace.Gate) {
+		"an open circuit": {"the other model answers immediately", pace.Limits{}, func(t *testing.T, gate *pace.Gate) {
 			t.Helper()
 			for range 5 {
 				occupy(t, gate).Done(pace.Outcome{Failure: &model.Error{Kind: model.Network, Message: "refused"}})
@@ -132,8 +132,8 @@ func TestRefusalAtTheGate(t *testing.T) {
 	}
 }
 
-// TestInterruptedInTheSecondWait interrupts a run whose request waits for its turn again, because it was in the journal
-// only after an outage. The next run sends it.
+// TestInterruptedInTheSecondWait interrupts a run whose request waits at the gate for the second time, because its
+// ticket expired while the journal was unavailable. The next run sends the request.
 func TestInterruptedInTheSecondWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journaltest.Memory{}
@@ -181,7 +181,7 @@ func TestTicketIsGivenBack(t *testing.T) {
 	})
 }
 
-// TestPanicLeavesTheGate checks that a panic of the journal leaves the gate, so that other Turns do not wait for ever.
+// TestPanicLeavesTheGate checks that a panic of the journal leaves the gate, so that other Turns do not wait forever.
 func TestPanicLeavesTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, gate := gatedCandidate("one", pace.Limits{MaxConcurrent: 1}, says("Fine."))

@@ -4,8 +4,7 @@ import "github.com/capstan-dev/capstan/internal/runtime/model"
 
 // estimate returns the approximate number of tokens in the prompt of a step. It adds up the prompt of the last step
 // as the endpoint counted it, the last reply, and all later messages. The reasoning of the reply counts only if it is
-// sent back. estimate counts the whole prompt if no endpoint has reported usage or if messages were replaced since
-// then.
+// sent back. If the last reply has no usage, or if messages were replaced after it, estimate counts the whole prompt.
 func estimate(s *State, r model.Request) int64 {
 	last := s.LastStep()
 	if last == nil || last.Reply.Usage.InputTokens == 0 || s.compactedFor() > last.Step {
@@ -16,11 +15,11 @@ func estimate(s *State, r model.Request) int64 {
 		since--
 	}
 	u := last.Reply.Usage
-	said := max(0, u.OutputTokens-u.ReasoningTokens)
+	output := max(0, u.OutputTokens-u.ReasoningTokens)
 	if since > 0 && r.Messages[since-1].ProviderData != nil {
-		said = u.OutputTokens
+		output = u.OutputTokens
 	}
-	return u.InputTokens + said + countMessages(r.Messages[since:])
+	return u.InputTokens + output + countMessages(r.Messages[since:])
 }
 
 // countPrompt counts the tokens of everything that is sent.

@@ -193,7 +193,7 @@ func TestToolPanic(t *testing.T) {
 				t.Errorf("an unknown outcome is counted: %t: %s", unknown, tc.reason)
 			}
 			if journalled, err := json.Marshal(f); err != nil || strings.Contains(string(journalled), "a secret") {
-				t.Errorf("the journal has %s (error %v), want nothing of what the tool panicked with", journalled, err)
+				t.Errorf("the journal has %s (error %v), want it without the value of the panic", journalled, err)
 			}
 		})
 	}

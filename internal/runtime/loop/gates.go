@@ -82,8 +82,8 @@ func checkGates(v view) verdict {
 	if v.own != nil {
 		all = ownGates
 	}
-	for _, passes := range all {
-		got := passes(v)
+	for _, check := range all {
+		got := check(v)
 		repairs = append(repairs, got.repairs...)
 		if got.arguments != nil {
 			v.arguments = got.arguments
@@ -152,8 +152,8 @@ func permitted(v view) verdict {
 	return verdict{}
 }
 
-// notBlocked is gate 3: the tool is not blocked for the rest of the Turn. Two events block a tool: a failure that
-// every further call would meet again, and a denied approval. An approval that expires counts as denied.
+// notBlocked is gate 3: the tool is not blocked for the rest of the Turn. Two events block a tool: a failure that every
+// further call of the tool would repeat, and a denied approval. An approval that expires counts as denied.
 //
 // A denial does not affect calls that have their own request for approval. Calls that have already begun pass,
 // because the model must not read that such a call was never made.

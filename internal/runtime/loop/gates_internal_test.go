@@ -94,8 +94,8 @@ func TestEachGate(t *testing.T) {
 		return func(v *view) { v.tool.RequiresApproval, v.state = true, stateFrom(t, payloads...) }
 	}
 	for gate, tables := range map[string]struct {
-		passes gate
-		cases  table
+		check gate
+		cases table
 	}{
 		"known": {knownTool, table{
 			"known": {"the Turn has the tool", func(*view) {}, allowed, "", ""},
@@ -425,7 +425,7 @@ func TestEachGate(t *testing.T) {
 				"a decision about another request does not count",
 				approval(asked, Decision{Request: "q", Step: 2, CallID: "c", Approved: true}), waiting, "", "",
 			},
-			"asked anew": {
+			"asked again": {
 				"a decision about an earlier request does not count",
 				approval(asked, yes, with(asked, func(a *Approval) { a.Request = "s" })), waiting, "", "",
 			},
@@ -445,7 +445,7 @@ func TestEachGate(t *testing.T) {
 		for name, tc := range tables.cases {
 			t.Run(gate+"/"+name, func(t *testing.T) {
 				v := viewWith(t, tc.change)
-				got := tables.passes(v)
+				got := tables.check(v)
 				if got.ruling != tc.ruling || got.class != tc.class || got.message != tc.message {
 					t.Errorf("%d, %q, %q; want %d, %q, %q: %s", got.ruling, got.class, got.message, tc.ruling, tc.class,
 						tc.message, tc.reason)
@@ -498,16 +498,16 @@ func TestGateOrder(t *testing.T) {
 			}
 			want := gates[i](v)
 			if want.ruling == allowed {
-				t.Fatalf("gate %d lets the call pass, want it not to", i+1)
+				t.Fatalf("gate %d allows the call, want it not allowed", i+1)
 			}
 			got := checkGates(v)
 			if got.ruling != want.ruling || got.class != want.class || got.message != want.message {
-				t.Errorf("gates %d and %d say %q, want the word of gate %d: %q", i+1, j+1, got.message, i+1, want.message)
+				t.Errorf("gates %d and %d give the message %q, want that of gate %d: %q", i+1, j+1, got.message, i+1, want.message)
 			}
 		}
 	}
 	if got := checkGates(viewWith(t)); got.ruling != allowed || string(got.arguments) != `{"n":1}` {
-		t.Errorf("a call that all let pass is %+v, want it allowed", got)
+		t.Errorf("a call that passes each gate is %+v, want it allowed", got)
 	}
 }
 
@@ -523,7 +523,7 @@ func TestGatesDoNotModifyTheirView(t *testing.T) {
 		t.Errorf("the call, the tool and the state are %s, want them as they were: %s", now, was)
 	}
 	if diff := cmp.Diff(first, second, cmp.AllowUnexported(verdict{})); diff != "" || len(first.repairs) != 1 {
-		t.Errorf("judged twice, %d repairs: -first +second:\n%s", len(first.repairs), diff)
+		t.Errorf("checked twice, %d repairs: -first +second:\n%s", len(first.repairs), diff)
 	}
 }
 
@@ -626,9 +626,9 @@ func TestRepairsOfArguments(t *testing.T) {
 	}
 }
 
-// TestRepairsOfHarmfulCalls checks that repairs of calls that may change something keep unknown
-// properties, because a model may use one to hold a call back, such as a dry run. Only a read-only call is the same
-// without them. Tools that end the Turn, and sub-agents, are no exception.
+// TestRepairsOfHarmfulCalls checks that repairs of calls that may change something keep unknown properties, because
+// such a property may make the call harmless, for example a dry run. Tools that end the Turn, and sub-agents, are no
+// exception.
 func TestRepairsOfHarmfulCalls(t *testing.T) {
 	const wrong = "the arguments do not fit the tool's schema: "
 	subAgent := prompt.SubAgent("send", "Does it.")
@@ -636,7 +636,7 @@ func TestRepairsOfHarmfulCalls(t *testing.T) {
 		for name, tc := range map[string]struct {
 			arguments, schema string
 			change            func(*view)
-			message           string // empty for a call that may be made, with what is in want
+			message           string // empty for a call that may be made, with the arguments in want
 			want              string
 		}{
 			"unknown": {

@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// callEnds returns the ends of the calls of a run, in the order in which they ended.
+// callEnds returns one line for each result of a call, in the order in which the calls ended.
 func callEnds(in loop.Input) []string {
 	var all []string
 	for _, f := range in.State.CallResults {
@@ -293,7 +293,7 @@ func TestRepairsAreRecordedWithTheirResult(t *testing.T) {
 		{journal.ModelReplied},
 	}
 	if diff := cmp.Diff(want, appends); diff != "" {
-		t.Errorf("the journal was written in these pieces: -want +got:\n%s", diff)
+		t.Errorf("kinds of records by append: -want +got:\n%s", diff)
 	}
 	if got := string(found.calls[0].Arguments); got != `{"n":1}` || in.State.ToolRepairs() != 1 || len(in.State.Repairs) != 3 {
 		t.Errorf("the tool got %s after %d repairs of %d calls, want the repaired arguments of one call", got,

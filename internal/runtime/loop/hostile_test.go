@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// hostileOutputs returns hostile outputs of tools by name. @NONCE@ in an output stands for the nonce of the Turn, for
-// outputs that know it.
+// hostileOutputs returns hostile outputs of tools by name. In outputs of attackers who know the nonce of the Turn, the
+// files contain @NONCE@ in its place.
 func hostileOutputs(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/hostile/*.txt")
@@ -152,7 +152,7 @@ func checkModelText(t *testing.T, told string) {
 	}
 	for _, r := range told {
 		if r != '\n' && r != '\t' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
-			t.Errorf("the model is told U+%04X, want nothing that is not seen", r)
+			t.Errorf("the model is told U+%04X, want only visible characters", r)
 			break
 		}
 	}
@@ -162,7 +162,7 @@ func checkModelText(t *testing.T, told string) {
 		"<system>", "<untrusted-text>", "</untrusted-text>", "</prompt-data>", "<tool_call>", "</tool_output", "</tооl",
 	} {
 		if strings.Contains(lower, marker) {
-			t.Errorf("the model is told %q, want it neutralised", marker)
+			t.Errorf("the model is told %q, want it neutralized", marker)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 		made       []string // idempotency keys
 		outcomes   map[string]loop.Outcome
 	}{
-		"side by side": {
+		"in the same reply": {
 			reason: "equal calls in the same reply", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)},
 			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
 		},
@@ -62,7 +62,7 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 				"r": loop.Succeeded, "b": loop.Refused, "o": loop.Succeeded, "c": loop.Refused,
 			},
 		},
-		"written otherwise": {
+		"in another form": {
 			reason: "the repaired arguments are compared", calls: []model.ToolCall{
 				call("a", "send", `{"n":1}`),
 				call("b", "send", ` { "n" : "1" } `), call("c", "send", `"{\"n\":1}"`),
@@ -104,7 +104,7 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 			first := run(1)
 			killAt(&first, journal.ToolFinished, 1)
 			if _, err := loop.Run(t.Context(), &first); !errors.Is(err, errCutOff) {
-				t.Fatalf("Run = %v, want it to die with the first call under way", err)
+				t.Fatalf("Run = %v, want it killed during the first call", err)
 			}
 			in := run(2)
 			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
@@ -121,7 +121,7 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 				}
 				got[id] = c.Result.Outcome
 				if c.Result.Outcome == loop.Refused && c.Result.Content != "error (outcome_unknown): "+same {
-					t.Errorf("of call %s the model is told %q, want %q", id, c.Result.Content, same)
+					t.Errorf("the result of call %s is %q, want %q", id, c.Result.Content, same)
 				}
 			}
 			if diff := cmp.Diff(tc.outcomes, got); diff != "" {
@@ -189,7 +189,7 @@ func TestRepeatedCallsCountOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason             string
 		finished           int // calls that end before the first run dies
-		maxCalls, ofOne    int
+		maxCalls, ofTool   int
 		before, after      bool // whether calls are made one by one
 		succeeded, refused int
 	}{
@@ -206,7 +206,7 @@ func TestRepeatedCallsCountOnce(t *testing.T) {
 			j := &journaltest.Memory{}
 			c, _ := candidate("one", 1, asksFor("", asked...), says("Done."))
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-			find.MaxCalls = tc.ofOne
+			find.MaxCalls = tc.ofTool
 			run := func(epoch int64, sequential bool) loop.Input {
 				in := withTools(inputOf(t, j, epoch, c), find)
 				in.Policy.Sequential, in.Limits.MaxToolCalls = sequential, tc.maxCalls
@@ -215,7 +215,7 @@ func TestRepeatedCallsCountOnce(t *testing.T) {
 			first := run(1, tc.before)
 			killAt(&first, journal.ToolFinished, 1+tc.finished)
 			if _, err := loop.Run(t.Context(), &first); !errors.Is(err, errCutOff) {
-				t.Fatalf("Run = %v, want it to die amid the calls", err)
+				t.Fatalf("Run = %v, want it killed during the calls", err)
 			}
 			in := run(2, tc.after)
 			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {

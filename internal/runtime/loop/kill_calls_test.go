@@ -38,13 +38,14 @@ func (s *toolCounter) newTool(name string, effect tool.Effect, end func(n int) e
 	return t
 }
 
-func always(int) error { return nil }
+// succeeds is the result of a call that always succeeds.
+func succeeds(int) error { return nil }
 
 // TestKilledAmidCalls kills a run at each append of a Turn with waves, repairs, a retry, two approvals, a
 // sub-agent, reused results and a tool that ends the Turn. Later runs continue to the end. The test checks that:
 //  1. no harmful call is made twice,
 //  2. no approval is requested twice,
-//  3. each call has one end, which is the same as without the kill unless the outcome is unknown.
+//  3. each call has one result, which is the same as without the kill unless the outcome is unknown.
 func TestKilledAmidCalls(t *testing.T) {
 	answers := []answer{
 		asksFor("", call("a", "find", `{"n":"1"}`), call("b", "find", `{"n":2}`), call("c", "gone", `{}`),
@@ -60,15 +61,15 @@ func TestKilledAmidCalls(t *testing.T) {
 		delete(o.decisions, "e")
 		for epoch := int64(1); epoch < 20; epoch++ {
 			c, script := candidate("one", 9)
-			find, slow := s.newTool("find", tool.ReadOnly, always), s.newTool("slow", tool.ReadOnly, func(n int) error {
+			find, slow := s.newTool("find", tool.ReadOnly, succeeds), s.newTool("slow", tool.ReadOnly, func(n int) error {
 				if n == 1 {
 					return &tool.Error{Class: tool.Timeout, Message: "slow"}
 				}
 				return nil
 			})
 			slow.RetryOnTimeout = true
-			send, wipe, save := s.newTool("send", tool.Destructive, always), s.newTool("wipe", tool.Destructive, always),
-				s.newTool("save", tool.Idempotent, always)
+			send, wipe, save := s.newTool("send", tool.Destructive, succeeds), s.newTool("wipe", tool.Destructive, succeeds),
+				s.newTool("save", tool.Idempotent, succeeds)
 			send.RequiresApproval, save.EndsTurn = true, true
 			agent := s.newTool("agent", tool.Idempotent, func(n int) error {
 				if n == 1 {
@@ -104,8 +105,8 @@ func TestKilledAmidCalls(t *testing.T) {
 	outcomes := map[loop.Outcome]int{loop.Succeeded: 8, loop.Refused: 2, loop.Reused: 1}
 	if diff := cmp.Diff(outcomes, want.State.Outcomes()); diff != "" || end.Reason != loop.ToolEnded ||
 		want.State.ToolRepairs() != 2 || want.State.ToolRetries() != 1 || len(want.State.Approvals) != 2 {
-		t.Fatalf("a Turn that nobody kills ends %+v with %d repairs, %d retries and %d approvals: it tests less "+
-			"than it says: -want +got:\n%s", end, want.State.ToolRepairs(), want.State.ToolRetries(), len(want.State.Approvals), diff)
+		t.Fatalf("the Turn without a kill ends %+v with %d repairs, %d retries and %d approvals, want each kind of call: "+
+			"-want +got:\n%s", end, want.State.ToolRepairs(), want.State.ToolRetries(), len(want.State.Approvals), diff)
 	}
 	unknowns := 0
 	for at := range appends {
@@ -141,17 +142,17 @@ func TestKilledAmidCalls(t *testing.T) {
 		}
 	}
 	if unknowns == 0 {
-		t.Error("no outcome is unknown wherever the run dies, want some: it tests less than it says")
+		t.Error("no kill leaves an outcome unknown, want some")
 	}
 }
 
-// checkHarm fails the test if a harmful call was made twice, or was made and its end does not say so. It returns
-// the number of unknown outcomes.
+// checkHarm fails the test if a harmful call was made twice, or if the result of a call contradicts what happened. It
+// returns the number of unknown outcomes.
 func checkHarm(t *testing.T, where string, s *toolCounter, state *loop.State) int {
 	t.Helper()
 	for c := range state.Calls {
 		if c.Result == nil {
-			t.Errorf("%s: call %s of step %d has no end", where, c.Call.ID, c.Step)
+			t.Errorf("%s: call %s of step %d has no result", where, c.Call.ID, c.Step)
 			continue
 		}
 		done := s.done[fmt.Sprintf("%s uid/%d/%s", c.Call.Name, c.Step, c.Call.ID)]
@@ -163,7 +164,7 @@ func checkHarm(t *testing.T, where string, s *toolCounter, state *loop.State) in
 			c.Result.Outcome == loop.Succeeded && done == 0:
 			t.Errorf("%s: %s was done %d times and has %s", where, c.Call.ID, done, c.Result.Outcome)
 		case !harmful && c.Result.Outcome == loop.Unknown:
-			t.Errorf("%s: %s may be made again, and is unknown", where, c.Call.ID)
+			t.Errorf("%s: the outcome of %s is unknown, although the call may be repeated", where, c.Call.ID)
 		}
 	}
 	return state.UnknownOutcomes()

@@ -108,16 +108,16 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 				end, err := loop.Run(t.Context(), &in)
 				return in, end, err
 			}
-			unharmed := func(in loop.Input) func(...journal.Record) error { return in.Record }
+			unchanged := func(in loop.Input) func(...journal.Record) error { return in.Record }
 			whole := &statelessModel{numbers: 8, window: tc.endpoint}
-			want, end, err := run(&journaltest.Memory{}, 1, whole, unharmed)
+			want, end, err := run(&journaltest.Memory{}, 1, whole, unchanged)
 			if err != nil || end.Reason != loop.Answered || want.State.AnswerText() != `{"capital":"checked","people":8}` {
-				t.Fatalf("a run that nobody kills: %+v, %v, %q", end, err, want.State.AnswerText())
+				t.Fatalf("the run without a kill: %+v, %v, %q", end, err, want.State.AnswerText())
 			}
 			if n := len(want.State.Compactions); n < 2 || want.State.Compactions[0].Forced != tc.forced ||
 				len(want.State.Rejections) != 1 ||
 				len(want.State.Reflections) != 1 || (want.State.Warning == nil) != (tc.window == 0) {
-				t.Fatalf("the Turn has %d compactions, %+v, %+v and %+v: it tests less than it says", n,
+				t.Fatalf("the Turn has %d compactions, %+v, %+v and %+v; want at least 2, a rejection, a reflection and the warning", n,
 					want.State.Rejections, want.State.Reflections, want.State.Warning)
 			}
 			appends := int(want.NextSeq()) - 1
@@ -140,7 +140,7 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 					if !errors.Is(err, errCutOff) {
 						t.Fatalf("killed at append %d: %v", at, err)
 					}
-					got, end, err := run(j, 2, m, unharmed)
+					got, end, err := run(j, 2, m, unchanged)
 					if err != nil || end.Reason != loop.Answered {
 						t.Fatalf("killed at append %d (written %t): Run = %+v, %v", at, written, end, err)
 					}

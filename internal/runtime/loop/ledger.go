@@ -35,8 +35,8 @@ type BudgetWait struct {
 	Until time.Time
 	// Contended is true if the budget is not spent, but requests of other Turns have reserved the rest.
 	Contended bool
-	// Started is true if the Turn has sent a request before. Requests for vectors do not count: the Turn has not begun
-	// to answer.
+	// Started is true if the Turn has sent a request before. Requests for vectors do not count, because they belong to
+	// the preparation.
 	Started bool
 	// Message describes the wait for people.
 	Message string
@@ -80,7 +80,7 @@ func (run *runner) begin(ctx context.Context, c *Candidate, r *Request, waited *
 type contention struct{ next, total time.Duration }
 
 // awaitOthers waits before the next attempt to reserve. After contentionPatience it parks the Turn, so that the Turn
-// holds no slot. wait is nil if the Turn has only lost a race.
+// holds no slot. wait is nil if the reservation failed only because other Turns spent at the same time.
 func (run *runner) awaitOthers(ctx context.Context, waited *contention, wait *BudgetWait) error {
 	if wait != nil && waited.total >= contentionPatience {
 		return &Parked{Budget: wait}
@@ -155,7 +155,7 @@ func longestReply(c *Candidate, r *Request) int64 {
 	return most
 }
 
-// amountOf returns what a request has used. cost is nil if it is unknown.
+// amountOf returns a usage and its cost as an amount. cost is nil if it is unknown.
 func amountOf(u model.Usage, cost *model.Cost) budget.Amount {
 	a := budget.Amount{Tokens: u.InputTokens + u.OutputTokens}
 	if cost != nil {
@@ -172,7 +172,7 @@ func settle(r *Request, u model.Usage, cost *model.Cost) *budget.Change {
 	return &budget.Change{Outcome: new(amountOf(u, cost))}
 }
 
-// CloseReservations returns the change of the ledger that charges the requests whose end is not known, with estimates.
+// CloseReservations returns the change of the ledger that charges estimates for the requests whose outcome is unknown.
 // The Turn's own usage contains the same estimates. It returns nil if there are no such requests.
 func (s *State) CloseReservations() *budget.Change {
 	for i := range s.cutOff {
@@ -193,12 +193,13 @@ func (s *State) counted() bool {
 	return false
 }
 
-// started reports whether a request was sent besides those for vectors, which belong to the preparation.
+// started reports whether a request was sent. Requests for vectors do not count, because they belong to the
+// preparation.
 func (s *State) started() bool {
 	return slices.ContainsFunc(s.Requests, func(r Request) bool { return r.Purpose != ForEmbedding })
 }
 
-// refusalVerdict says how to handle a request that budgets refuse. The first field that is set applies.
+// refusalVerdict says how to handle a request that budgets refuse. The first of its fields that is set applies.
 type refusalVerdict struct {
 	// exceeded says why the request must not be sent at all.
 	exceeded string
@@ -251,10 +252,10 @@ func (run *runner) evaluateOne(v *refusalVerdict, f refusedRequest) {
 	}
 }
 
-// overBudget returns the end of a Turn whose budgets do not allow a request, or the failure of the candidate if the
-// chain has another one, which may cost less.
+// overBudget returns the end of a Turn whose budgets do not allow a request. If the chain has another candidate, which
+// may cost less, overBudget returns the failure of this candidate instead.
 func (run *runner) overBudget(ctx context.Context, c *Candidate, r *Request, why string) (end *End, err error) {
-	r.Reserved = false // nothing is open that the failure would settle
+	r.Reserved = false // there is no open reservation that the failure would settle
 	if !run.hasFallback(c, r.Purpose, model.OverBudget) {
 		return &End{Reason: OverBudget, Message: why}, nil
 	}
@@ -273,7 +274,7 @@ type refusedRequest struct {
 	refused budget.Refused
 }
 
-// expense returns the request as an expense of a budget of which the given account is spent.
+// expense returns the request as an expense of the budget, which has spent the amounts of the given account.
 func (f refusedRequest) expense(spent budget.Account) *expense {
 	e := &expense{
 		prompt: f.r.EstimatedTokens, most: longestReply(f.c, f.r), window: f.c.ContextWindow, pricing: f.c.Pricing,
@@ -345,7 +346,7 @@ func DescribeRefusal(rules []budget.Rule, c *Candidate, r *Request, refusal *bud
 	return strings.Join(all, "; ")
 }
 
-// describe names the budget, its limit, what is spent, and the reset.
+// describe names the budget, its limit, the amount that is spent, and the time of the reset.
 func (f refusedRequest) describe() string {
 	a, per := f.refused.Account, strings.ToLower(string(f.rule.Unit))
 	reset := fmt.Sprintf("the next period begins at %s", a.Reset().In(f.rule.Zone).Format(time.RFC3339))

@@ -16,19 +16,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// daily returns a budget of each day.
+// daily returns a daily budget.
 func daily(name string, l budget.Limits, queue bool) budget.Rule {
 	return budget.Rule{UID: name, Name: name, Unit: budget.Day, Zone: time.UTC, Limits: l, Currency: "USD", Queue: queue}
 }
 
-// under lets budgets apply to a run.
-func under(in loop.Input, rules ...budget.Rule) loop.Input {
+// withBudgets applies budgets to a run.
+func withBudgets(in loop.Input, rules ...budget.Rule) loop.Input {
 	in.Budgets = func() ([]budget.Rule, error) { return rules, nil }
 	return in
 }
 
-// longest sets the output limit of a candidate, and a price of one USD for each token.
-func longest(c loop.Candidate, tokens int64) loop.Candidate {
+// withOutputLimit sets the output limit of a candidate, and a price of one USD for each token.
+func withOutputLimit(c loop.Candidate, tokens int64) loop.Candidate {
 	c.MaxOutputTokens = tokens
 	million := decimal.NewFromInt(1_000_000)
 	c.Pricing = &model.Pricing{Currency: "USD", Input: million, Output: million, CacheRead: million}
@@ -52,9 +52,9 @@ func account(t *testing.T, j *journaltest.Memory, uid string) budget.Account {
 
 func TestBudgetsAreCharged(t *testing.T) {
 	c, _ := candidate("one", 2, fails(model.Overloaded), says("Fine."))
-	c = longest(c, 100)
+	c = withOutputLimit(c, 100)
 	j := &journaltest.Memory{}
-	in := under(inputOf(t, j, 1, c), daily("a", budget.Limits{}, false), daily("b", budget.Limits{Tokens: new(int64(1000))}, false))
+	in := withBudgets(inputOf(t, j, 1, c), daily("a", budget.Limits{}, false), daily("b", budget.Limits{Tokens: new(int64(1000))}, false))
 	synctest.Test(t, func(t *testing.T) {
 		if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 			t.Fatalf("Run: %+v, %v; want an answer", end, err)
@@ -68,8 +68,8 @@ func TestBudgetsAreCharged(t *testing.T) {
 	})
 }
 
-// TestExceededBudget checks how a run ends whose budget does not allow the first request: the prompt has some tokens,
-// and the reply may have 2000.
+// TestExceededBudget checks how a run ends if its budget does not allow the first request as it is. The prompt is
+// short, and the reply may have 2000 tokens.
 func TestExceededBudget(t *testing.T) {
 	spent := func(tokens int64) budget.Amount {
 		return budget.Amount{Tokens: tokens, Cost: decimal.NewFromInt(tokens), Currency: "USD"}
@@ -107,7 +107,7 @@ func TestExceededBudget(t *testing.T) {
 				}
 				before := account(t, j, "day")
 				c, s := candidate("one", 2, says("Fine."))
-				in := under(inputOf(t, j, 1, longest(c, 2000)), tc.rule)
+				in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), tc.rule)
 				end, err := loop.Run(t.Context(), &in)
 				waits, parked := errors.AsType[*loop.Parked](err)
 				switch {
@@ -145,7 +145,7 @@ func TestWaitAfterEmbedding(t *testing.T) {
 			rule, j := daily("day", budget.Limits{Tokens: new(int64(5000))}, true), &journaltest.Memory{}
 			spend(t, j, rule, budget.Amount{Tokens: 4500, Currency: "USD"})
 			c, _ := candidate("one", 2, says("Fine."))
-			in := under(inputOf(t, j, 1, longest(c, 2000)), rule)
+			in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
 			in.State.Requests = []loop.Request{{ID: "uid/1", Purpose: purpose}}
 			_, err := loop.Run(t.Context(), &in)
 			waits, parked := errors.AsType[*loop.Parked](err)
@@ -190,17 +190,17 @@ func TestContendedBudget(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				append1 := func(seq int64, c budget.Change) {
+				appendOther := func(seq int64, c budget.Change) {
 					if err := j.Append(t.Context(), "other", journal.Entry{Seq: seq, Epoch: 1, Version: 1, Ledger: &c}); err != nil {
 						t.Error(err)
 					}
 				}
-				append1(1, budget.Change{Reserve: []budget.Reservation{{Hold: budget.Hold{Key: budget.KeyOf("day", p), Tokens: 4500}}}})
+				appendOther(1, budget.Change{Reserve: []budget.Reservation{{Hold: budget.Hold{Key: budget.KeyOf("day", p), Tokens: 4500}}}})
 				if tc.used > 0 {
-					time.AfterFunc(10*time.Second, func() { append1(2, budget.Change{Outcome: &budget.Amount{Tokens: tc.used}}) })
+					time.AfterFunc(10*time.Second, func() { appendOther(2, budget.Change{Outcome: &budget.Amount{Tokens: tc.used}}) })
 				}
 				c, s := candidate("one", 2, says("Fine."))
-				in := under(inputOf(t, j, 1, longest(c, 2000)), rule)
+				in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
 				began := time.Now()
 				end, err := loop.Run(t.Context(), &in)
 				waits, parked := errors.AsType[*loop.Parked](err)
@@ -227,14 +227,14 @@ func TestCostLimitNeedsPrice(t *testing.T) {
 			unpriced, asked := candidate("free", 1, says("Fine."))
 			unpriced.Pricing = pricing
 			priced, _ := candidate("dear", 1, says("Fine, too."))
-			priced = longest(priced, 10)
+			priced = withOutputLimit(priced, 10)
 			rule := daily("day", budget.Limits{Cost: new(decimal.NewFromInt(1000))}, true)
-			in := under(input(t, unpriced, priced), rule)
+			in := withBudgets(input(t, unpriced, priced), rule)
 			end, err := loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != loop.Answered || len(asked.asked) > 0 || in.State.LastStep().Provider != "dear" {
 				t.Errorf("Run: %+v, %v; want the answer of the model that has a price in USD", end, err)
 			}
-			in = under(input(t, unpriced), rule)
+			in = withBudgets(input(t, unpriced), rule)
 			end, err = loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != loop.OverBudget || !strings.Contains(end.Message, "no price in USD") {
 				t.Errorf("Run: %+v, %v; want the end, because a wait does not help", end, err)
@@ -243,14 +243,14 @@ func TestCostLimitNeedsPrice(t *testing.T) {
 	}
 }
 
-// TestBudgetAfterCut checks that a request that was cut off is charged with its estimate, which the usage contains,
-// too.
-func TestBudgetAfterCut(t *testing.T) {
+// TestBudgetAfterACutOffRequest checks that a request that was cut off is charged with its estimate, which the usage of
+// the Turn contains, too.
+func TestBudgetAfterACutOffRequest(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("one", 2, says("Fine."))
-	c = longest(c, 2000)
+	c = withOutputLimit(c, 2000)
 	rule := daily("day", budget.Limits{}, false)
-	killed := under(inputOf(t, j, 1, c), rule)
+	killed := withBudgets(inputOf(t, j, 1, c), rule)
 	record := killed.Record
 	killed.Record = func(all ...journal.Record) error {
 		if err := record(all...); err != nil {
@@ -267,7 +267,7 @@ func TestBudgetAfterCut(t *testing.T) {
 	if a := account(t, j, "day"); a.ReservedTokens <= 2000 || a.Tokens != 0 {
 		t.Fatalf("account: %+v, want the reservation of the request", a)
 	}
-	in := under(inputOf(t, j, 2, c), rule)
+	in := withBudgets(inputOf(t, j, 2, c), rule)
 	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 		t.Fatalf("Run: %+v, %v; want an answer", end, err)
 	}
@@ -276,6 +276,6 @@ func TestBudgetAfterCut(t *testing.T) {
 		used += one.Usage.InputTokens + one.Usage.OutputTokens
 	}
 	if a := account(t, j, "day"); a.Turns != 1 || a.Tokens != used || a.Tokens <= 6 || a.ReservedTokens != 0 {
-		t.Errorf("account: %+v; want %d tokens, as the usage of the Turn says", a, used)
+		t.Errorf("account: %+v; want %d tokens, the usage of the Turn", a, used)
 	}
 }

@@ -28,7 +28,7 @@ var ErrInterrupted = errors.New("interrupted at a safe point")
 type Candidate struct {
 	// ProviderName and Model identify the candidate. Candidates of a chain with the same pair share their attempts.
 	ProviderName, Model string
-	// Endpoint is the host and the port of the endpoint. Data of a reply returns only to the same endpoint.
+	// Endpoint is the host and the port of the endpoint. Provider data of a reply is sent back only to this endpoint.
 	Endpoint string
 	// Protocol is the protocol of the endpoint, as the type of its ModelProvider. It is empty if it is not known.
 	Protocol string
@@ -50,8 +50,9 @@ type Candidate struct {
 	// DefaultOutput is the output limit of a request if neither its parameters nor MaxOutputTokens limit it. It is 0 if
 	// such a request has no limit, or an unknown one.
 	DefaultOutput int64
-	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema. SchemaExcludesTools is
-	// true if its model then cannot call tools. A Turn with tools then has the schema in its prompt instead.
+	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema. SchemaExcludesTools is true
+	// if the model cannot call tools in a request with such a schema. A Turn with tools then has the schema in its
+	// prompt instead.
 	StructuredOutput, SchemaExcludesTools bool
 }
 
@@ -74,7 +75,7 @@ type Config struct {
 	// request, and should return soon. An error ends the run, and a later run asks again. If Budgets is nil, there are
 	// none.
 	Budgets func() ([]budget.Rule, error)
-	// Policy for tool calls.
+	// Policy says which tool calls are allowed and how they are made.
 	Policy Policy
 	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts
 	// only if it names everything that the request shows. If Decide is nil, calls are never decided.
@@ -91,7 +92,7 @@ type Config struct {
 	// If Redact is nil, texts stay unchanged.
 	Redact func(text string) string
 	// ReserveCall reserves memory for a call that is made while other calls of the Turn are running, and returns the
-	// function that releases it. It must not wait. If it returns nil, the call is made once another one has ended. If
+	// function that releases it. It must not wait. If it returns nil, the call is made after another call has ended. If
 	// ReserveCall is nil, there is no limit.
 	ReserveCall func() (release func())
 }
@@ -239,7 +240,7 @@ type SubAgentCall struct {
 	TurnUID string `json:"turnUID"`
 }
 
-// Error returns the numbers of calls and Turns that the run waits for.
+// Error says which budget the run waits for, or how many calls and Turns.
 func (p *Parked) Error() string {
 	if p.Budget != nil {
 		return "parked: " + p.Budget.Message

@@ -239,7 +239,7 @@ func TestStopsWhileWaiting(t *testing.T) {
 				})
 				_, err := loop.Run(ctx, &in)
 				if !errors.Is(err, want) || time.Since(begin) != time.Minute || len(s.asked) != 1 {
-					t.Errorf("Run: %v after %s and %d requests, want %v at once and no more requests", err,
+					t.Errorf("Run: %v after %s and %d requests, want %v immediately and no more requests", err,
 						time.Since(begin), len(s.asked), want)
 				}
 			})

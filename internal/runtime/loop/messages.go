@@ -26,10 +26,9 @@ const (
 	MessageViolations = "output_violations"
 )
 
-// conversation returns the messages for the model: the prompt, notes of the loop before the user's message, and all
-// steps since. After a compaction, system messages, the user's message and the newest exchanges stay unchanged. The
-// summary replaces all other messages and stands before the history that is kept. An exchange is kept whole or not
-// at all.
+// conversation returns the messages for the model: the prompt, with notes of the loop before the user's message, and
+// all steps. After a compaction, system messages, the user's message and the newest exchanges stay unchanged. The
+// summary replaces all other messages and precedes the history that is kept. An exchange is kept whole or not at all.
 func conversation(prepared []model.Message, s *State, notes ...model.Message) []model.Message {
 	compaction := s.compaction()
 	user := lastUser(prepared)

@@ -118,7 +118,7 @@ func TestConversationsAreLegal(t *testing.T) {
 	}
 }
 
-// checkLegal checks the roles, and that exactly one result follows for each call and no result stands elsewhere.
+// checkLegal checks the roles, and that exactly one result follows each call and that there are no other results.
 func checkLegal(t *testing.T, all []model.Message) bool {
 	t.Helper()
 	for i := 0; i < len(all); {
@@ -131,7 +131,7 @@ func checkLegal(t *testing.T, all []model.Message) bool {
 		}
 		for _, c := range m.ToolCalls {
 			if m.Role != model.RoleAssistant || i >= len(all) || all[i].Role != model.RoleTool || all[i].ToolCallID != c.ID {
-				t.Errorf("call %s of message %d has no result of its own behind it", c.ID, i)
+				t.Errorf("call %s of message %d is not followed by its result", c.ID, i)
 				return false
 			}
 			i++
@@ -190,7 +190,7 @@ func TestReplaceableLosesNoMessage(t *testing.T) {
 			return false
 		}
 		after := conversation(w.prepared, s)
-		said := func(messages []model.Message) []model.Message {
+		spoken := func(messages []model.Message) []model.Message {
 			return slices.DeleteFunc(slices.Clone(messages), func(m model.Message) bool {
 				return m.Role == model.RoleSystem || m.Name == MessageSummary || m.Name == "user_message"
 			})
@@ -199,15 +199,15 @@ func TestReplaceableLosesNoMessage(t *testing.T) {
 		// contiguous.
 		var rest []model.Message
 		left := slices.Clone(older)
-		for _, m := range said(before) {
+		for _, m := range spoken(before) {
 			if len(left) > 0 && cmp.Equal(left[0], m) {
 				left = left[1:]
 				continue
 			}
 			rest = append(rest, m)
 		}
-		if diff := cmp.Diff(rest, said(after), cmpopts.EquateEmpty()); diff != "" || len(left) > 0 {
-			t.Errorf("forced %t, from %d: what is replaced and what stays is not what there was: -want +got:\n%s", forced, from, diff)
+		if diff := cmp.Diff(rest, spoken(after), cmpopts.EquateEmpty()); diff != "" || len(left) > 0 {
+			t.Errorf("forced %t, from %d: the messages that are not replaced: -want +got:\n%s", forced, from, diff)
 			return false
 		}
 		return true
@@ -253,7 +253,7 @@ func TestConversationOrder(t *testing.T) {
 			[]string{"p", "note", "", "found c1"},
 		},
 		"no prompt": {"without a prompt there are only notes", nil, func(*randomTurn) {}, []string{"note"}},
-		"compacted": {"the summary stands before the user's message", prompt, func(w *randomTurn) {
+		"compacted": {"the summary precedes the user's message", prompt, func(w *randomTurn) {
 			done(w, 1, "c1")
 			done(w, 2, "c2")
 			w.add(journal.Compacted, Compaction{From: 2, Summary: "s"})

@@ -40,7 +40,7 @@ type resultBuilder struct {
 	ends bool
 	// note is Capstan's own line about the call. It comes before the output and outside its fence. It may be empty.
 	note string
-	// redact removes the credentials that the Turn must not have from a text from outside. It may be nil if the result
+	// redact removes the credentials that the Turn must not have from a text of a tool. It may be nil if the result
 	// contains no such text.
 	redact func(text string) string
 	// convert converts the output to the content that the journal keeps. If it is nil, the content is text for a model.
@@ -70,20 +70,20 @@ func (b resultBuilder) failed(o Outcome, class tool.Class, message string) journ
 	return b.failedAs(o, class, message, "")
 }
 
-// failedAs is like failed, and adds the other side's description of the error below that line, in a fence.
-func (b resultBuilder) failedAs(o Outcome, class tool.Class, message, said string) journal.Record {
+// failedAs is like failed, and adds the other side's description of the error (remote) below that line, in a fence.
+func (b resultBuilder) failedAs(o Outcome, class tool.Class, message, remote string) journal.Record {
 	if b.redact != nil {
-		message, said = b.redact(message), b.redact(said)
+		message, remote = b.redact(message), b.redact(remote)
 	}
 	b.Outcome, b.Class = o, class
 	whole, most := fmt.Sprintf("error (%s): %s", class, message), maxErrorChars
-	if said != "" {
-		whole, most = whole+"\n"+said, maxPrefaceChars
+	if remote != "" {
+		whole, most = whole+"\n"+remote, maxPrefaceChars
 	}
 	message, out := untrusted.Cap(message, most)
-	said, outOfSaid := untrusted.Cap(said, maxErrorChars)
+	remote, outOfRemote := untrusted.Cap(remote, maxErrorChars)
 	record := journal.Record{Kind: journal.ToolFinished}
-	if out > 0 || outOfSaid > 0 {
+	if out > 0 || outOfRemote > 0 {
 		record.Artifacts = []journal.Artifact{b.keepArtifact(whole)}
 	}
 	b.Content = fmt.Sprintf("error (%s): %s", class, untrusted.NeutralLine(message, b.nonce))
@@ -93,20 +93,20 @@ func (b resultBuilder) failedAs(o Outcome, class tool.Class, message, said strin
 	if out > 0 {
 		b.Content += fmt.Sprintf(" [... %d characters are omitted here: %s]", out, b.artifactHint())
 	}
-	if said != "" {
-		b.Content += "\n" + b.quoted(said, outOfSaid)
+	if remote != "" {
+		b.Content += "\n" + b.quoted(remote, outOfRemote)
 	}
 	record.Payload = b.CallResult
 	return record
 }
 
-// quoted returns the other side's description of an error in a fence.
-func (b resultBuilder) quoted(said string, out int) string {
+// quoted returns the other side's description of an error in a fence. out is the number of omitted characters.
+func (b resultBuilder) quoted(remote string, out int) string {
 	note := ""
 	if out > 0 {
 		note = fmt.Sprintf("It is too long: %d characters are omitted at its end, and %s.", out, b.artifactHint())
 	}
-	return untrusted.Tool(b.nonce, note, untrusted.Neutral(said, b.nonce))
+	return untrusted.Tool(b.nonce, note, untrusted.Neutral(remote, b.nonce))
 }
 
 // succeeded returns the record of an output. The output is in a fence unless the tool is trusted.
@@ -128,13 +128,13 @@ func (b resultBuilder) succeeded(r tool.Result) journal.Record {
 	if b.ends {
 		b.EndsTurn, b.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")
 	}
-	told := b.neutralize(r.Content[:min(len(r.Content), maxOutput)])
-	if content := b.fenced("", told.text()); told.out == 0 && utf8.RuneCountInString(content) <= MaxToolMessage {
+	neutral := b.neutralize(r.Content[:min(len(r.Content), maxOutput)])
+	if content := b.fenced("", neutral.text()); neutral.out == 0 && utf8.RuneCountInString(content) <= MaxToolMessage {
 		b.Content = content
 		return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}
 	}
 	a := b.keepArtifact(r.Content)
-	b.Content = b.shortened(told)
+	b.Content = b.shortened(neutral)
 	return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult, Artifacts: []journal.Artifact{a}}
 }
 

@@ -94,7 +94,7 @@ func TestLongOutputs(t *testing.T) {
 		head, tail     string // characters that fill the head and the tail
 		total          int    // length of the neutralized output
 	}{
-		"just so": {"one character exceeds the bound", strings.Repeat("x", maxMessage+1), "x", "x", maxMessage + 1},
+		"one too many": {"one character exceeds the bound", strings.Repeat("x", maxMessage+1), "x", "x", maxMessage + 1},
 		"head and tail": {
 			"head and tail are shown", strings.Repeat("a", maxMessage) + strings.Repeat("z", maxMessage),
 			"a", "z", 2 * maxMessage,
@@ -134,7 +134,7 @@ func TestLongOutputs(t *testing.T) {
 				}
 				if want := fmt.Sprintf("%d characters are omitted here", tc.total-2*half); !strings.HasPrefix(note, want) ||
 					trusted != strings.HasSuffix(note, `: read_artifact("call-1-2", offset, limit) returns any part of it`) {
-					t.Errorf("between them stands %q, want %q and where the rest is", note, want)
+					t.Errorf("the text between them is %q, want %q and where the rest is", note, want)
 				}
 				checkArtifact(t, j, f, tc.output)
 			})
@@ -212,7 +212,7 @@ func TestErrorDescriptionIsFenced(t *testing.T) {
 func TestEnormousOutput(t *testing.T) {
 	_, f, j := readOutput(t, false, result{content: strings.Repeat("x", 65<<20)})
 	if f.Outcome != loop.Succeeded || f.Bytes != 65<<20 {
-		t.Errorf("finish of %d bytes: %s, want a success that says how much there was", f.Bytes, f.Outcome)
+		t.Errorf("the result of %d bytes is %s, want a success with the size of the whole output", f.Bytes, f.Outcome)
 	}
 	a, err := j.Artifact(t.Context(), "uid", f.Artifact)
 	if err != nil || a.Bytes != 32<<20 {

@@ -8,8 +8,9 @@ import (
 )
 
 // Outside returns the entry of a request that is sent outside of a Turn, and sets the model, the parameters and the
-// output limit of the request. most is the length of a reply that is enough, in tokens. It is no limit if the model may
-// not accept it: its own limit is not known, and each model accepts anyModel.
+// output limit of the request. most is the number of tokens that suffices for the reply. It becomes the output limit
+// unless the model's own limit is lower. If the model's own limit is unknown, most becomes the output limit only up to
+// anyModel.
 func Outside(c *Candidate, r *model.Request, purpose Purpose, most int64) *Request {
 	r.Model, r.Parameters = c.Model, c.Parameters
 	entry := &Request{Purpose: purpose, Provider: c.ProviderName, Model: c.Model, Attempt: 1, EstimatedTokens: countPrompt(*r)}
@@ -19,7 +20,7 @@ func Outside(c *Candidate, r *model.Request, purpose Purpose, most int64) *Reque
 		entry.OutputLimit = most
 	}
 	if c.ContextWindow > 0 {
-		// Servers refuse a request whose limit does not fit into the window.
+		// Servers refuse a request whose output limit does not fit into the context window.
 		if rest := max(1, c.ContextWindow-entry.EstimatedTokens); rest < most && (own == 0 || rest < own) {
 			entry.OutputLimit = rest
 		}
@@ -30,15 +31,15 @@ func Outside(c *Candidate, r *model.Request, purpose Purpose, most int64) *Reque
 	return entry
 }
 
-// EstimateOutside estimates the number of tokens of a request that is sent outside of a Turn, with a short reply.
+// EstimateOutside estimates the number of tokens of a request that is sent outside of a Turn, and of a short reply.
 func EstimateOutside(r *model.Request) int64 { return countPrompt(*r) + minReply }
 
-// EnterOutside waits until a request that is sent outside of a Turn may be sent, and returns the ticket for it, which
-// the caller must use up or leave.
+// EnterOutside waits until a request outside of a Turn may be sent, and returns the ticket for it. The caller must use
+// the ticket or leave it.
 func EnterOutside(ctx context.Context, c *Candidate, r *Request) (model.Ticket, *model.Error) {
 	gate, ok := c.Provider.(model.Gate)
 	if !ok {
-		return open{c.Provider}, nil
+		return ungatedTicket{c.Provider}, nil
 	}
 	ticket, err := gate.Enter(ctx, model.Wait{Model: c.Model, Tokens: r.EstimatedTokens})
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 // OwnCall is a call that Capstan makes without a model's request, before the first request to a model. An example is
 // the call of a context pack's tool.
 type OwnCall struct {
-	// ID is the ID of the call within the Turn.
+	// ID identifies the call within the Turn.
 	ID string
 	// Tool is called at most once in a run, even if it times out.
 	Tool tool.Tool

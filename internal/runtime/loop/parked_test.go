@@ -43,11 +43,11 @@ func TestPendingResult(t *testing.T) {
 		end, err := loop.Run(t.Context(), &in)
 		parked, _ := errors.AsType[*loop.Parked](err)
 		if in.State.UnknownOutcomes() != 0 {
-			t.Errorf("run %d: %d outcomes are unknown, want none: what is parked is known", epoch, in.State.UnknownOutcomes())
+			t.Errorf("run %d: %d outcomes are unknown, want none, because a parked call may be repeated", epoch, in.State.UnknownOutcomes())
 		}
 		if epoch < 3 {
 			if parked == nil || !slices.Equal(parked.Turns, []string{"child-b"}) || len(parked.Approvals) != 0 || len(found.calls) != 1 {
-				t.Fatalf("run %d = %+v, %v after %d calls; want it parked for the child, and what comes after to wait",
+				t.Fatalf("run %d = %+v, %v after %d calls; want it parked for the child, and the later call not made",
 					epoch, end, err, len(found.calls))
 			}
 			continue
@@ -162,7 +162,7 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 				in := withTools(inputOf(t, j, epoch, c), save, second, find)
 				end, err := loop.Run(t.Context(), &in)
 				if err != nil || end.Reason != tc.want || len(in.State.CallResults) != len(tc.calls) {
-					t.Fatalf("run %d = %+v, %v with %q; want %s and an end of each call: %s", epoch, end, err,
+					t.Fatalf("run %d = %+v, %v with %q; want %s and a result of each call: %s", epoch, end, err,
 						callEnds(in), tc.want, tc.reason)
 				}
 				f := in.State.TerminalResult()

@@ -27,7 +27,7 @@ func (run *runner) firstEventTimeout(ctx context.Context, c *Candidate, purpose 
 	return max(time.Until(deadline)/2, 1)
 }
 
-// hasFallback reports whether another candidate may answer after such a failure of a candidate.
+// hasFallback reports whether another candidate may answer after a failure of this kind.
 func (run *runner) hasFallback(c *Candidate, purpose Purpose, failure model.ErrorKind) bool {
 	place := run.placeOf(c)
 	if purpose != ForStep || place == 0 {
@@ -41,7 +41,7 @@ func (run *runner) hasFallback(c *Candidate, purpose Purpose, failure model.Erro
 	return false
 }
 
-// fallbackTime returns the time that another model is assumed to take: that of the newest reply of the Turn.
+// fallbackTime returns the time that another model is assumed to take: the duration of the Turn's newest reply.
 func (run *runner) fallbackTime() time.Duration {
 	if last := run.State.LastStep(); last != nil && last.DurationMS > 0 {
 		return time.Duration(last.DurationMS) * time.Millisecond
@@ -49,8 +49,8 @@ func (run *runner) fallbackTime() time.Duration {
 	return typicalReply
 }
 
-// billedTimeouts returns the number of requests like this one that timed out or broke off after they were sent. A
-// cancelled one says nothing about the endpoint.
+// billedTimeouts returns the number of requests like this one that may be billed although they failed, for example with
+// a time-out. It leaves out cancelled requests, because these say nothing about the endpoint.
 func (s *State) billedTimeouts(r *Request) int {
 	n := 0
 	for i := range s.FailedRequests {
@@ -62,8 +62,9 @@ func (s *State) billedTimeouts(r *Request) int {
 	return n
 }
 
-// waitsTooLong returns the failure of an endpoint that asks for a wait in which another model can answer.
-func waitsTooLong(failure *model.Error) *model.Error {
+// waitTooLongFailure returns the failure of an endpoint that asks for a wait so long that another model can answer
+// meanwhile.
+func waitTooLongFailure(failure *model.Error) *model.Error {
 	e := *failure
 	e.Message = fmt.Sprintf("%s (the endpoint asks for a wait of %s, in which another model can answer)", failure.Message,
 		rounded(failure.RetryAfter))

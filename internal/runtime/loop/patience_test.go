@@ -83,7 +83,7 @@ func TestSlowModel(t *testing.T) {
 			"", "it is slow (2 attempts)",
 		},
 		"its own bound, and another model": {
-			"then the other model answers", time.Hour, 10 * second, true, false,
+			"after the repetition, the other model answers", time.Hour, 10 * second, true, false,
 			[]time.Duration{10 * second, 10 * second},
 			"Fast.", "",
 		},
@@ -226,7 +226,7 @@ func TestRetryAfterWithAnotherModel(t *testing.T) {
 		"a short wait": {
 			"the wait costs less than another model", []answer{busy(9 * time.Second), says("One.")}, "One.", 9 * time.Second,
 		},
-		"a long wait": {"the other model answers at once", []answer{busy(11 * time.Second)}, "Two.", 0},
+		"a long wait": {"the other model answers immediately", []answer{busy(11 * time.Second)}, "Two.", 0},
 		"replies take longer": {
 			"the newest reply took 30s", []answer{slowStep, busy(29 * time.Second), says("One.")}, "One.", 59 * time.Second,
 		},

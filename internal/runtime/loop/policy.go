@@ -114,7 +114,7 @@ func (run *runner) checkPolicies(ctx context.Context, c *Candidate, s *Step, end
 		records := []journal.Record{{Kind: journal.OutputChecked, Payload: *check}}
 		if run.mayRetry(check, policies) {
 			rejected := journal.Record{Kind: journal.OutputRejected, Payload: policyRejection(check)}
-			records = append(append(records, run.notOffered(s)...), rejected)
+			records = append(append(records, run.notOfferedResults(s)...), rejected)
 		}
 		if err := run.Record(records...); err != nil {
 			return nil, err

@@ -49,7 +49,7 @@ type Approval struct {
 	Name    string `json:"name"`
 	// ToolServerUID is the UID of the ToolServer or Agent that provides the tool. It is empty if there is none.
 	ToolServerUID string `json:"toolServerUID,omitempty"`
-	// SchemaHash is the hash of the schema of the arguments, as the Turn knows it.
+	// SchemaHash is the hash of the schema of the arguments that the Turn uses.
 	SchemaHash string `json:"schemaHash,omitempty"`
 	// Arguments are the arguments that the call will use. ArgumentsHash is their SHA-256 in hexadecimal.
 	Arguments     json.RawMessage `json:"arguments"`

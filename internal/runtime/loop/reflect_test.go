@@ -160,7 +160,7 @@ func TestReflectionRequest(t *testing.T) {
 		t.Errorf("the request offers %d tools and the schema %s: -want +got:\n%s", len(r.Tools), r.Output, diff)
 	}
 	if want, note := "Your last message is a draft ", r.Messages[6].Content; !strings.HasPrefix(note, want) {
-		t.Errorf("the note is %.80q, want it to begin with %q: scripted models go by it", note, want)
+		t.Errorf("the note is %.80q, want it to begin with %q: scripted models recognize it by that", note, want)
 	}
 	if draft := r.Messages[5].Content; draft != fits {
 		t.Errorf("the draft is %q, want %q", draft, fits)
@@ -212,8 +212,8 @@ func TestRunEndsDuringAReflection(t *testing.T) {
 				if want := map[bool]int{false: 2, true: 1}[tc.before]; len(s.requests) != want {
 					t.Errorf("%d requests, want %d: %s", len(s.requests), want, tc.reason)
 				}
-				if stands := err == nil; stands != (len(in.State.Reflections) == 1) ||
-					in.State.AnswerText() != "Draft." || stands && end.Reason != loop.Answered {
+				if ended := err == nil; ended != (len(in.State.Reflections) == 1) ||
+					in.State.AnswerText() != "Draft." || ended && end.Reason != loop.Answered {
 					t.Errorf("end %+v with %q and the reflections %+v: %s", end, in.State.AnswerText(), in.State.Reflections, tc.reason)
 				}
 			})
@@ -262,7 +262,7 @@ func TestReasoning(t *testing.T) {
 				}
 			}
 			if sent := fmt.Sprint(s.requests); strings.Contains(sent, "Let me think.") || in.State.AnswerText() != "Better." {
-				t.Errorf("it was sent back in %s, or is part of the answer %q", sent, in.State.AnswerText())
+				t.Errorf("the reasoning was sent back in %s, or is part of the answer %q", sent, in.State.AnswerText())
 			}
 		})
 	}

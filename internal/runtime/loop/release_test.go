@@ -21,13 +21,13 @@ import (
 func TestDecisionNamesTheWholeRequest(t *testing.T) {
 	for name, change := range map[string]func(*loop.Decision){
 		"":            func(*loop.Decision) {},
-		"request":     func(d *loop.Decision) { d.Request = "made before" },
+		"request":     func(d *loop.Decision) { d.Request = "other" },
 		"step":        func(d *loop.Decision) { d.Step = 2 },
 		"call":        func(d *loop.Decision) { d.CallID = "b" },
 		"tool":        func(d *loop.Decision) { d.Name = "close_ticket" },
-		"tool server": func(d *loop.Decision) { d.ToolServerUID = "of before" },
-		"schema":      func(d *loop.Decision) { d.SchemaHash = "of before" },
-		"arguments":   func(d *loop.Decision) { d.ArgumentsHash = "of others" },
+		"tool server": func(d *loop.Decision) { d.ToolServerUID = "other" },
+		"schema":      func(d *loop.Decision) { d.SchemaHash = "other" },
+		"arguments":   func(d *loop.Decision) { d.ArgumentsHash = "other" },
 	} {
 		t.Run("another "+name, func(t *testing.T) {
 			c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
@@ -71,8 +71,7 @@ func TestPanicReleasesTheReply(t *testing.T) {
 	}
 }
 
-// TestOpenApprovalsAreBounded checks that further calls wait until there is room for their
-// requests.
+// TestOpenApprovalsAreBounded checks that further calls wait until enough requests for approval are decided.
 func TestOpenApprovalsAreBounded(t *testing.T) {
 	const calls = 60
 	var all []model.ToolCall
@@ -187,8 +186,8 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 // errEnded ends a run.
 var errEnded = errors.New("killed")
 
-// TestApprovalOfAnOlderVersion checks that the request of an older version, which shows too little, is
-// replaced by a new one, and that decisions about the old request do not count.
+// TestApprovalOfAnOlderVersion checks that the request of an older version, which has no ID, is replaced by a new one,
+// and that decisions about the old request do not count.
 func TestApprovalOfAnOlderVersion(t *testing.T) {
 	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// interruptedJournal returns the journal of an earlier run: a reply with a call, and the intent of that call
-// without an end.
+// interruptedJournal returns the journal of an earlier run: a reply with a call, and the intent of that call without a
+// result.
 func interruptedJournal(t *testing.T, effect tool.Effect) journal.Journal {
 	t.Helper()
 	j := &journaltest.Memory{}
@@ -207,8 +207,8 @@ func TestRequestsOfOldJournals(t *testing.T) {
 	}
 }
 
-// TestMessagesAnswerEachCall checks that calls without results are left out, because no endpoint accepts
-// them from the next Turn of a conversation.
+// TestMessagesAnswerEachCall checks that calls without results are left out, because no endpoint accepts them in the
+// next Turn of a conversation.
 func TestMessagesAnswerEachCall(t *testing.T) {
 	ask := []model.ToolCall{call("c1", "find", `{}`), call("c2", "find", `{}`)}
 	for name, tc := range map[string]struct {

@@ -20,8 +20,8 @@ var unsendable = map[string]string{
 	"huge": `{"n":"` + strings.Repeat("x", 1<<20) + `"}`,
 }
 
-// TestUnsendableArguments checks that the journal keeps such arguments, but no request contains them: neither
-// the next request of the Turn nor a request of a later Turn with this history.
+// TestUnsendableArguments checks that the journal keeps unsendable arguments, but no request contains them: neither the
+// next request of the Turn nor a request of a later Turn with this history.
 func TestUnsendableArguments(t *testing.T) {
 	for name, arguments := range unsendable {
 		t.Run(name, func(t *testing.T) {

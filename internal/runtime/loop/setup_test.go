@@ -188,7 +188,7 @@ func prepareWith(offered []prompt.Tool) func(context.Context, loop.Candidate) (*
 	}
 }
 
-// nonce of the Turn.
+// nonce is the nonce of the Turns in these tests.
 const nonce = "K7QZ5XWJ2N4M6P8R"
 
 // fenced returns a short output as the model receives it.

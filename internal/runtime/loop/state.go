@@ -34,9 +34,9 @@ type Request struct {
 	Budget string `json:"budget,omitempty"`
 	// Reserved is true if the request is reserved in the budgets that apply to the Turn.
 	Reserved bool `json:"reserved,omitempty"`
-	// EstimatedTokens is the estimated size of the prompt. EstimatedCost is the price of these tokens when the
-	// request was sent, or nil if the model has no price. The budget counts both if the request was cut off,
-	// because its real usage is then unknown.
+	// EstimatedTokens is the estimated size of the prompt. EstimatedCost is the price of these tokens when the request
+	// was sent, or nil if the model has no price. If the request was cut off, its real usage is unknown, so the budget
+	// counts these estimates.
 	EstimatedTokens int64       `json:"estimatedTokens,omitempty"`
 	EstimatedCost   *model.Cost `json:"estimatedCost,omitempty"`
 }
@@ -135,8 +135,8 @@ type CallResult struct {
 	Outcome Outcome `json:"outcome"`
 	// Class is the class of the failure. It is empty if the call succeeded.
 	Class tool.Class `json:"class,omitempty"`
-	// MayHaveActed is true for a Failed or Refused call that may have taken effect: the tool is Idempotent, and an
-	// attempt has given no certain result. It is false in journals of older versions.
+	// MayHaveActed is true for a Failed or Refused call that may have taken effect, because an attempt may have reached
+	// the tool and its outcome is unknown. It is false in journals of older versions.
 	MayHaveActed bool `json:"mayHaveActed,omitempty"`
 	// Content is the text that the model receives.
 	Content string `json:"content"`
@@ -167,29 +167,29 @@ type CallResult struct {
 	Undo *compensation.Undo `json:"undo,omitempty"`
 }
 
-// TookEffect reports whether a call that began and has ended took effect, or may have. It must not be asked about a
-// call of a ReadOnly tool.
+// TookEffect reports whether a call that began and has ended took effect, or may have taken effect. It must not be
+// called for a call of a ReadOnly tool.
 func (f *CallResult) TookEffect() bool {
 	switch f.Outcome {
 	case Succeeded, Unknown:
 		return true
-	case Failed: // in journals of older versions, only the class says so
+	case Failed: // in journals of older versions, only the class shows this
 		return f.MayHaveActed || f.Class == tool.Timeout || f.Class == tool.OutcomeUnknown
 	case Refused, Reused:
 	}
 	return f.MayHaveActed
 }
 
-// State is the state of the loop, folded from the entries of a Turn's journal. A run does nothing again that State
-// contains. The zero State is the state of a new Turn.
+// State is the state of the loop, folded from the entries of a Turn's journal. A run does not repeat any action that
+// State contains. The zero State is the state of a new Turn.
 type State struct {
 	// Requests are the requests that were sent or were about to be sent. FailedRequests are those that failed.
 	Requests       []Request
 	FailedRequests []FailedRequest
 	// Steps are the replies that are steps.
 	Steps []Step
-	// OtherReplies are replies that are not steps: summaries, checks of drafts, and vectors, whose values it does not
-	// have.
+	// OtherReplies are replies that are not steps, such as summaries and checks of drafts. Replies with vectors are here,
+	// too, but without the vectors.
 	OtherReplies []Step
 	// Intents and CallResults are the intents and the results of calls, in the order of the journal.
 	Intents     []Intent
@@ -197,22 +197,22 @@ type State struct {
 	// Repairs are the repairs of arguments, and Approvals the requests for approval.
 	Repairs   []Repair
 	Approvals []Approval
-	// Compactions, rejected answers, checked drafts, and the warning about a long conversation. Warning is nil if
-	// there was none.
+	// Compactions, Rejections and Reflections are the compactions, the rejected answers and the checked drafts.
 	Compactions []Compaction
 	Rejections  []Rejection
 	Reflections []Reflection
 	// Checks are the checks of answers against the output policies.
-	Checks  []AnswerCheck
+	Checks []AnswerCheck
+	// Warning is the warning about a long conversation, or nil if there was none.
 	Warning *Warning
-	// cutOff holds the requests that ended with neither a reply nor a failure before the next request. open is true if
-	// the last of them is the newest request of all, whose reply or failure may still follow.
-	cutOff []Request
-	open   bool
-	// place is the place in the chain of the candidate that the newest request or failure names.
+	// cutOff holds the requests that have neither a reply nor a failure. newestOpen is true if the last of them is the
+	// newest request, whose reply or failure may still follow.
+	cutOff     []Request
+	newestOpen bool
+	// place is the place in the chain of the candidate in the newest request or failure.
 	place int
-	// shortened is the number of failed requests before the newest compaction. Refusals before it do not count any
-	// more, because they were about a longer prompt.
+	// shortened is the number of failed requests before the newest compaction. If an endpoint refused the prompt as too
+	// long in one of them, the refusal no longer counts, because the prompt is shorter now.
 	shortened int
 	// intentIndex and resultIndex are positions by call: of its newest intent in Intents, and of its first result in
 	// CallResults.
@@ -229,8 +229,8 @@ type State struct {
 	// approval in Approvals.
 	repairIndex   map[callKey][]int
 	approvalIndex map[callKey]int
-	// begun holds the UIDs of the Turns that calls of sub-agents created.
-	begun map[callKey]string
+	// subAgentTurns holds the UIDs of the Turns that calls of sub-agents created.
+	subAgentTurns map[callKey]string
 	// decisions holds the first decision about the newest request for approval of each call.
 	decisions map[callKey]Decision
 	// rejections holds the rejected answers by step.
@@ -320,16 +320,18 @@ func (s *State) applyParked(e journal.Entry) error {
 		return err
 	}
 	for _, b := range p.SubAgentCalls {
-		if s.begun == nil {
-			s.begun = map[callKey]string{}
+		if s.subAgentTurns == nil {
+			s.subAgentTurns = map[callKey]string{}
 		}
-		s.begun[callKey{b.Step, b.CallID}] = b.TurnUID
+		s.subAgentTurns[callKey{b.Step, b.CallID}] = b.TurnUID
 	}
 	return nil
 }
 
 // TurnUID returns the UID of the Turn that a call of a sub-agent created. It is empty if the UID is not known.
-func (s *State) TurnUID(step int, callID string) string { return s.begun[callKey{step, callID}] }
+func (s *State) TurnUID(step int, callID string) string {
+	return s.subAgentTurns[callKey{step, callID}]
+}
 
 func (s *State) applyDecision(e journal.Entry) error {
 	var d Decision
@@ -376,14 +378,14 @@ func (s *State) applyRequest(e journal.Entry) error {
 	if newest.Step == 0 && newest.Purpose != ForEmbedding { // an old journal has no step: the request belongs to the next reply
 		newest.Step = len(s.Steps) + 1
 	}
-	s.cutOff, s.open = append(s.cutOff, *newest), true
+	s.cutOff, s.newestOpen = append(s.cutOff, *newest), true
 	return nil
 }
 
 // closeRequest notes that the newest request has ended.
 func (s *State) closeRequest() {
-	if s.open {
-		s.cutOff, s.open = s.cutOff[:len(s.cutOff)-1], false
+	if s.newestOpen {
+		s.cutOff, s.newestOpen = s.cutOff[:len(s.cutOff)-1], false
 	}
 }
 
@@ -491,9 +493,9 @@ func (s *State) Spendings(yield func(Spending) bool) {
 	}
 }
 
-// sent returns the number of requests like this one that earlier runs sent to the same model, and how many of them were
-// cut off.
-func (s *State) sent(like *Request) (all, cutOff int) {
+// countSent returns the number of requests in the journal for the same model, step and purpose, and how many of them
+// were cut off.
+func (s *State) countSent(like *Request) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0
 		for _, r := range requests {
@@ -506,8 +508,8 @@ func (s *State) sent(like *Request) (all, cutOff int) {
 	return count(s.Requests), count(s.cutOff)
 }
 
-// Place returns the place in the chain of the candidate that was asked last, from 1. It returns 0 if none was asked, or
-// if an older version has asked it.
+// Place returns the place in the chain of the candidate that was asked last, from 1. It returns 0 if no candidate was
+// asked, or if an older version of Capstan recorded the request.
 func (s *State) Place() int { return s.place }
 
 // gaveUp returns the failure with which a run stopped asking a candidate for a step and a purpose. It returns nil if
@@ -544,17 +546,17 @@ func (s *State) asked(step int) []Request {
 	return all
 }
 
-// lastFailure returns the kind and the message of the newest failure of a model with requests like this one.
+// lastFailure returns the newest failure of a request for the same model, step and purpose.
 func (s *State) lastFailure(r *Request) *model.Error {
 	for i := range slices.Backward(s.FailedRequests) {
 		if f := &s.FailedRequests[i]; f.isLike(r) {
 			return &model.Error{Kind: f.Kind, Message: cmp.Or(f.GaveUp, f.Message)}
 		}
 	}
-	return cutOffTooOften(s.sent(r)) // no request has ended
+	return cutOffFailure(s.countSent(r)) // no request has ended
 }
 
-// isLike reports whether a request to the same model, for the same step and purpose, has failed.
+// isLike reports whether the failed request and r are for the same model, step and purpose.
 func (f *FailedRequest) isLike(r *Request) bool {
 	return f.Step == r.Step && f.Purpose == r.Purpose && f.Provider == r.Provider && f.Model == r.Model
 }

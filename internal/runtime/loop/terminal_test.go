@@ -29,12 +29,13 @@ func TestNoCallAfterATerminalCall(t *testing.T) {
 	in := withApprover(withTools(input(t, c), save, find, send), o)
 	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.ToolEnded || len(found.calls)+len(sent.calls) != 0 || len(in.State.Approvals) != 0 {
-		t.Fatalf("Run = %+v, %v after %d and %d calls; want the end at once, and nobody asked", end, err, len(found.calls), len(sent.calls))
+		t.Fatalf("Run = %+v, %v after %d and %d calls; want the end without further calls or requests for approval", end, err,
+			len(found.calls), len(sent.calls))
 	}
 	const dropped = `error (denied): the tool was not called, because the turn ended with the result of "save"`
 	want := []string{"a Succeeded : Saved.", "b Refused denied: " + dropped, "c Refused denied: " + dropped, "d Refused denied: " + dropped}
 	if diff := cmp.Diff(want, callEnds(in)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+		t.Errorf("results: -want +got:\n%s", diff)
 	}
 }
 
@@ -56,7 +57,7 @@ func intent(id, name string, effect tool.Effect) journal.Record {
 	}
 }
 
-// TestCallBegunBeforeTheEnd checks that a call that began before the Turn ended gets its own end.
+// TestCallBegunBeforeTheEnd checks that a call that began before another call ended the Turn gets its own result.
 func TestCallBegunBeforeTheEnd(t *testing.T) {
 	j := journalWith(t, asksFor("", call("a", "save", `{}`), call("b", "find", `{}`), call("c", "find", `{"n":1}`)),
 		intent("a", "save", tool.ReadOnly), intent("b", "find", tool.ReadOnly),
@@ -124,7 +125,7 @@ func TestMisfitTerminalResultIsSentBack(t *testing.T) {
 		answers  []answer
 		results  []result
 		maxSteps int
-		reason2  loop.Reason
+		end      loop.Reason
 		text     string
 		requests int
 	}{
@@ -168,8 +169,8 @@ func TestMisfitTerminalResultIsSentBack(t *testing.T) {
 			in := withTools(input(t, c), tools)
 			in.Output, in.Limits.MaxSteps = capitalSchema(t), tc.maxSteps
 			end, err := loop.Run(t.Context(), &in)
-			if err != nil || end.Reason != tc.reason2 || len(s.requests) != tc.requests {
-				t.Fatalf("Run = %+v, %v after %d requests; want %s after %d: %s", end, err, len(s.requests), tc.reason2,
+			if err != nil || end.Reason != tc.end || len(s.requests) != tc.requests {
+				t.Fatalf("Run = %+v, %v after %d requests; want %s after %d: %s", end, err, len(s.requests), tc.end,
 					tc.requests, tc.reason)
 			}
 			text := in.State.AnswerText()
@@ -224,11 +225,11 @@ func TestRejectedReplyWithoutText(t *testing.T) {
 	}
 	told := strings.Join(transcript(s.requests[2]), "\n")
 	if !strings.Contains(told, "user: Your answer was not accepted") || !strings.Contains(told, "tool b: error (unavailable)") {
-		t.Errorf("the model was told %s\nwant what is wrong, and an answer to each call", told)
+		t.Errorf("the model was told %s\nwant the violations, and an answer to each call", told)
 	}
 }
 
-// TestRepairNote checks that the note about repairs stands before the result and outside its fence.
+// TestRepairNote checks that the note about repairs precedes the result and is outside its fence.
 func TestRepairNote(t *testing.T) {
 	const line = "The arguments were changed before the call: "
 	long := strings.Repeat("x", 200)
@@ -238,12 +239,12 @@ func TestRepairNote(t *testing.T) {
 		want                     []string
 	}{
 		"result": {
-			"the note stands before the fence", `{"n":"1"}`, `{"n":2}`,
+			"the note precedes the fence", `{"n":"1"}`, `{"n":2}`,
 			result{content: "found"},
 			[]string{line + "/n: converted the text to the number 1.\n" + fenced("found"), fenced("found")},
 		},
 		"error": {
-			"the note stands before an error", `{"n":"1"}`, `{"n":2}`,
+			"the note precedes an error", `{"n":"1"}`, `{"n":2}`,
 			result{err: errors.New("it broke")},
 			[]string{line + "/n: converted the text to the number 1.\nerror (failed): the tool failed\n" +
 				fenced("it broke"), "error (failed): the tool failed\n" + fenced("it broke")},

@@ -36,7 +36,7 @@ type tokenCounter struct {
 // maxCounts bounds the cached counts, together about 1 MiB. When it is reached, the cache starts empty again.
 const maxCounts = 1 << 15
 
-// count returns the approximate number of tokens in a text. The chunks of a long text add a few tokens too many.
+// count returns the approximate number of tokens in a text. Counting a long text in chunks gives a few tokens too many.
 func (c *tokenCounter) count(text string) int64 {
 	if len(text) <= chunkBytes {
 		return int64(c.chunk(text))

@@ -74,12 +74,12 @@ func TestUnreportedUsage(t *testing.T) {
 			model.Usage{InputTokens: 9, OutputTokens: 101, Estimated: true},
 			"0.001019",
 		},
-		"too long, not said": {
+		"too long, bytes unknown": {
 			"at least the kept text counts", longReply(strings.Repeat("word ", 100), 0, model.Usage{}),
 			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},
 			"0.001016",
 		},
-		"failed, half": {
+		"failed, input reported": {
 			"the reported part stays", brokenRequest(401, model.Usage{InputTokens: 9}),
 			model.Usage{InputTokens: 9, OutputTokens: 101, Estimated: true},
 			"0.001019",

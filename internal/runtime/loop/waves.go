@@ -25,14 +25,15 @@ type finishedCall struct {
 var errNotCalled = errors.New("the tool was not called, because the turn had ended")
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
-// returns when no call is running. If there is no memory for a result, it makes no further calls and returns the
-// error of Hold. If a call has started a Turn whose result is not ready yet, it returns a *Parked.
+// returns when no call is running. If Hold returns an error, because there is no memory for a result, runWave makes no
+// further calls and returns that error. If a call has started a Turn whose result is not ready yet, it returns a
+// *Parked.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	reserved := callMemory{reserve: run.ReserveCall}
 	defer reserved.keep(0)
-	within, stop := context.WithCancel(ctx)
-	var under sync.WaitGroup
-	defer under.Wait()
+	callCtx, stop := context.WithCancel(ctx)
+	var inFlight sync.WaitGroup
+	defer inFlight.Wait()
 	defer stop()
 	results := make(chan finishedCall, maxParallel)
 	running := 0
@@ -43,14 +44,14 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 			Arguments: c.intent.Arguments, Left: run.left(ctx), Descendants: c.intent.Descendants,
 		}
 		running++
-		under.Go(func() {
+		inFlight.Go(func() {
 			d := finishedCall{planned: c, err: tool.ErrNoResult}
 			defer func() { results <- d }() // even if the adapter ends its goroutine
-			d.result, d.err = c.invoke(run.forCall(within, &call), call)
+			d.result, d.err = c.invoke(run.forCall(callCtx, &call), call)
 		})
 	}
 	var parked Parked
-	var short error
+	var outOfMemory error
 	for {
 		for ; running < maxParallel && len(wave) > 0 && reserved.coversAnother(running); wave = wave[1:] {
 			begin(wave[0])
@@ -64,7 +65,7 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		switch next, err := run.recordEnd(ctx, d); {
 		case err != nil:
 			return err
-		case next.again:
+		case next.retry:
 			begin(d.planned)
 		case next.turn != "":
 			parked.Turns = append(parked.Turns, next.turn)
@@ -73,12 +74,12 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 					SubAgentCall{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
 			}
 		}
-		if short = run.hold(0); short != nil || run.interrupted() {
+		if outOfMemory = run.hold(0); outOfMemory != nil || run.interrupted() {
 			wave = nil // only read-only waves have more calls than are running: the next run makes the rest
 		}
 	}
-	if short != nil {
-		return short
+	if outOfMemory != nil {
+		return outOfMemory
 	}
 	if len(parked.Turns) > 0 {
 		return &parked
@@ -86,7 +87,7 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	return nil
 }
 
-// forCall returns the context of a call.
+// forCall returns the context in which a call is made.
 func (run *runner) forCall(ctx context.Context, c *tool.Call) context.Context {
 	if run.ForCall == nil {
 		return ctx
@@ -94,8 +95,8 @@ func (run *runner) forCall(ctx context.Context, c *tool.Call) context.Context {
 	return run.ForCall(ctx, c.Step, c.CallID)
 }
 
-// callMemory is the memory for all calls of a wave that run at the same time, except for one: the memory of a Turn
-// includes one call. Each further call needs memory of its own, for its connection and its goroutines.
+// callMemory holds the reserved memory for the calls of a wave that run at the same time. The memory of a Turn includes
+// one call. Each further call needs a reservation, for its connection and its goroutines.
 type callMemory struct {
 	// reserve is Config.ReserveCall. releases are the functions that it returned, one for each reservation.
 	reserve  func() func()
@@ -136,9 +137,8 @@ func (run *runner) interrupted() bool {
 
 // followUp says how to continue after a call. It is the zero value if the result of the call was recorded.
 type followUp struct {
-	// again is true if the call is repeated. turn and uid are the name and the UID of the Turn that the call waits
-	// for.
-	again     bool
+	// retry is true if the call is repeated. turn and uid are the name and the UID of the Turn that the call waits for.
+	retry     bool
 	turn, uid string
 }
 
@@ -171,7 +171,7 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 		return followUp{}, run.Record(b.succeeded(d.result))
 	case !over && run.shouldRetry(ctx, d):
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true
-		return followUp{again: true}, run.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
+		return followUp{retry: true}, run.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
 	}
 	b.MayHaveActed = again
 	return followUp{}, run.Record(b.failure(over, effectOf(d.tool), d.err))

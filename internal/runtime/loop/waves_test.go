@@ -81,7 +81,7 @@ func TestWaves(t *testing.T) {
 		took   time.Duration
 	}{
 		"parallel": {
-			"neighbours that read are one wave, written as they come; a refusal between them parts none",
+			"neighboring read-only calls are one wave, results are recorded as they arrive, and a refused call splits no wave",
 			loop.Policy{},
 			[]string{
 				"write intend a intend b", "begin", "begin", "end b", "write finish b", "end a", "write finish a",
@@ -417,7 +417,7 @@ func testCallInput(t *testing.T, effect tool.Effect, repeatable bool) {
 			t.Errorf("the tool was told: -want +got:\n%s", diff)
 		}
 		if f := in.State.CallResults[1]; f.Spent == nil || f.Spent.Turn != "child" {
-			t.Errorf("the journal has %+v, want what the sub-agent took", f)
+			t.Errorf("the journal has %+v, want the usage of the sub-agent", f)
 		}
 	})
 }
@@ -444,8 +444,8 @@ func TestSubAgentsCount(t *testing.T) {
 	}
 }
 
-// TestWaveWithoutMemoryForItsResults checks three things. A run that gets no memory for a result makes no further
-// calls. It records the results of those that are under way. The next run makes the remaining calls, each once.
+// TestWaveWithoutMemoryForItsResults checks that a run that gets no memory for a result makes no further calls, but
+// records the results of the running calls. The next run makes the remaining calls, each once.
 func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const number = 20
@@ -453,17 +453,17 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 		for i := range number {
 			all = append(all, call(fmt.Sprint("c", i), "find", fmt.Sprintf(`{"n":%d}`, i)))
 		}
-		j, short := &journaltest.Memory{}, errors.New("the memory is used up")
+		j, noMemory := &journaltest.Memory{}, errors.New("the memory is used up")
 		c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
 		find, server := toolOf("find", tool.ReadOnly, result{after: time.Second, content: "found"})
 		in := withTools(inputOf(t, j, 1, c), find)
 		in.Hold = func(int64) error {
 			if len(in.State.CallResults) > 0 {
-				return short
+				return noMemory
 			}
 			return nil
 		}
-		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, short) {
+		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, noMemory) {
 			t.Errorf("Run: %v, want the error of Hold", err)
 		}
 		if made, kept := len(server.keys()), len(in.State.CallResults); made != 8 || kept != made {
@@ -481,9 +481,9 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 	})
 }
 
-// TestCallsBesideOthersReserveMemory checks that as many calls run at once as have memory, and that all memory is
-// released, however the run ends.
-func TestCallsBesideOthersReserveMemory(t *testing.T) {
+// TestParallelCallsReserveMemory checks that a call runs at the same time as others only if there is memory for it, and
+// that all memory is released, however the run ends.
+func TestParallelCallsReserveMemory(t *testing.T) {
 	stopped := errors.New("the journal is gone")
 	for name, tc := range map[string]struct {
 		reservations, most int
@@ -534,7 +534,7 @@ func TestCallsBesideOthersReserveMemory(t *testing.T) {
 					t.Errorf("Run: %v, want %v", err, tc.want)
 				}
 				if took := time.Since(begin); took != tc.took || most != tc.most || held != 0 {
-					t.Errorf("%d calls ran at once, for %s, and %d reservations are held; want %d, %s and none", most, took, held,
+					t.Errorf("%d calls ran at the same time, for %s, and %d reservations are held; want %d, %s and none", most, took, held,
 						tc.most, tc.took)
 				}
 			})
@@ -542,20 +542,20 @@ func TestCallsBesideOthersReserveMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryIsReservedBeforeIntents checks that no call is recorded, and none made, for which there is no memory. A
-// call whose intent is recorded and that is not made would have an unknown outcome.
+// TestMemoryIsReservedBeforeIntents checks that a call for which there is no memory is neither recorded nor made. If
+// only its intent were recorded, the outcome of the call would be unknown.
 func TestMemoryIsReservedBeforeIntents(t *testing.T) {
-	short := errors.New("the memory is used up")
+	noMemory := errors.New("the memory is used up")
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`)))
 	send, server := toolOf("send", tool.Destructive, result{content: "sent"})
 	in := withTools(input(t, c), send)
 	in.Hold = func(more int64) error {
 		if more > 0 {
-			return short
+			return noMemory
 		}
 		return nil
 	}
-	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, short) || len(server.keys()) != 0 || len(in.State.Intents) != 0 {
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, noMemory) || len(server.keys()) != 0 || len(in.State.Intents) != 0 {
 		t.Errorf("Run: %v with %d calls and %d intents, want the error of Hold and neither", err, len(server.keys()), len(in.State.Intents))
 	}
 }

@@ -8,9 +8,9 @@ import (
 // Attachment is an image or a file that belongs to a message of the user. The message has only this reference. The
 // journal of the Turn has the content, as an artifact.
 type Attachment struct {
-	// Name of the attachment, unique within its Turn.
+	// Name is the name of the attachment, unique within its Turn.
 	Name string `json:"name"`
-	// MediaType of the content, such as image/png. KindOf knows it.
+	// MediaType is the media type of the content, such as image/png. KindOf supports it.
 	MediaType string `json:"mediaType"`
 	// SHA256 is the digest of the content, in hexadecimal. Bytes is its size.
 	SHA256 string `json:"sha256"`
@@ -41,7 +41,7 @@ const (
 	MediaPDF  = "application/pdf"
 )
 
-// mediaJSON is the media type of a text that is not below text/.
+// mediaJSON is the only media type of texts that does not begin with text/.
 const mediaJSON = "application/json"
 
 // KindOf returns the kind of an attachment with this media type, or an empty text if there is none.
@@ -60,7 +60,7 @@ func KindOf(mediaType string) AttachmentKind {
 	return ""
 }
 
-// Accepts says which attachments a model accepts, besides texts. The zero value accepts none.
+// Accepts says which attachments a model accepts in addition to texts. The zero value accepts only texts.
 type Accepts struct {
 	// Images are the media types of images that the model accepts.
 	Images []string
@@ -73,7 +73,7 @@ func AnyAttachment() Accepts {
 	return Accepts{Images: []string{MediaPNG, MediaJPEG, MediaWebP, MediaGIF}, Files: true}
 }
 
-// Refused returns the first of the media types that is not accepted, or an empty text if all are.
+// Refused returns the first media type that the model does not accept, or an empty text if it accepts all.
 func (a *Accepts) Refused(mediaTypes []string) string {
 	for _, t := range mediaTypes {
 		switch KindOf(t) {

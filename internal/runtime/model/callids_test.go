@@ -25,7 +25,7 @@ func TestIdentifyCalls(t *testing.T) {
 			[]string{"call_1", "functions.find:0", "9Ae3bDef1"},
 		},
 		"longest":  {"128 characters are not too long", []string{longest}, nil, []string{longest}},
-		"too long": {"129 characters are", []string{longest + "x"}, nil, []string{"call_0"}},
+		"too long": {"129 characters are too long", []string{longest + "x"}, nil, []string{"call_0"}},
 		"same prefix": {
 			"two IDs that share 128 characters do not share the ID",
 			[]string{longest + "1", longest + "2"},
@@ -53,10 +53,10 @@ func TestIdentifyCalls(t *testing.T) {
 		},
 		"repeated":          {"the first keeps it", []string{"a", "a", "a_2", "a"}, nil, []string{"a", "a_3", "a_2", "a_4"}},
 		"repeated, longest": {"a new ID is not too long either", []string{longest, longest}, nil, []string{longest, longest[:126] + "_2"}},
-		"made ID is there":  {"a new ID is that of no other call", []string{"", "call_0"}, nil, []string{"call_0_2", "call_0"}},
+		"made ID is there":  {"a new ID differs from the IDs of other calls", []string{"", "call_0"}, nil, []string{"call_0_2", "call_0"}},
 		"earlier":           {"an earlier call of the Turn has it", []string{"a", "b"}, []string{"a"}, []string{"a_2", "b"}},
 		"earlier, made": {
-			"nor is a new ID that of an earlier call",
+			"a new ID differs from the IDs of earlier calls",
 			[]string{"", "a"},
 			[]string{"call_0", "a", "a_2"},
 			[]string{"call_0_2", "a_3"},
@@ -91,7 +91,7 @@ func TestIdentifyCallsOfATurn(t *testing.T) {
 		model.IdentifyCalls(calls, func(id string) bool { return taken[id] })
 		for _, c := range calls {
 			if taken[c.ID] {
-				t.Fatalf("step %d: the ID %q is there twice", step, c.ID)
+				t.Fatalf("step %d: two calls have the ID %q", step, c.ID)
 			}
 			taken[c.ID] = true
 		}

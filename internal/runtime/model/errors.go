@@ -65,8 +65,7 @@ const (
 	AnyModel
 )
 
-// Next returns which later models of a chain may succeed after the failure of a model. A failure of a kind that is not
-// known ends the Turn.
+// Next returns which later models of a chain may succeed after a failure of this kind. An unknown kind ends the Turn.
 func (k ErrorKind) Next() NextModel {
 	switch k {
 	case RateLimited, Overloaded, Timeout, Network, Malformed, Auth, QuotaExceeded, InvalidRequest, OverBudget, Unusable:
@@ -91,11 +90,11 @@ type Error struct {
 	RemoteMessage string
 	// RetryAfter is the wait that the endpoint requested, or 0.
 	RetryAfter time.Duration
-	// Unsent is true if the request was never sent, for example because a credential is missing. It does not count
-	// as a request.
+	// Unsent is true if the request was never sent, for example because a credential is missing. An unsent request does
+	// not count as a request.
 	Unsent bool
-	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent, if it failed after a
-	// part of the answer, or if the model only reasoned. The endpoint may have worked on it, and bill it.
+	// MayBeBilled is true if the endpoint may bill the failed request: it timed out, broke off or was cancelled after it
+	// was sent, it failed after a part of the answer, or the model only reasoned.
 	MayBeBilled bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage

@@ -17,7 +17,7 @@ func TestAsError(t *testing.T) {
 		t.Errorf("AsError = %+v, want the classified error that is wrapped", got)
 	}
 	if !errors.Is(classified, cause) {
-		t.Error("the cause of an Error is not to be found")
+		t.Error("errors.Is does not find the cause of an Error")
 	}
 	got := model.AsError(cause)
 	if got.Kind != model.Network || got.Message != "broken pipe" || !errors.Is(got, cause) {
@@ -34,7 +34,7 @@ func TestUsageAdds(t *testing.T) {
 	}
 }
 
-// TestErrorKinds has a row for each kind of error, with the attempts and models that follow it.
+// TestErrorKinds checks for each kind of error whether the request is retried and which models may follow.
 func TestErrorKinds(t *testing.T) {
 	for kind, tc := range map[model.ErrorKind]struct {
 		retry bool
@@ -48,6 +48,7 @@ func TestErrorKinds(t *testing.T) {
 		model.Auth:            {false, model.AnyModel},
 		model.QuotaExceeded:   {false, model.AnyModel},
 		model.InvalidRequest:  {false, model.AnyModel},
+		model.OverBudget:      {false, model.AnyModel},
 		model.Unusable:        {false, model.AnyModel},
 		model.ContextLength:   {false, model.LargerModel},
 		model.ContentFiltered: {false, model.NoModel},
@@ -62,6 +63,6 @@ func TestErrorKinds(t *testing.T) {
 
 func TestUnknownKindIsFinal(t *testing.T) {
 	if k := model.ErrorKind("Unheard"); k.Retryable() || k.Next() != model.NoModel {
-		t.Error("a kind that nobody knows is neither retried nor passed on")
+		t.Error("an unknown kind is retryable or has a next model, want neither")
 	}
 }

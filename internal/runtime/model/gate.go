@@ -11,17 +11,18 @@ const MaxPause = 5 * time.Minute
 
 // Gate is a Provider whose requests wait until they may be sent.
 //
-// Enter waits for one request. It returns a *Error whose Unsent is true if the request must not wait: its endpoint
-// fails or asks for a long pause, or Wait bounds the time. It returns ErrStopped if Stop is closed, and the cause of
-// ctx if ctx ends. The caller must use up the ticket or leave.
+// Enter waits until one request may be sent. If the request must not wait, because its endpoint fails or asks for a
+// long pause, or because the wait would exceed the bounds in Wait, Enter returns an *Error whose Unsent is true. It
+// returns ErrStopped if Stop is closed, and the cause of ctx if ctx ends. The caller must call Generate or Leave of the
+// ticket.
 type Gate interface {
 	Provider
 	Enter(ctx context.Context, w Wait) (Ticket, error)
 }
 
-// Ticket is the permission for one request. Generate sends it and uses up the ticket. If the ticket is older than some
-// seconds, Generate waits again as Enter does, and all its errors are *Error: that of a wait that was stopped wraps
-// ErrStopped. Leave gives a ticket back that was not used, and otherwise does nothing.
+// Ticket is the permission for one request. Generate sends the request and uses up the ticket. If the ticket is some
+// seconds old, Generate first waits again, as Enter does. All its errors are of type *Error; if the wait was stopped,
+// the error wraps ErrStopped. Leave returns an unused ticket, and does nothing if the ticket was used.
 type Ticket interface {
 	Provider
 	Leave()
@@ -36,8 +37,8 @@ type Wait struct {
 	Model string
 	// Tokens is the estimated number of tokens of the prompt.
 	Tokens int64
-	// Fallback is true if another model can answer. Then the request does not wait while its endpoint fails, and for at
-	// most MaxPause while the endpoint accepts no requests.
+	// Fallback is true if another model can answer. If it is true, the request does not wait while its endpoint fails,
+	// and it waits for at most MaxPause while the endpoint accepts no requests.
 	Fallback bool
 	MaxPause time.Duration
 	// MaxWait bounds the whole wait if it is not 0.
@@ -54,8 +55,8 @@ type Observer interface {
 	ObserveBegin()
 }
 
-// ErrOwnMemory is wrapped by the failure of a request whose answer found no memory in this process. It says nothing
-// about the endpoint.
+// ErrOwnMemory is wrapped by the failure of a request if this process had no memory for the answer. Such a failure says
+// nothing about the endpoint.
 var ErrOwnMemory = errors.New("no memory in this process")
 
 // StatedLimits are the limits that an endpoint states in an answer.

@@ -99,8 +99,8 @@ type Parameters struct {
 	Extra []ExtraField `json:"extra,omitempty"`
 }
 
-// ForQuestion returns the parameters for a question about a Turn that has ended. It has no stop sequences: they are for
-// the answers of the Agent, and may occur in the reply.
+// ForQuestion returns the parameters for a question about a Turn that has ended. It removes the stop sequences, because
+// they are for the answers of the Agent and may occur in the reply.
 func (p Parameters) ForQuestion() Parameters {
 	p.Stop = nil
 	return p
@@ -220,9 +220,9 @@ type Reply struct {
 	// bytes that were not kept. It is 0 for other replies, and if the endpoint reported the final usage. It is not in
 	// the journal, because the loop immediately estimates the usage from it.
 	Received int64 `json:"-"`
-	// Vectors are those of the texts of a request with Embed, in their order and with the length 1. All that are not
-	// nil have the same number of elements, at most MaxDimensions, and at least one is not nil. A vector is nil if the
-	// endpoint sent none that can be used. Such a reply has no text. The journal does not keep the vectors.
+	// Vectors are the vectors of the texts of a request with Embed, in the order of the texts. They are normalized, and
+	// have the same number of elements, at most MaxDimensions. A vector is nil if the endpoint sent no usable one, but
+	// not all are nil. A reply with vectors has no text. The journal does not keep the vectors.
 	Vectors [][]float32 `json:"-"`
 	// Release releases the memory that a long reply reserved. It is nil if the reply reserved none. The receiver
 	// must call it once: when another reservation includes the reply, or when the reply is no longer in memory. Before

@@ -4,7 +4,7 @@ import "github.com/shopspring/decimal"
 
 // Pricing is the price of a million tokens of a model.
 type Pricing struct {
-	// Currency as an ISO 4217 code.
+	// Currency is the currency as an ISO 4217 code.
 	Currency string
 	// Input, Output and CacheRead are the prices of a million tokens each.
 	Input, Output, CacheRead decimal.Decimal
@@ -22,7 +22,7 @@ type Pricing struct {
 type Cost struct {
 	// Amount is exact, without rounding.
 	Amount decimal.Decimal `json:"amount"`
-	// Currency as an ISO 4217 code.
+	// Currency is the currency as an ISO 4217 code.
 	Currency string `json:"currency"`
 	// PriceDate is the date of the list prices that the amount is computed from. It is empty if the ModelProvider
 	// declares the prices.
@@ -51,9 +51,9 @@ func (p *Pricing) Cost(u Usage) *Cost {
 	return &Cost{Amount: sum.DivRound(million, 15), Currency: p.Currency, PriceDate: p.Date}
 }
 
-// Expected returns the cost of a request with a prompt and a reply of these lengths in tokens. The prompt has the price
-// of other input or of writing to a cache, and the whole reply that of output or of reasoning, whichever is higher.
-// Expected returns nil if p is nil.
+// Expected returns the highest cost of a request whose prompt and reply have these lengths in tokens. For the prompt,
+// it uses the price of input or of writing to a cache, and for the reply, the price of output or of reasoning,
+// whichever is higher. Expected returns nil if p is nil.
 func (p *Pricing) Expected(prompt, reply int64) *Cost {
 	highest := p.Cost(Usage{InputTokens: prompt, OutputTokens: reply})
 	if highest == nil {
@@ -71,7 +71,7 @@ func (p *Pricing) Expected(prompt, reply int64) *Cost {
 	return highest
 }
 
-// priceOr returns a price, or another one if there is none.
+// priceOr returns price, or other if price is nil.
 func priceOr(price *decimal.Decimal, other decimal.Decimal) decimal.Decimal {
 	if price == nil {
 		return other

@@ -4,9 +4,10 @@ import "strings"
 
 const thoughtOpens, thoughtCloses = "<think>", "</think>"
 
-// SplitReasoning separates a text from the reasoning that stands before it as <think>...</think>. Models write this
-// form if their endpoint does not separate reasoning itself. A text without such reasoning is returned unchanged.
-// If the reasoning is not closed, the whole text is reasoning if cutOff is true, and none of it otherwise.
+// SplitReasoning separates a text from the reasoning that precedes it as <think>...</think>. Models write this form if
+// their endpoint does not separate reasoning itself. A text without such reasoning is returned unchanged. If the
+// closing tag is missing and cutOff is true, the whole text is reasoning. If it is missing and cutOff is false, the
+// text is returned unchanged.
 func SplitReasoning(text string, cutOff bool) (thought, rest string) {
 	opened, ok := strings.CutPrefix(strings.TrimLeft(text, " \t\r\n"), thoughtOpens)
 	if !ok {
