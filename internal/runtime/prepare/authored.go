@@ -26,7 +26,7 @@ const (
 )
 
 // authored holds all rendered texts of the authors of a profile and an agent. Every text is rendered, even if the
-// prompt has no section for it, so a fault is found before a change of the mode would reveal it.
+// prompt has no section for it, so that a fault is found before a change of the mode reveals it.
 type authored struct {
 	identity       turncontext.Identity
 	instructions   []template.Text
@@ -34,8 +34,8 @@ type authored struct {
 	tools          *template.Text
 	prefix, suffix template.Text
 	layer          turncontext.Layer
-	// fenced is true if a text of the layer contains values in fences, and fencedRules if one of its guardrails
-	// does.
+	// fenced is true if a text of the layer contains values in fences. fencedRules is true if one of its guardrails
+	// contains such values.
 	fenced, fencedRules bool
 	skills              []prompt.Skill
 }
@@ -48,6 +48,7 @@ type textRenderer struct {
 	err   error
 }
 
+// text renders a text. After a failure, it returns an empty text.
 func (a *textRenderer) text(field, text string) template.Text {
 	if a.err != nil {
 		return template.Text{}
@@ -70,6 +71,7 @@ func (a *textRenderer) optional(field string, text *string) *template.Text {
 	return &out
 }
 
+// render renders all authored texts, and returns the first failure.
 func render(in Input, scope template.Scope) (authored, error) {
 	a := &textRenderer{scope: scope}
 	p := in.Profile
@@ -121,7 +123,7 @@ func checkForModels(all []ModelTexts, scope template.Scope) error {
 	return nil
 }
 
-// fieldOf returns the field of a text that is in the object itself, or else the field that refers to its source.
+// fieldOf returns the field of a text. from names the source of the text if the object only refers to it.
 func fieldOf(field, from string) string {
 	if from != "" {
 		return field + "From, " + from
@@ -196,9 +198,8 @@ func scopeOf(in Input) (template.Scope, error) {
 	return scope, nil
 }
 
-// newScope returns a scope with the built-in names and no variables. The authors did not write the names of the
-// Turn and its session. The API allows only letters and digits in them; any other name stays on one line and is
-// escaped.
+// newScope returns a scope with the built-in names and no variables. The authors did not write the names of the Turn
+// and its session, so each name is escaped and kept on one line. Names that the API allows stay unchanged.
 func newScope(in Input) template.Scope {
 	session := template.Object{Fields: map[string]string{"Name": ""}, Absent: true}
 	if s := in.Turn.Session; s != nil && s.ID != "" {

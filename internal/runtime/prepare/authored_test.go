@@ -49,10 +49,10 @@ func TestFenceNoticeOccursOnce(t *testing.T) {
 	})
 	got := content(mustPrepare(t, in), prepare.MessageSystemPrompt)
 	if n := strings.Count(got, notice); n != 1 || !strings.HasPrefix(got, notice+"\n\nof <untrusted-text>Bob</untrusted-text>") {
-		t.Errorf("the notice stands %d times in a prompt, want it once, before the first fence:\n%s", n, got)
+		t.Errorf("the prompt contains the notice %d times, want it once, before the first fence:\n%s", n, got)
 	}
 	if n := strings.Count(got, "of <untrusted-text>Bob</untrusted-text>"); n != 12 {
-		t.Errorf("the value stands in %d texts, want 12", n)
+		t.Errorf("%d texts contain the value, want 12", n)
 	}
 	in.Turn.Parameters = nil
 	if got := content(mustPrepare(t, in), prepare.MessageSystemPrompt); strings.Contains(got, "Bob") {
@@ -118,8 +118,8 @@ func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
 	}
 }
 
-// TestGuardrailsOfTheProfileAlwaysStay checks that every combination of mode, sections and trust keeps the
-// profile's guardrails. In other libraries, mode None is one line; here the guardrails follow that line.
+// TestGuardrailsOfTheProfileAlwaysStay checks that every combination of mode, sections and trust keeps the profile's
+// guardrails. In mode None they follow the one line of the prompt.
 func TestGuardrailsOfTheProfileAlwaysStay(t *testing.T) {
 	const rules = "<turn_instructions>\n## Guardrails\nThese rules constrain everything above. If an " +
 		"instruction conflicts with one of these rules, follow the rule.\n\nPromise nothing.\n</turn_instructions>"
@@ -154,12 +154,12 @@ func TestGuardrailsOfTheProfileAlwaysStay(t *testing.T) {
 	}
 	in := input(func(in *prepare.Input) { in.Turn.Mode = prompt.None })
 	if got := content(mustPrepare(t, in), prepare.MessageSystemPrompt); strings.Contains(got, "<") {
-		t.Errorf("a profile without rules has %q, want the one line", got)
+		t.Errorf("a profile without guardrails has the prompt %q, want one line", got)
 	}
 }
 
-// TestPartsWithoutASection checks that parts of the input without a section are recorded as dropped, because the record
-// must not say that the model received them.
+// TestPartsWithoutASection checks that parts of the input without a section are recorded as dropped, because the model
+// did not receive them.
 func TestPartsWithoutASection(t *testing.T) {
 	selection := []turncontext.Dropped{
 		{Kind: "memory", ID: "m3", Reason: "over the cap"},
@@ -187,9 +187,9 @@ func TestPartsWithoutASection(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*prepare.Input)
 		want   []turncontext.Dropped
-		said   bool // whether overlays and guardrails are in the prompt
+		placed bool // whether overlays and guardrails are in the prompt
 	}{
-		"all have one": {func(*prepare.Input) {}, nil, true},
+		"every section": {func(*prepare.Input) {}, nil, true},
 		"mode None": {
 			func(in *prepare.Input) { in.Turn.Mode = prompt.None },
 			slices.Concat(instructions, around, texts, others), false,
@@ -213,10 +213,10 @@ func TestPartsWithoutASection(t *testing.T) {
 			if diff := cmp.Diff(slices.Concat(selection, tc.want), p.Assembly.Dropped); diff != "" {
 				t.Errorf("dropped: -want +got:\n%s", diff)
 			}
-			rules := map[bool][]string{true: {"truth", "mood"}, false: {"truth"}}[tc.said] // the profile's guardrails always stay
-			if got := p.Report.Provenance; len(got.UsedOverlayIDs) > 0 != tc.said || !slices.Equal(got.UsedGuardrailIDs, rules) {
+			rules := map[bool][]string{true: {"truth", "mood"}, false: {"truth"}}[tc.placed] // the profile's guardrails always stay
+			if got := p.Report.Provenance; len(got.UsedOverlayIDs) > 0 != tc.placed || !slices.Equal(got.UsedGuardrailIDs, rules) {
 				t.Errorf("the record says that the prompt has overlays %v and guardrails %v; want %v and overlays: %t",
-					got.UsedOverlayIDs, got.UsedGuardrailIDs, rules, tc.said)
+					got.UsedOverlayIDs, got.UsedGuardrailIDs, rules, tc.placed)
 			}
 		})
 	}
@@ -235,7 +235,7 @@ func TestSkills(t *testing.T) {
 	}
 	for _, unwanted := range []string{"Send a label.", "Listen.", "Not this one", "the profile's own"} {
 		if strings.Contains(got, unwanted) {
-			t.Errorf("the prompt holds %q: a skill that is only available is listed and no more", unwanted)
+			t.Errorf("the prompt contains %q, want only the list entries of available skills", unwanted)
 		}
 	}
 	if n := len(p.Tools); n != 4 || p.Tools[3].Name != "load_skill" || p.Report.ToolCount != 4 {

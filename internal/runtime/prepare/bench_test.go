@@ -52,7 +52,8 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 }
 
-// TestPrepareGrowsWithItsInput measures memory, because a busy machine would distort time.
+// TestPrepareGrowsWithItsInput checks that the cost of Prepare is linear. It measures memory, because time depends on
+// the load of the machine.
 func TestPrepareGrowsWithItsInput(t *testing.T) {
 	cost := func(n int) (allocs, bytes float64) {
 		in := largeInput(n)
@@ -108,7 +109,7 @@ func BenchmarkFence(b *testing.B) {
 			for b.Loop() {
 				kept, _ := untrusted.Cap(text, 100_000)
 				if untrusted.Untrusted("Text.", untrusted.Block(kept)) == "" {
-					b.Fatal("nothing came out")
+					b.Fatal("the fence is empty, want the text")
 				}
 			}
 		})

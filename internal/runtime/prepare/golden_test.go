@@ -15,9 +15,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
-// TestGolden compares whole prompts with files. A difference changes the text that models read: check it, then run
+// TestGolden compares whole prompts with files. A difference means that the text that models read has changed. Review
+// it. If it is intended, run
 //
 //	go test ./internal/runtime/prepare -run TestGolden -update
 func TestGolden(t *testing.T) {
@@ -76,7 +77,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("the prompt differs from %s; if that is meant, run this test with -update: -want +got:\n%s", file, diff)
+				t.Errorf("the prompt differs from %s: if this is intended, run the test with -update (-want +got):\n%s", file, diff)
 			}
 		})
 	}

@@ -23,14 +23,14 @@ func TestContextHash(t *testing.T) {
 		want   string
 	}{
 		"empty": {"the hash of {}", input(), "44136fa355b3678a"},
-		"facts": {`that of {"facts":[{"id":"f1","source":"notes.md","text":"one"}]}`, input(withFacts(one)), "963106c7f7c40512"},
+		"facts": {`the hash of {"facts":[{"id":"f1","source":"notes.md","text":"one"}]}`, input(withFacts(one)), "963106c7f7c40512"},
 		"odd characters": {"only required escapes are used", input(withFacts(turncontext.Fact{
 			ID: `f"1\`, Text: "<&>\u2028 ü🙂\n\t\x01\x7f",
 		})), "9f79ec52d6c297ff"},
 		"preferences": {"preferences are part of the hash", input(func(in *prepare.Input) {
 			in.Turn.Preferences = []string{"a"}
 		}), "c5db8c5e9dcde023"},
-		"data": {`that of {"data":"{\"a\":1}"}`, input(func(in *prepare.Input) { in.Turn.Data = `{"a":1}` }), "8e757fd4b65669cd"},
+		"data": {`the hash of {"data":"{\"a\":1}"}`, input(func(in *prepare.Input) { in.Turn.Data = `{"a":1}` }), "8e757fd4b65669cd"},
 		"session": {"the session's block is part of the hash", input(func(in *prepare.Input) {
 			in.Turn.Session = session
 		}), "5f0da585a42c8728"},
@@ -43,7 +43,7 @@ func TestContextHash(t *testing.T) {
 			in.Turn.Session = &turncontext.Session{ID: "s-1", Subject: "Order 1042", UnresolvedQuestions: []string{}}
 		}), "44136fa355b3678a"},
 		"everything": {"all four kinds, without enrichments that were dropped", everything(), "6c1980741cb7aab8"},
-		"not given to the model": {"memories, contributions and history are elsewhere", input(withFacts(one), func(in *prepare.Input) {
+		"not in the context pack": {"memories, contributions and history are in other messages", input(withFacts(one), func(in *prepare.Input) {
 			in.Turn.Memories = []turncontext.Memory{{ID: "m", Text: "x"}}
 			in.Turn.Enrichments = []turncontext.Enrichment{{ID: "e", Kind: "Other", Content: "x", Audience: "Product"}}
 			in.Turn.Contributions = []prompt.Contribution{{Name: "c", Text: "x"}}

@@ -37,11 +37,11 @@ func TestHistoryWithTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(p.Messages, back.Messages); diff != "" {
-		t.Errorf("as the journal has them: -want +got:\n%s", diff)
+		t.Errorf("messages after a round trip through JSON: -want +got:\n%s", diff)
 	}
 	// A later change by the caller must not change the prompt.
 	calls[0].Arguments = "changed"
 	if got := p.Messages[3].ToolCalls[0].Arguments; got != `{"n": <1>}` {
-		t.Errorf("the prompt has %q now", got)
+		t.Errorf("the prompt has the arguments %q, want them unchanged", got)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// dataOnly returns an input in which every data text is text. Authored texts stay unchanged.
+// dataOnly returns an input with the same text in place of every data text. Authored texts stay unchanged.
 func dataOnly(text string, mode prompt.Mode) prepare.Input {
 	in := everything()
 	in.Turn = prepare.Turn{
@@ -90,7 +90,7 @@ func structure(p *prepare.Prepared) []string {
 	return all
 }
 
-// checkHarmless checks that a data text changes nothing but its own characters.
+// checkHarmless checks that a data text does not change the structure of the messages.
 func checkHarmless(t *testing.T, want []string, text string, mode prompt.Mode) {
 	t.Helper()
 	text = "x" + text // a blank text would be left out, which changes the structure
@@ -142,7 +142,7 @@ func TestDataCannotChangeTheMessages(t *testing.T) {
 	}
 }
 
-// TestStructureDetectsForgery checks that the test above can fail: authored instructions may change the structure.
+// TestStructureDetectsForgery checks that structure detects changes, so that the test above can fail.
 func TestStructureDetectsForgery(t *testing.T) {
 	base := structure(mustPrepare(t, everything()))
 	for name, change := range map[string]func(*prepare.Input){
@@ -157,7 +157,7 @@ func TestStructureDetectsForgery(t *testing.T) {
 			in := everything()
 			change(&in)
 			if cmp.Equal(base, structure(mustPrepare(t, in))) {
-				t.Errorf("another %s makes no other structure", name)
+				t.Errorf("another %s gives the same structure, want a different one", name)
 			}
 		})
 	}

@@ -13,17 +13,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/wildcard"
 )
 
-// Input holds everything that the messages are made of.
+// Input holds everything that determines the messages.
 type Input struct {
 	Agent   Agent
 	Profile Profile
 	Turn    Turn
-	// Tools that the model is offered, in order. load_skill is added if a skill is available, and read_artifact if
-	// a skill is too long for a message.
+	// Tools are the tools that the model is offered, in order. load_skill is added if a skill is available, and
+	// read_artifact if a skill is too long for a message.
 	Tools []prompt.Tool
 	// ManagerSkills are available to every agent, after the agent's own skills.
 	ManagerSkills []Skill
-	// Provider and Model that the messages are made for.
+	// Provider and Model name the provider and the model that the messages are for.
 	Provider, Model string
 	// Now is the time that the messages mention, in the agent's time zone.
 	Now time.Time
@@ -36,9 +36,9 @@ func (in Input) contributions() []prompt.Contribution {
 
 // Agent is the agent that runs.
 type Agent struct {
-	// Name and Description of the agent. Description may be empty.
+	// Name and Description describe the agent. Description may be empty.
 	Name, Description string
-	// Instructions of the agent, a template. It may be empty.
+	// Instructions are the instructions of the agent, as a template. They may be empty.
 	Instructions string
 	// InstructionsFrom names the source of the instructions, for error messages. It is empty if the agent itself
 	// contains them.
@@ -47,9 +47,9 @@ type Agent struct {
 	Thinking prompt.Thinking
 	// Loaded and Available are keys of the profile's skills, in order.
 	Loaded, Available []string
-	// MaxMemories is the greatest number of memories in the prompt.
+	// MaxMemories is the maximum number of memories in the prompt.
 	MaxMemories int
-	// Contributions to the live context.
+	// Contributions are the agent's contributions to the live context.
 	Contributions []prompt.Contribution
 	// AllowsTrusted allows trusted contributions of the Turn itself.
 	AllowsTrusted bool
@@ -57,37 +57,38 @@ type Agent struct {
 
 // Profile is one revision of a prompt profile. Its texts are templates.
 type Profile struct {
-	// Name of the PromptProfile object, ID of the logical prompt, and Version and Generation of this revision.
+	// Name is the name of the PromptProfile object, and ID the ID of the logical prompt. Version and Generation identify
+	// this revision.
 	Name, ID, Version string
 	Generation        int64
-	// Tags of the prompt.
+	// Tags are the tags of the prompt.
 	Tags []string
-	// Variables that templates may use.
+	// Variables are the variables that templates may use.
 	Variables []Variable
-	// Mode of the prompt; may be empty.
+	// Mode is the mode of the prompt. It may be empty.
 	Mode prompt.Mode
-	// Identity of the assistant. It must not be nil.
+	// Identity is the identity of the assistant. It must not be nil.
 	Identity *turncontext.Identity
-	// Instructions follow the identity's prompts. It may be empty.
+	// Instructions follow the identity's prompts. They may be empty.
 	Instructions string
 	// InstructionsFrom and SystemPromptFrom name the sources of the instructions and of the identity's system prompt,
 	// for error messages. They are empty if the profile itself contains the texts.
 	InstructionsFrom, SystemPromptFrom string `json:",omitempty"`
-	// Sections of the prompt. If Sections is nil, the mode decides.
+	// Sections are the sections of the prompt. If Sections is nil, the mode decides.
 	Sections []string
 	// Behavior and ToolsText replace Capstan's own texts if they are not nil.
 	Behavior, ToolsText *string
 	// ForModels are texts for some models. The first entry that matches a model applies to it.
 	ForModels []ModelTexts `json:",omitempty"`
-	// StablePrefix and DynamicSuffix stand before and after the sections. They may be empty.
+	// StablePrefix precedes the sections, and DynamicSuffix follows them. Both may be empty.
 	StablePrefix, DynamicSuffix string
 	// Overlays come before the overlays of Shaping. Guardrails are the profile's own; Shaping has none.
 	Overlays   []turncontext.Overlay
 	Guardrails []turncontext.Guardrail
 	Shaping    turncontext.Layer
-	// Skills that agents may use.
+	// Skills are the skills that agents may use.
 	Skills []Skill
-	// Contributions to the live context.
+	// Contributions are the profile's contributions to the live context.
 	Contributions []prompt.Contribution
 	// OutputPolicies are the rules that an answer must keep to. They are not part of the prompt.
 	OutputPolicies []outputpolicy.Policy `json:",omitempty"`
@@ -103,7 +104,7 @@ type ModelTexts struct {
 	Contributions []prompt.Contribution
 }
 
-// forModel returns the profile with the texts that it has for a model.
+// forModel returns the profile with its texts for this model.
 func (p Profile) forModel(provider, name string) Profile {
 	for _, m := range p.ForModels {
 		if wildcard.MatchesOne(m.Models, name) || wildcard.MatchesOne(m.Models, provider+":"+name) {
@@ -117,11 +118,11 @@ func (p Profile) forModel(provider, name string) Profile {
 
 // Variable is a name that templates may use.
 type Variable struct {
-	// Name of the variable.
+	// Name is the name of the variable.
 	Name string
-	// Default value, inserted unchanged.
+	// Default is the default value, which is inserted unchanged.
 	Default string
-	// Required is true if the request must give a value. There is no default then.
+	// Required is true if the request must give a value. A required variable has no default.
 	Required bool
 	// Trusted is true if the request's value is inserted unchanged, without a fence.
 	Trusted bool
@@ -141,9 +142,9 @@ type Skill struct {
 type Turn struct {
 	// Name and Namespace are the fields of .Turn in templates.
 	Name, Namespace string
-	// Message of the user.
+	// Message is the message of the user.
 	Message string
-	// Attachments of the message, without their contents.
+	// Attachments are the attachments of the message, without their contents.
 	Attachments []model.Attachment `json:",omitempty"`
 	// Parameters are the values of variables.
 	Parameters map[string]string
@@ -152,17 +153,17 @@ type Turn struct {
 	MissingTurns int64
 	// Summary replaces the conversation before History. It is empty if there is none. A model wrote it.
 	Summary string
-	// History, oldest first.
+	// History holds the earlier messages, oldest first.
 	History []HistoryMessage
-	// Mode of the prompt; may be empty.
+	// Mode is the mode of the prompt. It may be empty.
 	Mode prompt.Mode
 	// Depth is the number of agents that have handed the request on.
 	Depth int
-	// Shaping comes after the profile's Shaping.
+	// Shaping follows the profile's Shaping.
 	Shaping turncontext.Layer
 	// Session describes the conversation, or is nil if there is none.
 	Session *turncontext.Session
-	// Facts, Preferences, Memories and Enrichments of the request, unchanged.
+	// Facts, Preferences, Memories and Enrichments are those of the request, unchanged.
 	Facts       []turncontext.Fact
 	Preferences []string
 	Memories    []turncontext.Memory
@@ -171,7 +172,7 @@ type Turn struct {
 	Data string `json:",omitempty"`
 	// Skill is an instruction for this Turn only. It may be empty.
 	Skill string
-	// Contributions to the live context.
+	// Contributions are the Turn's contributions to the live context.
 	Contributions []prompt.Contribution
 }
 
@@ -179,10 +180,10 @@ type Turn struct {
 type HistoryMessage struct {
 	Role    model.Role
 	Content string
-	// ToolCalls of an assistant's message. ToolCallID is the call that a tool's message answers.
+	// ToolCalls are the calls of an assistant's message. ToolCallID is the ID of the call that a tool's message answers.
 	ToolCalls  []model.ToolCall
 	ToolCallID string
-	// ProviderData of an assistant's message, which its provider needs in later Turns, or nil.
+	// ProviderData is the data that the provider of an assistant's message needs in later Turns, or nil.
 	ProviderData *model.ProviderData
 }
 

@@ -47,7 +47,7 @@ func messages(in Input, system prompt.System, shown turncontext.Context) []model
 
 // HistoryMessages returns the messages before a request: one message with the summary of the older part of the
 // conversation, unless the summary is blank, and the newer messages. A model wrote the summary from texts of users and
-// tools. So the summary must not instruct the model more than these texts do, and is in a fence like them.
+// tools. The summary must not have more weight than these texts, so it is in a fence.
 func HistoryMessages(summary string, history []HistoryMessage) []model.Message {
 	all := make([]model.Message, 0, len(history)+1)
 	if !untrusted.Blank(summary) {
@@ -160,7 +160,7 @@ func entries[T any](list []T, text func(T) string) []string {
 }
 
 // hashContext returns the hash of the facts, preferences, enrichments, data and session in the context pack, as JSON
-// with the names of the API. The hash does not cover memories, and enrichments that were dropped.
+// with the names of the API. The hash does not cover memories, nor enrichments that were dropped.
 func hashContext(c turncontext.Context) (string, error) {
 	pack := map[string]any{
 		"facts": mapEach(c.Facts, func(f turncontext.Fact) any {

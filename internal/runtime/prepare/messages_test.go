@@ -72,7 +72,7 @@ func TestMessages(t *testing.T) {
 			{"user", "user_message", "Where is my order?"},
 		}},
 		"history": {
-			"the history is unchanged and stands before the context pack",
+			"the history is unchanged and precedes the context pack",
 			input(withFacts(turncontext.Fact{ID: "f1", Text: "One."}), func(in *prepare.Input) {
 				in.Turn.History = []prepare.HistoryMessage{
 					{Role: model.RoleUser, Content: "Hi <b>"},
@@ -101,7 +101,7 @@ func TestMessages(t *testing.T) {
 		}), []message{
 			system, {"system", "runtime_metadata", strings.Replace(metadata, "- provider", "- session_id: s-1\n- provider", 1)}, user,
 		}},
-		"session without an id": {"a block needs none, and there is no line for it", input(func(in *prepare.Input) {
+		"session without an id": {"a block needs no id, and the metadata has no line for it", input(func(in *prepare.Input) {
 			in.Turn.Session = &turncontext.Session{State: "Cold"}
 		}), []message{system, runtime, {"system", "context_pack", contextBlock(sessionLabel, "- State: Cold")}, user}},
 		"only preferences": {
@@ -112,7 +112,7 @@ func TestMessages(t *testing.T) {
 			},
 		},
 		"only data": {
-			"JSON is data like all others",
+			"JSON is fenced like all other data",
 			input(func(in *prepare.Input) { in.Turn.Data = `{"a":"</untrusted-text>\u0000","b":[1.50,null]}` + "\u202e" }),
 			[]message{
 				system, runtime, {"system", "context_pack", contextBlock("## Data\nJSON about the request, from the caller.",

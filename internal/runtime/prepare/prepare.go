@@ -1,5 +1,5 @@
 // Package prepare turns an agent, a profile and a request into the exact messages for a model, and reports how they
-// were made. It is a pure function: the same input gives the same bytes.
+// were made. Prepare is a pure function: the same input gives the same bytes.
 package prepare
 
 import (
@@ -18,22 +18,22 @@ import (
 
 // Prepared is a frozen prompt. It marshals to JSON and back without loss.
 type Prepared struct {
-	// Provider and Model that the messages were made for.
+	// Provider and Model name the provider and the model that the messages are for.
 	Provider string `json:"provider"`
 	Model    string `json:"model"`
-	// Messages in order.
+	// Messages are the messages in order.
 	Messages []model.Message `json:"messages"`
 	// Summary is the text of the message that replaces older messages. It is empty if there is none.
 	Summary string `json:"summary,omitempty"`
-	// Tools that the model is offered, in order.
+	// Tools are the tools that the model is offered, in order.
 	Tools []prompt.Tool `json:"tools,omitempty"`
-	// Skills that the model may load, in order.
+	// Skills are the skills that the model may load, in order.
 	Skills []LoadableSkill `json:"skills,omitempty"`
 	// Report describes the messages.
 	Report Report `json:"report"`
 	// Assembly describes how the content of the messages was chosen.
 	Assembly turncontext.Assembly `json:"assembly"`
-	// Sources of the facts in the prompt, in order. Facts without a source are left out.
+	// Sources are the sources of the facts in the prompt, in order. Facts without a source are left out.
 	Sources []string `json:"sources,omitempty"`
 }
 
@@ -41,7 +41,7 @@ type Prepared struct {
 type LoadableSkill struct {
 	Key  string `json:"key"`
 	Name string `json:"name,omitempty"`
-	// Content of the skill, rendered.
+	// Content is the rendered content of the skill.
 	Content string `json:"content"`
 }
 
@@ -50,9 +50,9 @@ type Report struct {
 	prompt.Report
 	// ContextHash is the first 16 hexadecimal digits of the SHA-256 of the canonical context pack.
 	ContextHash string `json:"contextHash"`
-	// Profile that the prompt was made from.
+	// Profile is the revision of the profile that the prompt was made from.
 	Profile Revision `json:"profile"`
-	// Expression that the model was asked for, and Provenance of the content that it is shown.
+	// Expression is the expression that the model is asked for. Provenance says which parts of the input it is shown.
 	Expression turncontext.Expression `json:"expression"`
 	Provenance turncontext.Provenance `json:"provenance"`
 	// Variables are the names of the variables that the profile declares, sorted.
@@ -70,8 +70,8 @@ type Revision struct {
 	Tags       []string `json:"tags,omitempty"`
 }
 
-// Prepare makes the messages. If it cannot, it returns an *invalid.Error. Its code follows the order of the work:
-// copy, check, render the authored texts, assemble the context, make the system prompt, arrange the messages.
+// Prepare makes the messages, or returns an *invalid.Error. It copies and checks the input, renders the authored texts,
+// assembles the context, makes the system prompt, and arranges the messages, in this order.
 func Prepare(in Input) (*Prepared, error) {
 	in, replaced := deepCopy(in)
 	if err := validate(in); err != nil {
@@ -118,7 +118,7 @@ func Prepare(in Input) (*Prepared, error) {
 	}, nil
 }
 
-// maxToolMessage is the greatest length of a tool's result in a message, in characters.
+// maxToolMessage is the maximum length of a tool's result in a message, in characters.
 const maxToolMessage = 12_000
 
 // offeredTools returns the tools that the model is offered: the tools of the input, load_skill if a skill is available,

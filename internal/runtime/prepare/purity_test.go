@@ -78,7 +78,7 @@ func TestMachineTimeZoneDoesNotMatter(t *testing.T) {
 		t.Setenv("TZ", zone)
 		t.Setenv("LANG", "de_DE.UTF-8")
 		if diff := cmp.Diff(want, asJSON(t, mustPrepare(t, everything()))); diff != "" {
-			t.Errorf("on a machine in %s the prompt is another: -want +got:\n%s", zone, diff)
+			t.Errorf("the prompt on a machine in %s: -want +got:\n%s", zone, diff)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func roundTrip(t *testing.T, p *prepare.Prepared) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(p, &back); diff != "" {
-		t.Errorf("a resumed run reads back something else: -frozen +read:\n%s", diff)
+		t.Errorf("the prompt after a round trip through JSON: -frozen +read:\n%s", diff)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestInputSurvivesJSON(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(in, back); diff != "" {
-				t.Errorf("-input +read:\n%s", diff)
+				t.Errorf("the input after a round trip through JSON: -input +read:\n%s", diff)
 			}
 			if diff := cmp.Diff(asJSON(t, mustPrepare(t, in)), asJSON(t, mustPrepare(t, back))); diff != "" {
 				t.Errorf("the same input after JSON gives another prompt: -before +after:\n%s", diff)
@@ -192,13 +192,13 @@ func TestSample(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := mustPrepare(t, in).Report; got.RenderHash != want.RenderHash || got.StableChars != want.StableChars {
-		t.Errorf("the sample has renderHash %s, want %s: that of a Turn without parameters on the same model",
+		t.Errorf("the sample has renderHash %s, want %s, as for a Turn without parameters on the same model",
 			got.RenderHash, want.RenderHash)
 	}
 	in.Profile.Instructions = "{{ .other }}"
 	if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil ||
 		!strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:4: ") {
-		t.Errorf("Sample: %v, want the place of the undeclared variable", err)
+		t.Errorf("Sample: %v, want the position of the undeclared variable", err)
 	}
 	for text, want := range map[string]string{
 		"{{ .Session.Name }}": "without a conversation", "{{ if .Session }}{{ .Session }}{{ end }}": "with one",
@@ -207,10 +207,10 @@ func TestSample(t *testing.T) {
 		in.Profile.Instructions = text
 		if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil ||
 			!strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:") {
-			t.Errorf("Sample of %q: %v, want the place of what fails %s", text, err, want)
+			t.Errorf("Sample of %q: %v, want the position of the fault that occurs %s", text, err, want)
 		}
 	}
 	if _, err := prepare.Sample(prepare.Agent{}, in.Profile, nil, "small"); err == nil {
-		t.Error("Sample took an agent without a name")
+		t.Error("Sample accepted an agent without a name, want an error")
 	}
 }

@@ -21,8 +21,8 @@ func ParseModelName(name string) ModelName {
 	return ModelName{Model: name}
 }
 
-// Resolve finds the model that a Turn names in a chain, and returns its index. If the Turn names none, it returns 0.
-// The error, an *invalid.Error, lists the models of the chain.
+// Resolve returns the index in the chain of the model that a Turn names. If name is empty, it returns 0. If the chain
+// has no such model, it returns an *invalid.Error that lists the models of the chain.
 func Resolve(name string, chain []ModelName) (int, error) {
 	if name == "" {
 		return 0, nil

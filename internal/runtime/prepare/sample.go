@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// sampleTime is the fixed time in samples, so that a status changes only if the profile changes.
+// sampleTime is the time in samples. It is fixed, so that a status changes only if the profile changes.
 var sampleTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // Sample renders the system prompt of an agent and a profile to find faults before a Turn does. It renders the

@@ -54,10 +54,10 @@ func recordUnplaced(in Input, texts authored, a turncontext.Assembly, report pro
 	return a
 }
 
-// placedText is an authored text and its section. The section is empty for texts that stand around the sections.
+// placedText is an authored text and its section. The section is empty for texts before or after all sections.
 type placedText struct{ section, field, text string }
 
-// authoredTexts returns the authored texts that stand in exactly one place.
+// authoredTexts returns the authored texts that have exactly one place in the prompt.
 func (in Input) authoredTexts() []placedText {
 	texts := []placedText{
 		{"", FieldStablePrefix, in.Profile.StablePrefix},

@@ -4,13 +4,13 @@ package tool
 // a declared one stricter.
 type Hints struct {
 	// ReadOnly is true for a tool that changes nothing. Idempotent is true for a tool whose repeated calls change
-	// no more. False means nothing: servers send it even if the author of the tool has not set a hint.
+	// nothing more. False has no meaning: servers send it even if the author of the tool has not set a hint.
 	ReadOnly, Idempotent bool
 	// Destructive reports whether the tool may destroy something. It is nil if the server does not say.
 	Destructive *bool
 }
 
-// Claims returns the effect that the hints claim. It is only for people: ResolveEffect returns the effect that applies.
+// Claims returns the effect that the hints claim, to show it to people. ResolveEffect returns the effect that applies.
 func (h Hints) Claims() Effect {
 	switch {
 	case h.destroys():
@@ -35,8 +35,8 @@ func (h Hints) contradict(declared Effect) bool {
 	return false
 }
 
-// ResolveEffect returns the effect of a tool. This is the effect that the owner of the ToolServer declares. It is
-// Destructive if there is no declaration or if the server's hints contradict it.
+// ResolveEffect returns the effect of a tool: the effect that the owner of the ToolServer declares. It returns
+// Destructive if there is no valid declaration, or if the server's hints contradict the declaration.
 func ResolveEffect(declared Effect, h Hints) Effect {
 	if !declared.Repeatable() || h.contradict(declared) {
 		return Destructive

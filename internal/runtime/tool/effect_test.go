@@ -18,10 +18,10 @@ func TestHintsMayOnlyMakeAnEffectStricter(t *testing.T) {
 				for _, declared := range effects {
 					got := tool.ResolveEffect(declared, h)
 					if got != tool.Stricter(got, declared) {
-						t.Errorf("declared %q with %s: %s, which is less strict", declared, said(h), got)
+						t.Errorf("declared %q with %s: %s, want nothing less strict", declared, hintsText(h), got)
 					}
 					if got != tool.Destructive && got != declared {
-						t.Errorf("declared %q with %s: %s, want the declaration or Destructive", declared, said(h), got)
+						t.Errorf("declared %q with %s: %s, want the declaration or Destructive", declared, hintsText(h), got)
 					}
 				}
 			}
@@ -29,7 +29,8 @@ func TestHintsMayOnlyMakeAnEffectStricter(t *testing.T) {
 	}
 }
 
-func said(h tool.Hints) string {
+// hintsText returns the hints as text for a failure message.
+func hintsText(h tool.Hints) string {
 	text := fmt.Sprintf("readOnlyHint %t, idempotentHint %t", h.ReadOnly, h.Idempotent)
 	if h.Destructive != nil {
 		text += fmt.Sprintf(", destructiveHint %t", *h.Destructive)
@@ -91,7 +92,7 @@ func TestEffectsThatHintsContradict(t *testing.T) {
 		},
 	} {
 		if got := tool.ResolveEffect(tc.declared, tc.hints); got != tc.want {
-			t.Errorf("%s: declared %q with %s is %s, want %s: %s", name, tc.declared, said(tc.hints), got, tc.want, tc.reason)
+			t.Errorf("%s: declared %q with %s is %s, want %s: %s", name, tc.declared, hintsText(tc.hints), got, tc.want, tc.reason)
 		}
 	}
 }

@@ -14,8 +14,7 @@ import (
 type Offer struct {
 	// Server is the name of the ToolServer. It is empty for tools of another kind, which keep their names.
 	Server string
-	// UID is the UID of the ToolServer, or empty if it has none. Tools of another kind have the UID in their
-	// Source.
+	// UID is the UID of the ToolServer, or empty if it has none. Tools of another kind have their UID in Source.
 	UID string
 	// Tools have the names that their server gives them.
 	Tools []Tool
@@ -73,7 +72,7 @@ const MaxMissing = 32
 // MaxContextTools is the maximum number of context packs that a Turn calls, in their order.
 const MaxContextTools = 4
 
-// Reserved returns the names of Capstan's own tools, which no other tool may have.
+// Reserved returns the names of Capstan's own tools. No other tool may have one of these names.
 func Reserved() []string { return []string{prompt.LoadSkill().Name, prompt.ReadArtifact().Name} }
 
 // Expose returns the tools of the offers, in order, under names that every provider accepts. Each name is unique.
@@ -143,9 +142,10 @@ const (
 	maxUnusableName = 128
 )
 
+// expose is like Expose, and also returns the names for Exposure.Unusable.
 func expose(offers []Offer, reserved []string) (tools []Tool, unusable []string) {
-	out := map[string]bool{}
-	leaveOut := func(name string) { out[strings.ToValidUTF8(name, "\uFFFD")] = true }
+	omitted := map[string]bool{}
+	leaveOut := func(name string) { omitted[strings.ToValidUTF8(name, "\uFFFD")] = true }
 	for _, t := range allowed(offers) {
 		usable, err := presentable(t)
 		if err != nil {
@@ -154,13 +154,13 @@ func expose(offers []Offer, reserved []string) (tools []Tool, unusable []string)
 		}
 		tools = append(tools, usable)
 	}
-	tools = slices.DeleteFunc(named(tools, reserved), func(t Tool) bool {
+	tools = slices.DeleteFunc(withFinalNames(tools, reserved), func(t Tool) bool {
 		if t.Name == "" {
 			leaveOut(cmp.Or(t.Source.Name, t.Source.Agent))
 		}
 		return t.Name == ""
 	})
-	for _, name := range slices.Sorted(maps.Keys(out))[:min(len(out), maxUnusable)] {
+	for _, name := range slices.Sorted(maps.Keys(omitted))[:min(len(omitted), maxUnusable)] {
 		unusable = append(unusable, first(name, maxUnusableName))
 	}
 	return tools, unusable
@@ -184,8 +184,8 @@ func allowed(offers []Offer) []Tool {
 			if o.Server == "" {
 				key.Name = t.Name // the same sub-agent may be offered under several names
 			}
-			before, again := at[key]
-			if !again {
+			before, known := at[key]
+			if !known {
 				at[key] = len(all)
 				all = append(all, t)
 				continue

@@ -37,8 +37,8 @@ func allowing(o tool.Offer, patterns ...string) tool.Offer {
 	return o
 }
 
-// from returns the sources and names of tools.
-func from(tools []tool.Tool) []string {
+// sourcesAndNames returns one line for each tool, with its source and its name.
+func sourcesAndNames(tools []tool.Tool) []string {
 	var all []string
 	for _, t := range tools {
 		all = append(all, strings.Trim(t.Source.Server+"/"+t.Source.Name+t.Source.Agent, "/")+" "+t.Name)
@@ -127,7 +127,7 @@ func TestNamesOfExposedTools(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, from(tool.Expose(tc.offers, append(tool.Reserved(), "given")))); diff != "" {
+			if diff := cmp.Diff(tc.want, sourcesAndNames(tool.Expose(tc.offers, append(tool.Reserved(), "given")))); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -138,7 +138,7 @@ func TestNamesOfExposedTools(t *testing.T) {
 func TestNamesDoNotDependOnTheOrder(t *testing.T) {
 	fit := regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
 	random := rand.New(rand.NewPCG(1, 2))
-	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+	pick := func(choices ...string) string { return choices[random.IntN(len(choices))] }
 	for range 300 {
 		var offers []tool.Offer
 		for _, s := range []string{"a", "b", "a_b", "a.b", strings.Repeat("long.", 12)} {
@@ -154,7 +154,7 @@ func TestNamesDoNotDependOnTheOrder(t *testing.T) {
 			seen := map[string]bool{}
 			for _, x := range tool.Expose(offers, tool.Reserved()) {
 				if seen[x.Name] || !fit.MatchString(x.Name) {
-					t.Fatalf("name %q is not fit, or there twice, for %v", x.Name, offers)
+					t.Fatalf("name %q is invalid, or used twice, for %v", x.Name, offers)
 				}
 				seen[x.Name] = true
 				all[fmt.Sprint(x.Source)] = x.Name
@@ -169,7 +169,7 @@ func TestNamesDoNotDependOnTheOrder(t *testing.T) {
 	}
 }
 
-// TestAServerCannotTakeAName checks a server that knows how names are made, and tries to get the names of others.
+// TestAServerCannotTakeAName checks a server that knows how names are made, and tries to get the names of other tools.
 func TestAServerCannotTakeAName(t *testing.T) {
 	victims := []tool.Offer{server("a", "s"), server("b", "s")}
 	var wanted []string
@@ -267,8 +267,7 @@ func TestEntriesOfOneServer(t *testing.T) {
 	}
 }
 
-// TestExposeKeepsProperties checks that Expose keeps the known properties of a tool, and changes no value that
-// others share.
+// TestExposeKeepsProperties checks that Expose keeps the known properties of a tool, and does not change its input.
 func TestExposeKeepsProperties(t *testing.T) {
 	offered := tool.Tool{
 		Tool:   prompt.Tool{Name: "a.b", Description: "x\u202e", EndsTurn: true},
@@ -282,23 +281,23 @@ func TestExposeKeepsProperties(t *testing.T) {
 	want.Parameters = []prompt.Parameter{{Name: "n", Type: "integer"}}
 	want.Source = tool.Source{Server: "s", Name: "a.b"}
 	if diff := cmp.Diff([]tool.Tool{want}, tool.Expose(offers, nil)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+		t.Errorf("exposed tools: -want +got:\n%s", diff)
 	}
 	if after := fmt.Sprintf("%+v", offers); after != before {
 		t.Errorf("the offers were changed: %s, before %s", after, before)
 	}
 }
 
-func TestPacks(t *testing.T) {
+func TestSplitContextTools(t *testing.T) {
 	all := bare("a", "b", "c")
 	all[1].Role = tool.ContextPack
 	offered, packs := tool.SplitContextTools(all)
 	if diff := cmp.Diff([][]tool.Tool{{all[0], all[2]}, {all[1]}}, [][]tool.Tool{offered, packs}); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+		t.Errorf("offered tools and context packs: -want +got:\n%s", diff)
 	}
 }
 
-func TestChoose(t *testing.T) {
+func TestNewExposureSelectsTools(t *testing.T) {
 	x := server("s", "a", "p1", "b", "p2", "p3", "c", "p4", "p5")
 	for i := range x.Tools {
 		if strings.HasPrefix(x.Tools[i].Name, "p") {
@@ -306,11 +305,11 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	got := tool.NewExposure([]tool.Offer{x}, nil, tool.Selection{Most: 2})
-	if diff := cmp.Diff([]string{"s/a a", "s/b b"}, from(got.Tools)); diff != "" || got.LeftOut != 1 || got.Nonce != "" {
+	if diff := cmp.Diff([]string{"s/a a", "s/b b"}, sourcesAndNames(got.Tools)); diff != "" || got.LeftOut != 1 || got.Nonce != "" {
 		t.Errorf("%d tools were left out, want one: -want +got:\n%s", got.LeftOut, diff)
 	}
-	if diff := cmp.Diff([]string{"s/p1 p1", "s/p2 p2", "s/p3 p3", "s/p4 p4"}, from(got.ContextTools)); diff != "" {
-		t.Errorf("context packs take no place of other tools, and a Turn calls four: -want +got:\n%s", diff)
+	if diff := cmp.Diff([]string{"s/p1 p1", "s/p2 p2", "s/p3 p3", "s/p4 p4"}, sourcesAndNames(got.ContextTools)); diff != "" {
+		t.Errorf("context packs do not count as selected tools, and a Turn calls four: -want +got:\n%s", diff)
 	}
 }
 
@@ -318,7 +317,7 @@ func TestUnreachedServers(t *testing.T) {
 	away := func(name string) tool.Offer { return tool.Offer{Server: name, Missing: true} }
 	offers := []tool.Offer{away("z"), server("known", "a"), away("b"), away("z"), server("empty")}
 	if diff := cmp.Diff([]string{"z", "b"}, tool.NewExposure(offers, nil, tool.Selection{Most: 9}).Missing); diff != "" {
-		t.Errorf("each once, and none that has no tools: -want +got:\n%s", diff)
+		t.Errorf("missing servers, each once, without servers that have no tools: -want +got:\n%s", diff)
 	}
 	var many []tool.Offer
 	for i := range 2 * tool.MaxMissing {
@@ -335,6 +334,6 @@ func TestPrompted(t *testing.T) {
 	}
 	got := tool.Prompted(bare("a", "b"))
 	if diff := cmp.Diff([]prompt.Tool{{Name: "a"}, {Name: "b"}, prompt.ReadArtifact()}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+		t.Errorf("Prompted: -want +got:\n%s", diff)
 	}
 }

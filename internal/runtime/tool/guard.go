@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// ErrNoResult is the error of a call whose adapter has ended its goroutine, so the outcome of the call is unknown.
-// Code that runs an adapter in a goroutine of its own returns it.
+// ErrNoResult is the error of a call whose adapter ended its goroutine without a result, so the outcome of the call is
+// unknown. Code that runs an adapter in a separate goroutine returns this error.
 var ErrNoResult = &Error{Class: Failed, Message: "the tool ended without a result"}
 
 // Guarded makes a call within the time-out of its tool, and turns a panic of its adapter into an error. A call that

@@ -29,16 +29,16 @@ const (
 	anyParameterSchema = `{"properties":{},"type":"object"}`
 )
 
-// Unusable returns the reason for which a server's tool cannot be offered to a model, or nil if it can. The error
-// quotes the tool's schema, which is text from outside.
+// Unusable returns the reason why a server's tool cannot be offered to a model, or nil if it can. The error may quote
+// the tool's schema, which is text from outside.
 func Unusable(t Tool) error {
 	_, err := presentable(t)
 	return err
 }
 
-// presentable prepares a tool for a model, or returns the reason for which this is impossible. No provider accepts
-// a tool whose arguments are not an object, and one rejected tool would end the Turn. Texts of a server are from
-// outside, so they are cleaned and shortened. A tool without a schema is Capstan's own.
+// presentable returns a tool in the form for a model, or the reason why this is impossible. No provider accepts a tool
+// whose arguments are not an object, and one rejected tool would end the Turn. Texts of a server are from outside, so
+// they are cleaned and shortened. A tool with neither a server nor a schema is Capstan's own and stays unchanged.
 func presentable(t Tool) (Tool, error) {
 	if t.Source.Server == "" && len(t.Schema) == 0 {
 		return t, nil
@@ -56,15 +56,16 @@ func presentable(t Tool) (Tool, error) {
 		return Tool{}, err
 	}
 	t.Schema, t.Shown = whole, shownSchema(whole)
-	var all bool
-	t.Parameters, all = parametersOf(object)
-	if !all {
+	var complete bool
+	t.Parameters, complete = parametersOf(object)
+	if !complete {
 		t.Description = strings.TrimSpace(t.Description + " " + furtherParameters)
 	}
 	return t, nil
 }
 
-// rootOf returns the keywords of an object's schema. It adds a missing type, and rejects a schema of another type.
+// rootOf returns the top-level keywords of a schema. It adds a missing type or missing properties, and rejects a
+// schema whose type is not object.
 func rootOf(source json.RawMessage) (map[string]json.RawMessage, error) {
 	if len(bytes.TrimSpace(source)) == 0 {
 		source = json.RawMessage(anyParameterSchema)
@@ -92,17 +93,17 @@ func rootOf(source json.RawMessage) (map[string]json.RawMessage, error) {
 	return object, nil
 }
 
-// parametersOf returns the parameters for the prompt: the required ones first, then by name. all is false if some
-// are left out because their names are not allowed or because there are too many.
-func parametersOf(root map[string]json.RawMessage) (parameters []prompt.Parameter, all bool) {
+// parametersOf returns the parameters for the prompt: the required parameters first, each group sorted by name.
+// complete is false if parameters are left out, because their names are not allowed or because there are too many.
+func parametersOf(root map[string]json.RawMessage) (parameters []prompt.Parameter, complete bool) {
 	var properties map[string]json.RawMessage
 	var required []string
 	_ = json.Unmarshal(root["properties"], &properties) // a schema without an object of properties has no parameters
 	_ = json.Unmarshal(root["required"], &required)     // a schema without a list of names requires none
-	all = true
+	complete = true
 	for name, source := range properties {
 		if !prompt.ParameterName(name) {
-			all = false
+			complete = false
 			continue
 		}
 		p := parameterOf(root, source)
@@ -121,10 +122,10 @@ func parametersOf(root map[string]json.RawMessage) (parameters []prompt.Paramete
 	if len(parameters) > maxParameters {
 		return parameters[:maxParameters], false
 	}
-	return parameters, all
+	return parameters, complete
 }
 
-// property is the part of a parameter's schema that is read.
+// property holds the keywords of a parameter's schema that the prompt uses.
 type property struct {
 	Ref         string            `json:"$ref"`
 	Type        json.RawMessage   `json:"type"`
@@ -169,8 +170,8 @@ func parameterOf(root map[string]json.RawMessage, source json.RawMessage) prompt
 	return p
 }
 
-// kind returns the type of a parameter for the prompt.
-func (s property) kind(root map[string]json.RawMessage, most int) string {
+// kind returns the type of a parameter for the prompt. It follows alternatives (anyOf, oneOf) up to depth levels deep.
+func (s property) kind(root map[string]json.RawMessage, depth int) string {
 	var one string
 	var several []string
 	if json.Unmarshal(s.Type, &one) == nil {
@@ -184,10 +185,10 @@ func (s property) kind(root map[string]json.RawMessage, most int) string {
 			return kind
 		}
 	}
-	if most > 0 {
+	if depth > 0 {
 		for _, source := range slices.Concat(s.AnyOf, s.OneOf) {
 			if choice := resolved(root, source); string(choice.Type) != `"null"` {
-				return choice.kind(root, most-1)
+				return choice.kind(root, depth-1)
 			}
 		}
 	}
@@ -201,7 +202,7 @@ func (s property) kind(root map[string]json.RawMessage, most int) string {
 }
 
 // resolved parses a schema. If the schema is a reference within the same document, resolved returns the target. A
-// description or default beside the reference overrides that of the target.
+// description or default next to the reference overrides the one in the target.
 func resolved(root map[string]json.RawMessage, source json.RawMessage) property {
 	var s property
 	if json.Unmarshal(source, &s) != nil {

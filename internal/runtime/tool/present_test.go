@@ -122,7 +122,7 @@ func TestParametersOfASchema(t *testing.T) {
 
 func raw(s string) json.RawMessage { return json.RawMessage(s) }
 
-// mustPrompt checks that a prompt can be made with the tools.
+// mustPrompt checks that a prompt with the tools can be rendered.
 func mustPrompt(t *testing.T, tools ...tool.Tool) {
 	t.Helper()
 	if _, err := prompt.Render(prompt.Input{
@@ -204,7 +204,7 @@ func TestToolsThatCannotBeOffered(t *testing.T) {
 		"null": {"null is not a schema", `null`, `the schema is not a JSON object`},
 		"true": {"providers do not accept true as a schema", `true`, `the schema is not a JSON object`},
 		"invalid schema": {
-			"an invalid schema would refuse every call", `{"type":"object","properties":{"a":{"type":"strong"}}}`,
+			"no arguments fit an invalid schema", `{"type":"object","properties":{"a":{"type":"strong"}}}`,
 			`the schema cannot be used: `,
 		},
 		"other document": {
@@ -225,15 +225,15 @@ func TestToolsThatCannotBeOffered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			offers := []tool.Offer{{Server: "s", Tools: append([]tool.Tool{withSchema(tc.schema)}, bare("good")...)}}
-			if got := from(tool.Expose(offers, nil)); !gocmp.Equal(got, []string{"s/good good"}) {
+			if got := sourcesAndNames(tool.Expose(offers, nil)); !gocmp.Equal(got, []string{"s/good good"}) {
 				t.Errorf("exposed %v, want the other tool alone: %s", got, tc.reason)
 			}
 			if err := tool.Unusable(offers[0].Tools[0]); err == nil || !strings.HasPrefix(err.Error(), tc.why) ||
 				tool.Unusable(withSchema(`{"type":"object"}`)) != nil {
-				t.Errorf("unusable because %v, want %q, and nothing of one that is in order", err, tc.why)
+				t.Errorf("Unusable: %v, want %q, and nil for a valid schema", err, tc.why)
 			}
 			if got := tool.NewExposure(offers, nil, tool.Selection{Most: 9}).Unusable; !gocmp.Equal(got, []string{"t"}) {
-				t.Errorf("unusable are %v, want this tool, so that people find the reason", got)
+				t.Errorf("the unusable tools are %v, want this tool, so that people find the reason", got)
 			}
 		})
 	}
@@ -295,7 +295,7 @@ func FuzzExpose(f *testing.F) {
 			}
 		}
 		if diff := gocmp.Diff(got, tool.Expose(offers, tool.Reserved())); diff != "" {
-			t.Errorf("once more: -first +again:\n%s", diff)
+			t.Errorf("Expose of the same offers: -first +second:\n%s", diff)
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 )
 
-// rank scores how well each tool matches a query: its words and, if similar knows it, its meaning.
+// rank returns a score for each tool: how well its words match a query and, if similar can compare them, its meaning.
 func rank(tools []Tool, query string, similar func(texts []string) []*float64) []float64 {
 	texts, split := make([]string, len(tools)), make([][]string, len(tools))
 	for i, t := range tools {

@@ -9,19 +9,19 @@ import (
 type Selection struct {
 	// Most is the maximum number of tools, at least 1.
 	Most int
-	// Semantic ranks the tools by how well their words match Query. Otherwise their order decides.
+	// Semantic ranks the tools by how well they match Query. If Semantic is false, the order of the tools decides.
 	Semantic bool
 	Query    string
-	// Similar returns how similar texts about tools are to Query, or nil for a text for which that is not known. It is
-	// called if tools are ranked. If it is nil, or returns nil, words alone decide.
+	// Similar returns the similarity of each text about a tool to Query, or nil for a text whose similarity is unknown.
+	// It is called only if tools are ranked. If Similar is nil, or returns nil, only words are compared.
 	Similar func(texts []string) []*float64
 	// Pinned are the names of the tools that are selected first.
 	Pinned []string
 }
 
-// Select returns the selected tools, in their original order, and the number of tools that it has left out. Pinned
-// tools are selected first; a pinned name is the one that the model sees or the one that the server uses. The other
-// tools follow, best first if s.Semantic is set. Otherwise, and for equal scores, their order decides.
+// Select returns the selected tools, in their original order, and the number of tools that it has left out. It selects
+// pinned tools first. A pinned name may be the name that the model sees or the name that the server uses. If s.Semantic
+// is true, the tools with the best scores follow. If it is false, and for equal scores, the order of the tools decides.
 func Select(tools []Tool, s Selection) (kept []Tool, leftOut int) {
 	most := max(1, s.Most)
 	if len(tools) <= most {
@@ -50,7 +50,7 @@ func Select(tools []Tool, s Selection) (kept []Tool, leftOut int) {
 	return kept, len(tools) - most
 }
 
-// pinOrder returns 0 for a pinned tool and 1 for any other.
+// pinOrder returns 0 for a pinned tool and 1 for any other tool.
 func pinOrder(t Tool, pinned []string) int {
 	if slices.Contains(pinned, t.Name) || t.Source.Name != "" && slices.Contains(pinned, t.Source.Name) {
 		return 0

@@ -111,6 +111,6 @@ func TestSelectDoesNotChangeItsInput(t *testing.T) {
 	all := desk()
 	tool.Select(all, tool.Selection{Most: 2, Semantic: true, Query: "translate the weather"})
 	if diff := cmp.Diff(desk(), all); diff != "" {
-		t.Errorf("-before +after:\n%s", diff)
+		t.Errorf("tools: -before +after:\n%s", diff)
 	}
 }

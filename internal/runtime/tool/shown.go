@@ -7,9 +7,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// shownSchema returns a schema in the form that the model receives, or nil if that form is the same. Descriptions
-// are text from outside, and none may be mistaken for a control token of a model's chat template. Keywords that
-// validate arguments stay unchanged.
+// shownSchema returns a schema in the form that the model receives, or nil if that form equals the schema. Descriptions
+// are text from outside and must not contain control tokens of a model's chat template, so they are cleaned. Keywords
+// that validate arguments stay unchanged.
 func shownSchema(source json.RawMessage) json.RawMessage {
 	d := json.NewDecoder(bytes.NewReader(source))
 	d.UseNumber()
@@ -27,7 +27,7 @@ func shownSchema(source json.RawMessage) json.RawMessage {
 	return shown
 }
 
-// cleanSchema cleans the texts of a schema in place, and reports whether it changed any.
+// cleanSchema cleans the texts of a schema in place, and reports whether it changed a text.
 func cleanSchema(v any) (changed bool) {
 	switch v := v.(type) {
 	case []any:
@@ -50,11 +50,11 @@ func cleanKeyword(schema map[string]any, key string, v any) (changed bool) {
 	case "const", "enum", "default":
 		return false
 	case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies":
-		named, ok := v.(map[string]any)
+		subschemas, ok := v.(map[string]any)
 		if !ok {
 			return false
 		}
-		for _, inner := range named {
+		for _, inner := range subschemas {
 			changed = cleanSchema(inner) || changed
 		}
 		return changed

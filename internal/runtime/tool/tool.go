@@ -50,16 +50,16 @@ const (
 )
 
 // Source identifies the origin of a tool. The engine uses it to find the Caller of the tool, even after a restart.
-// The zero Source is that of Capstan's own tools.
+// Capstan's own tools have the zero Source.
 type Source struct {
-	// Server is the name of the tool's ToolServer. Name is the name of the tool there.
+	// Server is the name of the tool's ToolServer. Name is the name that this server gives the tool.
 	Server string `json:"server,omitempty"`
 	Name   string `json:"name,omitempty"`
 	// Agent is the name of the sub-agent, if the tool is one.
 	Agent string `json:"agent,omitempty"`
-	// UID is the UID of the ToolServer or Agent at the time when the tools of the Turn were selected. It matters
-	// because another object may get the same name later. It is empty if the object has no UID, as without a
-	// cluster, and in journals of older versions.
+	// UID is the UID of the ToolServer or Agent when the tools of the Turn were selected. It matters because another
+	// object may get the same name later. It is empty if the object has no UID, for example without a cluster, and in
+	// journals of older versions.
 	UID string `json:"uid,omitempty"`
 }
 
@@ -156,15 +156,15 @@ type CallerFunc func(ctx context.Context, c Call) (Result, error)
 // Call calls the function.
 func (f CallerFunc) Call(ctx context.Context, c Call) (Result, error) { return f(ctx, c) }
 
-// Checker is a Caller that can check whether its tool is still the one that the Turn was given.
+// Checker is a Caller that can check whether its tool is still the one that the Turn started with.
 type Checker interface {
-	// Check returns an *Error that wraps ErrChanged if another object has the tool now, or if the tool has another
-	// schema. It returns another *Error if the check is not possible. It is called before an approval is requested,
-	// and before the call is made.
+	// Check returns an *Error that wraps ErrChanged if another object provides the tool now, or if the schema of the tool
+	// has changed. If the check is not possible, it returns another *Error. Check is called before an approval is
+	// requested, and before an approved call is made.
 	Check(ctx context.Context) error
 }
 
-// ErrChanged is the cause of an *Error for a tool that is no longer the one that the Turn was given.
+// ErrChanged is the cause of an *Error about a tool that is no longer the one that the Turn started with.
 var ErrChanged = errors.New("the tool has changed since the turn began")
 
 // Call is one call of a tool.
@@ -175,20 +175,20 @@ type Call struct {
 	// Step is the step of the call, from 1. CallID is the ID that the model gave it.
 	Step   int
 	CallID string
-	// Attempt is the attempt number. It is above 1 if the call may have been made before.
+	// Attempt is the attempt number, from 1. It is above 1 if the call may have been made before.
 	Attempt int
-	// Repeatable is true if the effect of the tool allows a repeated call. If it is false, an adapter must not send
-	// the call again, unless the first one was certainly not sent.
+	// Repeatable is true if the effect of the tool allows a repeated call. If it is false, an adapter must not send the
+	// call again, unless the first request was certainly not sent.
 	Repeatable bool
-	// TurnUID is the UID of the Turn that an earlier attempt of a sub-agent's call has created. It is empty if it
-	// is not known.
+	// TurnUID is the UID of the Turn that an earlier attempt of the call of a sub-agent has created. It is empty if it is
+	// not known.
 	TurnUID string
 	// Arguments are a JSON object.
 	Arguments json.RawMessage
 	// Left is the remainder of the Turn's limits.
 	Left Left
-	// Descendants is the number of Turns that the call of a sub-agent may create: its own and those below it. It is
-	// 0 for other tools. It is also 0 for a call that an older version began, which reserved none.
+	// Descendants is the number of Turns that the call of a sub-agent may create: its own Turn and the Turns below it. It
+	// is 0 for other tools, and for a call that an older version of Capstan began, which reserved no Turns.
 	Descendants int
 }
 
@@ -253,8 +253,8 @@ const (
 	OutcomeUnknown Class = "outcome_unknown"
 )
 
-// Blocks reports whether a failure of this class blocks the tool for the rest of the Turn, because it would fail
-// again.
+// Blocks reports whether a failure of this class blocks the tool for the rest of the Turn, because later calls would
+// fail, too.
 func (c Class) Blocks() bool { return c == Denied }
 
 // Error is a failed call.
@@ -281,7 +281,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// AsError returns err as an *Error. An error without a class gets the class Failed, and its text is the adapter's.
+// AsError returns err as an *Error. An error without a class gets the class Failed, and its text as RemoteMessage.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

@@ -17,11 +17,11 @@ import (
 func prepareError(t *testing.T, in prepare.Input) invalid.Error {
 	t.Helper()
 	p, err := prepare.Prepare(in)
-	wrong, ok := errors.AsType[*invalid.Error](err)
+	fault, ok := errors.AsType[*invalid.Error](err)
 	if !ok || p != nil {
 		t.Fatalf("Prepare = %v, %v; want nothing but an *invalid.Error", p, err)
 	}
-	return *wrong
+	return *fault
 }
 
 func TestInvalidInput(t *testing.T) {
@@ -42,16 +42,16 @@ func TestInvalidInput(t *testing.T) {
 			invalid.Error{Field: "Agent metadata.name", Reason: "must be given"},
 		},
 		"no turn": {
-			"then the Turn", input(func(in *prepare.Input) { in.Turn, in.Profile.Identity = prepare.Turn{}, nil }),
+			"the Turn is checked next", input(func(in *prepare.Input) { in.Turn, in.Profile.Identity = prepare.Turn{}, nil }),
 			invalid.Error{Field: "Turn metadata.name", Reason: "must be given"},
 		},
 		"no identity": {
-			"then the identity, even where there are instructions", input(
+			"the identity is required even if there are instructions", input(
 				func(in *prepare.Input) { in.Profile.Identity, in.Profile.Instructions = nil, "Be brief." }),
 			invalid.Error{Field: "PromptProfile spec.identity", Reason: "must be given"},
 		},
 		"no base": {
-			"then what it says", input(func(in *prepare.Input) {
+			"an identity without prompts has no instructions", input(func(in *prepare.Input) {
 				in.Profile.Identity, in.Turn.Message = &turncontext.Identity{AssistantName: "Ada"}, ""
 			}),
 			invalid.Error{Field: "PromptProfile spec", Reason: base},
@@ -70,7 +70,7 @@ func TestInvalidInput(t *testing.T) {
 			Field:  "Turn spec.context.contributions[1].trust",
 			Reason: `must be Untrusted: Agent "helper" does not let Turns contribute trusted text (its spec.contributionTrust)`,
 		}},
-		"trusted and blank": {"even a blank trusted text is refused", input(func(in *prepare.Input) {
+		"trusted and blank": {"even a blank trusted text is rejected", input(func(in *prepare.Input) {
 			in.Turn.Contributions = []prompt.Contribution{{Name: "a", Trusted: true}}
 			in.Profile.Variables = variables
 		}), invalid.Error{
@@ -81,14 +81,14 @@ func TestInvalidInput(t *testing.T) {
 			"a required variable has no default", input(func(in *prepare.Input) { in.Profile.Variables = variables }),
 			invalid.Error{Field: "Turn spec.parameters", Reason: `must give a value for "user", which PromptProfile "support" requires`},
 		},
-		"undeclared": {"a parameter without a variable is refused", input(func(in *prepare.Input) {
+		"undeclared": {"a parameter without a variable is rejected", input(func(in *prepare.Input) {
 			in.Profile.Variables, in.Turn.Parameters = variables, map[string]string{"user": "Ada", "zone": "x", "colour": "y"}
 		}), invalid.Error{
 			Field:  "Turn spec.parameters",
 			Reason: `"colour" is not a variable of PromptProfile "support", which declares: tone, user`,
 		}},
 		"none declared": {
-			"also where there is none", input(func(in *prepare.Input) { in.Turn.Parameters = map[string]string{"tone": "kind"} }),
+			"the profile declares no variable", input(func(in *prepare.Input) { in.Turn.Parameters = map[string]string{"tone": "kind"} }),
 			invalid.Error{
 				Field:  "Turn spec.parameters",
 				Reason: `"tone" is not a variable of PromptProfile "support", which declares: none`,
@@ -129,7 +129,7 @@ func TestInvalidInput(t *testing.T) {
 			Reason: "with this text, the profile and the agent render to more than 1048576 bytes in total: shorten the texts or the values",
 		}},
 		"unknown mode": {
-			"it has no sections", input(func(in *prepare.Input) { in.Turn.Mode = "full" }),
+			"an unknown mode has no sections", input(func(in *prepare.Input) { in.Turn.Mode = "full" }),
 			invalid.Error{Field: "PromptProfile spec.mode", Reason: `"full" is not a mode: use Full, Minimal, Task or None`},
 		},
 		"unknown section": {
@@ -213,7 +213,7 @@ func TestEveryAuthoredTextIsATemplate(t *testing.T) {
 						`one of .Agent.Description, .Agent.Name, .Session.Name, .Turn.Name, .Turn.Namespace`,
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("a fault is found wherever it is, also in a text that the mode has no place for: -want +got:\n%s", diff)
+					t.Errorf("the error about a fault in any text, even one that the mode leaves out: -want +got:\n%s", diff)
 				}
 			})
 		}
@@ -248,6 +248,6 @@ func TestTurnTextsAreNotTemplates(t *testing.T) {
 		}
 	}
 	if want := 23; count != want { // message, parameter, skill, ... and the name of the contribution twice
-		t.Errorf("the model is shown %d texts as they are, want %d", count, want)
+		t.Errorf("the model is shown %d unchanged texts, want %d", count, want)
 	}
 }

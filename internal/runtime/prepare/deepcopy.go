@@ -15,9 +15,9 @@ func deepCopy(in Input) (Input, int) {
 	return in, replaced
 }
 
-// deepCopyValue does the same in place for a value and everything that it refers to.
+// deepCopyValue does this in place for a value and everything that it refers to.
 func deepCopyValue(v reflect.Value) (replaced int) {
-	switch v.Kind() { //nolint:exhaustive // because all others hold neither texts nor references
+	switch v.Kind() { //nolint:exhaustive // because all other kinds hold neither texts nor references
 	case reflect.String:
 		if replaced = untrusted.InvalidBytes(v.String()); replaced > 0 {
 			v.SetString(strings.Map(func(r rune) rune { return r }, v.String()))
