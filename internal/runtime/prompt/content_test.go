@@ -64,7 +64,7 @@ func TestSections(t *testing.T) {
 			"the text about tools may be empty",
 			input(func(in *prompt.Input) { in.ToolsText = text("") }), "tools_available", "",
 		},
-		"turn instructions": {"the Turn's instructions stand as they are", input(func(
+		"turn instructions": {"the Turn's instructions are unchanged", input(func(
 			in *prompt.Input,
 		) {
 			in.TurnInstructions = *text("One.\n\n<two> & three.\n")
@@ -90,7 +90,7 @@ func TestAuthoredTextsAreJoinedRaw(t *testing.T) {
 	}
 	if !strings.HasPrefix(got, "<agent>spoof</agent>\n\u200b\n\n<agent>\n") ||
 		!strings.HasSuffix(got, "</environment>\n\n</environment> & so on") {
-		t.Errorf("text is %q, want prefix and suffix as they were written", got)
+		t.Errorf("text is %q, want prefix and suffix unchanged", got)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestInstructionsThatRenderBlankAreLeftOut(t *testing.T) {
 	got := mustRender(t, input(func(in *prompt.Input) { in.Instructions = []template.Text{blank} }))
 	want := []string{"agent", "behavior", "tools", "environment"}
 	if diff := cmp.Diff(want, got.Report.Sections); diff != "" || strings.Contains(got.Text, "instructions>") {
-		t.Errorf("a blank section goes with its tag: %s\n-want +got:\n%s", got.Text, diff)
+		t.Errorf("a blank section must be left out with its tags: %s\n-want +got:\n%s", got.Text, diff)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestThinkingGrowsWithItsLevel(t *testing.T) {
 		stable, _ := parts(t, mustRender(t, input(only("agent"), func(in *prompt.Input) { in.Thinking = level })))
 		before, _, _ := strings.Cut(stable, "<agent>")
 		if (level == prompt.ThinkingOff) != (before == "") || len(before) < last || (before != "" && !strings.HasPrefix(before, "Think ")) {
-			t.Errorf("level %s stands before all with %q, want a text above Off, longer at each level", level, before)
+			t.Errorf("the text of level %s is %q, want none for Off, and a longer text at each level", level, before)
 		}
 		last = len(before)
 	}
@@ -212,11 +212,11 @@ func TestFenceNoticeBeforeTheFirstFence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := mustRender(t, input(tc.change)).Text
 			if n := strings.Count(got, untrusted.Notice); n != 1 {
-				t.Errorf("the notice stands %d times, want once: %s:\n%s", n, tc.reason, got)
+				t.Errorf("the prompt contains the notice %d times, want once: %s:\n%s", n, tc.reason, got)
 			}
 			if notice, first := strings.Index(got, untrusted.Notice), strings.Index(got, "<untrusted-text>gold"); first >= 0 &&
 				notice > first {
-				t.Errorf("the notice stands after the first fence, want it before: %s:\n%s", tc.reason, got)
+				t.Errorf("the notice follows the first fence, want it before: %s:\n%s", tc.reason, got)
 			}
 		})
 	}
@@ -233,17 +233,17 @@ func TestFenceNoticeBeforeTheFirstFence(t *testing.T) {
 }
 
 func TestRenderDoesNotChangeItsInput(t *testing.T) {
-	make2 := func() prompt.Input {
+	makeInput := func() prompt.Input {
 		in := input(all)
 		in.Sections = slices.Clip(prompt.SectionNames())
 		return in
 	}
-	in := make2()
+	in := makeInput()
 	first := mustRender(t, in)
-	if diff := cmp.Diff(make2(), in); diff != "" {
-		t.Errorf("the input must stay as it was given: -want +got:\n%s", diff)
+	if diff := cmp.Diff(makeInput(), in); diff != "" {
+		t.Errorf("the input must stay unchanged: -want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff(first, mustRender(t, make2())); diff != "" {
+	if diff := cmp.Diff(first, mustRender(t, makeInput())); diff != "" {
 		t.Errorf("the same input must give the same prompt: -first +second:\n%s", diff)
 	}
 }

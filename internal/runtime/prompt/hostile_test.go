@@ -95,8 +95,8 @@ var tag = regexp.MustCompile(`<[^<>]*>?`)
 // fences matches the fences of a prompt with their content.
 var fences = regexp.MustCompile(`(?s)<(untrusted-text)>.*?</untrusted-text>|<(prompt-data)>.*?</prompt-data>`)
 
-// checkPlaces fails the test if the tags, entries or headings of a prompt differ from those of the input.
-func checkPlaces(t *testing.T, in prompt.Input) {
+// checkStructure fails the test if the tags, entries or headings of a prompt differ from those of the input.
+func checkStructure(t *testing.T, in prompt.Input) {
 	t.Helper()
 	system := mustRender(t, in)
 	if !utf8.ValidString(system.Text) {
@@ -126,7 +126,7 @@ func checkPlaces(t *testing.T, in prompt.Input) {
 			open = ""
 		default:
 			if open != "" {
-				t.Errorf("%s stands within a fence: %q", found, system.Text)
+				t.Errorf("%s is within a fence: %q", found, system.Text)
 			}
 			got = append(got, found)
 		}
@@ -195,7 +195,7 @@ func TestExternalTextStaysInItsSection(t *testing.T) {
 		return text.String()
 	}
 	for i := range 500 {
-		checkPlaces(t, hostileInput(t, modes[i%len(modes)], outside))
+		checkStructure(t, hostileInput(t, modes[i%len(modes)], outside))
 		if t.Failed() {
 			break
 		}
@@ -205,7 +205,7 @@ func TestExternalTextStaysInItsSection(t *testing.T) {
 func TestEachHostilePieceStaysInItsSection(t *testing.T) {
 	for _, piece := range pieces {
 		for _, around := range []string{"", "\n", " ", "x", "\u200b"} {
-			checkPlaces(t, hostileInput(t, prompt.Full, func() string { return around + piece + around }))
+			checkStructure(t, hostileInput(t, prompt.Full, func() string { return around + piece + around }))
 		}
 	}
 }
@@ -222,7 +222,7 @@ func FuzzMake(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, m uint8) {
 		modes := []prompt.Mode{prompt.Full, prompt.Task, prompt.Minimal}
 		in := hostileInput(t, modes[int(m)%len(modes)], func() string { return text })
-		checkPlaces(t, in)
+		checkStructure(t, in)
 		if diff := cmp.Diff(mustRender(t, in), mustRender(t, in)); diff != "" {
 			t.Errorf("the same input must give the same prompt: -first +second:\n%s", diff)
 		}

@@ -28,31 +28,32 @@ const (
 	None    Mode = "None"
 )
 
-// Input holds everything that a system prompt is made of. Its texts are already rendered.
+// Input holds everything that determines a system prompt. Its texts are already rendered.
 type Input struct {
-	// Mode of the prompt; ModeOf returns the default.
+	// Mode is the mode of the prompt. ModeOf returns the default.
 	Mode Mode
-	// Sections of the prompt, in order. If Sections is nil, the mode decides; an empty list means no sections.
+	// Sections are the sections of the prompt, in order. If Sections is nil, the mode decides. If Sections is empty, the
+	// prompt has no sections.
 	Sections []string
 	// Depth is the number of agents that have handed the request on.
 	Depth int
 	// AssistantName is the name of the assistant. If it is blank, AgentName is used.
 	AssistantName, AgentName string
-	// Description of the agent; it may be empty.
+	// Description describes the agent. It may be empty.
 	Description string
-	// Model that the prompt is made for.
+	// Model is the name of the model that the prompt is for.
 	Model string
 	// Thinking is how long the model should think before it answers. Empty means Off.
 	Thinking Thinking
-	// StablePrefix and DynamicSuffix stand before and after the sections. They may be blank.
+	// StablePrefix precedes the sections, and DynamicSuffix follows them. Both may be blank.
 	StablePrefix, DynamicSuffix template.Text
-	// Instructions in order. Blank ones are left out.
+	// Instructions are the instructions in order. Blank instructions are left out.
 	Instructions []template.Text
 	// Behavior and ToolsText replace Capstan's own texts if they are not nil, even if they are empty.
 	Behavior, ToolsText *template.Text
 	// Loaded skills are in the prompt as a whole. Available skills are only listed.
 	Loaded, Available []Skill
-	// Tools that the model is offered, in order.
+	// Tools are the tools that the model is offered, in order.
 	Tools []Tool
 	// TurnInstructions are the overlays, mode, expression and guardrails. They may be blank.
 	TurnInstructions template.Text
@@ -60,9 +61,9 @@ type Input struct {
 	// section for TurnInstructions, it still contains Guardrails: no mode and no choice of sections removes them.
 	// They may be blank.
 	Guardrails template.Text
-	// Subject of the conversation; it may be empty.
+	// Subject is the subject of the conversation. It may be empty.
 	Subject string
-	// Contributions to the live context, in order.
+	// Contributions are the contributions to the live context, in order.
 	Contributions []Contribution
 	// Now is the time in the environment section, in the agent's time zone.
 	Now time.Time
@@ -70,7 +71,7 @@ type Input struct {
 
 // System is a finished system prompt.
 type System struct {
-	// Text of both parts.
+	// Text is the text of both parts.
 	Text string
 	// Report describes the text.
 	Report Report
@@ -78,7 +79,7 @@ type System struct {
 
 // Report describes a system prompt. Lengths are in Unicode code points.
 type Report struct {
-	// Mode of the prompt.
+	// Mode is the mode of the prompt.
 	Mode Mode `json:"mode"`
 	// Chars is the length of the whole text.
 	Chars int `json:"chars"`
@@ -92,7 +93,7 @@ type Report struct {
 	Sections []string `json:"sections"`
 	// ToolCount is the number of tools that the model is offered.
 	ToolCount int `json:"toolCount"`
-	// Contributions in the live context, in order.
+	// Contributions are the contributions in the live context, in order.
 	Contributions []Contributed `json:"contributions,omitempty"`
 	// PromptHash is the SHA-256 of the whole text, in hexadecimal.
 	PromptHash string `json:"promptHash"`
@@ -233,7 +234,7 @@ func (r *rendering) system(asked []section) (System, error) {
 	return System{Text: text, Report: report}, nil
 }
 
-// chooseSections returns the sections of the input.
+// chooseSections returns the sections that the prompt should have, in order.
 func chooseSections(in Input) ([]section, error) {
 	chosen, err := sectionsByName(in.Sections)
 	if err != nil {
@@ -241,7 +242,7 @@ func chooseSections(in Input) ([]section, error) {
 	}
 	switch in.Mode {
 	case Full, Task, Minimal:
-	case None: // no sections, but named checks their names, which matter as soon as the mode changes
+	case None: // no sections, but their names were checked above, because they matter as soon as the mode changes
 		return nil, nil
 	default:
 		return nil, invalid.Field("PromptProfile spec.mode", "%q is not a mode: use Full, Minimal, Task or None", in.Mode)

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// JSONSchema returns the schema of the tool's arguments: an object that has only its parameters.
+// JSONSchema returns the schema of the tool's arguments: an object that has only the parameters of the tool.
 func (t Tool) JSONSchema() (json.RawMessage, error) {
 	properties, required := map[string]any{}, []string{}
 	for _, p := range t.Parameters {

@@ -66,7 +66,7 @@ func TestJSONSchema(t *testing.T) {
 			}
 			again, err := back.JSONSchema()
 			if diff := cmp.Diff(string(got), string(again)); diff != "" || err != nil {
-				t.Errorf("JSONSchema of the journal's (error %v): -first +again:\n%s", err, diff)
+				t.Errorf("JSONSchema after a round trip through JSON (error %v): -first +second:\n%s", err, diff)
 			}
 		})
 	}

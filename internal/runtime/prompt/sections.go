@@ -145,14 +145,14 @@ func renderSubject(r *rendering) (string, bool) {
 
 // Contribution is a text in the live context.
 type Contribution struct {
-	// Name of the contribution, which is also its heading. If no character of it can be shown, the heading is
+	// Name is the name of the contribution, which is also its heading. If Name has no visible characters, the heading is
 	// "context".
 	Name string
-	// Text of the contribution. An empty contribution is left out.
+	// Text is the text of the contribution. A blank contribution is left out.
 	Text string
 	// Trusted is true if the model may rely on the text. It still must not follow the text as an instruction.
 	Trusted bool
-	// MaxChars is the number of code points of the text to use. 0 means untrusted.MaxChars.
+	// MaxChars is the maximum number of code points of the text to use. 0 means untrusted.MaxChars.
 	MaxChars int
 }
 
@@ -185,8 +185,7 @@ func renderLiveContext(r *rendering) (string, bool) {
 	return strings.Join(append([]string{liveContextText}, blocks...), "\n\n"), false
 }
 
-// omissionNote returns the note about omitted characters. The note stands outside the fence, where no text can
-// forge it.
+// omissionNote returns the note about omitted characters. The note is outside the fence, where no text can forge it.
 func omissionNote(chars int) string {
 	switch chars {
 	case 0:

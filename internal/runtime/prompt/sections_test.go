@@ -49,10 +49,10 @@ func TestSectionsOfModes(t *testing.T) {
 		asked, rendered []string
 	}{
 		"full":    {"all but sub_agent", input(all), full, full},
-		"task":    {"Task has the same", input(all, mode(prompt.Task)), full, full},
+		"task":    {"Task has the same sections as Full", input(all, mode(prompt.Task)), full, full},
 		"minimal": {"Minimal has what a sub-agent needs", input(all, mode(prompt.Minimal)), minimal, minimal},
 		"full, least": {
-			"blank ones are left out", input(), full,
+			"blank sections are left out", input(), full,
 			[]string{"agent", "instructions", "behavior", "tools", "environment"},
 		},
 		"task, least": {
@@ -143,7 +143,7 @@ func TestSectionNames(t *testing.T) {
 	}
 	got := mustRender(t, input(all, only(want...)))
 	if diff := cmp.Diff(want, got.Report.Sections); diff != "" {
-		t.Errorf("each of them can be asked for: -want +got:\n%s", diff)
+		t.Errorf("sections if all are requested: -want +got:\n%s", diff)
 	}
 }
 
@@ -199,11 +199,11 @@ func TestInvalidInput(t *testing.T) {
 			`PromptProfile spec.sections[0]: "Agent" is not a section: use ` + names,
 		},
 		"twice": {
-			"no section stands twice", input(only("agent", "tools", "agent")),
+			"a section must not be listed twice", input(only("agent", "tools", "agent")),
 			`PromptProfile spec.sections[2]: "agent" is listed twice: list each section once`,
 		},
 		"mode None": {
-			"a wrong name is found whatever the mode", input(mode(prompt.None), only("nosuch")),
+			"an unknown name is found in every mode", input(mode(prompt.None), only("nosuch")),
 			`PromptProfile spec.sections[0]: "nosuch" is not a section: use ` + names,
 		},
 		"tool in None": {
@@ -240,7 +240,7 @@ func TestCacheBoundary(t *testing.T) {
 			nil,
 		},
 		"usual": {
-			"the boundary stands before the first dynamic section",
+			"the boundary precedes the first dynamic section",
 			input(only("agent", "environment")),
 			[]string{"<agent>"},
 			[]string{"<environment>"},
@@ -264,7 +264,7 @@ func TestCacheBoundary(t *testing.T) {
 			[]string{"End."},
 		},
 		"suffix after": {
-			"it stands after the dynamic sections", input(only("agent", "environment"), suffix),
+			"the suffix follows the dynamic sections", input(only("agent", "environment"), suffix),
 			[]string{"<agent>"},
 			[]string{"<environment>", "End."},
 		},
@@ -275,7 +275,7 @@ func TestCacheBoundary(t *testing.T) {
 			[]string{"<environment>"},
 		},
 		"thinking": {
-			"thinking stands before all", input(only("agent", "environment"), prefix, suffix, think),
+			"thinking precedes everything else", input(only("agent", "environment"), prefix, suffix, think),
 			[]string{thought, "Begin.", "<agent>"},
 			[]string{"<environment>", "End."},
 		},

@@ -14,15 +14,15 @@ import (
 type Skill struct {
 	// Key identifies the skill for agents and models.
 	Key string
-	// Name of the skill. If it is blank, the key is used.
+	// Name is the name of the skill. If it is blank, the key is used.
 	Name string
-	// Description says when to use the skill; it may be empty.
+	// Description says when to use the skill. It may be empty.
 	Description string
-	// Content of the skill, an authored text.
+	// Content is the content of the skill, an authored text.
 	Content template.Text
 }
 
-// AvailableSkills joins lists of skills. If several skills have one key, it keeps the first.
+// AvailableSkills joins lists of skills. If several skills have the same key, it keeps the first of them.
 func AvailableSkills(lists ...[]Skill) []Skill {
 	var all []Skill
 	seen := map[string]bool{}

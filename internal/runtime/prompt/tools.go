@@ -15,29 +15,29 @@ import (
 
 // Tool is the description of a tool in the prompt.
 type Tool struct {
-	// Name of the tool, 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'.
+	// Name is the name of the tool: 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'.
 	Name string `json:"name"`
-	// Description of the tool, and UseWhen, which says when to use it. Both may be empty.
+	// Description describes the tool, and UseWhen says when to use it. Both may be empty.
 	Description string `json:"description,omitempty"`
 	UseWhen     string `json:"useWhen,omitempty"`
-	// Parameters in order.
+	// Parameters are the parameters in order.
 	Parameters []Parameter `json:"parameters,omitempty"`
 	// EndsTurn is true for a tool whose success ends the Turn.
 	EndsTurn bool `json:"endsTurn,omitempty"`
 }
 
-// Parameter of a tool.
+// Parameter is a parameter of a tool.
 type Parameter struct {
-	// Name of the parameter, 1 to 64 letters, digits and '_', beginning with a letter or '_'.
+	// Name is the name of the parameter: 1 to 64 letters, digits and '_', beginning with a letter or '_'.
 	Name string `json:"name"`
 	// Type is string, integer, number, boolean, array, object or enum. Empty means string.
 	Type     string `json:"type,omitempty"`
 	Required bool   `json:"required,omitempty"`
-	// Default as JSON. Empty or null means that there is no default.
+	// Default is the default as JSON. Empty or null means that there is no default.
 	Default json.RawMessage `json:"default,omitempty"`
 	// Enum lists the allowed values. A parameter of type enum has at least one.
 	Enum []string `json:"enum,omitempty"`
-	// Description of the parameter; it may be empty.
+	// Description describes the parameter. It may be empty.
 	Description string `json:"description,omitempty"`
 }
 
@@ -47,12 +47,12 @@ var (
 	parameterTypes = []string{"string", "integer", "number", "boolean", "array", "object", "enum"}
 )
 
-// LoadSkill returns the tool that gives a skill to the model. A Turn has this tool if a skill is available. The
+// LoadSkill returns the tool with which the model loads a skill. A Turn has this tool if a skill is available. The
 // result must not be changed.
 func LoadSkill() Tool { return loadSkill }
 
-// ReadArtifact returns the tool that gives the model the part of an output that did not fit into a message. A Turn
-// has this tool if it has other tools. The result must not be changed.
+// ReadArtifact returns the tool with which the model reads an output that did not fit into a message. A Turn has this
+// tool if it has other tools, or a skill that is too long for a message. The result must not be changed.
 func ReadArtifact() Tool { return readArtifact }
 
 // Capstan's own tools. All Turns share them.

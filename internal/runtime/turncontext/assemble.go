@@ -87,10 +87,10 @@ func Assemble(in Input) (Assembly, Context) {
 	}, shown
 }
 
-// WithoutInstructions returns the assembly for a prompt that has no section for the Turn's instructions. Of the
-// guardrails, such a prompt has only those of the profile, which are the first rules ones of the used guardrails. It
-// has no overlays. The returned record lists the overlays, the other guardrails and the shaping as dropped for the
-// given reason.
+// WithoutInstructions returns the assembly for a prompt that has no section for the Turn's instructions. Such a prompt
+// has no overlays, and only the guardrails of the profile. rules is their number; they are the first of the used
+// guardrails. The returned record lists the overlays, the other guardrails and the shaping as dropped for the given
+// reason.
 func (a Assembly) WithoutInstructions(reason string, rules int) Assembly {
 	a.Dropped = slices.Clone(a.Dropped)
 	for _, id := range a.Provenance.UsedOverlayIDs {
@@ -124,23 +124,23 @@ func choose(in Input) (Context, Provenance, []Dropped) {
 	drop := func(kind, reason string) func(id string) {
 		return func(id string) { dropped = append(dropped, Dropped{kind, id, reason}) }
 	}
-	remembered, blankMemories := part(in.Memories, Memory.isSaid)
+	remembered, blankMemories := partition(in.Memories, Memory.hasText)
 	memories, memoriesOver := selectMemories(remembered, in.MaxMemories)
 	each(memoriesOver, Memory.id, drop("memory", overCap))
 	each(blankMemories, Memory.id, drop("memory", isBlank))
-	forModels, excluded := part(in.Enrichments, Enrichment.isForModels)
-	enriching, blankEnrichments := part(forModels, Enrichment.isSaid)
+	forModels, excluded := partition(in.Enrichments, Enrichment.isForModels)
+	enriching, blankEnrichments := partition(forModels, Enrichment.hasText)
 	enrichments, over := selectEnrichments(enriching)
 	each(over, Enrichment.id, drop("enrichment", overCap))
 	each(excluded, Enrichment.id, drop("enrichment", notForModels))
 	each(blankEnrichments, Enrichment.id, drop("enrichment", isBlank))
-	facts, blankFacts := part(in.Facts, Fact.isSaid)
+	facts, blankFacts := partition(in.Facts, Fact.hasText)
 	each(blankFacts, Fact.id, drop("fact", isBlank))
-	preferences, blankPreferences := part(in.Preferences, isSaid)
+	preferences, blankPreferences := partition(in.Preferences, hasText)
 	each(blankPreferences, self, drop("preference", isBlank))
-	overlays, blankOverlays := part(in.overlays(), Overlay.isSaid)
+	overlays, blankOverlays := partition(in.overlays(), Overlay.hasText)
 	each(blankOverlays, Overlay.id, drop("overlay", rendersBlank))
-	guardrails, blankGuardrails := part(in.guardrails(), Guardrail.isSaid)
+	guardrails, blankGuardrails := partition(in.guardrails(), Guardrail.hasText)
 	each(blankGuardrails, Guardrail.id, drop("guardrail", rendersBlank))
 
 	shown := Context{
@@ -163,13 +163,13 @@ func (e Enrichment) id() string { return e.ID }
 func (o Overlay) id() string    { return o.ID }
 func (g Guardrail) id() string  { return g.ID }
 
-func isSaid(text string) bool          { return !blank(text) }
-func (f Fact) isSaid() bool            { return !blank(f.Text) }
-func (m Memory) isSaid() bool          { return !blank(m.Text) }
-func (e Enrichment) isSaid() bool      { return !blank(e.Content) }
+func hasText(text string) bool         { return !blank(text) }
+func (f Fact) hasText() bool           { return !blank(f.Text) }
+func (m Memory) hasText() bool         { return !blank(m.Text) }
+func (e Enrichment) hasText() bool     { return !blank(e.Content) }
 func (e Enrichment) isForModels() bool { return e.Audience != AudienceProduct }
-func (o Overlay) isSaid() bool         { return !blank(o.Text) }
-func (g Guardrail) isSaid() bool       { return !blank(g.Rule) }
+func (o Overlay) hasText() bool        { return !blank(o.Text) }
+func (g Guardrail) hasText() bool      { return !blank(g.Rule) }
 
 func each[T any](list []T, id func(T) string, do func(string)) {
 	for _, item := range list {
@@ -183,16 +183,16 @@ func ids[T any](list []T, id func(T) string) []string {
 	return all
 }
 
-// part separates the items that have a property from the others.
-func part[T any](list []T, has func(T) bool) (some, none []T) {
+// partition separates the items for which has returns true from the other items.
+func partition[T any](list []T, has func(T) bool) (matching, others []T) {
 	for _, item := range list {
 		if has(item) {
-			some = append(some, item)
+			matching = append(matching, item)
 		} else {
-			none = append(none, item)
+			others = append(others, item)
 		}
 	}
-	return some, none
+	return matching, others
 }
 
 // developerPromptPresent is the summary of an identity whose developer prompt is the first developer segment.

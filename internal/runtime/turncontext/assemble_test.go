@@ -9,7 +9,7 @@ import (
 	tc "github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-func TestIdentityIsSummarised(t *testing.T) {
+func TestIdentityIsSummarized(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason   string
 		identity tc.Identity
@@ -215,17 +215,17 @@ func TestAssembleIsPure(t *testing.T) {
 	firstText := first.Instructions()
 	first.WithoutInstructions("no place", 1)
 	if diff := cmp.Diff(everything(), in); diff != "" {
-		t.Errorf("the input must stay as it was given: -want +got:\n%s", diff)
+		t.Errorf("the input must stay unchanged: -want +got:\n%s", diff)
 	}
 	second, again := tc.Assemble(everything())
 	if diff := cmp.Diff(first, second); diff != "" {
 		t.Errorf("the same input must give the same assembly: -first +second:\n%s", diff)
 	}
 	if diff := cmp.Diff(shown, again); diff != "" {
-		t.Errorf("and the same context: -first +second:\n%s", diff)
+		t.Errorf("the same input must give the same context: -first +second:\n%s", diff)
 	}
 	if diff := cmp.Diff(firstText, second.Instructions()); diff != "" {
-		t.Errorf("and the same instructions, however often: -first +second:\n%s", diff)
+		t.Errorf("the same assembly must give the same instructions: -first +second:\n%s", diff)
 	}
 }
 
@@ -242,10 +242,10 @@ func TestAssemblyIsTheSameAfterJSON(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("a record must come back from JSON as it was: -want +got:\n%s", diff)
+				t.Errorf("the assembly after a round trip through JSON: -want +got:\n%s", diff)
 			}
 			if diff := cmp.Diff(want.Instructions(), got.Instructions()); diff != "" {
-				t.Errorf("and say the same: -want +got:\n%s", diff)
+				t.Errorf("its instructions: -want +got:\n%s", diff)
 			}
 		})
 	}
@@ -258,7 +258,7 @@ func TestEverythingTogether(t *testing.T) {
 		ExplanationDensity: tc.Medium,
 	}
 	if diff := cmp.Diff(want, got.Expression); diff != "" {
-		t.Errorf("expression: traits, profile, Turn, momentum and guardrails each bear on it: -want +got:\n%s", diff)
+		t.Errorf("expression from traits, profile, Turn, momentum and guardrails: -want +got:\n%s", diff)
 	}
 	if p := got.ResponseStyle; p.PreferMarkdown == nil || !*p.PreferMarkdown || p.MaxAnswerChars == nil || *p.MaxAnswerChars != 1200 {
 		t.Errorf("response style is %+v, want the profile's length and the Turn's Markdown", p)
@@ -277,6 +277,6 @@ func TestEverythingTogether(t *testing.T) {
 		cmp.FilterPath(func(p cmp.Path) bool {
 			return p.Last().String() == ".Memories" || p.Last().String() == ".Enrichments"
 		}, cmp.Ignore())); diff != "" {
-		t.Errorf("session, facts and preferences are shown as they are: -want +got:\n%s", diff)
+		t.Errorf("session, facts and preferences must be unchanged: -want +got:\n%s", diff)
 	}
 }

@@ -25,7 +25,7 @@ func expression(in Input) Expression {
 	e = DefaultExpression().over(e)
 	for _, g := range in.guardrails() {
 		if !blank(g.Rule) {
-			e.Humor = capped(e.Humor, g)
+			e.Humor = capHumor(e.Humor, g)
 		}
 	}
 	return e
@@ -71,8 +71,8 @@ func (e Expression) over(later Expression) Expression {
 	}
 }
 
-// capped lowers humor as a guardrail of tone or sensitivity requires. It never raises it.
-func capped(h Humor, g Guardrail) Humor {
+// capHumor lowers humor as a guardrail of tone or sensitivity requires. It never raises humor.
+func capHumor(h Humor, g Guardrail) Humor {
 	switch {
 	case g.Kind != GuardrailTone && g.Kind != GuardrailSensitivity:
 		return h

@@ -63,12 +63,12 @@ func segments(in Input) Segments {
 	return s
 }
 
-// untrusted reports whether item i of a list must not instruct the model. The first items of the list, profile in
-// number, are the profile's.
+// untrusted reports whether item i of a list must not instruct the model. profile is the number of items at the
+// beginning of the list that belong to the profile.
 func (in Input) untrusted(i, profile int) bool { return i >= profile && !in.TurnTrusted }
 
-// shaping returns the segments for the mode and for a tone that is a wish. A mode that is a wish does not replace
-// the profile's mode.
+// shaping returns the segments for the mode, and for a tone of the Turn that is a wish. A mode that is a wish does not
+// replace the profile's mode.
 func (in Input) shaping() []Segment {
 	var all []Segment
 	add := func(id, text, value string, untrusted bool) {
@@ -81,8 +81,8 @@ func (in Input) shaping() []Segment {
 		return all
 	}
 	add(segmentShapingMode, modeText, line(in.Profile.Mode), false)
-	add(segmentShapingMode, modeText, lineOf(in.Turn.Mode), true)
-	add(segmentShapingTone, "Tone: ", lineOf(in.Turn.Expression.Tone), true)
+	add(segmentShapingMode, modeText, unescapedLine(in.Turn.Mode), true)
+	add(segmentShapingTone, "Tone: ", unescapedLine(in.Turn.Expression.Tone), true)
 	return all
 }
 
@@ -126,8 +126,8 @@ func untrustedOf(all []Segment, untrusted bool) []Segment {
 	return slices.DeleteFunc(slices.Clone(all), func(s Segment) bool { return s.Untrusted != untrusted })
 }
 
-// Rules returns the texts of guardrails under their heading, in the order of their priority, highest first. It is
-// empty if all of them are blank.
+// Rules returns the texts of guardrails under their heading, in the order of their priority, highest first. It returns
+// an empty text if all guardrails are blank.
 func Rules(guardrails []Guardrail) string {
 	return rules(segments(Input{Profile: Layer{Guardrails: guardrails}}).Guardrail)
 }
@@ -145,7 +145,7 @@ const guardrailHeading = "## Guardrails\nThese rules constrain everything above.
 	"one of these rules, follow the rule."
 
 // Instructions returns the text of the Turn's own instructions: overlays and mode, expression and style, the Turn's
-// wishes, and then the guardrails, which constrain all of these. It does not contain the prompts of the identity,
+// wishes, and then the guardrails, which constrain all of these. The text does not contain the prompts of the identity,
 // which are in another section. It is empty if there are no instructions.
 func (a Assembly) Instructions() string {
 	own := a.Segments.Developer
@@ -192,5 +192,5 @@ func blank(text string) bool { return untrusted.Blank(text) }
 
 func line(text string) string { return untrusted.Line(text) }
 
-// lineOf returns a text on one line. The caller must still escape it.
-func lineOf(text string) string { return untrusted.StripLine(text) }
+// unescapedLine returns a text on one line. The caller must still escape it.
+func unescapedLine(text string) string { return untrusted.StripLine(text) }

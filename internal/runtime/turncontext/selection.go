@@ -12,7 +12,7 @@ const (
 	MaxEnrichments = 8
 )
 
-// The reasons for which an item is dropped.
+// The reasons why an item is dropped.
 const (
 	overCap      = "over the cap"
 	notForModels = "its audience is Product"
@@ -26,11 +26,11 @@ type Dropped struct {
 	// text, contribution, subject or skill.
 	Kind string `json:"kind"`
 	ID   string `json:"id"`
-	// Reason is the reason for which the item was dropped.
+	// Reason says why the item was dropped.
 	Reason string `json:"reason"`
 }
 
-// selectMemories returns the most relevant memories and the remaining ones, each in the order of relevance. It
+// selectMemories returns the most relevant memories and the remaining memories, both in the order of relevance. It
 // selects at most limit memories, and never more than MaxMemories.
 func selectMemories(candidates []Memory, limit int) (used, dropped []Memory) {
 	ordered := slices.SortedStableFunc(slices.Values(candidates), func(a, b Memory) int {
@@ -40,8 +40,8 @@ func selectMemories(candidates []Memory, limit int) (used, dropped []Memory) {
 	return ordered[:limit], ordered[limit:]
 }
 
-// selectEnrichments returns the most important enrichments, at most MaxEnrichments, and the remaining ones, each in
-// the order of importance.
+// selectEnrichments returns the most important enrichments, at most MaxEnrichments, and the remaining enrichments, both
+// in the order of importance.
 func selectEnrichments(candidates []Enrichment) (used, dropped []Enrichment) {
 	rank := map[Level]int{High: 0, Medium: 1, "": 1, Low: 2}
 	ordered := slices.SortedStableFunc(slices.Values(candidates), func(a, b Enrichment) int {

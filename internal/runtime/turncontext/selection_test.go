@@ -125,7 +125,7 @@ func TestTheMostImportantEnrichmentsAreUsed(t *testing.T) {
 			[]string{"e0"},
 		},
 		"both": {
-			"dropped are first those over the limit in sorted order, then the excluded ones in the given order",
+			"enrichments over the limit are dropped first, in sorted order, then excluded enrichments in the given order",
 			product(enrichments("High", "Low", "High", "", "", "", "", "", "", "", "", "High", ""), 0, 11),
 			[]string{"e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9"},
 			[]string{"e10", "e12", "e1", "e0", "e11"},
@@ -186,10 +186,10 @@ func TestEqualCandidatesKeepTheirOrder(t *testing.T) {
 	}
 	p := got.Provenance
 	if diff := cmp.Diff(byRelevance, slices.Concat(p.UsedMemoryIDs, p.DroppedMemoryIDs)); diff != "" {
-		t.Errorf("memories of one relevance must stay as they came: -want +got:\n%s", diff)
+		t.Errorf("memories of equal relevance must keep their order: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff(byImportance, slices.Concat(p.UsedEnrichmentIDs, p.DroppedEnrichmentIDs)); diff != "" {
-		t.Errorf("enrichments of one importance must stay as they came: -want +got:\n%s", diff)
+		t.Errorf("enrichments of equal importance must keep their order: -want +got:\n%s", diff)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestDroppedItemsHaveAReason(t *testing.T) {
 	}
 	if diff := cmp.Diff([][]string{{"o1", "o4"}, {"g2", "g3"}},
 		[][]string{got.Provenance.UsedOverlayIDs, got.Provenance.UsedGuardrailIDs}); diff != "" {
-		t.Errorf("overlays and guardrails that were used, as they were given, whatever their priority: -want +got:\n%s", diff)
+		t.Errorf("used overlays and guardrails, in the given order: -want +got:\n%s", diff)
 	}
 
 	const reason = "the prompt has no section turn_instructions"
@@ -234,11 +234,11 @@ func TestDroppedItemsHaveAReason(t *testing.T) {
 	dropped = append(dropped, tc.Dropped{Kind: "overlay", ID: "o1", Reason: reason}, tc.Dropped{Kind: "overlay", ID: "o4", Reason: reason},
 		tc.Dropped{Kind: "guardrail", ID: "g3", Reason: reason})
 	if diff := cmp.Diff(dropped, without.Dropped); diff != "" {
-		t.Errorf("dropped where the prompt has no place for them: -want +got:\n%s", diff)
+		t.Errorf("dropped without a section for instructions: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([][]string{{}, {"g2"}},
 		[][]string{without.Provenance.UsedOverlayIDs, without.Provenance.UsedGuardrailIDs}); diff != "" {
-		t.Errorf("none but the profile's guardrail is used: -want +got:\n%s", diff)
+		t.Errorf("used overlays and guardrails, only the profile's guardrail: -want +got:\n%s", diff)
 	}
 	if len(got.Dropped) != before || len(got.Provenance.UsedOverlayIDs) != 2 || len(got.Provenance.UsedGuardrailIDs) != 2 {
 		t.Errorf("WithoutInstructions has changed its assembly: %+v", got)

@@ -60,7 +60,7 @@ type Traits struct {
 	RiskPosture      string
 }
 
-// Overlay is an instruction that is added to those of a profile.
+// Overlay is an instruction that is added to the instructions of a profile.
 type Overlay struct {
 	ID, Source string
 	// Text is the rendered text.
@@ -122,7 +122,7 @@ type Session struct {
 	Momentum            Level    `json:"momentum,omitempty"`
 }
 
-// Fact is a text that the caller knows.
+// Fact is a text that the caller gives to the model as data.
 type Fact struct {
 	ID     string `json:"id"`
 	Text   string `json:"text"`
