@@ -15,9 +15,9 @@ const maxEffort = 1_000_000
 // errEffort is the violation of a value whose validation takes too long.
 var errEffort = errors.New("is too large or nested too deep to be held against a schema with so many alternatives")
 
-// affordable reports whether a value can be validated in a bounded time. If a schema refers back to itself in
-// several ways for the same property, each level of a value multiplies the work. If the references are for
-// different properties, the work depends on the value. So the work is counted before the validation, which takes a
+// affordable reports whether a value can be validated in a bounded time. If a schema refers back to itself in several
+// ways for the same property, each level of a value multiplies the work. If the references are for different
+// properties, the work depends on the value. So affordable counts the work before the validation. Counting takes only a
 // small part of the time.
 func affordable(s *jsonschema.Schema, value any) bool {
 	e := effort{left: maxEffort}
@@ -28,9 +28,8 @@ func affordable(s *jsonschema.Schema, value any) bool {
 // effort is the remaining effort.
 type effort struct{ left int }
 
-// value subtracts the cost of validating a value against a schema. It counts each schema that may apply. The
-// exceptions are the schemas for additional and unevaluated properties: they do not count for a property that a
-// name or pattern covers.
+// value subtracts the cost of validating a value against a schema. It counts each schema that may apply. It does not
+// count the schemas for additional and unevaluated properties for a property that a name or a pattern covers.
 func (e *effort) value(s *jsonschema.Schema, v any) {
 	if s == nil || e.left <= 0 {
 		return

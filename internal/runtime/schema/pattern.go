@@ -18,13 +18,13 @@ const (
 	patternSteps = 32
 )
 
-// patterns compiles the patterns of one schema, each only once. It is safe for concurrent use: if the schema
-// requires the format of a pattern, values are compiled during validation, too.
+// patterns compiles the patterns of one schema, each only once. It is safe for concurrent use, because a schema may
+// require that a value is a pattern. Such values are compiled during validation.
 type patterns struct {
 	mu     sync.Mutex
 	known  map[string]*pattern.Pattern
 	size   int
-	closed bool // the schema is compiled: later patterns are from values and are not kept
+	closed bool // true after the schema is compiled: later patterns come from values and are not kept
 }
 
 func (p *patterns) compile(text string) (jsonschema.Regexp, error) {

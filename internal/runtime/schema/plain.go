@@ -16,9 +16,9 @@ const (
 	maxNumber = 100
 )
 
-// Ambiguities returns the reasons for which parsers may read a JSON text differently, or nil if all parsers read it
-// alike. Parsers differ in their handling of duplicate keys in an object, of numbers beyond a 64-bit float, and of
-// deep nesting.
+// Ambiguities returns the reasons why parsers may read a JSON text differently, or nil if all parsers read it alike.
+// Parsers differ in their handling of duplicate keys in an object, of numbers beyond a 64-bit float, and of deep
+// nesting.
 func Ambiguities(value json.RawMessage) []Violation {
 	switch {
 	case len(value) > MaxValue:
@@ -34,19 +34,19 @@ func ambiguities(value json.RawMessage) []Violation {
 	var s scan
 	d := json.NewDecoder(bytes.NewReader(value))
 	d.UseNumber()
-	for len(s.wrong) < MaxViolations {
+	for len(s.found) < MaxViolations {
 		token, err := d.Token()
 		if err != nil || !s.take(token) {
 			break
 		}
 	}
-	return sorted(s.wrong)
+	return sorted(s.found)
 }
 
 // scan is the state of a walk through the tokens of a JSON text.
 type scan struct {
 	open  []*level
-	wrong []Violation
+	found []Violation
 }
 
 // level is an open object or list. A list has nil keys.
@@ -122,7 +122,7 @@ func (s *scan) add(format string, args ...any) {
 	for _, l := range s.open {
 		path = append(path, l.at)
 	}
-	s.wrong = append(s.wrong, Violation{Path: pointer(path), Message: fmt.Sprintf(format, args...)})
+	s.found = append(s.found, Violation{Path: pointer(path), Message: fmt.Sprintf(format, args...)})
 }
 
 // moderate reports whether a 64-bit float can approximate a number.

@@ -22,12 +22,13 @@ func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(value, false)
 }
 
-// RepairKeeping makes unambiguous repairs to a value that does not fit, in one pass, and removes nothing. It
-// converts a text to a number or boolean where the schema requires that type, and adds the schema's default for a
-// missing property. It keeps unknown properties and adds no default beside them: such a property may be a misspelt
-// one that was meant to hold the call back, such as a dry run. RepairKeeping returns the value as canonical JSON
-// and the changes, sorted by path and at most MaxViolations. It returns nil if there is nothing to repair. The
-// repaired value may still not fit.
+// RepairKeeping makes unambiguous repairs to a value that does not fit, in one pass, and removes nothing. It converts a
+// text to a number or boolean where the schema requires that type, and adds the schema's default for a missing
+// property. It keeps unknown properties and adds no default to an object that has one, because the unknown property may
+// be a misspelt property that makes the call harmless, such as a dry run.
+//
+// RepairKeeping returns the value as canonical JSON, and the changes, sorted by path and at most MaxViolations. It
+// returns nil if there is nothing to repair. The repaired value may still not fit.
 func (s *Schema) RepairKeeping(value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(value, true)
 }
@@ -50,17 +51,17 @@ func (s *Schema) repair(value json.RawMessage, keep bool) (json.RawMessage, []st
 	}
 	r := repair{instance: instance, document: document, keep: keep}
 	for l := range leaves(failure) {
-		r.mend(l)
+		r.apply(l)
 	}
 	if len(r.changes) == 0 {
 		return nil, nil
 	}
-	mended, err := canonical.JSON(r.instance)
+	repaired, err := canonical.JSON(r.instance)
 	if err != nil {
 		return nil, nil
 	}
 	slices.Sort(r.changes)
-	return mended, bounded(r.changes)
+	return repaired, bounded(r.changes)
 }
 
 func bounded(changes []string) []string {
@@ -74,11 +75,12 @@ func bounded(changes []string) []string {
 type repair struct {
 	instance, document any
 	changes            []string
-	// keep keeps unknown properties, and prevents additions beside them.
+	// keep keeps unknown properties, and prevents additions to objects that have unknown properties.
 	keep bool
 }
 
-func (r *repair) mend(l leaf) {
+// apply makes the repair for a violation, if there is an unambiguous one.
+func (r *repair) apply(l leaf) {
 	place := l.InstanceLocation
 	switch k := l.ErrorKind.(type) {
 	case *kind.Type, *kind.AnyOf, *kind.OneOf:

@@ -119,9 +119,9 @@ func TestRepairsOfSchemasWithNames(t *testing.T) {
 	}
 }
 
-// TestRepairKeeping checks that a repair cannot undo a property by which the model wanted to hold a call back. Such
-// a property may be unknown to the schema, at any depth. It must not be dropped, and no default may be added in its
-// place.
+// TestRepairKeeping checks that a repair cannot undo a property with which the model makes a call harmless, such as
+// dry_run. The schema may not know the property, at any depth. It must not be dropped, and no default may be added in
+// its place.
 func TestRepairKeeping(t *testing.T) {
 	const closed = `{
 		"type":"object","additionalProperties":false,"required":["id"],
@@ -149,8 +149,8 @@ func TestRepairKeeping(t *testing.T) {
 		"unknown, in a list": {
 			"an unknown property within a list stays", closed, `{"id":1,"steps":[{"n":1},{"n":2,"dry_run":true}]}`, "", nil,
 		},
-		"repair beside an unknown property": {
-			"other repairs are made beside an unknown property", closed, `{"id":"1","dry_run":true}`,
+		"repair next to an unknown property": {
+			"other repairs are made in spite of an unknown property", closed, `{"id":"1","dry_run":true}`,
 			`{"dry_run":true,"id":1}`,
 			[]string{"/id: converted the text to the number 1"},
 		},

@@ -57,10 +57,10 @@ func (v Violation) String() string {
 	return v.Path + ": " + v.Message
 }
 
-// Compile compiles a schema. It returns an error for a source that is not JSON, is longer than MaxSource or deeper
-// than 64 levels, refers to another document, or is not a JSON Schema. It also returns an error if validation could
-// take too long. Such a schema refers to itself for the same value, has too many parts or alternatives, or has too
-// many or too large patterns.
+// Compile compiles a schema. It returns an error for a source that is not JSON, is longer than MaxSource or deeper than
+// 64 levels, refers to another document, or is not a JSON Schema. It also returns an error if validation could take too
+// long, because the schema refers to itself for the same value, has too many parts or alternatives, or has too many or
+// too large patterns.
 func Compile(source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {
 		return nil, fmt.Errorf("the schema cannot be used: it has %d bytes, and the maximum is %d", len(source), MaxSource)
@@ -69,15 +69,15 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the schema is not JSON: %w", err)
 	}
-	if wrong := ambiguities(source); len(wrong) > 0 {
-		return nil, fmt.Errorf("the schema cannot be used: %s", wrong[0])
+	if found := ambiguities(source); len(found) > 0 {
+		return nil, fmt.Errorf("the schema cannot be used: %s", found[0])
 	}
 	if tooLarge(document) {
 		return nil, fmt.Errorf("the schema cannot be used: %w", errSchemas)
 	}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
-	c.UseLoader(nowhere{})
+	c.UseLoader(noLoader{})
 	regexps := patterns{known: map[string]*pattern.Pattern{}}
 	c.UseRegexpEngine(regexps.compile)
 	if err := c.AddResource(location, document); err != nil {
@@ -101,10 +101,10 @@ func Compile(source json.RawMessage) (*Schema, error) {
 //   - a value that parsers may read differently: a key is twice in one object, or a number is out of the range of a
 //     64-bit float or longer than 100 characters.
 //   - a value whose validation would take too long, such as a deep value for a schema that refers back to itself in
-//     several ways at once.
+//     several ways.
 func (s *Schema) Validate(value json.RawMessage) []Violation {
-	if wrong := Ambiguities(value); len(wrong) > 0 {
-		return wrong
+	if found := Ambiguities(value); len(found) > 0 {
+		return found
 	}
 	failure, err := s.check(value)
 	switch {
@@ -131,10 +131,11 @@ func (s *Schema) check(value json.RawMessage) (failure *jsonschema.ValidationErr
 	if err != nil {
 		return nil, errors.New("is not JSON")
 	}
-	return s.against(instance)
+	return s.validate(instance)
 }
 
-func (s *Schema) against(instance any) (*jsonschema.ValidationError, error) {
+// validate validates a parsed value, unless that would take too long.
+func (s *Schema) validate(instance any) (*jsonschema.ValidationError, error) {
 	if !affordable(s.compiled, instance) {
 		return nil, errEffort
 	}
@@ -148,10 +149,10 @@ func (s *Schema) against(instance any) (*jsonschema.ValidationError, error) {
 	return nil, err
 }
 
-// nowhere is a loader that loads nothing.
-type nowhere struct{}
+// noLoader is a loader that loads nothing.
+type noLoader struct{}
 
 // Load returns an error for every URL.
-func (nowhere) Load(url string) (any, error) {
+func (noLoader) Load(url string) (any, error) {
 	return nil, errors.New("references to other documents are not followed: " + strings.TrimPrefix(url, "capstan:///"))
 }

@@ -59,7 +59,7 @@ func TestCompile(t *testing.T) {
 			"references to other documents are not followed: file:///etc/passwd",
 		},
 		"relative": {
-			"files beside the schema are not read", `{"$ref":"other.json"}`,
+			"files next to the schema are not read", `{"$ref":"other.json"}`,
 			"references to other documents are not followed: other.json",
 		},
 		"over the network": {
@@ -111,7 +111,7 @@ func TestCompile(t *testing.T) {
 			`{"$dynamicAnchor":"n","properties":{"a":{"$dynamicRef":"#n"}}}`, "",
 		},
 		"dynamic, several": {
-			"a dynamic reference with several targets is refused",
+			"a dynamic reference with several targets is rejected",
 			`{"$id":"https://example.com/a","$dynamicAnchor":"n",` +
 				`"$defs":{"b":{"$id":"b","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}},"$ref":"b"}`,
 			"dynamic references",
@@ -122,7 +122,7 @@ func TestCompile(t *testing.T) {
 			"",
 		},
 		"recursive within": {
-			"a recursive reference to a nested anchor is refused",
+			"a recursive reference to a nested anchor is rejected",
 			`{"$schema":"https://json-schema.org/draft/2019-09/schema",` +
 				`"properties":{"a":{"$id":"https://example.com/a","$recursiveAnchor":true,"items":{"$recursiveRef":"#"}}}}`,
 			"dynamic references",
@@ -258,9 +258,9 @@ func TestValidate(t *testing.T) {
 			"the required and the actual length are named", `{"n":1,"unit":"g","name":""}`,
 			[]string{"/name: must have at least 1 characters, but has 0", "/name: must match the pattern ^[a-z]+$"},
 		},
-		"incomplete JSON": {"incomplete JSON is refused", `{"n":1`, []string{"is not JSON"}},
-		"two values":      {"two values are refused", `{} {}`, []string{"is not JSON"}},
-		"empty text":      {"an empty text is refused", ``, []string{"is not JSON"}},
+		"incomplete JSON": {"incomplete JSON is rejected", `{"n":1`, []string{"is not JSON"}},
+		"two values":      {"two values are rejected", `{} {}`, []string{"is not JSON"}},
+		"empty text":      {"an empty text is rejected", ``, []string{"is not JSON"}},
 		"duplicate key": {
 			"a duplicate key is ambiguous", `{"n":1,"n":2,"unit":"g","shape":{"r":[{"x":1,"x":1}]}}`,
 			[]string{"/n: appears twice in its object", "/shape/r/0/x: appears twice in its object"},
@@ -441,8 +441,8 @@ func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
-			if mended, changes := s.Repair(json.RawMessage(tc.value)); mended != nil || changes != nil {
-				t.Errorf("%s: mended %v, want nothing", tc.reason, changes)
+			if repaired, changes := s.Repair(json.RawMessage(tc.value)); repaired != nil || changes != nil {
+				t.Errorf("%s: Repair made the changes %v, want none", tc.reason, changes)
 			}
 		})
 	}
@@ -455,7 +455,7 @@ func TestCachedIsSafeForConcurrentUseAndBounded(t *testing.T) {
 			for i := range 700 {
 				s, err := schema.Cached(json.RawMessage(fmt.Sprintf(`{"title":"of TestCached","const":%d}`, i)))
 				if err != nil || s.Validate(json.RawMessage(fmt.Sprint(i))) != nil || s.Validate(json.RawMessage(fmt.Sprint(i+1))) == nil {
-					t.Errorf("schema %d: error %v, or it is another's", i, err)
+					t.Errorf("Cached returns a wrong schema for number %d (error %v)", i, err)
 				}
 			}
 		})

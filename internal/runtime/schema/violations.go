@@ -23,8 +23,7 @@ const (
 // leaf is one violation as reported by the library.
 type leaf struct {
 	*jsonschema.ValidationError
-	// types are the types that would fit, if the type is the only reason why no alternative fits. Otherwise types
-	// is nil.
+	// types are the types that would fit, if a wrong type is the only problem. Otherwise types is nil.
 	types []string
 }
 
@@ -74,7 +73,7 @@ func violation(l leaf) Violation {
 	return Violation{Path: pointer(l.InstanceLocation), Message: short(message(l), maxMessage)}
 }
 
-// message describes the problem without the value: the value may be long, and the model knows it.
+// message describes the problem without the value, because the value may be long and the model knows it.
 func message(l leaf) string { //nolint:gocyclo // because it is a table
 	if l.types != nil {
 		return "must be " + oneOf(l.types)

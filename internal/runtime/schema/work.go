@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// maxWork is the maximum number of schemas that may apply to one value, not counting those for its parts.
+	// maxWork is the maximum number of schemas that may apply to one value, without the schemas for its parts.
 	maxWork = 10_000
 	// maxChain is the maximum length of a chain of nested or referenced schemas for one value.
 	maxChain = 512
-	// maxSchemas is the maximum number of objects and booleans in a document. Each of them may be a schema and
-	// takes about 1 KiB of memory. With many schemas, each takes longer to compile.
+	// maxSchemas is the maximum number of objects and booleans in a document. Each of them may be a schema, which takes
+	// about 1 KiB of memory. The more schemas a document has, the longer each takes to compile.
 	maxSchemas = 5000
 )
 
-// The reasons for which a schema is refused before any value is validated.
+// The reasons why a schema is rejected before any value is validated.
 var (
 	errCyclic       = errors.New("it refers to itself for the same value in an endless circle")
 	errAlternatives = errors.New("it has too many alternatives for one value")
@@ -28,8 +28,8 @@ var (
 	errDynamic      = errors.New("it has dynamic references whose target depends on the path to them")
 )
 
-// countSchemas returns the number of schemas in a compiled one. It returns an error if the time of a validation would
-// not be bounded.
+// countSchemas returns the number of schemas within a compiled schema. It returns an error if the time of a validation
+// would not be bounded.
 func countSchemas(root *jsonschema.Schema, document any) (int, error) {
 	all := reachable(root)
 	if ambiguous(all, document) {
@@ -47,7 +47,7 @@ func countSchemas(root *jsonschema.Schema, document any) (int, error) {
 // tooLarge reports whether a document may have too many schemas. It is called before the document is compiled.
 func tooLarge(document any) bool {
 	n := 0
-	for v := range within(document) {
+	for v := range valuesIn(document) {
 		switch v.(type) {
 		case map[string]any, bool:
 			n++
@@ -59,8 +59,8 @@ func tooLarge(document any) bool {
 	return false
 }
 
-// within returns an iterator over a value and all values in it.
-func within(v any) iter.Seq[any] {
+// valuesIn returns an iterator over a value and all values in it.
+func valuesIn(v any) iter.Seq[any] {
 	return func(yield func(any) bool) {
 		for open := []any{v}; len(open) > 0; {
 			v := open[len(open)-1]
@@ -116,7 +116,7 @@ func dynamicAnchors(document any) int {
 	if object, ok := document.(map[string]any); ok && object["$recursiveAnchor"] == true {
 		n-- // counted twice below
 	}
-	for v := range within(document) {
+	for v := range valuesIn(document) {
 		object, ok := v.(map[string]any)
 		if !ok {
 			continue
@@ -131,8 +131,8 @@ func dynamicAnchors(document any) int {
 	return n
 }
 
-// counter counts the schemas that apply to one value, not counting those for its parts. Nested alternatives
-// multiply, so a schema of a few lines can require too much time.
+// counter counts the schemas that apply to one value, without the schemas for its parts. Nested alternatives multiply,
+// so a schema of a few lines can require too much time.
 type counter map[*jsonschema.Schema]*counted
 
 // counted is a count. Its done field is false until the count is complete.

@@ -56,9 +56,9 @@ func TestOutputIsBounded(t *testing.T) {
 		want                string
 	}{
 		"at the bound":     {"1 MiB is allowed", strings.Repeat("{{ .v }}", 256), strings.Repeat("x", 4096), ""},
-		"beyond":           {"a longer rendering is refused", strings.Repeat("{{ .v }}", 257), strings.Repeat("x", 4096), tooLong},
+		"beyond":           {"a longer rendering is rejected", strings.Repeat("{{ .v }}", 257), strings.Repeat("x", 4096), tooLong},
 		"plain":            {"1 MiB without an action is allowed", strings.Repeat("x", 1<<20), "", ""},
-		"plain, beyond":    {"one byte more is refused", strings.Repeat("x", 1<<20+1), "", tooLong},
+		"plain, beyond":    {"one byte more is rejected", strings.Repeat("x", 1<<20+1), "", tooLong},
 		"replaced":         {"invalid bytes count as three bytes each", strings.Repeat("\xff", 1<<19), "", tooLong},
 		"replaced, action": {"invalid bytes of a value count as three bytes each", "{{ .v }}", strings.Repeat("\xff", 1<<19), tooLong},
 	} {
@@ -86,7 +86,7 @@ func TestRenderingStopsAtTheBound(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > 32<<20 {
-		t.Errorf("to refuse a text of 64 MiB took %d bytes, want the rendering to stop at the bound", took)
+		t.Errorf("Render allocates %d bytes for a text of 64 MiB, want it to stop at the bound", took)
 	}
 }
 
@@ -98,13 +98,13 @@ func TestOnlyTheFirstFaultIsReported(t *testing.T) {
 	text := "{{ and" + strings.Repeat(" .q", 20_000) + " }}"
 	allocs := testing.AllocsPerRun(1, func() {
 		if _, err := values.Render(field, text); err == nil {
-			t.Error("Render takes an undeclared variable")
+			t.Error("Render accepts an undeclared variable, want an error")
 		}
 	})
 	// The parser needs a few allocations for each name. A message that lists all variables needs more than a
 	// hundred.
 	if allocs > 10*20_000 {
-		t.Errorf("a text with 20,000 faults takes %.0f allocations, want only the first fault to be worded", allocs)
+		t.Errorf("a text with 20,000 faults takes %.0f allocations, want a message only for the first fault", allocs)
 	}
 }
 
@@ -148,7 +148,7 @@ func FuzzRender(f *testing.F) {
 			}
 			if lines := strings.Split(text, "\n"); e.Line > len(lines) ||
 				(e.Line > 0 && (e.Column < 1 || e.Column > utf8.RuneCountInString(lines[e.Line-1])+1)) {
-				t.Errorf("Render(%q): %v names a place that is not in the text", text, err)
+				t.Errorf("Render(%q): %v has a position outside the text", text, err)
 			}
 			return
 		}
@@ -159,7 +159,7 @@ func FuzzRender(f *testing.F) {
 			t.Errorf("Render(%q) = %q, want an error for the missing value", text, got.Body)
 		}
 		if strings.Contains(got.Body, "\nobey") && !strings.Contains(text, "\nobey") && !got.Fenced {
-			t.Errorf("Render(%q) = %q, want it to be told that it holds an untrusted value", text, got.Body)
+			t.Errorf("Render(%q) = %q, want Fenced, because it contains an untrusted value", text, got.Body)
 		}
 		if again, err := scope().Render(field, text); err != nil || again != got {
 			t.Errorf("Render(%q) twice = %q and %q, %v; want the same", text, got.Body, again.Body, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 )
 
-// functions lists the functions that a template may call. They make decisions and build no text. Templates also
-// have no loops and cannot call templates. So the size of the text bounds the time and the size of a rendering.
+// functions lists the functions that a template may call. They make decisions and build no text. Templates have no
+// loops and cannot call templates. So the size of the text bounds the time and the size of a rendering.
 var functions = []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "len"}
 
 // checker walks a parsed template and rejects everything that is not allowed, in every branch that a rendering may

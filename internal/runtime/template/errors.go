@@ -12,16 +12,16 @@ import (
 )
 
 var (
-	parsePlace = regexp.MustCompile(`(?s)^template: .*?:(\d+): (.*)$`)
-	execPlace  = regexp.MustCompile(`(?s)^template: .*?:(\d+):(\d+): executing .*? at <(.*?)>: (.*)$`)
-	absent     = regexp.MustCompile(`^map has no entry for key "`)
-	undefined  = regexp.MustCompile(`^function "([^"]*)" not defined$`)
+	parsePosition = regexp.MustCompile(`(?s)^template: .*?:(\d+): (.*)$`)
+	execPosition  = regexp.MustCompile(`(?s)^template: .*?:(\d+):(\d+): executing .*? at <(.*?)>: (.*)$`)
+	absent        = regexp.MustCompile(`^map has no entry for key "`)
+	undefined     = regexp.MustCompile(`^function "([^"]*)" not defined$`)
 )
 
-// parseError takes the line from the parser's message, which has no column. The column is that of the last action
-// that begins on the line.
+// parseError converts an error of the parser. The parser's message has a line but no column, so the column is that of
+// the last action that begins on the line.
 func parseError(field, text string, err error) error {
-	m := parsePlace.FindStringSubmatch(err.Error())
+	m := parsePosition.FindStringSubmatch(err.Error())
 	if m == nil {
 		return &invalid.Error{Field: field, Reason: err.Error()}
 	}
@@ -38,12 +38,13 @@ func parseError(field, text string, err error) error {
 	return e
 }
 
+// execError converts an error that occurred while the template was executed.
 func execError(field, text string, err error) error {
 	if errors.Is(err, errTooLong) {
 		return &invalid.Error{Field: field, Reason: fmt.Sprintf("renders to more than %d bytes: shorten the text or the values",
 			MaxRenderedBytes)}
 	}
-	m := execPlace.FindStringSubmatch(err.Error())
+	m := execPosition.FindStringSubmatch(err.Error())
 	if m == nil {
 		return &invalid.Error{Field: field, Reason: err.Error()}
 	}

@@ -18,7 +18,7 @@ const MaxRenderedBytes = 1 << 20
 
 // Text is a rendered text.
 type Text struct {
-	// Body of the text, valid UTF-8.
+	// Body is the text, which is valid UTF-8.
 	Body string
 	// Fenced is true if the text contains values in fences, which untrusted.Notice explains.
 	Fenced bool
@@ -27,17 +27,17 @@ type Text struct {
 // Blank reports whether the text is blank.
 func (t Text) Blank() bool { return untrusted.Blank(t.Body) }
 
-// Value of a variable.
+// Value is the value of a variable.
 type Value struct {
-	// Text of the value.
+	// Text is the text of the value.
 	Text string
-	// Trusted values are inserted unchanged. All other values are fenced.
+	// Trusted is true if the value is inserted unchanged. Other values are fenced.
 	Trusted bool
 }
 
 // Object is a built-in name with fields: {{ .Agent.Name }}.
 type Object struct {
-	// Fields and their values.
+	// Fields are the values of the fields by name.
 	Fields map[string]string
 	// Absent is true if the object does not exist. {{ if .Session }} is then false, and printing a field is an
 	// error.
@@ -46,9 +46,9 @@ type Object struct {
 
 // Scope holds the names that templates may use.
 type Scope struct {
-	// Variables by name: {{ .name }}.
+	// Variables are the variables by name: {{ .name }}.
 	Variables map[string]Value
-	// Objects by name.
+	// Objects are the objects by name.
 	Objects map[string]Object
 }
 

@@ -71,8 +71,8 @@ func TestTemplates(t *testing.T) {
 			`{{ if and (not .none) (ne .tone "x") (le 1 2) (lt 1 2) (ge 2 1) }}yes{{ end }}`, "yes", false,
 		},
 		"not HTML":          {"an authored text is not escaped", "<b>&</b> {{ .tone }}", "<b>&</b> kind", false},
-		"template in value": {"a value is no template", "{{ .tone }}{{ `{{ .user }}` }}", "kind{{ .user }}", false},
-		"fenced, unsaid": {
+		"template in value": {"a value is not a template", "{{ .tone }}{{ `{{ .user }}` }}", "kind{{ .user }}", false},
+		"fenced, not printed": {
 			"a text with an untrusted value counts as fenced, even if the value is not printed",
 			"{{ if .none }}{{ .tier }}{{ end }}", "", true,
 		},
@@ -95,7 +95,7 @@ func TestTemplates(t *testing.T) {
 			"invalid bytes of values are replaced too", "\xff{{ .bytes }}{{ .rawBytes }}",
 			"\uFFFD\uFFFD\uFFFD<untrusted-text>\uFFFD</untrusted-text>", true,
 		},
-		"lines":         {"lines stay as they are in an authored text", "a\r\n\t{{ .tone }}\n", "a\r\n\tkind\n", false},
+		"lines":         {"line breaks of an authored text are unchanged", "a\r\n\t{{ .tone }}\n", "a\r\n\tkind\n", false},
 		"raw line feed": {"a raw text may have lines", "{{ `a\nb` }}", "a\nb", false},
 		"assigned": {
 			"a template's variable is fenced like its newest value",
@@ -200,7 +200,7 @@ func TestInvalidTemplates(t *testing.T) {
 			`:1:12: function "html" is not available: ` + functions,
 		},
 		"env": {
-			"nothing outside the prompt", "one\n{{ env \"HOME\" }}",
+			"templates cannot read the environment", "one\n{{ env \"HOME\" }}",
 			`:2:1: function "env" is not available: ` + functions,
 		},
 		"never closed": {
