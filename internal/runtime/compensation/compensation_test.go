@@ -150,7 +150,7 @@ func TestCheck(t *testing.T) {
 	}
 	for source, want := range map[string]string{
 		"results.id":                    "c.arguments[1].value:1:1: undeclared reference to 'results' (in container '')",
-		"result.id.matches(result.key)": "c.arguments[1].value:1:25: the pattern of matches must be a literal text",
+		"result.id.matches(result.key)": "c.arguments[1].value:1:25: the pattern of matches() must be a string literal",
 	} {
 		err := compensation.Check("c", toolWith("ok", "1", "id", source).Compensation)
 		if err == nil || err.Error() != want {

@@ -19,12 +19,12 @@ const (
 	// MaxLength is the maximum length of an expression, in characters.
 	MaxLength = 2048
 	// MaxTime bounds the evaluation of an expression that compares large values. CEL counts only a part of their cost:
-	// the elements of a list, but not those of the lists within it.
+	// the elements of a list, but not the elements of the lists within it.
 	MaxTime = 2 * time.Second
-	// maxDepth is the maximum depth of an expression, and maxNesting that of its macros over lists.
+	// maxDepth is the maximum depth of an expression. maxNesting is the maximum depth of nested macros over lists.
 	maxDepth, maxNesting = 64, 3
-	// maxCost bounds the evaluation of one expression, in units of CEL: a step is about one unit, and so are ten
-	// characters that are read. An evaluation at this bound takes less than a second.
+	// maxCost bounds the evaluation of one expression, in units of CEL: a step, or reading ten characters, costs about one
+	// unit. An evaluation at this bound takes less than a second.
 	maxCost = 1_000_000
 )
 
@@ -52,7 +52,7 @@ func NewEnv(options ...cel.EnvOption) (*cel.Env, error) {
 	return env, nil
 }
 
-// Error is the fault of an expression, with its place in the text.
+// Error is the fault of an expression, with its position in the text.
 type Error struct {
 	at     common.Location
 	reason string
@@ -61,16 +61,16 @@ type Error struct {
 // Error returns the reason.
 func (e *Error) Error() string { return e.reason }
 
-// Located returns an error about an expression as one about a field. It names the line and the column if they are
-// known.
+// Located converts an error about an expression to an error about the field that contains it. The error names the line
+// and the column if they are known.
 func Located(field string, err error) error {
-	wrong, ok := errors.AsType[*Error](err)
+	fault, ok := errors.AsType[*Error](err)
 	if !ok {
 		return invalid.Field(field, "%s", err)
 	}
-	out := invalid.Field(field, "%s", wrong.reason)
-	if wrong.at != nil && wrong.at.Line() > 0 {
-		out.Line, out.Column = wrong.at.Line(), max(wrong.at.Column(), 0)+1
+	out := invalid.Field(field, "%s", fault.reason)
+	if fault.at != nil && fault.at.Line() > 0 {
+		out.Line, out.Column = fault.at.Line(), max(fault.at.Column(), 0)+1
 	}
 	return out
 }
@@ -78,8 +78,8 @@ func Located(field string, err error) error {
 // Program is a compiled expression. It is safe for concurrent use.
 type Program struct{ program cel.Program }
 
-// Compile compiles an expression. accepts returns why a result of this type cannot be used, or "" if it can. If accepts
-// is nil, each type can be used. The error is an *Error if the expression is wrong.
+// Compile compiles an expression. accepts returns the reason why a result of the given type cannot be used, or "" if it
+// can be used. If accepts is nil, any type can be used. If the expression is invalid, the error is an *Error.
 func Compile(env *cel.Env, source string, accepts func(*cel.Type) string) (*Program, error) {
 	checked, issues := env.Compile(source)
 	if err := firstIssue(issues); err != nil {

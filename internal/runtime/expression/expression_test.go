@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/expression"
 )
 
-// TestEval checks that an evaluation ends with a value or with the error of its class.
+// TestEval checks that an evaluation returns a value, or the error that matches the failure: ErrValue or ErrCost.
 func TestEval(t *testing.T) {
 	env, err := expression.NewEnv(cel.Variable("all", cel.DynType))
 	if err != nil {
@@ -25,7 +25,7 @@ func TestEval(t *testing.T) {
 		want           any
 		err            error
 	}{
-		"value":   {"it can be evaluated", "all.a + 1", map[string]any{"a": int64(1)}, int64(2), nil},
+		"value":   {"the expression can be evaluated", "all.a + 1", map[string]any{"a": int64(1)}, int64(2), nil},
 		"missing": {"there is no such field", "all.b", map[string]any{"a": int64(1)}, nil, expression.ErrValue},
 		"type":    {"a list has no fields", "all.a", many, nil, expression.ErrValue},
 		"cost":    {"each pair is compared", "all.map(x, all.filter(y, y == x))", many, nil, expression.ErrCost},
@@ -46,7 +46,8 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// TestCompile checks that a wrong expression is refused with its place, and that a type can be refused.
+// TestCompile checks that an invalid expression is rejected with its position, and that the caller can reject a result
+// type.
 func TestCompile(t *testing.T) {
 	env, err := expression.NewEnv(cel.Variable("all", cel.DynType))
 	if err != nil {
@@ -55,7 +56,7 @@ func TestCompile(t *testing.T) {
 	for source, want := range map[string]string{
 		"all +": "f:1:6: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', " +
 			"'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
-		"all.matches(all.other)": "f:1:16: the pattern of matches must be a literal text",
+		"all.matches(all.other)": "f:1:16: the pattern of matches() must be a string literal",
 		"'a'":                    "f:1:1: string is not accepted",
 	} {
 		_, err := expression.Compile(env, source, func(kind *cel.Type) string {

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// maxSearch is the maximum length of a text, multiplied by the size of the pattern that is searched for. Such a
-	// search takes at most about a second. The function matches of CEL has no such bound: it counts a cost only after
-	// the search.
+	// maxSearch is the maximum product of the length of a text and the size of the pattern that is searched for. Such a
+	// search takes at most about a second. The function matches of CEL has no such bound, because it counts the cost only
+	// after the search.
 	maxSearch = 32 << 20
-	// searchPerCost is the length of a text, multiplied by the size of a pattern, that costs one unit.
+	// searchPerCost is the product of the length of a text and the size of a pattern that costs one unit.
 	searchPerCost = 40
-	// maxPatterns bounds the compiled patterns that are kept.
+	// maxPatterns is the maximum number of compiled patterns that are kept.
 	maxPatterns = 256
 )
 
 // errSearch is the error of a search that takes too long.
 var errSearch = errors.New("the text is too long for this pattern")
 
-// withoutMatches is the standard library of CEL without its own function matches.
+// withoutMatches returns the option for the standard library of CEL without its function matches.
 func withoutMatches() cel.EnvOption {
 	return cel.StdLib(cel.StdLibSubset(env.NewLibrarySubset().AddExcludedFunctions(env.NewFunction(overloads.Matches))))
 }
 
-// boundedMatches is the function matches, in both forms, within bounds.
+// boundedMatches returns the option for the function matches, in both forms, within bounds.
 func boundedMatches() cel.EnvOption {
 	args := []*cel.Type{cel.StringType, cel.StringType}
 	return cel.Function(overloads.Matches,
@@ -78,11 +78,11 @@ func (searchCosts) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint
 // checkPatterns returns an error if a pattern of an expression cannot be used. A pattern must be a literal, so that its
 // size is known before the evaluation.
 func checkPatterns(checked *cel.Ast) error {
-	var wrong error
+	var fault error
 	native := checked.NativeRep()
 	fail := func(e ast.Expr, format string, args ...any) {
-		if wrong == nil {
-			wrong = &Error{native.SourceInfo().GetStartLocation(e.ID()), fmt.Sprintf(format, args...)}
+		if fault == nil {
+			fault = &Error{native.SourceInfo().GetStartLocation(e.ID()), fmt.Sprintf(format, args...)}
 		}
 	}
 	ast.PostOrderVisit(native.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -92,7 +92,7 @@ func checkPatterns(checked *cel.Ast) error {
 		args := e.AsCall().Args()
 		given := args[len(args)-1]
 		if given.Kind() != ast.LiteralKind {
-			fail(given, "the pattern of matches must be a literal text")
+			fail(given, "the pattern of matches() must be a string literal")
 			return
 		}
 		text, _ := given.AsLiteral().Value().(string)
@@ -100,7 +100,7 @@ func checkPatterns(checked *cel.Ast) error {
 			fail(given, "the pattern cannot be used: %s", err)
 		}
 	}))
-	return wrong
+	return fault
 }
 
 // patternCache has compiled patterns by their sources.

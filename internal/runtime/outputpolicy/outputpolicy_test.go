@@ -57,7 +57,7 @@ func TestCheck(t *testing.T) {
 		},
 		"pattern from the answer": {
 			"the size of the pattern is not known", `output.text.matches(output.text)`,
-			field + "[1].expression:1:27: the pattern of matches must be a literal text",
+			field + "[1].expression:1:27: the pattern of matches() must be a string literal",
 		},
 		"nested lists": {
 			"too many levels multiply", `output.data.all(a, output.data.all(b, output.data.all(c, output.data.all(d, d == a))))`,

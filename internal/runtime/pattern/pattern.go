@@ -1,5 +1,6 @@
-// Package pattern compiles regular expressions from outside within bounds, so that a search takes time in proportion to
-// the text and to a size that is known beforehand. Expressions have the syntax of RE2.
+// Package pattern compiles regular expressions from outside within bounds. The time of a search is proportional to the
+// length of the text and to the size of the expression, which is known before the search. Expressions have the syntax
+// of RE2.
 package pattern
 
 import (
@@ -23,8 +24,8 @@ type Pattern struct {
 	Size int
 }
 
-// Compile compiles an expression. The error says why it cannot be used: it is no RE2 expression, it is longer than
-// MaxBytes, or larger than MaxSize.
+// Compile compiles an expression. It returns an error if the text is not a valid RE2 expression, is longer than
+// MaxBytes, or is larger than MaxSize.
 func Compile(text string) (*Pattern, error) {
 	if len(text) > MaxBytes {
 		return nil, fmt.Errorf("it has %d bytes, and the maximum is %d", len(text), MaxBytes)
@@ -48,7 +49,7 @@ func Compile(text string) (*Pattern, error) {
 // MaxSize + 1.
 func sizeOf(e *syntax.Regexp) int {
 	size := 1
-	switch e.Op { //nolint:exhaustive // because all others look for one character at most
+	switch e.Op { //nolint:exhaustive // because all other operators look for one character at most
 	case syntax.OpLiteral:
 		size = len(e.Rune)
 	case syntax.OpConcat, syntax.OpAlternate, syntax.OpCapture, syntax.OpRepeat:

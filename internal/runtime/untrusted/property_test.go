@@ -59,7 +59,7 @@ func checkClean(t *testing.T, place, text, got string) {
 		t.Errorf("%s(%q) = %q, want no < or >: it could open or close a tag", place, text, got)
 	}
 	if rest := strings.NewReplacer("&amp;", "", "&lt;", "", "&gt;", "").Replace(got); strings.Contains(rest, "&") {
-		t.Errorf("%s(%q) = %q, want every & to begin an entity of ours", place, text, got)
+		t.Errorf("%s(%q) = %q, want each & to begin &amp;, &lt; or &gt;", place, text, got)
 	}
 	for _, r := range got {
 		if r != '\n' && r != '\t' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
@@ -83,11 +83,11 @@ func check(t *testing.T, text string, most int) {
 	}
 	for i, l := range strings.Split(item, "\n") {
 		if i > 0 && !strings.HasPrefix(l, "  ") {
-			t.Errorf("Item(%q) = %q, want each line after the first indented: %q could pass for an entry", text, item, l)
+			t.Errorf("Item(%q) = %q, want each line after the first indented: %q could be mistaken for an entry", text, item, l)
 		}
 	}
 	if got, want := strings.ReplaceAll(item, "\n  ", "\n"), strings.Trim(block, "\n"); got != want {
-		t.Errorf("Item(%q) says %q, want what Block says, without the line breaks around it: %q", text, got, want)
+		t.Errorf("Item(%q) says %q, want the result of Block without the line breaks around it: %q", text, got, want)
 	}
 	checkCap(t, text, most)
 	checkFences(t, text)

@@ -21,18 +21,18 @@ func Tool(nonce, note, body string) string {
 }
 
 // Neutral cleans text for the fence of a tool, and changes code and data in it as little as possible. It strips the
-// text and replaces the nonce by [code]. The < or [ of a possible fence of Capstan, control token of a chat
-// template or speaker's tag becomes &lt; or &#91;. Characters that look the same count as the same. The nonce is
-// also found if invisible characters or separators are between its letters.
+// text and replaces the nonce by [code]. If < or [ may begin a fence of Capstan, a control token of a chat template or
+// the tag of a speaker, it becomes &lt; or &#91;. Characters that look the same count as the same. Neutral also finds a
+// nonce with invisible characters or separators between its letters.
 func Neutral(text, nonce string) string {
-	text = without(Strip(text), nonce)
+	text = withoutNonce(Strip(text), nonce)
 	var b strings.Builder
 	done := 0
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRuneInString(text[i:])
-		if as := opening(r); as != "" && begins(as, letters(text[i+size:])) {
+		if escape := escapeFor(r); escape != "" && beginsTag(escape, letters(text[i+size:])) {
 			b.WriteString(text[done:i])
-			b.WriteString(as)
+			b.WriteString(escape)
 			done = i + size
 		}
 		i += size
@@ -47,15 +47,15 @@ func Neutral(text, nonce string) string {
 // NeutralLine cleans text as Neutral does, and keeps it on one line. It is for text outside of a fence.
 func NeutralLine(text, nonce string) string { return Neutral(fold(Strip(fold(text))), nonce) }
 
-// without replaces the nonce in any spelling.
-func without(text, nonce string) string {
+// withoutNonce replaces the nonce, in any spelling, by [code].
+func withoutNonce(text, nonce string) string {
 	if nonce == "" || len(text) < len(nonce) {
 		return text
 	}
 	var b strings.Builder
 	done := 0
 	for i := 0; i < len(text); {
-		if n := spelt(text[i:], nonce); n > 0 {
+		if n := nonceLength(text[i:], nonce); n > 0 {
 			b.WriteString(text[done:i])
 			b.WriteString("[code]")
 			i += n
@@ -72,9 +72,9 @@ func without(text, nonce string) string {
 	return b.String()
 }
 
-// spelt returns the number of bytes at the beginning of a text that spell the nonce, or 0 if the text begins
+// nonceLength returns the number of bytes at the beginning of a text that spell the nonce, or 0 if the text begins
 // differently. Up to maxBetween characters may be between two letters.
-func spelt(text, nonce string) int {
+func nonceLength(text, nonce string) int {
 	next, between := 0, 0
 	for i, r := range text {
 		switch l := plain(r); {
@@ -92,9 +92,9 @@ func spelt(text, nonce string) int {
 	return 0
 }
 
-// opening returns the replacement for a character that could open a tag, or an empty string for any other
+// escapeFor returns the replacement for a character that could open a tag, or an empty string for any other
 // character.
-func opening(r rune) string {
+func escapeFor(r rune) string {
 	switch r {
 	case '<', '\uFF1C', '\uFE64', '\u2039', '\u3008', '\u2329', '\u27E8', '\u276E', '\u276C', '\u226A', '\u300A', '\u00AB':
 		return "&lt;"
@@ -104,7 +104,7 @@ func opening(r rune) string {
 	return ""
 }
 
-// Names with which a tag begins. A name that ends in > or ] is the whole content of its tag.
+// The names with which a tag may begin. A name that ends in > or ] is the whole content of its tag.
 var (
 	tags = []string{
 		"tooloutput", "untrustedtext", "promptdata",
@@ -115,9 +115,10 @@ var (
 	brackets = []string{"inst]", "systemprompt]", "toolcalls]", "toolresults]", "availabletools]", "gmask]"}
 )
 
-// begins reports whether the letters after an opening character make it the beginning of a tag.
-func begins(as, letters string) bool {
-	if as == "&#91;" {
+// beginsTag reports whether an opening character and the letters after it begin a tag. escape is the result of
+// escapeFor for the character.
+func beginsTag(escape, letters string) bool {
+	if escape == "&#91;" {
 		return slices.ContainsFunc(brackets, func(name string) bool { return strings.HasPrefix(letters, name) })
 	}
 	if strings.HasPrefix(letters, "|") {
@@ -127,7 +128,7 @@ func begins(as, letters string) bool {
 }
 
 const (
-	// maxLetters is the number of letters of a tag that are checked. maxTag is the number of characters.
+	// maxLetters is the maximum number of letters of a tag that are checked, and maxTag the maximum number of characters.
 	maxLetters = 24
 	maxTag     = 48
 	// maxBetween is the maximum number of characters between two letters of the nonce.
@@ -146,7 +147,7 @@ func letters(text string) string {
 		if r = plain(r); r == 0 {
 			continue
 		}
-		if b.Len() == 0 && (r == '/' || r == '\\' || opening(r) == "&lt;") {
+		if b.Len() == 0 && (r == '/' || r == '\\' || escapeFor(r) == "&lt;") {
 			continue // in a closing tag, or in << and similar
 		}
 		b.WriteRune(r)
@@ -181,7 +182,7 @@ func plain(r rune) rune {
 	return unicode.ToLower(r)
 }
 
-// parts are the characters that are invisible or separate words.
+// parts are the tables of characters that are invisible or separate words.
 var parts = []*unicode.RangeTable{unicode.Mn, unicode.Me, unicode.Pd, unicode.Other_Default_Ignorable_Code_Point}
 
 // lookalikes maps characters to the ASCII characters that they look like.

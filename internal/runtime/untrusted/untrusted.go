@@ -28,8 +28,8 @@ const MaxChars = 20_000
 
 var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// Block cleans text of several lines. Invalid UTF-8 becomes U+FFFD, CR LF becomes LF, and &, < and > become
-// entities. Block removes U+2028, U+2029 and the characters of the categories Cc and Cf, except line feed and tab.
+// Block cleans text of several lines. Invalid UTF-8 becomes U+FFFD, CR LF becomes LF, and &, < and > become entities.
+// Block removes U+2028, U+2029 and the characters of the categories Cc and Cf, except line feed and tab.
 func Block(text string) string {
 	return escaper.Replace(Strip(text))
 }
@@ -40,8 +40,8 @@ func Line(text string) string { return escaper.Replace(StripLine(text)) }
 
 // StripLine cleans a text as Line does, but does not escape &, < and >. The result is not yet safe in a prompt.
 func StripLine(text string) string {
-	// Fold white space first: a removed line separator would otherwise join two words. Fold again at the end: a word of
-	// which Strip leaves nothing leaves two spaces.
+	// Fold white space first, because a removed line separator would otherwise join two words. Fold again at the end,
+	// because a word that Strip removes completely leaves two spaces.
 	folded := fold(text)
 	if stripped := Strip(folded); stripped != folded {
 		folded = fold(stripped)
@@ -50,7 +50,7 @@ func StripLine(text string) string {
 }
 
 // Item cleans text of several lines that is one entry of a list. It works as Block does, trims line breaks at both
-// ends, and indents the further lines, so that none of them can be mistaken for an entry.
+// ends, and indents all lines after the first, so that no line can be mistaken for an entry.
 func Item(text string) string {
 	return strings.ReplaceAll(strings.Trim(Block(text), "\n"), "\n", "\n  ")
 }
@@ -112,7 +112,7 @@ func Blank(text string) bool {
 
 // fold replaces every run of white space by one space, and trims both ends.
 func fold(text string) string {
-	// Most names need no folding, so look for white space that does: a run, any but ' ', or one at the start.
+	// Most names need no folding, so look for white space that does: a run, any but ' ', or a space at the start.
 	afterSpace := true
 	for _, r := range text {
 		if unicode.IsSpace(r) && (afterSpace || r != ' ') {
