@@ -21,14 +21,14 @@ import (
 
 // The bounds of attachments.
 const (
-	// MaxBytes is the maximum size of an image or a file, in bytes. It has 5 MiB in base64, the least maximum of the
+	// MaxBytes is the maximum size of an image or a file, in bytes. In base64, this is 5 MiB, the lowest maximum of the
 	// public services.
 	MaxBytes = 3_932_160
 	// MaxTextBytes is the maximum size of a text, in bytes.
 	MaxTextBytes = 256 << 10
 	// MaxTotalBytes is the maximum size of all attachments of a Turn together, in bytes.
 	MaxTotalBytes = 8 << 20
-	// maxEdge is the maximum width and height of an image, in pixels. Public services refuse larger ones.
+	// maxEdge is the maximum width and height of an image, in pixels. Public services refuse larger images.
 	maxEdge = 8_000
 )
 
@@ -38,8 +38,8 @@ type Content struct {
 	Data []byte
 }
 
-// New returns the attachment for some content. field names the source of the content. The error is an *invalid.Error
-// if the content is too large, or if it is not what its media type says.
+// New checks a content and returns its attachment. field names the source of the content. The error is an
+// *invalid.Error, for example if the content is too large or does not have its media type.
 func New(field, name, mediaType string, data []byte) (Content, error) {
 	kind := model.KindOf(mediaType)
 	most := MaxOf(mediaType)
@@ -54,17 +54,17 @@ func New(field, name, mediaType string, data []byte) (Content, error) {
 	out := Content{Data: data, Attachment: model.Attachment{
 		Name: name, MediaType: mediaType, SHA256: Digest(data), Bytes: int64(len(data)),
 	}}
-	var wrong string
+	var problem string
 	switch kind {
 	case model.AttachedImage:
-		out.Tokens, wrong = imageTokens(mediaType, data)
+		out.Tokens, problem = imageTokens(mediaType, data)
 	case model.AttachedFile:
-		out.Tokens, wrong = pdfTokens(data)
+		out.Tokens, problem = pdfTokens(data)
 	case model.AttachedText:
-		out.Tokens, wrong = textTokens(data)
+		out.Tokens, problem = textTokens(data)
 	}
-	if wrong != "" {
-		return Content{}, invalid.Field(field, "%s", wrong)
+	if problem != "" {
+		return Content{}, invalid.Field(field, "%s", problem)
 	}
 	return out, nil
 }
@@ -132,7 +132,7 @@ func hasSignature(data []byte, mediaType string) bool {
 	return false
 }
 
-// mismatch says that a content is not what its media type says.
+// mismatch returns the message that a content does not have its media type.
 func mismatch(mediaType string, data []byte) string {
 	actual := "its bytes are of another type"
 	if t := Sniff(data); t != "" {
@@ -146,8 +146,8 @@ func isText(data []byte) bool { return utf8.Valid(data) && bytes.IndexFunc(data,
 
 func isControl(r rune) bool { return r < ' ' && !strings.ContainsRune("\t\n\v\f\r", r) }
 
-// TextOf returns a content that others have written as a text: with U+FFFD in the place of control characters and of
-// bytes that are not UTF-8.
+// TextOf converts content from outside, such as the output of a tool, to a text: control characters and bytes that are
+// not UTF-8 become U+FFFD.
 func TextOf(data []byte) []byte {
 	if isText(data) {
 		return data
@@ -160,8 +160,8 @@ func TextOf(data []byte) []byte {
 	}, data)
 }
 
-// The estimate of an image: a token for each 750 pixels of the size to which services reduce it, as Anthropic
-// documents it, within the range that others charge.
+// The estimate of an image: one token for each 750 pixels, as Anthropic documents it, within the range that other
+// services charge.
 const (
 	pixelsPerToken = 750
 	minImageTokens = 85
@@ -169,7 +169,7 @@ const (
 )
 
 // imageTokens checks an image and estimates its tokens.
-func imageTokens(mediaType string, data []byte) (tokens int64, wrong string) {
+func imageTokens(mediaType string, data []byte) (tokens int64, problem string) {
 	if !hasSignature(data, mediaType) {
 		return 0, mismatch(mediaType, data)
 	}
@@ -198,7 +198,7 @@ func dimensions(mediaType string, data []byte) (width, height int) {
 	return config.Width, config.Height
 }
 
-// webPDimensions is dimensions for WebP, which the standard library does not read: RFC 9649, section 2.
+// webPDimensions is like dimensions, for WebP (RFC 9649, section 2), which the standard library does not support.
 func webPDimensions(data []byte) (width, height int) {
 	const head = 30
 	if len(data) < head {
@@ -222,16 +222,16 @@ func webPDimensions(data []byte) (width, height int) {
 	return 0, 0
 }
 
-// textBytesPerToken is the estimate of a text.
+// textBytesPerToken is the estimated number of bytes for each token of a text.
 const textBytesPerToken = 3
 
 // The estimate of a PDF.
 const (
 	// pageTokens is the estimate of a page: its text and its image.
 	pageTokens = 2_000
-	// maxPages is the number of pages of an estimate, and the least maximum of the public services.
+	// maxPages is the maximum number of pages in an estimate. It is the lowest maximum of the public services.
 	maxPages = 100
-	// bytesPerToken is the estimate of a PDF whose pages cannot be counted.
+	// bytesPerToken is the number of bytes for each token of a PDF whose pages cannot be counted.
 	bytesPerToken = 20
 )
 
@@ -239,7 +239,7 @@ const (
 var page = regexp.MustCompile(`/Type\s*/Page\b`)
 
 // pdfTokens checks a PDF and estimates its tokens.
-func pdfTokens(data []byte) (tokens int64, wrong string) {
+func pdfTokens(data []byte) (tokens int64, problem string) {
 	if !hasSignature(data, model.MediaPDF) {
 		return 0, mismatch(model.MediaPDF, data)
 	}
@@ -250,7 +250,7 @@ func pdfTokens(data []byte) (tokens int64, wrong string) {
 }
 
 // textTokens checks a text and estimates its tokens.
-func textTokens(data []byte) (tokens int64, wrong string) {
+func textTokens(data []byte) (tokens int64, problem string) {
 	if !isText(data) {
 		return 0, "the content is not a text in UTF-8: correct mediaType or the content"
 	}
@@ -263,7 +263,7 @@ func Text(a *model.Attachment, data []byte) string {
 		untrusted.Line(a.Name), untrusted.Line(a.MediaType)), untrusted.Block(string(data)))
 }
 
-// Note returns the line that stands for attachments in the history of later Turns.
+// Note returns the line that replaces attachments in the history of later Turns.
 func Note(all []model.Attachment) string {
 	if len(all) == 0 {
 		return ""

@@ -47,7 +47,7 @@ func TestContents(t *testing.T) {
 		mediaType string
 		data      []byte
 		tokens    int64
-		wrong     string
+		problem   string
 	}{
 		"png":             {model.MediaPNG, small, 85, ""},
 		"large png":       {model.MediaPNG, picture(t, 800, 600, model.MediaPNG), 640, ""},
@@ -78,10 +78,10 @@ func TestContents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := attachment.New("Turn spec.attachments[0].url", "a", tc.mediaType, tc.data)
-			if tc.wrong != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wrong) ||
+			if tc.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.problem) ||
 					!strings.HasPrefix(err.Error(), "Turn spec.attachments[0].url: ") {
-					t.Errorf("error is %v, want the field and %q", err, tc.wrong)
+					t.Errorf("error is %v, want the field and %q", err, tc.problem)
 				}
 				return
 			}

@@ -16,8 +16,8 @@ import (
 	"unicode/utf8"
 )
 
-// JSON returns the canonical form of a value that marshals to JSON. A map[string]any of strings, lists and maps is
-// written directly, which costs a third of the way over encoding/json.
+// JSON returns the canonical form of a value that marshals to JSON. It writes a map[string]any of strings, lists and
+// maps directly, at a third of the cost of encoding/json.
 func JSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	if texts, ok := v.(map[string]string); ok && texts != nil { // a whole prompt: avoid two more copies of it

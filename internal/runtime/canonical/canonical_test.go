@@ -26,35 +26,35 @@ func TestJSON(t *testing.T) {
 			`{"a":[{"y":0,"z":0}],"b":{"c":2,"d":1}}`,
 		},
 		"key bytes": {
-			"by their bytes, so that capitals come first",
+			"keys are sorted by their bytes, so that capitals come first",
 			map[string]int{"a": 1, "B": 2, "é": 3, "_": 4},
 			`{"B":2,"_":4,"a":1,"é":3}`,
 		},
-		"struct": {"fields of a struct too", tagged{Z: "x"}, `{"z":"x"}`},
+		"struct": {"the fields of a struct are sorted, too", tagged{Z: "x"}, `{"z":"x"}`},
 		"texts": {
-			"a map of texts is written alike",
+			"a map of texts is written in the same form",
 			map[string]string{"b": "\x00\"\\é\xff\xfe\uFFFD🙂\u2028<&>", "a": ""},
 			"{\"a\":\"\",\"b\":\"\\u0000\\\"\\\\é\uFFFD\uFFFD\uFFFD🙂\u2028<&>\"}",
 		},
 		"one number":  {"a value need not be an object", json.RawMessage(" 1.0E+2 "), `1.0E+2`},
-		"one text":    {"of whatever kind", json.RawMessage(`"\u003c\u00e9"`), `"<é"`},
-		"one literal": {"of whatever kind", json.RawMessage(" null\n"), `null`},
-		"no texts":    {"nor is it special when it is empty", map[string]string{}, `{}`},
-		"nil texts":   {"or nil", map[string]string(nil), `null`},
-		"white space": {"none is written", json.RawMessage("[ 1 ,\n 2 ]"), `[1,2]`},
+		"one text":    {"a value may be a text", json.RawMessage(`"\u003c\u00e9"`), `"<é"`},
+		"one literal": {"a value may be a literal", json.RawMessage(" null\n"), `null`},
+		"no texts":    {"an empty map is an empty object", map[string]string{}, `{}`},
+		"nil texts":   {"a nil map is null", map[string]string(nil), `null`},
+		"white space": {"no white space is written", json.RawMessage("[ 1 ,\n 2 ]"), `[1,2]`},
 		"numbers": {
 			"a number stays as it was written",
 			json.RawMessage(`[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`), `[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`,
 		},
-		"HTML":       {"what HTML needs escaped is not", "<a href='x'>&</a>", `"<a href='x'>&</a>"`},
-		"separators": {"U+2028 and U+2029 stand as they are", "a\u2028b\u2029", "\"a\u2028b\u2029\""},
+		"HTML":       {"characters of HTML are not escaped", "<a href='x'>&</a>", `"<a href='x'>&</a>"`},
+		"separators": {"U+2028 and U+2029 are not escaped", "a\u2028b\u2029", "\"a\u2028b\u2029\""},
 		"control": {
 			"control characters are escaped, in the short form if there is one",
 			"\x00\b\t\n\f\r\x1f\x7f\"\\/", "\"\\u0000\\b\\t\\n\\f\\r\\u001f\x7f\\\"\\\\/\"",
 		},
-		"beyond the plane": {"one character, not two surrogates", json.RawMessage(`"\ud83d\ude42"`), `"🙂"`},
-		"lone surrogate":   {"half a pair is replaced", json.RawMessage(`"\ud83d"`), "\"\uFFFD\""},
-		"invalid UTF-8":    {"bad bytes are replaced", "a\xffb", "\"a\uFFFDb\""},
+		"beyond the plane": {"a surrogate pair becomes one character", json.RawMessage(`"\ud83d\ude42"`), `"🙂"`},
+		"lone surrogate":   {"half a surrogate pair is replaced", json.RawMessage(`"\ud83d"`), "\"\uFFFD\""},
+		"invalid UTF-8":    {"invalid bytes are replaced", "a\xffb", "\"a\uFFFDb\""},
 		"literals":         {"the three literals", []any{nil, true, false}, `[null,true,false]`},
 		"empty":            {"empty containers stay", map[string]any{"a": []int{}, "b": map[string]int{}}, `{"a":[],"b":{}}`},
 	} {
@@ -97,7 +97,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-func TestHashRefusesInvalidJSON(t *testing.T) {
+func TestHashRejectsValuesWithoutJSON(t *testing.T) {
 	for name, value := range map[string]any{"infinity": math.Inf(1), "function": func() {}, "broken": json.RawMessage(`{`)} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := canonical.Hash(value); err == nil {

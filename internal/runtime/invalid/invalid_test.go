@@ -9,13 +9,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 )
 
-func TestErrorNamesFieldPlaceAndReason(t *testing.T) {
+func TestErrorNamesFieldPositionAndReason(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		err    *invalid.Error
 		want   string
 	}{
-		"no place": {
+		"no position": {
 			"without a line, only the field is named",
 			invalid.Field("Turn spec.message", "must not be blank"), "Turn spec.message: must not be blank",
 		},
@@ -28,7 +28,7 @@ func TestErrorNamesFieldPlaceAndReason(t *testing.T) {
 			"line and column have the form of compilers",
 			&invalid.Error{Field: "f", Line: 3, Column: 7, Reason: "r"}, "f:3:7: r",
 		},
-		"column alone": {"a column without a line says nothing", &invalid.Error{Field: "f", Column: 7, Reason: "r"}, "f: r"},
+		"column alone": {"a column without a line is left out", &invalid.Error{Field: "f", Column: 7, Reason: "r"}, "f: r"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, tc.err.Error()); diff != "" {
@@ -44,9 +44,9 @@ func TestErrorKeepsItsFormInJSON(t *testing.T) {
 		err    *invalid.Error
 		want   string
 	}{
-		"whole field": {"a place that is not known is left out", invalid.Field("f", "r"), `{"field":"f","reason":"r"}`},
-		"place": {
-			"a place is there for tools to read", &invalid.Error{Field: "f", Line: 1, Column: 2, Reason: "r"},
+		"whole field": {"an unknown position is left out", invalid.Field("f", "r"), `{"field":"f","reason":"r"}`},
+		"position": {
+			"tools can read the position", &invalid.Error{Field: "f", Line: 1, Column: 2, Reason: "r"},
 			`{"field":"f","line":1,"column":2,"reason":"r"}`,
 		},
 	} {

@@ -10,10 +10,10 @@ const (
 	lengthNorm = 0.75 // b
 )
 
-// BM25 scores how well each text matches a query. Texts and query are lists of words. BM25 implements Okapi BM25 as in
-// Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), equation 3.15, with the
-// Robertson/Sparck Jones weight of a word. 1 is added within the logarithm, so that a word which most texts contain
-// counts little but never negatively. The weights follow from the given texts alone.
+// BM25 returns a score for each text: how well it matches a query. Texts and query are lists of words. BM25 implements
+// Okapi BM25 as in Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), equation
+// 3.15, with the Robertson/Sparck Jones weight of a word. 1 is added within the logarithm, so that a word which most
+// texts contain counts little but never negatively. The weights depend only on the given texts.
 //
 // Capstan implements this itself because the available libraries are unmaintained or are whole search engines.
 func BM25(texts [][]string, query []string) []float64 {

@@ -5,9 +5,10 @@ import (
 	"math"
 )
 
-// Vector is the meaning of a text, as a model has put it into numbers.
+// Vector is an embedding: the meaning of a text as numbers that a model has computed.
 type Vector struct {
-	// Space names the model and all else that the numbers depend on. Vectors of different spaces cannot be compared.
+	// Space names the model and everything else that the numbers depend on. Vectors of different spaces cannot be
+	// compared.
 	Space string
 	// Values are the numbers. The vector has the length 1.
 	Values []float32
@@ -16,8 +17,8 @@ type Vector struct {
 // Given reports whether there is a vector.
 func (v Vector) Given() bool { return v.Space != "" && len(v.Values) > 0 }
 
-// Similarity returns the similarity of two vectors: the cosine of their angle, from -1 to 1. ok is false if they cannot
-// be compared.
+// Similarity returns the similarity of two vectors: the cosine of their angle, from -1 to 1. ok is false if the vectors
+// cannot be compared.
 func (v Vector) Similarity(o Vector) (cosine float64, ok bool) {
 	if !v.Given() || v.Space != o.Space || len(v.Values) != len(o.Values) {
 		return 0, false
@@ -48,13 +49,13 @@ func (v Vector) SimilarityTo(data []byte) (cosine float64, ok bool) {
 	return min(max(cosine, -1), 1), !math.IsNaN(cosine)
 }
 
-// Blend returns how well texts match a query by their words and by their meaning, from 0 to 1. words are scores of at
-// least 0, and meaning are similarities, or nil where they are not known.
+// Blend returns a score from 0 to 1 for each text: how well its words and its meaning match a query. words are scores
+// of at least 0. meaning are similarities; a similarity is nil if it is unknown.
 //
-// Both are scaled first: the best words to 1, and the similarities so that the highest is 1 and the lowest is 0,
-// because each model uses another part of the range. A single similarity is not scaled. Then the result is their mean,
-// or the words alone for a text without a similarity. This is the convex combination of Bruch, Gai and Ingber, "An
-// Analysis of Fusion Functions for Hybrid Retrieval" (2023).
+// Blend first scales both: the scores so that the best is 1, and the similarities so that the highest is 1 and the
+// lowest is 0, because each model uses another part of the range. It does not scale equal similarities, or a single
+// one. The result is the mean of the two, or the scaled score alone for a text without a similarity. This is the convex
+// combination of Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (2023).
 func Blend(words []float64, meaning []*float64) []float64 {
 	best, lowest, highest := 0.0, math.Inf(1), math.Inf(-1)
 	for i, w := range words {

@@ -65,20 +65,20 @@ func TestBlend(t *testing.T) {
 		"words alone":                           {[]float64{2, 4, 0}, m(9, 9, 9), []float64{0.5, 1, 0}},
 		"neither":                               {[]float64{0, 0}, m(9, 9), []float64{0, 0}},
 		"meaning alone":                         {[]float64{0, 0, 0}, m(0.2, 0.6, 0.4), []float64{0, 0.5, 0.25}},
-		"a narrow range is as good":             {[]float64{0, 0, 0}, m(0.80, 0.84, 0.82), []float64{0, 0.5, 0.25}},
+		"a narrow range is scaled":              {[]float64{0, 0, 0}, m(0.80, 0.84, 0.82), []float64{0, 0.5, 0.25}},
 		"both agree":                            {[]float64{3, 0}, m(0.9, 0.1), []float64{1, 0}},
 		"each finds another":                    {[]float64{3, 0}, m(0.1, 0.9), []float64{0.5, 0.5}},
 		"a text without a vector has words":     {[]float64{4, 2, 0}, m(9, 0.1, 0.9), []float64{1, 0.25, 0.5}},
-		"a single similarity is as it is":       {[]float64{0, 2}, m(0.4, 9), []float64{0.2, 1}},
-		"equal similarities are as they are":    {[]float64{0, 0}, m(0.4, 0.4), []float64{0.2, 0.2}},
-		"a negative similarity counts as none":  {[]float64{0}, m(-0.4), []float64{0}},
-		"negative ones among others are scaled": {[]float64{0, 0}, m(-1, 1), []float64{0, 0.5}},
+		"a single similarity is not scaled":     {[]float64{0, 2}, m(0.4, 9), []float64{0.2, 1}},
+		"equal similarities are not scaled":     {[]float64{0, 0}, m(0.4, 0.4), []float64{0.2, 0.2}},
+		"a single negative similarity counts 0": {[]float64{0}, m(-0.4), []float64{0}},
+		"negative similarities are scaled":      {[]float64{0, 0}, m(-1, 1), []float64{0, 0.5}},
 		"no text":                               {nil, nil, []float64{}},
 		"a better meaning and some words win":   {[]float64{10, 1}, m(0.5, 0.6), []float64{0.5, 0.55}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, ranking.Blend(tc.words, tc.meaning), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
-				t.Errorf("Blend differs: -want +got:\n%s", diff)
+				t.Errorf("Blend: -want +got:\n%s", diff)
 			}
 		})
 	}

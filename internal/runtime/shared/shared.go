@@ -14,9 +14,9 @@ type Values[K comparable, T any] struct {
 	byKey map[K]weak.Pointer[T]
 }
 
-// Of returns the value of a key that other code holds, or the given value if there is none. Values of one key must
-// be equal and must not change once they are shared. A value is shared as long as the returned pointer is held;
-// holding only the data that the value refers to is not enough.
+// Of returns the value of a key that other code holds. If there is none, Of shares and returns the given value. Values
+// of the same key must be equal and must not change after they are shared. A value is shared as long as the returned
+// pointer is held; holding only the data that the value refers to is not enough.
 func (v *Values[K, T]) Of(key K, value *T) *T {
 	v.mu.Lock()
 	defer v.mu.Unlock()

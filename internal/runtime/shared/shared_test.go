@@ -14,10 +14,10 @@ func TestValuesAreSharedWhileTheyAreHeld(t *testing.T) {
 	var values shared.Values[string, value]
 	first := values.Of("a", &value{"one"})
 	if again := values.Of("a", &value{"one"}); again != first {
-		t.Error("a second value of a key is another one, want the one that is held")
+		t.Error("Of returns another value for the same key, want the one that is held")
 	}
 	if other := values.Of("b", &value{"one"}); other == first {
-		t.Error("the value of another key is the same one")
+		t.Error("two keys have the same value, want different ones")
 	}
 	runtime.KeepAlive(first)
 }

@@ -82,7 +82,7 @@ func Parse(value string) (c Context, ok bool) {
 	return c, c.IsValid()
 }
 
-// ParseTraceID returns the ID with these 32 hexadecimal digits. ok is false if the text is no valid ID.
+// ParseTraceID returns the ID with these 32 hexadecimal digits. ok is false if the text is not a valid ID.
 func ParseTraceID(text string) (id TraceID, ok bool) {
 	if len(text) != traceDigits {
 		return TraceID{}, false
@@ -100,7 +100,8 @@ func TraceIDOf(uid string) (id TraceID) {
 	return id
 }
 
-// TraceOf returns the trace of a Turn: that of its annotation, or else one of its own.
+// TraceOf returns the ID of the trace of a Turn: the one in its annotation, or TraceIDOf(uid) if the annotation is
+// invalid or empty.
 func TraceOf(annotation, uid string) TraceID {
 	if c, ok := Parse(annotation); ok {
 		return c.TraceID
@@ -108,7 +109,7 @@ func TraceOf(annotation, uid string) TraceID {
 	return TraceIDOf(uid)
 }
 
-// Kept returns the part of a Turn's annotations that holds a valid Context; nil if there is none.
+// Kept returns the annotation of a Turn that carries a valid Context, or nil if there is none.
 func Kept(annotations map[string]string) map[string]string {
 	value := annotations[Annotation]
 	if _, ok := Parse(value); !ok {
@@ -127,7 +128,8 @@ func IDOf(uid, key string) (id ID) {
 
 type contextKey struct{}
 
-// With returns a context for a request or a call that belongs to a span. Its adapter sends the header.
+// With returns a context for a request or a call that belongs to a span. Adapters send the header that HeaderOf
+// returns.
 func With(ctx context.Context, c Context) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }

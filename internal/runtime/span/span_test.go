@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
-// TestParse checks that a valid header is read, and that any other one is ignored.
+// TestParse checks that a valid header is read, and that an invalid header is ignored.
 func TestParse(t *testing.T) {
 	const trace, id = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	for name, c := range map[string]struct {
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 func TestIDs(t *testing.T) {
 	firstTrace, firstSpan := span.TraceIDOf("a"), span.IDOf("a", "step/1")
 	if span.TraceIDOf("a") != firstTrace || span.IDOf("a", "step/1") != firstSpan {
-		t.Error("an ID is not always the same")
+		t.Error("two calls return different IDs for the same Turn, want the same ID")
 	}
 	if span.TraceIDOf("a") == span.TraceIDOf("b") || span.IDOf("a", "") == span.IDOf("b", "") || span.IDOf("a", "") == span.IDOf("a", "x") {
 		t.Error("two parts have the same ID")

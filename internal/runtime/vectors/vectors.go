@@ -1,4 +1,4 @@
-// Package vectors keeps the vectors of tools, so that they are bought once and not for each Turn.
+// Package vectors caches the vectors of tools, so that they are requested once and not for each Turn.
 package vectors
 
 import (
@@ -7,13 +7,14 @@ import (
 	"sync"
 )
 
-// maxBytes is the maximum size of all vectors that are kept, and overhead is counted for each one besides
-// its values.
+// maxBytes is the maximum size of all vectors in a cache. overhead is counted for each vector in addition to its
+// values.
 const maxBytes, overhead = 16 << 20, 256
 
-// Cache keeps vectors by their texts. Namespaces share nothing: one cannot find out what another has asked for. While
-// there is no room, the namespace that has most loses the vector that it has not used for the longest time, so no
-// namespace pushes out one that has less. The zero value is empty. A Cache is safe for concurrent use.
+// Cache keeps vectors by their texts. Namespaces share no vectors, so a namespace cannot find out which texts another
+// one uses. If the cache is full, it drops the least recently used vector of the namespace with the largest vectors in
+// total, so a namespace cannot push out the vectors of a smaller one. The zero value is empty. A Cache is safe for
+// concurrent use.
 type Cache struct {
 	mu sync.Mutex
 	// bytes is the size of all vectors.
@@ -24,7 +25,7 @@ type Cache struct {
 // ownVectors are the vectors of one namespace.
 type ownVectors struct {
 	bytes int
-	// used has the vectors, the last used first. at has their places.
+	// used lists the vectors, the most recently used first. at maps keys to elements of used.
 	used *list.List
 	at   map[vectorKey]*list.Element
 }
@@ -32,7 +33,7 @@ type ownVectors struct {
 // vectorKey identifies a text within a space.
 type vectorKey [sha256.Size]byte
 
-// keptVector is a vector.
+// keptVector is a vector in the cache. values is nil if the text is known to have no vector.
 type keptVector struct {
 	key    vectorKey
 	values []float32
@@ -43,7 +44,7 @@ func (k *keptVector) size() int { return 4*len(k.values) + overhead }
 // Of returns the vectors of a namespace.
 func (c *Cache) Of(namespace string) *Namespace { return &Namespace{c, namespace} }
 
-// Namespace has the vectors of one namespace in a Cache.
+// Namespace gives access to the vectors of one namespace in a Cache.
 type Namespace struct {
 	all  *Cache
 	name string
@@ -51,7 +52,8 @@ type Namespace struct {
 
 func keyOf(space, text string) vectorKey { return sha256.Sum256([]byte(space + "\x00" + text)) }
 
-// Get returns the vector of a text. It is nil if the text is kept as one without a vector.
+// Get returns the vector of a text. ok is false if the cache does not know the text. values is nil if the text is known
+// to have no vector.
 func (n *Namespace) Get(space, text string) (values []float32, ok bool) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
@@ -67,7 +69,7 @@ func (n *Namespace) Get(space, text string) (values []float32, ok bool) {
 	return e.Value.(*keptVector).values, true //nolint:forcetypeassert // because the list has no other values
 }
 
-// Put keeps the vector of a text, or nil if it is known to have none.
+// Put stores the vector of a text. values is nil if the text is known to have no vector.
 func (n *Namespace) Put(space, text string, values []float32) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
@@ -90,7 +92,7 @@ func (n *Namespace) Put(space, text string, values []float32) {
 	}
 }
 
-// evict drops one vector of the namespace that has most. The caller must hold the lock.
+// evict drops the least recently used vector of the namespace with the most bytes. The caller must hold the lock.
 func (c *Cache) evict() {
 	var most string
 	for namespace, own := range c.own {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestVectorsAreSharedFairly checks that namespaces see only their own vectors, and that one with many vectors does not
-// push out those of another.
+// TestVectorsAreSharedFairly checks that namespaces see only their own vectors, and that a namespace with many vectors
+// does not push out those of another.
 func TestVectorsAreSharedFairly(t *testing.T) {
 	var v Cache
 	small, large := v.Of("small"), v.Of("large")
@@ -35,7 +35,7 @@ func TestVectorsAreSharedFairly(t *testing.T) {
 		t.Error("an old vector that was not used is still there")
 	}
 	if v.bytes > maxBytes || v.bytes < maxBytes/2 {
-		t.Errorf("there are %d bytes, want at most %d", v.bytes, maxBytes)
+		t.Errorf("the cache has %d bytes, want %d to %d", v.bytes, maxBytes/2, maxBytes)
 	}
 	large.Put("m", fmt.Sprint(many-1), values) // twice
 	sum := 0
@@ -43,6 +43,6 @@ func TestVectorsAreSharedFairly(t *testing.T) {
 		sum += own.bytes
 	}
 	if sum != v.bytes {
-		t.Errorf("the namespaces have %d bytes, and all together %d", sum, v.bytes)
+		t.Errorf("the namespaces have %d bytes in total, but the cache counts %d", sum, v.bytes)
 	}
 }

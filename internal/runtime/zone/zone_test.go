@@ -22,16 +22,16 @@ func TestLoad(t *testing.T) {
 				t.Fatalf("Load: %v", err)
 			}
 			if diff := cmp.Diff(want, at.In(loc).Format("15:04 MST")); diff != "" {
-				t.Errorf("the time there: -want +got:\n%s", diff)
+				t.Errorf("the time in the zone: -want +got:\n%s", diff)
 			}
 			if loc.String() != name {
-				t.Errorf("its name is %q, want %q: a journal keeps it", loc, name)
+				t.Errorf("the zone has the name %q, want %q, because a journal keeps the name", loc, name)
 			}
 		})
 	}
 }
 
-func TestLoadRefusesInvalidNames(t *testing.T) {
+func TestLoadRejectsInvalidNames(t *testing.T) {
 	for _, name := range []string{
 		"", "Local", "Europe", "Europe/", "europe/berlin", "posixrules", "../zone.go",
 		"/etc/localtime", "Mars/Olympus",
