@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// route calls a tool of a Turn. It looks up the objects by name at each call. A person approves a call for one
-// object and one schema, so a route of such a tool fails if either has changed.
+// route calls a tool of a Turn. It looks up the ToolServer or Agent by its name at each call. A person approves a call
+// of one object's tool with one schema, so the call of such a tool fails if the object or the schema has changed.
 type route struct {
 	box    *Box
 	source tool.Source
@@ -21,11 +21,11 @@ type route struct {
 	schema   string
 }
 
-// Call calls the tool. A tool that requires approval is checked once more, because writing the intent to the
-// journal may take long. The call goes to the same object that was checked.
+// Call calls the tool. If the tool requires approval, Call checks it once more, because much time may pass while the
+// intent is written to the journal. The call goes to the same object that was checked.
 func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if r.source.Agent != "" {
-		// A repeated call looks for the Turn that it has created, so it causes nothing new and needs no check.
+		// A repeated call looks for the Turn that the first attempt created. So it causes nothing new, and needs no check.
 		if c.Attempt <= 1 {
 			if err := r.checkNewCall(ctx); err != nil {
 				return tool.Result{}, err
@@ -56,7 +56,7 @@ func (r *route) Check(ctx context.Context) error {
 }
 
 // checkNewCall checks a call that creates the Turn of a sub-agent. An Agent of another namespace must still allow the
-// call. Any other Agent may be gone: the Turn then waits for it.
+// call. An Agent of the same namespace may be missing: the new Turn then waits for it.
 func (r *route) checkNewCall(ctx context.Context) error {
 	switch {
 	case r.approved:
@@ -102,7 +102,7 @@ func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) er
 		if t.Name != r.source.Name {
 			continue
 		}
-		// The schema that the Turn knows went through Expose, which completes a schema.
+		// Expose completes a schema. It completed the one that the Turn knows, so it must complete this one too.
 		if now := tool.Expose([]tool.Offer{{Server: r.source.Server, Tools: []tool.Tool{t}}}, nil); len(now) == 1 &&
 			now[0].SchemaHash() == r.schema {
 			return nil
@@ -130,8 +130,8 @@ const (
 	kindAgent      = "Agent"
 )
 
-// checkUID returns an error if an object is not the one that the Turn knows. A Turn of an older version knows no UID,
-// and passes.
+// checkUID returns an error if an object is not the one that the Turn knows. Turns of older versions recorded no UID,
+// and pass the check.
 func (r *route) checkUID(kind, name string, uid types.UID) error {
 	if r.source.UID == "" || r.source.UID == string(uid) {
 		return nil

@@ -23,35 +23,35 @@ type fakeCluster struct {
 	calls  int
 }
 
-func (d *fakeCluster) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) {
+func (f *fakeCluster) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	return []tool.Tool{
-		{Tool: prompt.Tool{Name: "look"}, Schema: json.RawMessage(d.schema)},
-		{Tool: prompt.Tool{Name: "close"}, Schema: json.RawMessage(d.schema)},
-	}, d.err
+		{Tool: prompt.Tool{Name: "look"}, Schema: json.RawMessage(f.schema)},
+		{Tool: prompt.Tool{Name: "close"}, Schema: json.RawMessage(f.schema)},
+	}, f.err
 }
 
-func (d *fakeCluster) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
-	return d.Tools(ctx, s)
+func (f *fakeCluster) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	return f.Tools(ctx, s)
 }
 
-func (d *fakeCluster) Caller(*v1alpha1.ToolServer, string) tool.Caller { return d }
+func (f *fakeCluster) Caller(*v1alpha1.ToolServer, string) tool.Caller { return f }
 
 // Call counts calls.
-func (d *fakeCluster) Call(context.Context, tool.Call) (tool.Result, error) {
-	d.calls++
+func (f *fakeCluster) Call(context.Context, tool.Call) (tool.Result, error) {
+	f.calls++
 	return tool.Result{Content: "done"}, nil
 }
 
 // box returns a toolbox with one tool of each kind; close and helper require approval.
-func (d *fakeCluster) box() *toolbox.Box {
+func (f *fakeCluster) box() *toolbox.Box {
 	agent := &v1alpha1.Agent{}
 	agent.Spec.Tools = []v1alpha1.AgentTool{
 		{ServerRef: &v1alpha1.SharedReference{Name: "tickets"}, RequireApproval: []string{"close"}},
 		{AgentRef: &v1alpha1.SharedReference{Name: "helper"}, RequireApproval: []string{"*"}},
 	}
-	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, UID: d.uid} }
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, UID: f.uid} }
 	return &toolbox.Box{
-		Agent: agent, MaxDepth: 1, MaxDescendants: 1, Servers: d, Call: func(string) tool.Caller { return d },
+		Agent: agent, MaxDepth: 1, MaxDescendants: 1, Servers: f, Call: func(string) tool.Caller { return f },
 		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
 			return &v1alpha1.ToolServer{ObjectMeta: meta(name)}, nil
 		},
@@ -61,8 +61,8 @@ func (d *fakeCluster) box() *toolbox.Box {
 	}
 }
 
-// TestApprovedToolMustNotBeReplaced proves that a tool that requires approval is not called after a
-// replacement: the call would not be the approved one.
+// TestApprovedToolMustNotBeReplaced checks that a tool that requires approval is not called if its object or its schema
+// was replaced: the call would not be the approved one.
 func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
@@ -71,33 +71,36 @@ func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 		changed bool
 		made    bool
 	}{
-		"nothing": {"it is the same tool", "close", func(*fakeCluster) {}, false, true},
-		"server":  {"another ToolServer has the name", "close", func(d *fakeCluster) { d.uid = "second" }, true, false},
+		"nothing": {"the tool is the same", "close", func(*fakeCluster) {}, false, true},
+		"server":  {"another ToolServer has the name", "close", func(f *fakeCluster) { f.uid = "second" }, true, false},
 		"schema": {
-			"it takes other arguments", "close",
-			func(d *fakeCluster) { d.schema = `{"type":"object","properties":{"all":{"type":"boolean"}}}` }, true, false,
+			"the tool takes other arguments now", "close",
+			func(f *fakeCluster) { f.schema = `{"type":"object","properties":{"all":{"type":"boolean"}}}` }, true, false,
 		},
 		"same schema": {
 			"white space and order do not matter", "close",
-			func(d *fakeCluster) { d.schema = ` { "properties" : {"id":{"type" : "string"}}, "type":"object" }` }, false, true,
+			func(f *fakeCluster) { f.schema = ` { "properties" : {"id":{"type" : "string"}}, "type":"object" }` }, false, true,
 		},
-		"away":  {"its identity is unknown", "close", func(d *fakeCluster) { d.err = errors.New("away") }, false, false},
-		"agent": {"another Agent has the name", "helper", func(d *fakeCluster) { d.uid = "second" }, true, false},
+		"unreachable": {
+			"nobody knows whether the tool is the same", "close",
+			func(f *fakeCluster) { f.err = errors.New("unreachable") }, false, false,
+		},
+		"agent": {"another Agent has the name", "helper", func(f *fakeCluster) { f.uid = "second" }, true, false},
 		"without approval": {
 			"no approver saw the tool", "look",
-			func(d *fakeCluster) { d.uid, d.schema, d.err = "second", `{}`, errors.New("away") }, false, true,
+			func(f *fakeCluster) { f.uid, f.schema, f.err = "second", `{}`, errors.New("unreachable") }, false, true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := &fakeCluster{uid: "first", schema: `{"type":"object","properties":{"id":{"type":"string"}}}`}
-			box := d.box()
+			f := &fakeCluster{uid: "first", schema: `{"type":"object","properties":{"id":{"type":"string"}}}`}
+			box := f.box()
 			offers, err := box.Offers(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			var of tool.Tool
 			for _, exposed := range tool.Expose(offers, nil) {
-				data, err := json.Marshal(exposed) // as a journal keeps it
+				data, err := json.Marshal(exposed) // in the form that a journal stores
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -108,7 +111,7 @@ func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 			if of.Source.UID != "first" {
 				t.Fatalf("the tool comes from %+v, want the UID of its object", of.Source)
 			}
-			tc.change(d)
+			tc.change(f)
 			caller := box.Caller(of)
 			if of.RequiresApproval {
 				err := caller.(tool.Checker).Check(t.Context())
@@ -117,8 +120,8 @@ func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 				}
 			}
 			_, err = caller.Call(t.Context(), tool.Call{Attempt: 1, Arguments: json.RawMessage(`{}`)})
-			if (err == nil) != tc.made || d.calls == 1 != tc.made {
-				t.Errorf("Call: %v after %d calls: %s", err, d.calls, tc.reason)
+			if (err == nil) != tc.made || f.calls == 1 != tc.made {
+				t.Errorf("Call: %v after %d calls: %s", err, f.calls, tc.reason)
 			}
 			if err != nil && tool.AsError(err).Class != tool.Unavailable {
 				t.Errorf("class %q, want unavailable: nothing was called", tool.AsError(err).Class)
@@ -127,8 +130,8 @@ func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 	}
 }
 
-// TestEffectIsTheCurrentDeclaration proves that the effect is the current declaration of the very ToolServer that the
-// Turn knows.
+// TestEffectIsTheCurrentDeclaration checks that the effect is the one that the ToolServer declares now, and that
+// another ToolServer with the same name declares nothing.
 func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -138,12 +141,12 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 		want   tool.Effect
 	}{
 		"declared": {
-			"the ToolServer declares it",
+			"the ToolServer declares the effect",
 			tool.Source{Server: "tickets", Name: "look", UID: "first"},
 			"ReadOnly", nil, tool.ReadOnly,
 		},
 		"corrected": {
-			"the ToolServer declares it now",
+			"the ToolServer declares another effect now",
 			tool.Source{Server: "tickets", Name: "look", UID: "first"},
 			"Destructive", nil, tool.Destructive,
 		},
@@ -157,13 +160,13 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 			tool.Source{Server: "tickets", Name: "look", UID: "zeroth"},
 			"ReadOnly", nil, tool.Destructive,
 		},
-		"of an old Turn": {"its journal has no UID", tool.Source{Server: "tickets", Name: "look"}, "ReadOnly", nil, tool.ReadOnly},
-		"server gone": {
+		"journal without a UID": {"older versions recorded no UID", tool.Source{Server: "tickets", Name: "look"}, "ReadOnly", nil, tool.ReadOnly},
+		"deleted ToolServer": {
 			"no declaration can be read",
 			tool.Source{Server: "tickets", Name: "look", UID: "first"},
 			"ReadOnly", errors.New("gone"), tool.Destructive,
 		},
-		"of another agent": {"a call finds its Turn", tool.Source{Agent: "helper", UID: "zeroth"}, "", nil, tool.Idempotent},
+		"sub-agent": {"a repeated call finds its Turn", tool.Source{Agent: "helper", UID: "zeroth"}, "", nil, tool.Idempotent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			box := (&fakeCluster{}).box()
@@ -182,21 +185,21 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 	end()
 	box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, context.Canceled }
 	if _, err := box.Effect(ended, tool.Tool{Source: tool.Source{Server: "tickets"}}); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v of a run that has ended, want its cause", err)
+		t.Errorf("error %v after the run has ended, want the cause of the end", err)
 	}
 }
 
 // TestCallsOfAgentsOfOtherNamespaces checks that a new call needs the consent of the Agent's owner, and that a repeated
-// call finds its Turn without it.
+// call does not: it finds the Turn that exists.
 func TestCallsOfAgentsOfOtherNamespaces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		agent   string
 		attempt int
 		made    bool
 	}{
-		"a new call":                {"owner/helper", 1, false},
-		"a repeated call":           {"owner/helper", 2, true},
-		"an Agent that may be gone": {"helper", 1, true},
+		"a new call":      {"owner/helper", 1, false},
+		"a repeated call": {"owner/helper", 2, true},
+		"an Agent of the same namespace, which may be missing": {"helper", 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			called := ""

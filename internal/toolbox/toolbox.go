@@ -13,21 +13,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// ErrUnknown means that the tools of a server are unknown: the server cannot be reached now and was never reached
-// before.
+// ErrUnknown means that nobody knows the tools of a server: it cannot be reached now, and was never reached before.
 var ErrUnknown = errors.New("the server was never reached, and its tools are not known")
 
 // Servers are connections to ToolServers.
 type Servers interface {
-	// Tools returns the known tools of a server, with what its ToolServer declares about them. It may connect, for
-	// at most the server's connectTimeoutSeconds. If the server cannot be reached, Tools returns the first of
-	// these:
-	//  1. The tools that the server had before.
+	// Tools returns the known tools of a server, with the declarations of its ToolServer. It may connect, which takes at
+	// most the server's connectTimeoutSeconds. If the server cannot be reached, Tools returns the first of these that it
+	// can:
+	//  1. The tools that the server listed the last time.
 	//  2. The tools in the ToolServer's status, with schemas that allow everything.
-	//  3. ErrUnknown, because the server was never reached.
+	//  3. ErrUnknown.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
-	// Current asks the server and returns the tools that it has now. It takes at most the server's
-	// connectTimeoutSeconds, and fails if the server cannot be asked.
+	// Current asks the server which tools it has now. It takes at most the server's connectTimeoutSeconds, and fails if
+	// the server does not answer.
 	Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Caller returns the caller of a tool, given the tool's name at its server. It never fails: if the tool cannot
 	// be called, each call returns the cause.
@@ -51,8 +50,8 @@ type Box struct {
 	Call func(agent string) tool.Caller
 }
 
-// Offers returns the offers of the Agent's tool entries now, in their order. If the tools of a server are unknown,
-// its offer has no tools and Missing is set.
+// Offers returns what the Agent's tool entries offer now, in the order of the entries. If the tools of a server are
+// unknown, its offer has no tools, and Missing is set.
 func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 	var offers []tool.Offer
 	for _, entry := range b.Agent.Spec.Tools {
@@ -97,9 +96,9 @@ func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 	}
 }
 
-// Effect returns the effect of a tool, as its ToolServer declares it now. The effect is Destructive if the
-// ToolServer declares none, does not exist any more, or is not the one that the Turn knows. A sub-agent keeps its
-// effect, because a repeated call finds its Turn. Effect fails only when ctx ends.
+// Effect returns the effect that a tool's ToolServer declares now. The effect is Destructive if the ToolServer declares
+// none, does not exist any more, or is not the one that the Turn knows. A sub-agent keeps its effect, because a
+// repeated call finds the Turn that exists. Effect fails only when ctx ends.
 func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
 	if t.Source.Server == "" {
 		return t.Effect, nil

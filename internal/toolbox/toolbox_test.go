@@ -17,13 +17,13 @@ import (
 // fakeServers maps the name of a server to its answer when it is asked for its tools.
 type fakeServers map[string]func() ([]tool.Tool, error)
 
-func (k fakeServers) Tools(_ context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
-	return k[s.Name]()
+func (f fakeServers) Tools(_ context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	return f[s.Name]()
 }
 
 // Current returns the same as Tools.
-func (k fakeServers) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
-	return k.Tools(ctx, s)
+func (f fakeServers) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	return f.Tools(ctx, s)
 }
 
 func (fakeServers) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
@@ -53,9 +53,9 @@ func TestOffersOfServers(t *testing.T) {
 		want   []tool.Offer
 		err    error
 	}{
-		"a server without tools": {"its tools are known: it has none", []string{"empty"}, []tool.Offer{{Server: "empty"}}, nil},
+		"a server without tools": {"the tools are known: there are none", []string{"empty"}, []tool.Offer{{Server: "empty"}}, nil},
 		"a server with unknown tools": {
-			"the others offer their tools, and the Turn can name the missing server",
+			"the other servers offer their tools, and the Turn can name the missing server",
 			[]string{"new", "web"},
 			[]tool.Offer{{Server: "new", Missing: true}, {Server: "web", Tools: []tool.Tool{find}}},
 			nil,

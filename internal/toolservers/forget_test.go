@@ -20,8 +20,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// TestDeletedServersLeaveNothing creates and deletes many ToolServers, each with a connection. Each is used once
-// more by a Turn that outlives its object, and by a caller that was about to connect when the object was deleted.
+// TestDeletedServersLeaveNothing checks that no session, cache entry or credential remains of ToolServers that are
+// deleted. Each of them is used once more after its deletion: by a Turn that still runs, and by a caller that was about
+// to connect.
 func TestDeletedServersLeaveNothing(t *testing.T) {
 	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
 	server.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`)},
@@ -58,7 +59,7 @@ func TestDeletedServersLeaveNothing(t *testing.T) {
 		if e.client != nil || e.settings.token != "" {
 			t.Fatal("the token is kept, want it forgotten with the object")
 		}
-		late, err := c.connection(t.Context(), e, s, secretTTL) // was about to connect
+		late, err := c.connection(t.Context(), e, s, secretTTL) // a caller that was about to connect
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestIdleConnectionIsClosed calls a tool, waits until the connection and the token are gone, and calls
-// the tool again.
+// TestIdleConnectionIsClosed checks that an idle connection is closed and its token forgotten, and that a tool can be
+// called again afterwards.
 func TestIdleConnectionIsClosed(t *testing.T) {
 	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
 	server.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`)},
@@ -55,14 +55,14 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		deadline := time.After(time.Minute)
-		for gone := false; !gone; {
+		for closed := false; !closed; {
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-deadline:
 				t.Fatal("the connection is kept, want it closed and its token forgotten")
 			}
 			e.lock <- struct{}{}
-			gone = e.client == nil && e.settings.token == ""
+			closed = e.client == nil && e.settings.token == ""
 			e.unlock()
 		}
 		if got := known.Redact("demo", "token-0"); got != "token-0" {

@@ -17,8 +17,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/mcp"
 )
 
-// TestToolListsAreBounded has more servers with long lists in a namespace than the memory budget allows. The
-// surplus is refused at each look and after each start. Another namespace has its own share.
+// TestToolListsAreBounded checks that a namespace can hold only as many long lists of tools as the memory budget
+// allows, also after a restart, and that a list that does not fit is refused each time. Another namespace has its own
+// share.
 func TestToolListsAreBounded(t *testing.T) {
 	s := serve(t)
 	schema := json.RawMessage(`{"type":"object","description":"` + strings.Repeat("x", 200<<10) + `"}`)
@@ -27,7 +28,7 @@ func TestToolListsAreBounded(t *testing.T) {
 	})
 	const fit = 8 // of 201 KiB each, in seven eighths of 2 MiB
 	for start := range 2 {
-		_, c := newWorld(t)
+		_, c := newEnvironment(t)
 		budget := bytebudget.New(2<<20, 64<<20)
 		c.SetMemoryBudget(budget)
 		server := func(namespace string, i int) *v1alpha1.ToolServer {
@@ -36,14 +37,14 @@ func TestToolListsAreBounded(t *testing.T) {
 			})
 		}
 		for i := range 10 {
-			for range 2 { // a second look reserves nothing more
+			for range 2 { // the second discovery reserves nothing more
 				_, err := c.Discover(patient(t), server("greedy", i))
 				failure, refused := errors.AsType[*mcp.Error](err)
 				if refused = refused && failure.Kind == mcp.NoMemory; refused != (i >= fit) || err != nil && !refused {
-					t.Fatalf("start %d, server %d: %v, want %d lists", start, i, err, fit)
+					t.Fatalf("start %d, server %d: error %v, want the first %d lists to fit", start, i, err, fit)
 				}
 				if refused && !strings.Contains(err.Error(), "have the server list fewer tools") {
-					t.Errorf("the refusal names no remedy: %v", err)
+					t.Errorf("the error does not say what to do: %v", err)
 				}
 			}
 		}

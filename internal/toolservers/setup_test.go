@@ -32,8 +32,8 @@ const patience = time.Minute
 
 var _ toolbox.Servers = (*toolservers.Cache)(nil)
 
-// world holds the Secrets and the fixed time that a cache reads.
-type world struct {
+// environment holds the Secrets that a cache reads, and the time that its clock shows.
+type environment struct {
 	mu    sync.Mutex
 	data  map[string][]byte // of the Secret "tickets", which does not exist if data is nil
 	err   error
@@ -41,38 +41,38 @@ type world struct {
 	now   time.Time
 }
 
-func (w *world) read(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.reads++
-	if w.err != nil {
-		return nil, w.err
+func (env *environment) read(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	env.reads++
+	if env.err != nil {
+		return nil, env.err
 	}
-	if w.data == nil || key != (types.NamespacedName{Namespace: "demo", Name: "tickets"}) {
+	if env.data == nil || key != (types.NamespacedName{Namespace: "demo", Name: "tickets"}) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.Name)
 	}
-	return &corev1.Secret{Data: w.data}, nil
+	return &corev1.Secret{Data: env.data}, nil
 }
 
-func (w *world) clock() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.now
+func (env *environment) clock() time.Time {
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	return env.now
 }
 
-// set changes the world between two calls of the cache.
-func (w *world) set(change func(*world)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	change(w)
+// set changes the environment between two calls of the cache.
+func (env *environment) set(change func(*environment)) {
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	change(env)
 }
 
-func newWorld(t *testing.T) (*world, *toolservers.Cache) {
+func newEnvironment(t *testing.T) (*environment, *toolservers.Cache) {
 	t.Helper()
-	w := &world{data: map[string][]byte{"token": []byte("token-0")}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
-	c := toolservers.NewCache(w.read, netpolicy.NewLocalPolicy(), w.clock, logr.Discard())
+	env := &environment{data: map[string][]byte{"token": []byte("token-0")}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
+	c := toolservers.NewCache(env.read, netpolicy.NewLocalPolicy(), env.clock, logr.Discard())
 	t.Cleanup(c.Close)
-	return w, c
+	return env, c
 }
 
 // fakeToolServer is a real MCP server that records the tokens that it receives.
@@ -132,8 +132,8 @@ func (s *fakeToolServer) setDown(down bool) {
 	s.down = down
 }
 
-// sent returns the tokens that the server received, each once, in order.
-func (s *fakeToolServer) sent() []string {
+// receivedTokens returns the tokens that the server received, each once, in order.
+func (s *fakeToolServer) receivedTokens() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string

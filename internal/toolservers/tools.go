@@ -21,12 +21,12 @@ import (
 
 // Listing is a server's description of itself, and its tools combined with the declarations of the ToolServer.
 type Listing struct {
-	// ServerName, ServerVersion and ProtocolVersion are the server's own words, truncated to fit into a status.
+	// ServerName, ServerVersion and ProtocolVersion are what the server says about itself, shortened to fit into a status.
 	ServerName, ServerVersion, ProtocolVersion string
 	// Tools is sorted by name. Their schemas are shared and must not be changed.
 	Tools []tool.Tool
-	// Hints holds the server's hints on effects, by the names of the tools that have any. Hints are for people; the
-	// effects in Tools are the ones that apply.
+	// Hints maps the names of tools to the server's hints about their effects, for tools that have any. Hints are shown to
+	// people; the effects in Tools are the ones that apply.
 	Hints map[string]tool.Hints
 }
 
@@ -52,8 +52,8 @@ func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, 
 	}
 	clean := c.known.RedactFunc(s.Namespace)
 	return Listing{
-		ServerName: cut(clean(l.ServerName), 253), ServerVersion: cut(clean(l.ServerVersion), 64),
-		ProtocolVersion: cut(clean(l.ProtocolVersion), 32),
+		ServerName: shorten(clean(l.ServerName), 253), ServerVersion: shorten(clean(l.ServerVersion), 64),
+		ProtocolVersion: shorten(clean(l.ProtocolVersion), 32),
 		Tools:           c.offers(e, s, l), Hints: hints(l),
 	}, nil
 }
@@ -69,9 +69,9 @@ func hints(l *mcp.Listing) map[string]tool.Hints {
 	return all
 }
 
-// cut makes a text fit into a field of limit characters: on one line, without characters that are unsafe for
+// shorten makes a text fit into a field of limit characters, on one line and without characters that are unsafe for
 // terminals.
-func cut(text string, limit int) string {
+func shorten(text string, limit int) string {
 	kept, _ := untrusted.Cap(untrusted.StripLine(text), limit)
 	return strings.TrimSpace(kept)
 }
@@ -79,9 +79,9 @@ func cut(text string, limit int) string {
 // Tools returns the tools of a server by name, from a list that is at most a minute old. It connects if necessary,
 // which takes no longer than the server's connectTimeoutSeconds.
 //
-// If the server is unreachable, Tools returns the last known tools. If there are none, it returns those in the
-// status, with schemas that allow everything. It fails when ctx ends. It returns toolbox.ErrUnknown if the status
-// says that the server was never reached.
+// If the server is unreachable, Tools returns the last known tools, or else the tools in the object's status, with
+// schemas that allow everything. If the status says that the server was never reached, it returns toolbox.ErrUnknown.
+// It also fails when ctx ends.
 func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	e, err := c.entry(s)
 	if err != nil {
@@ -130,14 +130,14 @@ func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Too
 	return c.offers(e, s, l), nil
 }
 
-// Caller returns the caller of a tool. name is the tool's name on its server. Caller never fails: a call that
-// cannot be made returns an error.
+// Caller returns the caller of a tool. name is the tool's name at its server. Caller never fails: if the tool cannot be
+// called, each call returns the cause.
 func (c *Cache) Caller(s *v1alpha1.ToolServer, name string) tool.Caller {
 	return tool.CallerFunc(func(ctx context.Context, call tool.Call) (tool.Result, error) {
-		for again := true; ; again = false {
+		for firstTry := true; ; firstTry = false {
 			result, err := c.call(ctx, s, name, call)
-			if again && errors.Is(err, mcp.ErrClosed) && tool.AsError(err).Class == tool.Unavailable {
-				continue // the connection was replaced just then, and nothing was sent
+			if firstTry && errors.Is(err, mcp.ErrClosed) && tool.AsError(err).Class == tool.Unavailable {
+				continue // the connection was replaced at that moment, and nothing was sent
 			}
 			return result, err
 		}
@@ -158,17 +158,17 @@ func (c *Cache) call(ctx context.Context, s *v1alpha1.ToolServer, name string, c
 
 // connectionError returns the error of a call for which there is no connection.
 func connectionError(server string, err error) *tool.Error {
-	message, said := "its credentials could not be read, and the call was not made", ""
+	message, remote := "its credentials could not be read, and the call was not made", ""
 	if e, ok := errors.AsType[*secrets.Error](err); ok {
 		message = e.Reason
 	} else if e, ok := errors.AsType[*mcp.Error](err); ok {
-		message, said = e.Message, e.RemoteMessage
+		message, remote = e.Message, e.RemoteMessage
 	}
-	return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), RemoteMessage: said, Err: err}
+	return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), RemoteMessage: remote, Err: err}
 }
 
-// offers returns the tools of a list with the declarations of the object. It reuses the last result if nothing has
-// changed.
+// offers returns the tools of a list with the declarations of the object. If neither has changed, it returns a copy of
+// the last result.
 func (c *Cache) offers(e *entry, s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -195,9 +195,9 @@ func (e *entry) lastKnown(ctx context.Context, s *v1alpha1.ToolServer) *mcp.List
 	return e.known
 }
 
-// merge combines the tools of a server with the declarations of its ToolServer. redact removes the credentials of
-// the namespace from a text, because a server may know those of another server. A tool with a credential in its
-// name is left out: it could not be called.
+// merge combines the tools of a server with the declarations of its ToolServer. redact removes all credentials of the
+// namespace from a text, because a server may know the credentials of another server. merge leaves out a tool with a
+// credential in its name: it could not be called.
 func merge(s *v1alpha1.ToolServer, l *mcp.Listing, redact func(text string) string) []tool.Tool {
 	tools := make([]tool.Tool, 0, len(l.Tools))
 	for _, t := range l.Tools {
@@ -232,14 +232,14 @@ func toolsInStatus(s *v1alpha1.ToolServer) []tool.Tool {
 	return tools
 }
 
-// KnownEffect returns the effect of a tool of which only the status is known. It is the declared effect, or the one
-// in the status if that is stricter, which then comes from a hint of the server. A status that an older version
-// wrote grants nothing.
+// KnownEffect returns the effect of a tool when only the object's status describes it. It is the stricter of the
+// declared effect and the one in the status. A stricter one in the status comes from a hint of the server. A status
+// that an older version wrote grants nothing.
 func KnownEffect(s *v1alpha1.ToolServer, t *v1alpha1.DiscoveredTool) tool.Effect {
 	return tool.Stricter(toolbox.DeclaredEffect(s, t.Name), tool.Effect(t.Effect))
 }
 
-// anySchema is the schema of unknown arguments.
+// anySchema is the schema of a tool whose arguments are unknown.
 var anySchema = json.RawMessage(`{"type":"object"}`)
 
 // withDeclarations adds the declarations of the ToolServer to a tool, except for the effect.
@@ -268,7 +268,7 @@ func withDeclarations(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
 	return t
 }
 
-// compensationOf returns a declared compensation in the form of the engine, or nil if there is none.
+// compensationOf returns a declared compensation in the form that the engine uses, or nil if there is none.
 func compensationOf(c *v1alpha1.Compensation) *tool.Compensation {
 	if c == nil {
 		return nil

@@ -1,4 +1,4 @@
-// Package toolservers creates connections from ToolServer objects and their Secrets, and caches them. So Turns
+// Package toolservers creates connections from ToolServer objects and their Secrets, and caches them. So all Turns
 // share one connection to each server, and one list of its tools.
 package toolservers
 
@@ -25,16 +25,16 @@ import (
 )
 
 const (
-	// secretTTL is how long a credential is used before its Secret is read again. secretTimeout bounds the reads of
-	// the Secrets of one server.
+	// secretTTL is how long a credential is used before its Secret is read again. secretTimeout limits how long reading
+	// the Secrets of one server takes.
 	secretTTL     = 10 * time.Second
 	secretTimeout = 10 * time.Second
-	// listTTL is how long a list of tools is used before it is requested again. A server may fail to report a
-	// change, and its report may get lost.
+	// listTTL is how long a list of tools is used before it is requested again. A server may not report a change, or its
+	// report may get lost.
 	listTTL = time.Minute
 	// maxIdleSweeps is the number of sweeps for which the entry of an unused server is kept.
 	maxIdleSweeps = 60
-	// defaultConnect is the connect timeout if the object has none, for example because no API server has set its
+	// defaultConnect is the connect timeout of an object without one, for example because no API server has set its
 	// defaults.
 	defaultConnect = 5 * time.Second
 )
@@ -48,7 +48,7 @@ type Cache struct {
 	log     logr.Logger
 	memory  *bytebudget.Budget
 	known   *redact.Set
-	// processors are for work on large answers.
+	// processors shares the processors between namespaces that work on large answers.
 	processors *fairgate.Processors
 	// idle is how long an unused connection is kept; 0 means mcp.DefaultIdle.
 	idle time.Duration
@@ -60,8 +60,8 @@ type Cache struct {
 	closed   bool
 }
 
-// entry is the cache entry of one server. Its lock makes all callers wait for one read of the server's Secrets.
-// Each caller waits until its own context ends.
+// entry is the cache entry of one server. Its lock lets one caller read the server's Secrets while the others wait.
+// Each caller waits no longer than until its own context ends.
 type entry struct {
 	key      types.NamespacedName
 	lock     chan struct{} // holds one token while the entry is locked
@@ -75,8 +75,8 @@ type entry struct {
 	idle int
 
 	mu sync.Mutex
-	// known is the last known list of the object with the UID knownUID. offered holds the tools made from the list
-	// offeredAs for the object's generation offeredFor.
+	// known is the last known list of the object with the UID knownUID. offered holds the tools that were made from the
+	// list offeredAs, with the declarations of the object's generation offeredFor.
 	known      *mcp.Listing
 	knownUID   types.UID
 	offered    []tool.Tool
@@ -84,7 +84,7 @@ type entry struct {
 	offeredFor int64
 }
 
-// settings holds everything that requires a new connection when it changes.
+// settings holds the values of a connection. If one changes, a new connection is needed.
 type settings struct {
 	url, token, from string
 	headers          []mcp.Header
@@ -92,25 +92,25 @@ type settings struct {
 	connect          time.Duration
 }
 
-// NewCache returns an empty cache. Its servers are reached as the policy allows; if policy is nil, the built-in
-// table applies. The caller must call Close.
+// NewCache returns an empty cache. The policy decides which addresses it may connect to; if policy is nil, the built-in
+// table does. The caller must call Close.
 func NewCache(read secrets.Reader, policy *netpolicy.Policy, now func() time.Time, log logr.Logger) *Cache {
 	return &Cache{secrets: read, policy: policy, now: now, log: log, entries: map[types.NamespacedName]*entry{}}
 }
 
-// SetMemoryBudget sets the memory budget within which connections read large answers and hold lists of tools. It
-// applies to later connections, so it must be called before the cache is used.
+// SetMemoryBudget sets the memory budget for large answers and lists of tools. It applies to later connections, so it
+// must be called before the cache is used.
 func (c *Cache) SetMemoryBudget(memory *bytebudget.Budget) { c.memory = memory }
 
 // SetProcessors sets the gate at which namespaces take turns with work that needs a processor. It must be called before
 // the cache is used.
 func (c *Cache) SetProcessors(processors *fairgate.Processors) { c.processors = processors }
 
-// SetCredentialSet sets the set that knows the connections' credentials for as long as the cache keeps them. It must be
-// called before the cache is used.
+// SetCredentialSet sets the set that the cache adds the connections' credentials to, for as long as it keeps them. It
+// must be called before the cache is used.
 func (c *Cache) SetCredentialSet(known *redact.Set) { c.known = known }
 
-// recordCredentials records the credentials of an entry. It ignores an entry that was forgotten meanwhile.
+// recordCredentials records the credentials of an entry, unless the cache has forgotten the entry.
 func (c *Cache) recordCredentials(e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +119,7 @@ func (c *Cache) recordCredentials(e *entry) {
 	}
 }
 
-// owner names an object within its namespace.
+// owner returns the name of an object within the credential set of its namespace.
 func owner(key types.NamespacedName) string { return "ToolServer/" + key.Name }
 
 // OnChange sets a function that is called with the name of a ToolServer when its tools have changed. f must return
@@ -157,12 +157,12 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	e.client, e.settings, e.earlier = nil, settings{}, nil
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// A connection that is ending refers to the entry, which must not hold the list
+	// A connection that is ending refers to the entry, so the entry must not hold the list
 	e.known, e.offered, e.offeredAs = nil, nil, nil
 }
 
-// Sweep forgets the entries that the last sixty sweeps found unused, and connections that have ended. This is also
-// needed after Forget: a Turn that outlives the ToolServer may use the server once more.
+// Sweep forgets the entries that were not used since sixty sweeps ago, and connections that have ended. Entries may
+// come back after Forget: a Turn that runs longer than its ToolServer exists may use the server once more.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	c.retired = slices.DeleteFunc(c.retired, (*mcp.Client).Ended)
@@ -178,8 +178,9 @@ func (c *Cache) Sweep() {
 	}
 }
 
-// dropIdle gives up a connection that has been unused for a while, with its credentials. An entry may get a connection
-// again if it is forgotten while in use. The known tools stay.
+// dropIdle ends a connection that was not used for a while, and forgets its credentials. It keeps the known tools. It
+// also ends the connection of an entry that is no longer in the cache: a caller that uses an entry while it is
+// forgotten may connect again.
 func (c *Cache) dropIdle(e *entry, client *mcp.Client) {
 	select {
 	case e.lock <- struct{}{}:
@@ -194,7 +195,7 @@ func (c *Cache) dropIdle(e *entry, client *mcp.Client) {
 	}
 }
 
-// retire ends a connection after its running calls.
+// retire ends a connection as soon as its running calls have ended.
 func (c *Cache) retire(client *mcp.Client) {
 	client.Retire()
 	c.mu.Lock()
@@ -247,9 +248,8 @@ func (c *Cache) entry(s *v1alpha1.ToolServer) (*entry, error) {
 	return e, nil
 }
 
-// connection returns the client of an object, with credentials that are at most ttl old. While the API server is
-// unreachable, they may be older. It returns a *secrets.Error if the credentials are missing, or the error of
-// reading them.
+// connection returns the client of an object, with credentials that are at most ttl old, or older while the API server
+// is unreachable. It returns a *secrets.Error if the credentials are missing, or the error of reading them.
 func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer, ttl time.Duration) (*mcp.Client, error) {
 	if err := e.acquire(ctx); err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 	defer cancel()
 	settings, err := c.settings(bounded, s)
 	if err != nil && ttl > 0 && secrets.IsAway(err) && current {
-		e.read = c.now() // the old credentials serve while the API server is unreachable; it is asked again after ttl
+		e.read = c.now() // use the old credentials, and ask the API server again after ttl
 		return e.client, nil
 	}
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 
 func TestToolsHaveDeclarations(t *testing.T) {
 	s := serve(t, "close", "find", "look", "peek", "plain")
-	_, c := newWorld(t)
+	_, c := newEnvironment(t)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
 		o.Spec.Tools = []v1alpha1.ToolDeclaration{
 			{
@@ -101,8 +101,7 @@ func TestToolsHaveDeclarations(t *testing.T) {
 	}
 }
 
-// TestHintsGrantNothing uses a server that claims that all of its tools only read, and one that claims the
-// opposite.
+// TestHintsGrantNothing checks that a server's hints never make an effect less strict than the declared one.
 func TestHintsGrantNothing(t *testing.T) {
 	s := serve(t)
 	for name, hints := range map[string]*sdk.ToolAnnotations{
@@ -114,7 +113,7 @@ func TestHintsGrantNothing(t *testing.T) {
 				return &sdk.CallToolResult{}, nil
 			})
 	}
-	_, c := newWorld(t)
+	_, c := newEnvironment(t)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
 		o.Spec.Tools = []v1alpha1.ToolDeclaration{
 			{Name: "claims", Role: v1alpha1.ToolRoleContextPack},
@@ -149,7 +148,7 @@ func TestServerNameAndVersion(t *testing.T) {
 		Name:    "\x1b[31mTickets\n& more\xff\u202e" + strings.Repeat("é", 300),
 		Version: "1\u2028 token-0 " + strings.Repeat("x", 100),
 	}, nil)
-	_, c := newWorld(t)
+	_, c := newEnvironment(t)
 	l, err := c.Discover(patient(t), object(s.URL))
 	if err != nil {
 		t.Fatal(err)
@@ -168,12 +167,12 @@ func TestRotatedToken(t *testing.T) {
 	s := serve(t)
 	s.AddTool(&sdk.Tool{Name: "log", InputSchema: json.RawMessage(`{"type":"object"}`)},
 		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(s.sent(), ", ")}}}, nil
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(s.receivedTokens(), ", ")}}}, nil
 		})
-	w, c := newWorld(t)
+	env, c := newEnvironment(t)
 	o := object(s.URL)
 	for i, token := range []string{"the-first-token-0123456789", "the-second-token-987654321"} {
-		w.set(func(w *world) { w.data["token"], w.now = []byte(token), w.now.Add(time.Minute) })
+		env.set(func(env *environment) { env.data["token"], env.now = []byte(token), env.now.Add(time.Minute) })
 		want := "Bearer [redacted]" + strings.Repeat(", Bearer [redacted]", i)
 		if got, err := call(t, c, o, "log"); err != nil || got != want {
 			t.Errorf("with token %d: %q, %v; want %q", i+1, got, err, want)
@@ -183,7 +182,7 @@ func TestRotatedToken(t *testing.T) {
 
 func TestOneConnectionPerServer(t *testing.T) {
 	s := serve(t, "a")
-	w, c := newWorld(t)
+	env, c := newEnvironment(t)
 	o := object(s.URL)
 	var all sync.WaitGroup
 	for range 100 {
@@ -200,37 +199,39 @@ func TestOneConnectionPerServer(t *testing.T) {
 	if n := s.sessions(); n != 1 {
 		t.Errorf("%d sessions, want one for all", n)
 	}
-	w.set(func(w *world) {
-		if w.reads != 1 {
-			t.Errorf("the Secret was read %d times, want once", w.reads)
+	env.set(func(env *environment) {
+		if env.reads != 1 {
+			t.Errorf("the Secret was read %d times, want once", env.reads)
 		}
 	})
 }
 
 func TestCredentials(t *testing.T) {
 	s := serve(t, "a")
-	w, c := newWorld(t)
+	env, c := newEnvironment(t)
 	o := object(s.URL)
-	must := func() {
+	mustCall := func() {
 		t.Helper()
 		if got, err := call(t, c, o, "a"); err != nil || got != "a" {
 			t.Fatalf("Call = %q, %v", got, err)
 		}
 	}
-	must()
-	w.set(func(w *world) { w.data["token"] = []byte(" token-1\n") })
-	must() // within secretTTL, so the Secret is not read
-	w.set(func(w *world) { w.now = w.now.Add(10 * time.Second) })
-	must()
-	if diff := cmp.Diff([]string{"Bearer token-0", "Bearer token-1"}, s.sent()); diff != "" {
+	mustCall()
+	env.set(func(env *environment) { env.data["token"] = []byte(" token-1\n") })
+	mustCall() // within secretTTL, so the Secret is not read
+	env.set(func(env *environment) { env.now = env.now.Add(10 * time.Second) })
+	mustCall()
+	if diff := cmp.Diff([]string{"Bearer token-0", "Bearer token-1"}, s.receivedTokens()); diff != "" {
 		t.Errorf("tokens: -want +got:\n%s", diff)
 	}
 	eventually(t, "the connection with the old token to end", func() bool { return s.sessions() == 1 })
 
-	w.set(func(w *world) { w.now, w.err = w.now.Add(time.Minute), errors.New("no route to the API server") })
-	must() // the old credential is still used
+	env.set(func(env *environment) {
+		env.now, env.err = env.now.Add(time.Minute), errors.New("no route to the API server")
+	})
+	mustCall() // the old credential is still used
 
-	w.set(func(w *world) { w.now, w.err, w.data = w.now.Add(time.Minute), nil, nil })
+	env.set(func(env *environment) { env.now, env.err, env.data = env.now.Add(time.Minute), nil, nil })
 	_, err := call(t, c, o, "a")
 	const want = `tool server "tickets": Secret "tickets" does not exist in namespace "demo": create it with key "token"`
 	if e := tool.AsError(err); e.Class != tool.Unavailable || e.Message != want {
@@ -251,7 +252,7 @@ func isSecret(err error) bool {
 
 func TestUnreachableServer(t *testing.T) {
 	s := serve(t, "a")
-	w, c := newWorld(t)
+	env, c := newEnvironment(t)
 	s.setDown(true)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
 		o.Spec.Tools = []v1alpha1.ToolDeclaration{
@@ -305,7 +306,7 @@ func TestUnreachableServer(t *testing.T) {
 		t.Fatalf("Discover = %v, %v; want the tools as soon as the server is back", names(l.Tools), err)
 	}
 	s.setDown(true)
-	w.set(func(w *world) { w.now = w.now.Add(time.Hour) })
+	env.set(func(env *environment) { env.now = env.now.Add(time.Hour) })
 	if got, err := c.Tools(patient(t), o); err != nil || len(got) != 1 || got[0].Description != "Says a." {
 		t.Errorf("Tools = %+v, %v; want the last known tools", got, err)
 	}
@@ -318,7 +319,7 @@ func TestUnreachableServer(t *testing.T) {
 
 func TestRecreatedObject(t *testing.T) {
 	s, other := serve(t, "a"), serve(t, "b")
-	_, c := newWorld(t)
+	_, c := newEnvironment(t)
 	if got, err := c.Tools(patient(t), object(s.URL)); err != nil || len(got) != 1 {
 		t.Fatalf("Tools = %v, %v", names(got), err)
 	}
@@ -352,7 +353,7 @@ func TestRecreatedObject(t *testing.T) {
 
 func TestChangesAreReported(t *testing.T) {
 	s := serve(t, "a")
-	_, c := newWorld(t)
+	_, c := newEnvironment(t)
 	changed := make(chan types.NamespacedName, 100)
 	c.OnChange(func(key types.NamespacedName) { changed <- key })
 	o := object(s.URL)
@@ -373,7 +374,7 @@ func TestChangesAreReported(t *testing.T) {
 		t.Fatal("no change was reported")
 	}
 	if got, err := c.Tools(patient(t), o); err != nil || strings.Join(names(got), " ") != "a b" {
-		t.Errorf("Tools = %v, %v; want the new one, too", names(got), err)
+		t.Errorf("Tools = %v, %v; want the new tool as well", names(got), err)
 	}
 }
 
@@ -384,7 +385,7 @@ func TestTLS(t *testing.T) {
 	web.Config.ErrorLog = log.New(io.Discard, "", 0)
 	web.StartTLS()
 	t.Cleanup(web.Close)
-	w, c := newWorld(t)
+	env, c := newEnvironment(t)
 	o := object(web.URL, func(o *v1alpha1.ToolServer) {
 		o.Spec.TLS = &v1alpha1.ClientTLS{CABundleRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "ca.crt"}}
 	})
@@ -397,9 +398,9 @@ func TestTLS(t *testing.T) {
 		"bad": {[]byte("x"), `key "ca.crt" of Secret "tickets" in namespace "demo" has no certificate in ` +
 			`PEM: put the certificates of the authorities there, as -----BEGIN CERTIFICATE-----`},
 	} {
-		w.set(func(w *world) {
-			if w.data["ca.crt"] = tc.bundle; tc.bundle == nil {
-				delete(w.data, "ca.crt")
+		env.set(func(env *environment) {
+			if env.data["ca.crt"] = tc.bundle; tc.bundle == nil {
+				delete(env.data, "ca.crt")
 			}
 		})
 		_, err := c.Discover(patient(t), o)
@@ -411,8 +412,8 @@ func TestTLS(t *testing.T) {
 
 func TestRefusedAddress(t *testing.T) {
 	s := serve(t, "a")
-	w, _ := newWorld(t)
-	c := toolservers.NewCache(w.read, nil, w.clock, logr.Discard())
+	env, _ := newEnvironment(t)
+	c := toolservers.NewCache(env.read, nil, env.clock, logr.Discard())
 	t.Cleanup(c.Close)
 	_, err := c.Discover(patient(t), object(s.URL))
 	const want = "connections to 127.0.0.1 are refused: it is a loopback address; the manager's " +
@@ -420,7 +421,7 @@ func TestRefusedAddress(t *testing.T) {
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Unreachable || e.Message != want {
 		t.Errorf("Discover = %v, want %q", err, want)
 	}
-	if len(s.sent()) != 0 {
+	if len(s.receivedTokens()) != 0 {
 		t.Error("the server was reached")
 	}
 }
