@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// connectGrace is how much longer than ConnectTimeout a caller waits for a connection attempt, so that the attempt
-// itself can report why it took too long.
+// connectGrace is how much longer than ConnectTimeout a caller waits for a connection attempt, so that the attempt can
+// report why it took too long.
 const connectGrace = 250 * time.Millisecond
 
 // Tools returns the tools of the server, from a list that is at most maxAge old. It connects if necessary. On
 // failure it returns an *Error together with the last known list, which is nil if there is none.
 func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, error) {
-	known, enough, err := c.enough(maxAge)
-	if enough {
+	known, ok, err := c.reusable(maxAge)
+	if ok {
 		return known, err
 	}
 	defer c.endAsk()
@@ -24,9 +24,9 @@ func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, err
 	return l, nil
 }
 
-// enough reports whether the known list can be used without a request: it is fresh, another caller is asking now,
-// or the server failed a moment ago. If it is not enough, the caller must send the request and then call endAsk.
-func (c *Client) enough(maxAge time.Duration) (known *Listing, enough bool, err error) {
+// reusable returns the known list. ok reports whether it can be used without a request: it is fresh, another caller is
+// asking now, or the server failed a moment ago. If ok is false, the caller must send the request and then call endAsk.
+func (c *Client) reusable(maxAge time.Duration) (known *Listing, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.cfg.Now()
@@ -52,21 +52,22 @@ func (c *Client) endAsk() {
 // *Error.
 func (c *Client) Discover(ctx context.Context) (*Listing, error) { return c.ask(ctx, false) }
 
-// ask lists the tools of the server. If the server has ended the session, ask starts a new one, once.
-func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
+// ask lists the tools of the server. If the server has ended the session, ask starts a new one, but only once.
+// respectPause has the same meaning as for connectedSession.
+func (c *Client) ask(ctx context.Context, respectPause bool) (*Listing, error) {
 	done, err := c.use()
 	if err != nil {
 		return nil, c.discovery(ctx, err)
 	}
 	defer done()
-	ctx = c.inTurn(ctx)
+	ctx = c.withProcessors(ctx)
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout)
 	defer cancel()
 	connecting, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout+connectGrace)
 	defer cancel()
-	for again := true; ; again = false {
-		s, made, err := c.connectedSession(connecting, patience)
+	for firstTry := true; ; firstTry = false {
+		s, made, err := c.connectedSession(connecting, respectPause)
 		if err != nil {
 			return nil, c.discovery(ctx, err)
 		}
@@ -77,7 +78,7 @@ func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 		switch {
 		case err == nil:
 			return c.keep(l), nil
-		case s.lost.Load() && again:
+		case s.lost.Load() && firstTry:
 			c.drop(s)
 		default:
 			failed := c.discovery(ctx, err)
@@ -89,8 +90,8 @@ func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 	}
 }
 
-// keep stores a list and calls OnChange if it differs from the known one. It returns the list to use: if both are
-// equal, the known one, so that values derived from it can be reused.
+// keep stores a list, and calls OnChange if it differs from the known list. It returns the list to use: the known one
+// if both are equal, so that values derived from it can be reused.
 func (c *Client) keep(l *Listing) *Listing {
 	c.mu.Lock()
 	known := c.listing
@@ -115,18 +116,18 @@ func (c *Client) Known() *Listing {
 	return c.listing
 }
 
-// noteChange records that the tools may have changed.
-func (c *Client) noteChange() {
+// recordChange records that the tools may have changed.
+func (c *Client) recordChange() {
 	select {
 	case c.changed <- struct{}{}:
 	default: // a change is already recorded
 	}
 }
 
-// watch lists the tools again each time the server reports a change, until the client ends. This does not count as
-// use: an unused client still becomes idle.
+// watch lists the tools again each time the server reports a change, until the client ends. This does not count as use
+// of the client, so it may become idle.
 func (c *Client) watch() {
-	var pace settling
+	var pace changePause
 	for {
 		select {
 		case <-c.changed:
@@ -149,15 +150,15 @@ func (c *Client) watch() {
 	}
 }
 
-// settling computes how long to wait after a server has reported a change. The wait grows while reports keep
+// changePause computes how long to wait after a server has reported a change. The wait grows if the reports keep
 // arriving shortly after a request.
-type settling struct {
+type changePause struct {
 	asked time.Time // time of the last request
 	wait  time.Duration
 }
 
-// next returns the wait after a change that was reported at the given time. It is between settle and maxSettle.
-func (s *settling) next(now time.Time) time.Duration {
+// next returns how long to wait after a change that is reported now. This is between settle and maxSettle.
+func (s *changePause) next(now time.Time) time.Duration {
 	if s.wait == 0 || now.Sub(s.asked) > 2*s.wait {
 		s.wait = settle
 	} else {

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
-// unreservedBytes is the number of bytes of a response that are read without a memory reservation.
+// unreservedBytes is how many bytes of a response are read without a memory reservation.
 const unreservedBytes = 4 << 10
 
 // readAll reads the body of a response. It returns errTooLong, errSlow or the error of reading.
@@ -36,26 +36,26 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 		case len(body) < cap(body):
 			continue
 		}
-		room := 2 * int64(cap(body))
-		if room >= size {
-			room = size
+		capacity := 2 * int64(cap(body))
+		if capacity >= size {
+			capacity = size
 			if resp.ContentLength <= 0 {
-				room++ // the byte that shows that the response is too long
+				capacity++ // for the byte that shows that the response is too long
 			}
 		}
 		if !reserved {
-			if reserved, err = s.ex.reserve(s.ctx, s.wire, room, size, s.cancel); err != nil {
+			if reserved, err = s.ex.reserve(s.ctx, s.wire, capacity, size, s.cancel); err != nil {
 				return nil, err
 			}
 		}
 		if reserved && resp.ContentLength > 0 {
-			room = size
+			capacity = size
 		}
-		body = append(make([]byte, 0, room), body...) // append alone could make more room than is reserved
+		body = append(make([]byte, 0, capacity), body...) // append alone could allocate more than is reserved
 	}
 }
 
-// present is a member of a JSON message of which only the presence matters. Its value is not copied.
+// present records that a member of a JSON message exists. The value of the member is not copied.
 type present bool
 
 // UnmarshalJSON sets p to true.
@@ -75,8 +75,8 @@ type envelope struct {
 	id jsonrpc.ID
 }
 
-// decodeEnvelope decodes the envelope of a message. A large message is decoded when it is the turn of the context's
-// namespace, and only once, because a server may send any number of them. The error is errProtocol.
+// decodeEnvelope decodes the envelope of a message. For a large message, it first waits until it is the turn of the
+// context's namespace, because a server may send any number of messages. The error is errProtocol.
 func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error) {
 	defer fairgate.AcquireProcessor(ctx, len(message))()
 	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {

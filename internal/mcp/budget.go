@@ -14,25 +14,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
-// Responses share a memory budget, so that they never need more memory than the process has. A reservation grows
-// with its response as long as that is small. For a large response, the whole buffer is reserved before the first
-// byte that needs it: waiting for more of it later could deadlock. Three rules keep a slow server from blocking the
-// others.
+// All responses share a memory budget, so that they never need more memory than the process has. The reservation of a
+// small response grows with it. As soon as a response becomes large, memory for its whole buffer is reserved: if large
+// responses waited for more memory later, they could deadlock. Three rules keep a slow server from blocking the others:
 //
-//   - The responses of one server have a share of the budget and wait for one another in it.
-//   - While others wait, a response with a reservation must arrive at a minimum pace, or it is cut off. If there are
-//     no waiters, a slow response does no harm and continues.
-//   - A response has a time limit, however fast it arrives.
+//   - The responses of one server share a part of the budget. If it is used up, they wait for one another.
+//   - While other responses wait, a large response must arrive at a minimum pace, or it is aborted. If none waits, a
+//     slow response does no harm and continues.
+//   - A large response has a time limit, however fast it arrives.
 const (
-	// processBytes is the budget for large responses in a process whose clients have no budget of their own.
-	// serverBytes is the share of one server: a quarter of it, which is enough for one response of the maximum size.
+	// processBytes is the budget for large responses in a process whose clients have no budget of their own. serverBytes
+	// is the share of one server: a quarter of that, which is enough for one response of the maximum size.
 	processBytes = 32 << 20
 	serverBytes  = processBytes / 4
 	// processContents is the budget for small responses in such a process.
 	processContents = 16 << 20
-	// paceBytes must arrive per second while others wait. A response may be up to paceSlack behind that pace,
-	// because it may just have begun. Bytes ahead of the pace are not credited; otherwise a fast response could
-	// stall for as long as it is ahead.
+	// paceBytes must arrive each second while other responses wait. A response may be up to paceSlack behind that pace,
+	// because it may have begun a moment ago. A response that is ahead of the pace gains nothing by it; otherwise it could
+	// stop for as long as it is ahead.
 	paceBytes = 256 << 10
 	paceSlack = 3 * time.Second
 	// paceInterval is the interval at which the pace is checked.
@@ -47,7 +46,7 @@ var errSlow = fmt.Errorf("the response came in too slowly: a large response must
 	largeTimeout, paceBytes>>10)
 
 // processBudget is the budget of all clients that have no budget of their own. They share the account process. An
-// account may hold 7/8 of a pool, so processBytes need a pool of 8/7 of them; the 8 makes up for rounding down.
+// account may hold 7/8 of a pool, so the pool has 8/7 of processBytes; adding 8 makes up for rounding down.
 var (
 	processBudget = bytebudget.New(processContents, processBytes/7*8+8)
 	process       = processBudget.Account("", bytebudget.Results)
@@ -63,14 +62,14 @@ func newServerBudget() *serverBudget {
 	return &serverBudget{Weighted: semaphore.NewWeighted(serverBytes)}
 }
 
-// take waits until size bytes are available. Waiters are served in order.
-func (r *serverBudget) take(ctx context.Context, size int64) error {
-	if r.TryAcquire(size) {
+// take waits until size bytes are available, and takes them. Callers get their bytes in the order of their calls.
+func (b *serverBudget) take(ctx context.Context, size int64) error {
+	if b.TryAcquire(size) {
 		return nil
 	}
-	r.waiting.Add(1)
-	defer r.waiting.Add(-1)
-	return r.Acquire(ctx, size)
+	b.waiting.Add(1)
+	defer b.waiting.Add(-1)
+	return b.Acquire(ctx, size)
 }
 
 // reservation is the memory reserved for one response.
@@ -79,21 +78,21 @@ type reservation struct {
 	budget   *serverBudget
 	bytes    *bytebudget.Reservation
 	account  bytebudget.Account
-	cut      context.CancelCauseFunc
+	abort    context.CancelCauseFunc
 	received atomic.Int64 // bytes since the last check
 
 	mu       sync.Mutex
 	timer    *time.Timer
 	elapsed  time.Duration // time since the first check
-	behind   time.Duration // delay behind the pace
+	behind   time.Duration // how far the response is behind the pace
 	complete bool          // the whole response has arrived
 }
 
-// newReservation reserves memory: first in the share of the server, then in the budget of the namespace. In this
-// order, no holder of budget bytes waits for a share, so a deadlock is impossible. cut is called with errSlow if
-// the response is too slow.
+// newReservation reserves memory: first in the share of the server, then in the budget of the namespace. In this order,
+// a deadlock is impossible, because a response that holds bytes of the budget never waits for a share. abort is called
+// with errSlow if the response is too slow.
 func newReservation(
-	ctx context.Context, budget *serverBudget, account bytebudget.Account, size int64, cut context.CancelCauseFunc,
+	ctx context.Context, budget *serverBudget, account bytebudget.Account, size int64, abort context.CancelCauseFunc,
 ) (*reservation, error) {
 	if err := budget.take(ctx, size); err != nil {
 		return nil, err
@@ -103,50 +102,50 @@ func newReservation(
 		budget.Release(size)
 		return nil, err
 	}
-	h := &reservation{size: size, budget: budget, bytes: bytes, account: account, cut: cut}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.timer = time.AfterFunc(paceInterval, h.watch)
-	return h, nil
+	r := &reservation{size: size, budget: budget, bytes: bytes, account: account, abort: abort}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer = time.AfterFunc(paceInterval, r.watch)
+	return r, nil
 }
 
-// watch cuts off a response that is too slow. Otherwise it schedules the next check.
-func (h *reservation) watch() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.complete {
+// watch aborts a response that is too slow. Otherwise it schedules the next check.
+func (r *reservation) watch() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.complete {
 		return
 	}
-	h.elapsed += paceInterval
-	h.behind = max(0, h.behind+paceInterval-time.Duration(h.received.Swap(0))*time.Second/paceBytes)
-	others := h.budget.waiting.Load() > 0 || h.account.Contended()
-	if h.behind > paceSlack && others || h.elapsed >= largeTimeout {
-		h.cut(errSlow)
+	r.elapsed += paceInterval
+	r.behind = max(0, r.behind+paceInterval-time.Duration(r.received.Swap(0))*time.Second/paceBytes)
+	others := r.budget.waiting.Load() > 0 || r.account.Contended()
+	if r.behind > paceSlack && others || r.elapsed >= largeTimeout {
+		r.abort(errSlow)
 		return
 	}
-	h.timer.Reset(paceInterval)
+	r.timer.Reset(paceInterval)
 }
 
-// stopChecks stops the checks because the whole response has arrived. The memory stays reserved until the response is
+// stopChecks stops the checks, because the whole response has arrived. The memory stays reserved until the response is
 // decoded.
-func (h *reservation) stopChecks() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.complete = true
-	h.timer.Stop()
+func (r *reservation) stopChecks() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.complete = true
+	r.timer.Stop()
 }
 
 // release returns the memory. It must be called once.
-func (h *reservation) release() {
-	h.stopChecks()
-	h.bytes.Release()
-	h.budget.Release(h.size)
+func (r *reservation) release() {
+	r.stopChecks()
+	r.bytes.Release()
+	r.budget.Release(r.size)
 }
 
-// reserve reserves memory before a response grows to a size of bytes. While the response is small, its reservation
-// grows with it. Once it is large, reserve waits for maxBytes, the most that the response can need, and returns true:
-// the caller need not call it again. The owner of the exchange calls free when the response is decoded.
-func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64, cut context.CancelCauseFunc) (done bool, err error) {
+// reserve reserves memory before a response grows to a size of bytes. The reservation of a small response grows with
+// it. When the response becomes large, reserve waits for maxBytes, the most that the response can need. Then done is
+// true, and the caller need not call reserve again. The owner of the exchange calls free when the response is decoded.
+func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64, abort context.CancelCauseFunc) (done bool, err error) {
 	ex.mu.Lock()
 	if ex.content == nil {
 		ex.content = w.memory.For(ctx).Content()
@@ -154,30 +153,30 @@ func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64,
 	switch {
 	case ex.reservation != nil, !ex.owned:
 		done = true
-	case ex.ended: // nobody would release the memory
+	case ex.ended: // the owner has gone, and nobody would release the memory
 		err = errBroken
 	case ex.content.Cover(bytes):
 	default:
 		ex.mu.Unlock()
-		return true, ex.reserveLarge(ctx, w, maxBytes, cut)
+		return true, ex.reserveLarge(ctx, w, maxBytes, abort)
 	}
 	ex.mu.Unlock()
 	return done, err
 }
 
 // reserveLarge waits for the memory of a large response.
-func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, cut context.CancelCauseFunc) error {
-	h, err := newReservation(ctx, w.serverShare, w.memory.For(ctx), maxBytes, cut)
+func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, abort context.CancelCauseFunc) error {
+	r, err := newReservation(ctx, w.serverShare, w.memory.For(ctx), maxBytes, abort)
 	if err != nil {
 		return err
 	}
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
-	if ex.ended { // meanwhile: nobody would release the memory
-		h.release()
+	if ex.ended { // the owner has gone since then, and nobody would release the memory
+		r.release()
 		return errBroken
 	}
-	ex.reservation = h
+	ex.reservation = r
 	ex.content.Release()
 	return nil
 }
@@ -191,7 +190,7 @@ func (ex *exchange) countReceived(bytes int) {
 	}
 }
 
-// end frees the exchange for good. The owner no longer wants a response, even if one is still being read.
+// end frees the exchange for good: its owner no longer wants a response, even if one is still being read.
 func (ex *exchange) end() {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
@@ -215,20 +214,20 @@ func (ex *exchange) freeLocked() {
 	}
 }
 
-// paced is a reader that records the pace of a response.
+// paced is a reader that counts the bytes of a response.
 type paced struct {
 	io.Reader
 	ex *exchange
 }
 
-// Read reads and records the number of bytes.
+// Read reads bytes and counts them.
 func (p paced) Read(b []byte) (int, error) {
 	n, err := p.Reader.Read(b)
 	p.ex.countReceived(n)
 	return n, err
 }
 
-// tooSlow returns errSlow if the slow response was the cause of err, and err otherwise.
+// tooSlow returns errSlow if the response was aborted for being slow, and err otherwise.
 func (s *stream) tooSlow(err error) error {
 	if errors.Is(context.Cause(s.ctx), errSlow) {
 		return errSlow

@@ -23,7 +23,7 @@ import (
 func owned(t *testing.T) *exchange {
 	t.Helper()
 	ex := &exchange{}
-	_ = withExchange(t.Context(), ex) // which owns it
+	_ = withExchange(t.Context(), ex) // it sets owned
 	return ex
 }
 
@@ -35,31 +35,31 @@ func large(ctx context.Context, ex *exchange, budget *serverBudget, size int) *s
 }
 
 // holdLargest reserves the memory for a response of the maximum size.
-func holdLargest(ctx context.Context, ex *exchange, budget *serverBudget, cut context.CancelCauseFunc) error {
-	_, err := ex.reserve(ctx, &wire{serverShare: budget, memory: process}, MaxResponseBytes, MaxResponseBytes, cut)
+func holdLargest(ctx context.Context, ex *exchange, budget *serverBudget, abort context.CancelCauseFunc) error {
+	_, err := ex.reserve(ctx, &wire{serverShare: budget, memory: process}, MaxResponseBytes, MaxResponseBytes, abort)
 	return err
 }
 
 // mustBeFree fails the test if reserved memory was not released.
-func mustBeFree(t *testing.T, rooms ...*serverBudget) {
+func mustBeFree(t *testing.T, budgets ...*serverBudget) {
 	t.Helper()
 	all, err := process.TryReserve(processBytes)
 	if err != nil {
-		t.Fatal("room was not given back")
+		t.Fatal("the memory of large responses was not released")
 	}
 	all.Release()
 	if use := processBudget.Use(bytebudget.Contents); use.Bytes != 0 {
-		t.Fatalf("%d bytes of small responses were not given back", use.Bytes)
+		t.Fatalf("%d bytes of small responses were not released", use.Bytes)
 	}
-	for _, budget := range rooms {
+	for _, budget := range budgets {
 		if !budget.TryAcquire(serverBytes) {
-			t.Fatal("room of a server was not given back")
+			t.Fatal("the share of a server was not released")
 		}
 	}
 }
 
-// TestLargeResponsesTakeTurns: there are more large responses than fit into memory, each from another server.
-func TestLargeResponsesTakeTurns(t *testing.T) {
+// TestLargeResponsesWaitForMemory checks that a large response waits if the responses of other servers fill the budget.
+func TestLargeResponsesWaitForMemory(t *testing.T) {
 	var exchanges []*exchange
 	var shares []*serverBudget
 	for range processBytes / MaxResponseBytes {
@@ -75,12 +75,12 @@ func TestLargeResponsesTakeTurns(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	if _, err := large(gone, next, budget, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
-		t.Errorf("one more = %v, want it to wait until its call is over", err)
+		t.Errorf("a further response = %v, want it to wait until its call has ended", err)
 	}
 	exchanges[0].free()
 	exchanges[0].free() // the second call does nothing
 	if data, err := large(t.Context(), next, budget, 2*bytebudget.MaxContent).event(); err != nil || len(data) != 2*bytebudget.MaxContent {
-		t.Errorf("one more when there is room = %d bytes, %v", len(data), err)
+		t.Errorf("a further response after one was released = %d bytes, %v", len(data), err)
 	}
 	next.free()
 	for _, ex := range exchanges {
@@ -89,9 +89,9 @@ func TestLargeResponsesTakeTurns(t *testing.T) {
 	mustBeFree(t, append(shares, budget)...)
 }
 
-// TestABodyOfKnownLengthNeedsNoMore checks that a body whose length is a bound of the reservations takes no more than
-// its length, and is complete without a wait.
-func TestABodyOfKnownLengthNeedsNoMore(t *testing.T) {
+// TestBodyOfKnownLengthNeedsNoMore checks that a body of known length whose length is exactly a size of the buffer
+// reserves no memory for a larger buffer.
+func TestBodyOfKnownLengthNeedsNoMore(t *testing.T) {
 	for length, want := range map[int]int64{
 		unreservedBytes: 0, 2 * unreservedBytes: 16 << 10,
 		bytebudget.MaxContent: bytebudget.MaxContent,
@@ -115,8 +115,8 @@ func TestABodyOfKnownLengthNeedsNoMore(t *testing.T) {
 	}
 }
 
-// TestALongLineIsNotKept checks that a long line that is no response keeps no memory after its event.
-func TestALongLineIsNotKept(t *testing.T) {
+// TestLongLineIsNotKept checks that a long line that is not a response keeps no memory after its event.
+func TestLongLineIsNotKept(t *testing.T) {
 	s := &stream{ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: process}, ex: owned(t), cancel: func(error) {}}
 	s.begin(io.NopCloser(strings.NewReader(": "+strings.Repeat("x", 50<<10)+"\n\ndata: {}\n\n")), MaxResponseBytes)
 	for range 2 {
@@ -130,8 +130,8 @@ func TestALongLineIsNotKept(t *testing.T) {
 	s.ex.end()
 }
 
-// TestTheGreetingIsShortened checks that a session keeps nothing long of the response to initialize.
-func TestTheGreetingIsShortened(t *testing.T) {
+// TestInitializeResponseIsShortened checks that a session keeps no long text of the response to initialize.
+func TestInitializeResponseIsShortened(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	r := &sdk.InitializeResult{
 		Meta: sdk.Meta{"a": long}, Instructions: long, ProtocolVersion: protocol,
@@ -147,14 +147,14 @@ func TestTheGreetingIsShortened(t *testing.T) {
 		t.Errorf("%d bytes are kept, %v", len(kept), err)
 	}
 	if r.ServerInfo.Name != "site" || r.ServerInfo.Version != "" || r.Capabilities.Tools == nil || r.ProtocolVersion != protocol {
-		t.Errorf("the response is %s, want its name, protocol and capability of tools", kept)
+		t.Errorf("the response is %s, want its name, its protocol and that the server has tools", kept)
 	}
-	shorten(nil) // as where a server has none
+	shorten(nil) // a session without the response
 }
 
-// TestSmallResponsesCountToo checks that a small response holds memory after its first 4 KiB, without a wait. If
-// there is no memory left, the response waits like a large one.
-func TestSmallResponsesCountToo(t *testing.T) {
+// TestSmallResponsesReserveMemory checks that a small response reserves memory for what exceeds its first 4 KiB,
+// without waiting. If there is no memory left for small responses, it waits like a large one.
+func TestSmallResponsesReserveMemory(t *testing.T) {
 	const size = 200 << 10
 	for name, read := range map[string]func(*stream, io.Reader) ([]byte, error){
 		"a body": func(s *stream, body io.Reader) ([]byte, error) {
@@ -189,7 +189,7 @@ func TestSmallResponsesCountToo(t *testing.T) {
 			}
 			if contents, results := budget.Use(bytebudget.Contents).Bytes, budget.Use(bytebudget.Results).Bytes; contents < 3*size ||
 				results < size {
-				t.Errorf("%d bytes are held for small responses and %d for large ones, want three small ones and one that takes its turn",
+				t.Errorf("%d bytes are held for small responses and %d for large ones, want three small responses and one that counts as large",
 					contents, results)
 			}
 			for _, ex := range exchanges {
@@ -203,8 +203,8 @@ func TestSmallResponsesCountToo(t *testing.T) {
 	}
 }
 
-// TestEndedExchangeReservesNoMemory: a response arrives after the end of its call, while the SDK is still
-// reading it.
+// TestEndedExchangeReservesNoMemory checks that a response that arrives after the end of its call reserves no memory,
+// although the SDK still reads it.
 func TestEndedExchangeReservesNoMemory(t *testing.T) {
 	ex, budget := owned(t), newServerBudget()
 	ex.end()
@@ -214,7 +214,8 @@ func TestEndedExchangeReservesNoMemory(t *testing.T) {
 	mustBeFree(t, budget)
 }
 
-// TestServerHasAShareOfTheBudget: a server sends many slow responses at the same time.
+// TestServerHasAShareOfTheBudget checks that a server with many slow responses at the same time leaves memory for other
+// servers.
 func TestServerHasAShareOfTheBudget(t *testing.T) {
 	slow, other := newServerBudget(), newServerBudget()
 	first := owned(t)
@@ -225,14 +226,14 @@ func TestServerHasAShareOfTheBudget(t *testing.T) {
 	leave()
 	second := owned(t)
 	if _, err := large(gone, second, slow, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
-		t.Errorf("one more of the server = %v, want it to wait for the first", err)
+		t.Errorf("a second response of the server = %v, want it to wait for the first", err)
 	}
 	second.free()
 	var rest []*exchange
 	for range processBytes/serverBytes - 1 {
 		ex := owned(t)
 		if data, err := large(t.Context(), ex, other, 2*bytebudget.MaxContent).event(); err != nil || len(data) != 2*bytebudget.MaxContent {
-			t.Errorf("one of another server = %d bytes, %v; want its room", len(data), err)
+			t.Errorf("a response of another server = %d bytes, %v; want the whole response", len(data), err)
 		}
 		rest, other = append(rest, ex), newServerBudget()
 	}
@@ -243,33 +244,34 @@ func TestServerHasAShareOfTheBudget(t *testing.T) {
 	mustBeFree(t, slow, other)
 }
 
-// TestSlowResponseIsCutOffWhileOthersWait: responses arrive at various rates while another call waits for memory.
-func TestSlowResponseIsCutOffWhileOthersWait(t *testing.T) {
+// TestSlowResponseIsAbortedWhileOthersWait checks when responses that arrive at various rates are aborted, with and
+// without another call that waits for memory.
+func TestSlowResponseIsAbortedWhileOthersWait(t *testing.T) {
 	const second = paceBytes
 	for name, tc := range map[string]struct {
 		reason string
 		others string // "the server's", "the process's", or empty for none
 		bytes  func(second int) int
-		cut    time.Duration // 0: the response continues for a minute
+		want   time.Duration // when the response is aborted
 	}{
-		"a byte at a time": {"its slack is used up", "the server's", func(int) int { return 1 }, paceSlack + paceInterval},
+		"a byte at a time": {"it falls behind by more than paceSlack", "the server's", func(int) int { return 1 }, paceSlack + paceInterval},
 		"another server waits": {
-			"it waits for the budget of the process", "the process's", func(int) int { return 1 },
+			"the other server waits for the budget of the process", "the process's", func(int) int { return 1 },
 			paceSlack + paceInterval,
 		},
-		"no call waits": {"it does no harm for a minute", "", func(int) int { return 1 }, largeTimeout},
-		"at its pace":   {"it arrives in time", "the server's", func(int) int { return second }, largeTimeout},
-		"half of that": {
-			"it loses half a second each second", "the server's",
+		"no call waits": {"a slow response does no harm until its time limit", "", func(int) int { return 1 }, largeTimeout},
+		"at the pace":   {"it arrives in time", "the server's", func(int) int { return second }, largeTimeout},
+		"at half the pace": {
+			"it falls behind by half a second each second", "the server's",
 			func(int) int { return second / 2 }, 2*paceSlack + paceInterval,
 		},
-		"in bursts": {"it stays within its slack", "the server's", func(n int) int {
+		"in bursts": {"it never falls behind by more than paceSlack", "the server's", func(n int) int {
 			if n%3 == 2 {
 				return 3 * second
 			}
 			return 0
 		}, largeTimeout},
-		"fast and then slow": {"bytes ahead of the pace are not credited", "the server's", func(n int) int {
+		"fast and then slow": {"being ahead of the pace gains nothing", "the server's", func(n int) int {
 			if n < 10 {
 				return 10 * second
 			}
@@ -283,18 +285,18 @@ func TestSlowResponseIsCutOffWhileOthersWait(t *testing.T) {
 				ex := owned(t)
 				if err := holdLargest(t.Context(), ex, budget, func(cause error) {
 					if !errors.Is(cause, errSlow) {
-						t.Errorf("cut off with %v", cause)
+						t.Errorf("the response was aborted with %v, want errSlow", cause)
 					}
 					ended <- time.Since(began)
 				}); err != nil {
 					t.Fatal(err)
 				}
-				wanted, leave := context.WithCancel(t.Context())
+				waiting, leave := context.WithCancel(t.Context())
 				switch tc.others {
 				case "the server's":
-					go func() { _ = budget.take(wanted, serverBytes) }() // it waits until the test ends
+					go func() { _ = budget.take(waiting, serverBytes) }() // it waits until leave is called
 				case "the process's":
-					go func() { _, _ = process.Reserve(wanted, processBytes) }()
+					go func() { _, _ = process.Reserve(waiting, processBytes) }() // it waits until leave is called
 				}
 				ticks := time.NewTicker(time.Second)
 				defer ticks.Stop()
@@ -307,8 +309,8 @@ func TestSlowResponseIsCutOffWhileOthersWait(t *testing.T) {
 						ex.countReceived(tc.bytes(n))
 					}
 				}
-				if after < tc.cut-time.Second || after > tc.cut+time.Second {
-					t.Errorf("cut off after %s, want %s: %s", after, tc.cut, tc.reason)
+				if after < tc.want-time.Second || after > tc.want+time.Second {
+					t.Errorf("the response was aborted after %s, want %s: %s", after, tc.want, tc.reason)
 				}
 				leave()
 				synctest.Wait()
@@ -319,11 +321,11 @@ func TestSlowResponseIsCutOffWhileOthersWait(t *testing.T) {
 	}
 }
 
-// TestCompleteResponseIsNotCutOff: decoding may take any time.
-func TestCompleteResponseIsNotCutOff(t *testing.T) {
+// TestCompleteResponseIsNotAborted checks that decoding a response has no time limit.
+func TestCompleteResponseIsNotAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ex, budget := owned(t), newServerBudget()
-		if err := holdLargest(t.Context(), ex, budget, func(error) { t.Error("it was cut off") }); err != nil {
+		if err := holdLargest(t.Context(), ex, budget, func(error) { t.Error("the response was aborted") }); err != nil {
 			t.Fatal(err)
 		}
 		ex.keep([]byte("{}"))
@@ -333,12 +335,13 @@ func TestCompleteResponseIsNotCutOff(t *testing.T) {
 	})
 }
 
-// TestErrorOfSlowResponse: the event of a stream and the body of a response stop in the middle.
+// TestErrorOfSlowResponse checks the errors of an event and of a body that stop in the middle while another response
+// waits.
 func TestErrorOfSlowResponse(t *testing.T) {
 	for name, read := range map[string]func(*stream, io.Reader) error{
 		"event": func(s *stream, body io.Reader) error {
 			s.lines, s.left = bufio.NewReader(io.MultiReader(strings.NewReader("data: "), body)), MaxResponseBytes
-			s.await()
+			s.readResponse()
 			return s.ex.cause(nil)
 		},
 		"body": func(s *stream, body io.Reader) error {
@@ -354,21 +357,21 @@ func TestErrorOfSlowResponse(t *testing.T) {
 				context.AfterFunc(ctx, func() { _ = server.CloseWithError(context.Canceled) }) // as net/http does
 				go func() { _, _ = server.Write([]byte(strings.Repeat("x", 2*bytebudget.MaxContent))) }()
 				ex, budget := owned(t), newServerBudget()
-				waits := owned(t)
+				next := owned(t)
 				got := make(chan error, 1)
 				go func() {
 					synctest.Wait()
-					got <- holdLargest(t.Context(), waits, budget, func(error) {})
+					got <- holdLargest(t.Context(), next, budget, func(error) {})
 				}()
 				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{serverShare: budget, memory: process}, ex: ex}, body)
 				if !errors.Is(err, errSlow) {
-					t.Errorf("reading fails with %v, want it to say that it was too slow", err)
+					t.Errorf("reading fails with %v, want errSlow", err)
 				}
 				ex.free()
 				if err := <-got; err != nil {
-					t.Errorf("the next one: %v, want it to have the room", err)
+					t.Errorf("the next response: %v, want it to get the memory", err)
 				}
-				waits.free()
+				next.free()
 				mustBeFree(t, budget)
 			})
 		})
@@ -379,15 +382,15 @@ func TestErrorOfSlowResponse(t *testing.T) {
 	ex.sent.Store(true)
 	if e := c.failure(t.Context(), ex, fmt.Errorf("failed: %w", errSlow)); e.Class != tool.OutcomeUnknown ||
 		!strings.HasSuffix(e.Message, errSlow.Error()) {
-		t.Errorf("a call = %s %q, want it unknown, and why", e.Class, e.Message)
+		t.Errorf("the error of a call = %s %q, want an unknown outcome and errSlow", e.Class, e.Message)
 	}
 	if e := c.discovery(t.Context(), fmt.Errorf("failed: %w", errSlow)); e.Kind != Unreachable || e.Message != errSlow.Error() {
-		t.Errorf("a list = %s %q, want it unreachable, and why", e.Kind, e.Message)
+		t.Errorf("the error of a list = %s %q, want it unreachable and errSlow", e.Kind, e.Message)
 	}
 }
 
-// TestBufferOfABodyIsReserved checks that the buffer of a response is not larger than its reservation.
-func TestBufferOfABodyIsReserved(t *testing.T) {
+// TestBufferIsNotLargerThanReservation checks that the buffer of a response is not larger than its reservation.
+func TestBufferIsNotLargerThanReservation(t *testing.T) {
 	for _, bytes := range []int{
 		1, unreservedBytes, unreservedBytes + 1, 16 << 10, 17 << 10, 100 << 10, 200 << 10, 300 << 10,
 		MaxResponseBytes,
@@ -410,7 +413,7 @@ func TestBufferOfABodyIsReserved(t *testing.T) {
 				reserved = ex.reservation.size + 1
 			}
 			if most := max(reserved, unreservedBytes); int64(cap(body)) > most {
-				t.Errorf("%d bytes of %s length have a buffer of %d, and %d are reserved", bytes, name, cap(body), most)
+				t.Errorf("a body of %d bytes, of %s length, has a buffer of %d bytes, want at most %d", bytes, name, cap(body), most)
 			}
 			ex.end()
 		}

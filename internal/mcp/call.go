@@ -13,22 +13,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// IdempotencyKey is the member of a call's _meta that identifies the call permanently. Servers can use it to
-// recognize a repeated call.
+// IdempotencyKey is the member of a call's _meta that identifies the call. A repeated call has the same value, so
+// servers can recognize it.
 const IdempotencyKey = "capstan.dev/idempotencyKey"
 
-// Call calls a tool by its name on the server. The error is a *tool.Error.
+// Call calls a tool by its name at the server. The error is a *tool.Error.
 //
-// Call sends the request once. If the session was over, it sends the request again in a new session: a repeatable
-// call always, any other call only if no byte of the first request was sent. A server that reports the end of the
-// session in its response to a call may still have made the call.
+// Call sends the request once. If the server had ended the session, it sends the request once more in a new session:
+// always if the call is repeatable, fallback only if no byte of the first request was sent. A server that reports the
+// end of the session in its response to a call may still have made the call.
 func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Result, error) {
 	done, err := c.use()
 	if err != nil {
 		return tool.Result{}, c.failure(ctx, &exchange{}, err)
 	}
 	defer done()
-	ctx = c.inTurn(ctx)
+	ctx = c.withProcessors(ctx)
 	arguments := call.Arguments
 	if len(arguments) == 0 {
 		arguments = json.RawMessage("{}")
@@ -37,15 +37,15 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 	if call.IdempotencyKey != "" {
 		params.Meta = sdk.Meta{IdempotencyKey: call.IdempotencyKey}
 	}
-	for again := true; ; again = false {
+	for firstTry := true; ; firstTry = false {
 		result, lost, err := c.attempt(ctx, name, params, call.Repeatable)
-		if !lost || !again || ctx.Err() != nil {
+		if !lost || !firstTry || ctx.Err() != nil {
 			return result, err
 		}
 	}
 }
 
-// attempt sends a call once. lost reports that the session was over and that the call may be sent again.
+// attempt sends a call once. lost reports that the server had ended the session, and that the call may be sent again.
 func (c *Client) attempt(
 	ctx context.Context, name string, params *sdk.CallToolParams, repeatable bool,
 ) (result tool.Result, lost bool, err error) {
@@ -56,20 +56,20 @@ func (c *Client) attempt(
 		return tool.Result{}, false, c.failure(ctx, ex, err)
 	}
 	_, err = s.CallTool(withExchange(ctx, ex), params)
-	var given wireResult
-	large := fairgate.AcquireProcessor(ctx, ex.size())
-	said, missing := ex.decode(&given)
-	if missing == nil && said == nil {
-		result, err = c.result(name, &given)
+	var wired wireResult
+	release := fairgate.AcquireProcessor(ctx, ex.size())
+	remoteErr, decodeErr := ex.decode(&wired)
+	if decodeErr == nil && remoteErr == nil {
+		result, err = c.result(name, &wired)
 	}
-	large()
+	release()
 	switch {
-	case missing == nil && said != nil:
-		return tool.Result{}, false, c.protocolError(name, said)
-	case missing == nil:
+	case decodeErr == nil && remoteErr != nil:
+		return tool.Result{}, false, c.protocolError(name, remoteErr)
+	case decodeErr == nil:
 		return result, false, err
-	case !errors.Is(missing, errBroken):
-		return tool.Result{}, false, c.failure(ctx, ex, missing)
+	case !errors.Is(decodeErr, errBroken):
+		return tool.Result{}, false, c.failure(ctx, ex, decodeErr)
 	}
 	err = ex.cause(err)
 	if lost = isLost(err, ex); lost {
@@ -82,8 +82,8 @@ func (c *Client) attempt(
 	return tool.Result{}, lost, c.failure(ctx, ex, err)
 }
 
-// liveSession returns a session for a call. A call that must not be repeated must not be the request that discovers
-// the end of a session, so alive sends a ping first. Any other outcome of the ping is ignored.
+// liveSession returns a session for a call. A call that must not be repeated must not be the request that finds out
+// that the server has ended the session, so liveSession first sends a ping. It ignores any other outcome of the ping.
 func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, error) {
 	s, made, err := c.connectedSession(ctx, true)
 	if err != nil || made || repeatable || s.ID() == "" {
@@ -91,9 +91,9 @@ func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, er
 	}
 	ex := &exchange{}
 	defer ex.end()
-	within, cancel := context.WithTimeout(ctx, noticeTimeout)
+	pingCtx, cancel := context.WithTimeout(ctx, messageTimeout)
 	defer cancel()
-	if err := s.Ping(withExchange(within, ex), nil); !isLost(ex.cause(err), ex) {
+	if err := s.Ping(withExchange(pingCtx, ex), nil); !isLost(ex.cause(err), ex) {
 		return s, nil
 	}
 	s.lost.Store(true)
@@ -143,7 +143,7 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 	return tool.Result{Content: content}, nil
 }
 
-// describe returns one part of a result as text: a text unchanged, any other content as a short description.
+// describe returns one part of a result as text: a text as it is, any other content as a short description.
 func (w *wireContent) describe() string {
 	switch w.Type {
 	case "text":
@@ -169,9 +169,9 @@ func (w *wireContent) describe() string {
 }
 
 // blob returns the type and the size of content that a model cannot read.
-func blob(kind, otherwise, base64 string) string {
+func blob(kind, fallback, base64 string) string {
 	if kind == "" {
-		kind = otherwise
+		kind = fallback
 	}
 	digits := strings.TrimRight(base64, "=")
 	return fmt.Sprintf("[%.128s, %d bytes]", kind, len(digits)*3/4)

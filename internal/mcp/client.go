@@ -33,12 +33,12 @@ const (
 	// firstBackoff and maxBackoff limit the pause after a failed connection attempt.
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
-	// settle is the pause after a server has reported a change of its tools, because it may report each tool
+	// settle is the pause after a server has reported a change of its tools, because it may report the change of each tool
 	// separately. While reports keep arriving, the pause doubles up to maxSettle.
 	settle    = 300 * time.Millisecond
 	maxSettle = 30 * time.Second
-	// idleConnection is how long an idle TCP connection is kept. Many servers close theirs after 5 s. If that
-	// happens while a call is being written, the outcome of the call is unknown, so ours closes earlier.
+	// idleConnection is how long an idle TCP connection is kept. Many servers close idle connections after 5 s. If that
+	// happens while a call is being written, the outcome of the call is unknown. So the client closes them earlier.
 	idleConnection = 4 * time.Second
 )
 
@@ -54,7 +54,7 @@ type Config struct {
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header
-	// Earlier holds secrets that earlier requests carried. They are redacted from texts like the current ones.
+	// Earlier holds the secrets that were sent in earlier requests. They are redacted from texts, as the current ones are.
 	Earlier []string
 	// ConnectTimeout limits the time from the first packet to the list of tools.
 	ConnectTimeout time.Duration
@@ -67,7 +67,7 @@ type Config struct {
 	Memory bytebudget.Account
 	// Listings is the budget for lists of tools. The zero value has no limit.
 	Listings bytebudget.Account
-	// Processors limits the concurrent processing of large responses, and namespaces take turns; this client
+	// Processors limits how many large responses are processed at the same time. Namespaces take turns; this client
 	// belongs to Namespace. If Processors is nil, there is no limit.
 	Processors *fairgate.Processors
 	Namespace  string
@@ -88,7 +88,7 @@ type Config struct {
 // Header is an HTTP header that is sent with each request.
 type Header struct {
 	Name, Value string
-	// Secret keeps the value out of messages and results.
+	// Secret means that the value is redacted from messages and results.
 	Secret bool
 }
 
@@ -106,8 +106,8 @@ func Secrets(token string, headers []Header) []string {
 	return secrets
 }
 
-// Client is a connection to one server, which all calls share. It connects on first use and again after the
-// connection was lost. After a failed attempt it pauses for up to 30 s, during which calls fail at once. It is safe
+// Client is a connection to one server, which all calls share. It connects when it is first used, and again after the
+// connection was lost. After a failed attempt it pauses for up to 30 s, during which calls fail immediately. It is safe
 // for concurrent use.
 type Client struct {
 	cfg       Config
@@ -115,7 +115,7 @@ type Client struct {
 	http      *http.Client
 	redactor  *redact.Redactor
 	budget    *serverBudget
-	// life ends all requests except the last one of each session, which ends the session on the server.
+	// life is the context of all requests, except for the last one of each session, which ends the session on the server.
 	life context.Context //nolint:containedctx // because it is the life of the connection, not of a call
 	end  context.CancelFunc
 	// changed holds an item if the server has reported a change of its tools.
@@ -155,12 +155,12 @@ func New(cfg Config) *Client {
 	c.transport.IdleConnTimeout = idleConnection
 	c.http = &http.Client{Transport: &headers{base: c.transport, cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
 	c.redactor = redact.New(append(Secrets(cfg.Token, cfg.Headers), cfg.Earlier...)...)
-	c.life, c.end = context.WithCancel(c.inTurn(context.Background()))
+	c.life, c.end = context.WithCancel(c.withProcessors(context.Background()))
 	return c
 }
 
-// inTurn returns a context in which the processing of large responses is limited by Config.Processors.
-func (c *Client) inTurn(ctx context.Context) context.Context {
+// withProcessors returns a context in which Config.Processors limits the processing of large responses.
+func (c *Client) withProcessors(ctx context.Context) context.Context {
 	return c.cfg.Processors.With(ctx, c.cfg.Namespace)
 }
 
@@ -205,17 +205,17 @@ func (c *Client) unuse() {
 // becomeIdle ends the session of an unused client. The list of tools is kept.
 func (c *Client) becomeIdle() {
 	c.mu.Lock()
-	resting := c.uses == 0 && !c.closed
-	if resting {
+	unused := c.uses == 0 && !c.closed
+	if unused {
 		c.dropLocked(c.session)
 	}
 	c.mu.Unlock()
-	if resting && c.cfg.OnIdle != nil {
+	if unused && c.cfg.OnIdle != nil {
 		c.cfg.OnIdle()
 	}
 }
 
-// Retire returns at once, and ends the client when its current work is done.
+// Retire returns immediately. The client ends when its current work is done.
 func (c *Client) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,7 +285,7 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Header.Set(header.Name, header.Value)
 		switch http.CanonicalHeaderKey(header.Name) {
 		case "Idempotency-Key", "X-Idempotency-Key":
-			out.GetBody = nil // with GetBody and such a header, net/http would repeat a call by itself
+			out.GetBody = nil // with GetBody and such a header, net/http may repeat a call
 		}
 	}
 	if h.cfg.Token != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// kinds are servers with and without sessions, and with and without streams of events.
+// kinds holds the options of servers with and without sessions, and with and without streams of events.
 var kinds = map[string]*sdk.StreamableHTTPOptions{
 	"sessions, events": nil,
 	"sessions, JSON":   {JSONResponse: true},
@@ -52,11 +52,11 @@ func TestCall(t *testing.T) {
 				t.Errorf("Call = %q, %v", got, err)
 			}
 			if diff := cmp.Diff(map[string]any{"capstan.dev/idempotencyKey": "turn-1/2/c3"}, <-metas); diff != "" {
-				t.Errorf("_meta of the call, for servers that make each call once: -want +got:\n%s", diff)
+				t.Errorf("_meta of the call: -want +got:\n%s", diff)
 			}
 			for _, r := range s.requests() {
 				if r.Header.Get("Authorization") != "Bearer "+token || r.Header.Get("X-Team") != "blue" {
-					t.Errorf("%s %s has headers %v, want the token and those that are configured on each", r.Method, r.URL, r.Header)
+					t.Errorf("%s %s has the headers %v, want the token and the configured header", r.Method, r.URL, r.Header)
 				}
 			}
 		})
@@ -80,19 +80,19 @@ func TestConcurrentCallsShareOneConnection(t *testing.T) {
 				all.Go(func() {
 					want := fmt.Sprintf(`{"n":%d}`, i)
 					if got, err := call(patient(t), c, "meet", want); err != nil || got != want {
-						t.Errorf("call %d = %q, %v; want its own arguments", i, got, err)
+						t.Errorf("call %d = %q, %v; want its arguments", i, got, err)
 					}
 				})
 			}
 			all.Wait()
-			hellos := 0
+			sessions := 0
 			for _, r := range s.requests() {
 				if r.Method == http.MethodPost && r.Header.Get("Mcp-Protocol-Version") == "" {
-					hellos++
+					sessions++
 				}
 			}
-			if hellos != 1 {
-				t.Errorf("%d sessions were begun, want one for all", hellos)
+			if sessions != 1 {
+				t.Errorf("%d sessions were begun, want one for all calls", sessions)
 			}
 		})
 	}
@@ -104,15 +104,15 @@ func TestSlowCallEndsWithContext(t *testing.T) {
 		cancel bool
 		want   tool.Class
 	}{
-		"deadline": {"the loop may try again what can be repeated", false, tool.Timeout},
+		"deadline": {"the loop may repeat a repeatable call", false, tool.Timeout},
 		"cancel":   {"the call had begun", true, tool.OutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			begun, told := make(chan struct{}), make(chan struct{})
+			begun, cancelled := make(chan struct{}), make(chan struct{})
 			s := serve(t, nil, plain("wait", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				close(begun)
 				<-ctx.Done()
-				close(told)
+				close(cancelled)
 				return nil, ctx.Err()
 			}))
 			c := client(t, s.URL)
@@ -130,7 +130,7 @@ func TestSlowCallEndsWithContext(t *testing.T) {
 				t.Errorf("Call = %s %q, want %s: %s", e.Class, e.Error(), tc.want, tc.reason)
 			}
 			select {
-			case <-told:
+			case <-cancelled:
 			case <-time.After(patience):
 				t.Error("the server was not told that the call is cancelled")
 			}
@@ -159,7 +159,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	<-begun
 	c.Close()
 	if e := tool.AsError(<-failed); e.Class != tool.OutcomeUnknown {
-		t.Errorf("the call ended with %s %q, want OutcomeUnknown: it was under way", e.Class, e.Error())
+		t.Errorf("the call ended with %s %q, want OutcomeUnknown: it was in progress", e.Class, e.Error())
 	}
 	if e := failure(t, c, "wait"); e.Class != tool.Unavailable {
 		t.Errorf("a later call ended with %s %q, want Unavailable: it was not made", e.Class, e.Error())
@@ -183,9 +183,9 @@ func TestRetireWaitsForCalls(t *testing.T) {
 	c.Retire()
 	close(release)
 	if g := <-got; g != "done<nil>" {
-		t.Errorf("the call that was under way gave %s, want its result", g)
+		t.Errorf("the call that was in progress gave %s, want its result", g)
 	}
-	eventually(t, "the client to end once nothing uses it", c.Ended)
+	eventually(t, "the client to end after its last call", c.Ended)
 }
 
 func TestIdleConnectionIsClosedAndReopened(t *testing.T) {
@@ -195,7 +195,7 @@ func TestIdleConnectionIsClosedAndReopened(t *testing.T) {
 		if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
 			t.Fatalf("Call = %q, %v", got, err)
 		}
-		eventually(t, "the server to be told that the session is over", func() bool {
+		eventually(t, "the session to end on the server", func() bool {
 			for range s.Sessions() {
 				return false
 			}

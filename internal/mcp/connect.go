@@ -11,8 +11,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// protocol is the newest version that has sessions, and change notifications in one stream. Servers that support
-// only newer versions get a second request without it.
+// protocol is the newest version of the protocol with sessions and with a single stream for change notifications.
+// Servers that support only newer versions get a second request without it.
 const protocol = "2025-11-25"
 
 // session is a session of the protocol, from the initialize request to its end.
@@ -22,9 +22,9 @@ type session struct {
 	lost atomic.Bool
 }
 
-// close tells the server that the session ends. It waits for requests in progress.
+// close waits for requests in progress, and tells the server that the session ends.
 func (s *session) close() {
-	_ = s.Close() // the server ends the session itself if it misses this request
+	_ = s.Close() // if this request fails, the server ends the session by itself some time later
 }
 
 // attempt is an attempt to connect. Its results are set before done is closed.
@@ -35,9 +35,9 @@ type attempt struct {
 }
 
 // connectedSession returns the session, and connects first if there is none. made reports that the call waited for a
-// new connection. Concurrent callers share one attempt. With patience, a server that failed is not tried again before
-// its pause is over.
-func (c *Client) connectedSession(ctx context.Context, patience bool) (s *session, made bool, err error) {
+// new connection. Concurrent callers share one attempt. With respectPause, a server that failed is not tried again
+// before its pause is over.
+func (c *Client) connectedSession(ctx context.Context, respectPause bool) (s *session, made bool, err error) {
 	c.mu.Lock()
 	switch {
 	case c.session != nil && !c.session.lost.Load():
@@ -47,7 +47,7 @@ func (c *Client) connectedSession(ctx context.Context, patience bool) (s *sessio
 		defer c.mu.Unlock()
 		return nil, false, ErrClosed
 	case c.connecting != nil:
-	case patience && c.cfg.Now().Before(c.retryAt):
+	case respectPause && c.cfg.Now().Before(c.retryAt):
 		defer c.mu.Unlock()
 		return nil, false, c.failed
 	default:
@@ -114,13 +114,13 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 	s := &session{}
 	w := &wire{
 		client: c.http, url: c.cfg.URL, life: c.life, serverShare: c.budget, memory: c.cfg.Memory,
-		onChange: c.noteChange, onLost: func() { s.lost.Store(true) },
+		onChange: c.recordChange, onLost: func() { s.lost.Store(true) },
 	}
 	transport := &sdk.StreamableClientTransport{
 		Endpoint: c.cfg.URL, HTTPClient: &http.Client{Transport: w},
 		MaxRetries: -1, MaxEventSize: MaxResponseBytes + 1024,
 	}
-	// The stream has its own retries. After the SDK's retries fail, the SDK would end the whole connection.
+	// The stream does its own retries. If the SDK's retries failed, the SDK would end the whole connection.
 	client := sdk.NewClient(&sdk.Implementation{Name: "capstan", Version: "1"}, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{}, MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
 		// The stream handles the notification. With a handler, the SDK subscribes to it if the protocol version
@@ -149,11 +149,11 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 	return s, listing, nil
 }
 
-// maxServerInfo bounds the name and the version of a server, in bytes.
+// maxServerInfo is the maximum length of a server's name and of its version, in bytes.
 const maxServerInfo = 1 << 10
 
-// shorten removes the unused parts of the response to initialize. The SDK keeps the response for as long as the
-// session lives, which is after its memory reservation was released, and it may have up to MaxResponseBytes.
+// shorten removes the unused parts of the response to initialize. The response may have up to MaxResponseBytes, and the
+// SDK keeps it until the session ends, long after its memory reservation was released.
 func shorten(r *sdk.InitializeResult) {
 	if r == nil {
 		return
@@ -167,8 +167,8 @@ func shorten(r *sdk.InitializeResult) {
 	}
 }
 
-// shortLabel returns a copy of a label, or nothing if the label is longer than any real one. A longer label is not
-// cut, because a part of a credential at its end would not be recognized.
+// shortLabel returns a copy of a label, or nothing if the label is longer than any real one. Cutting it would be wrong:
+// a credential at the end could be cut in two, and its first part would not be recognized.
 func shortLabel(label string) string {
 	if len(label) > maxServerInfo {
 		return ""

@@ -33,28 +33,28 @@ func zipped(t *testing.T, status int, kind, encoding string) func(http.ResponseW
 	}
 }
 
-// TestCompressedResponses: compressed responses are refused without reading their body.
+// TestCompressedResponses checks that compressed responses are refused, and that their body is not read.
 func TestCompressedResponses(t *testing.T) {
 	const want = `the server sends a compressed response (Content-Encoding: gzip), which is refused: turn compression off there`
 	for name, tc := range map[string]struct {
-		reason     string
-		status     int
-		kind       string
-		class      tool.Class
-		said       string
-		connecting mcp.Kind
-		hello      string
+		reason      string
+		status      int
+		contentType string
+		class       tool.Class
+		message     string
+		kind        mcp.Kind
+		discovery   string
 	}{
 		"JSON":   {"the call may have been made", 200, jsonType, tool.OutcomeUnknown, want, mcp.Protocol, want},
-		"events": {"at any type", 200, events, tool.OutcomeUnknown, want, mcp.Protocol, want},
+		"events": {"the content type does not matter", 200, events, tool.OutcomeUnknown, want, mcp.Protocol, want},
 		"401": {
-			"the status says enough", 401, jsonType, tool.Denied, "the server refused the credentials (HTTP 401)",
+			"the status alone tells the reason", 401, jsonType, tool.Denied, "the server refused the credentials (HTTP 401)",
 			mcp.Refused, "the server refused the credentials (HTTP 401)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, nil, says("hello", "hi"))
-			handle := zipped(t, tc.status, tc.kind, "gzip")
+			handle := zipped(t, tc.status, tc.contentType, "gzip")
 			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
 				if m.Method == "tools/call" {
 					handle(w, r)
@@ -62,14 +62,14 @@ func TestCompressedResponses(t *testing.T) {
 				return m.Method == "tools/call"
 			})
 			c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Headers = []mcp.Header{{Name: "Accept-Encoding", Value: "gzip"}} })
-			if e := failure(t, c, "hello"); e.Class != tc.class || !strings.Contains(e.Error(), tc.said) {
-				t.Errorf("Call = %s %q, want %s %q: %s", e.Class, e.Error(), tc.class, tc.said, tc.reason)
+			if e := failure(t, c, "hello"); e.Class != tc.class || !strings.Contains(e.Error(), tc.message) {
+				t.Errorf("Call = %s %q, want %s %q: %s", e.Class, e.Error(), tc.class, tc.message, tc.reason)
 			}
 			web := httptest.NewServer(http.HandlerFunc(handle))
 			t.Cleanup(web.Close)
 			_, err := client(t, web.URL).Discover(patient(t))
-			if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != tc.connecting || !strings.HasPrefix(e.Error(), tc.hello) {
-				t.Errorf("Discover = %v, want %s %q", err, tc.connecting, tc.hello)
+			if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != tc.kind || !strings.HasPrefix(e.Error(), tc.discovery) {
+				t.Errorf("Discover = %v, want %s %q", err, tc.kind, tc.discovery)
 			}
 		})
 	}

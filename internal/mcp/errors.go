@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// maxDetail is the maximum length of a quotation from a server, and maxMessage that of a tool's error text, in
-	// code points. Servers and gateways name the remedy at the end of several hundred.
+	// maxDetail is the maximum length of a text that is quoted from a server, and maxMessage the maximum length of a
+	// tool's error text, in code points. Servers and gateways may write several hundred code points before they say what
+	// to do.
 	maxDetail  = 900
 	maxMessage = 2000
 
@@ -40,12 +41,12 @@ const (
 	NoMemory Kind = "NoMemory"
 )
 
-// Error says why a server cannot be used, on one line of bounded length, without credentials.
+// Error says why a server cannot be used, on one line of limited length, without credentials.
 type Error struct {
 	Kind Kind
-	// Message is text by Capstan. A status contains only this part.
+	// Message is the text of Capstan. A status contains only this part.
 	Message string
-	// RemoteMessage is text by the server or the network; it may be empty. It is for journals, and for people who run
+	// RemoteMessage is the text of the server or the network; it may be empty. It is for journals, and for people who run
 	// the command line themselves.
 	RemoteMessage string
 	// Err is the cause. It may contain credentials, so it must not appear in messages.
@@ -68,11 +69,11 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	as := func(kind Kind, message, said string) *Error {
-		return &Error{Kind: kind, Message: message, RemoteMessage: c.redactor.Line(said, maxDetail), Err: err}
+	as := func(kind Kind, message, remote string) *Error {
+		return &Error{Kind: kind, Message: message, RemoteMessage: c.redactor.Line(remote, maxDetail), Err: err}
 	}
-	if said, ok := errors.AsType[*statusError](err); ok {
-		return as(kindOf(said.status), c.statusMessage(said), said.detail)
+	if status, ok := errors.AsType[*statusError](err); ok {
+		return as(kindOf(status.status), c.statusMessage(status), status.detail)
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		return as(Unreachable, refused.Error(), "")
@@ -92,15 +93,15 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
 		return as(Protocol, fmt.Sprintf("the endpoint at mcp.url is not an MCP server over streamable HTTP (%s): check its path",
 			rootOf(err)), "")
-	case isTrust(err):
+	case isUntrusted(err):
 		return as(Unreachable, "the server's certificate is not trusted: "+netpolicy.Cause(err), rootCause(err))
 	case errors.Is(err, ErrClosed):
 		return as(Unreachable, "the connection was ended", "")
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return as(Unreachable, fmt.Sprintf("no answer within %s", c.cfg.ConnectTimeout), "")
 	}
-	if said, ok := errors.AsType[*jsonrpc.Error](err); ok && !isTransport(err) {
-		return as(Protocol, fmt.Sprintf("the server answers with an error (%d)", said.Code), said.Message)
+	if remote, ok := errors.AsType[*jsonrpc.Error](err); ok && !isTransport(err) {
+		return as(Protocol, fmt.Sprintf("the server answers with an error (%d)", remote.Code), remote.Message)
 	}
 	if cause := netpolicy.Cause(err); cause != "" {
 		return as(Unreachable, "the connection to the server failed: "+c.redactor.Line(cause, maxDetail), "")
@@ -147,13 +148,13 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	as := func(class tool.Class, format string, args ...any) *tool.Error {
 		return &tool.Error{Class: class, Message: c.prefix() + fmt.Sprintf(format, args...), Err: err}
 	}
-	withStatus := func(class tool.Class, said *statusError) *tool.Error {
+	status, refused := errors.AsType[*statusError](err)
+	withStatus := func(class tool.Class) *tool.Error {
 		return &tool.Error{
-			Class: class, Message: c.prefix() + c.statusMessage(said),
-			RemoteMessage: c.redactor.Line(said.detail, maxDetail), Err: err,
+			Class: class, Message: c.prefix() + c.statusMessage(status),
+			RemoteMessage: c.redactor.Line(status.detail, maxDetail), Err: err,
 		}
 	}
-	said, refused := errors.AsType[*statusError](err)
 	encoded, isEncoded := errors.AsType[*netpolicy.EncodedError](err)
 	switch {
 	case ctx.Err() != nil && !ex.sent.Load():
@@ -162,8 +163,8 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 		return as(tool.Timeout, "it gave no result in time")
 	case ctx.Err() != nil:
 		return as(tool.OutcomeUnknown, "the call was cancelled before it returned")
-	case refused && kindOf(said.status) == Refused:
-		return withStatus(tool.Denied, said)
+	case refused && kindOf(status.status) == Refused:
+		return withStatus(tool.Denied)
 	case errors.Is(err, errMoved):
 		return as(tool.OutcomeUnknown, "%s: %s", errMoved, setURL)
 	case errors.Is(err, netpolicy.ErrRedirect):
@@ -173,12 +174,12 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	case !ex.sent.Load():
 		failure := c.discovery(ctx, err)
 		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: err}
-	case refused && (isFailure(said.status) || said.status == http.StatusFound || said.status == http.StatusSeeOther):
-		return withStatus(tool.OutcomeUnknown, said)
-	case refused && said.status == http.StatusBadRequest:
-		return withStatus(tool.Failed, said)
+	case refused && (isFailure(status.status) || status.status == http.StatusFound || status.status == http.StatusSeeOther):
+		return withStatus(tool.OutcomeUnknown)
+	case refused && status.status == http.StatusBadRequest:
+		return withStatus(tool.Failed)
 	case refused:
-		return withStatus(tool.Unavailable, said)
+		return withStatus(tool.Unavailable)
 	case isEncoded:
 		return as(tool.OutcomeUnknown, "%s", encoded)
 	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, errProtocol):
@@ -187,12 +188,12 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	return as(tool.OutcomeUnknown, "%s", errBroken)
 }
 
-// unknownOutcome returns the error for a call that must not be repeated, if the server has replied to it by ending
-// the session.
+// unknownOutcome returns the error for a call that must not be repeated, and to which the server has replied that the
+// session is over.
 func (c *Client) unknownOutcome(err error) *tool.Error {
 	failure := &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errSession.Error() + ", and may have made the call", Err: err}
-	if said, ok := errors.AsType[*sessionError](err); ok {
-		failure.RemoteMessage = c.redactor.Line(said.detail, maxDetail)
+	if over, ok := errors.AsType[*sessionError](err); ok {
+		failure.RemoteMessage = c.redactor.Line(over.detail, maxDetail)
 	}
 	return failure
 }
@@ -210,21 +211,21 @@ func rootOf(err error) error {
 }
 
 // protocolError returns the error for a call to which the server has replied with a protocol error.
-func (c *Client) protocolError(name string, said *jsonrpc.Error) *tool.Error {
+func (c *Client) protocolError(name string, remote *jsonrpc.Error) *tool.Error {
 	class := tool.Failed
 	switch {
-	case said.Code == jsonrpc.CodeMethodNotFound, said.Code == jsonrpc.CodeInvalidParams && isUnknown(name, said.Message):
+	case remote.Code == jsonrpc.CodeMethodNotFound, remote.Code == jsonrpc.CodeInvalidParams && isUnknown(name, remote.Message):
 		class = tool.Unavailable
-	case said.Code == jsonrpc.CodeInvalidParams:
+	case remote.Code == jsonrpc.CodeInvalidParams:
 		class = tool.InvalidArguments
 	}
 	return &tool.Error{
 		Class: class, Message: c.prefix() + "it returned an error for the call",
-		RemoteMessage: c.redactor.Text(said.Message, maxMessage), Err: said,
+		RemoteMessage: c.redactor.Text(remote.Message, maxMessage), Err: remote,
 	}
 }
 
-// isUnknown reports whether a message says that the server has no such tool. The protocol has no error code for
+// isUnknown reports whether a message says that the server has no tool of this name. The protocol has no error code for
 // that.
 func isUnknown(name, message string) bool {
 	text := strings.ToLower(message)
@@ -232,7 +233,8 @@ func isUnknown(name, message string) bool {
 		strings.Contains(text, strings.ToLower(name)) && (strings.Contains(text, "not found") || strings.Contains(text, "does not exist"))
 }
 
-// coded matches the form in which servers on the reference SDK report protocol errors: as the result of a tool.
+// coded matches the text in which servers that use the reference SDK report protocol errors. They report them as the
+// result of a tool.
 var coded = regexp.MustCompile(`^MCP error (-326\d\d): `)
 
 // reportedError returns the error for a tool result that is marked as an error.
@@ -252,21 +254,21 @@ func (c *Client) reportedError(name, text string) *tool.Error {
 	return &tool.Error{Class: class, Message: "the tool failed", RemoteMessage: text}
 }
 
-// isTrust reports whether a connection failed because of the server's certificate.
-func isTrust(err error) bool {
+// isUntrusted reports whether a connection failed because of the server's certificate.
+func isUntrusted(err error) bool {
 	_, verification := errors.AsType[*tls.CertificateVerificationError](err)
 	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
 	return verification || authority
 }
 
-// isTransport reports whether an error occurred in the transport, not in the server. The SDK marks such errors with
-// the type of protocol errors.
+// isTransport reports whether an error occurred in the transport, not in the server. The SDK returns such errors in the
+// type of protocol errors.
 func isTransport(err error) bool {
-	said, ok := errors.AsType[*jsonrpc.Error](err)
-	return ok && said.Code == codeRejected
+	e, ok := errors.AsType[*jsonrpc.Error](err)
+	return ok && e.Code == codeRejected
 }
 
-// codeRejected is the code by which the SDK marks transport errors.
+// codeRejected is the code that the SDK gives to transport errors.
 const codeRejected = -32005
 
 // rootCause returns the message of the innermost error. The outer errors only repeat the URL.

@@ -35,7 +35,7 @@ func (s *stream) event() ([]byte, error) {
 		switch string(field) {
 		case "data":
 			if data != nil {
-				data = append(data, ' ') // in JSON, a space between lines is equivalent
+				data = append(data, ' ') // in JSON, a space means the same as a line break
 			}
 			if data == nil && len(value) > unreservedBytes {
 				data, s.line = value, nil // not copied, because it is large
@@ -114,14 +114,14 @@ func (s *stream) handle(data []byte) {
 	switch {
 	case m.Method == "": // the response to another request
 	case m.id.IsValid():
-		s.refuse(&m)
+		s.replyTo(&m)
 	case m.Method == "notifications/tools/list_changed":
 		s.wire.onChange()
 	}
 }
 
-// refuse replies to a request of the server. It serves only pings.
-func (s *stream) refuse(m *envelope) {
+// replyTo replies to a request of the server: to a ping as the protocol says, to any other request with an error.
+func (s *stream) replyTo(m *envelope) {
 	answer := &jsonrpc.Response{ID: m.id, Result: json.RawMessage("{}")}
 	if m.Method != "ping" {
 		answer.Result = nil
@@ -131,7 +131,7 @@ func (s *stream) refuse(m *envelope) {
 	if err != nil {
 		return
 	}
-	ctx, cancel := s.wire.withTimeout(s.ctx, noticeTimeout)
+	ctx, cancel := s.wire.withTimeout(s.ctx, messageTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.wire.url, bytes.NewReader(body))
 	if err != nil {
@@ -142,6 +142,6 @@ func (s *stream) refuse(m *envelope) {
 	req.Header.Set("Content-Type", jsonType)
 	req.Header.Set("Accept", jsonType+", "+eventsType)
 	if resp, err := s.wire.client.Do(req); err == nil {
-		_ = resp.Body.Close() // the outcome matters only to the server
+		_ = resp.Body.Close() // nothing here depends on the outcome
 	}
 }

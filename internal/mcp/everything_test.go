@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestEverything uses the reference server, an independent implementation.
+// TestEverything checks lists and calls with the reference server, an independent implementation.
 func TestEverything(t *testing.T) {
 	server := everythingtest.Start(t)
 	changes := make(chan struct{}, 10)
@@ -34,7 +34,7 @@ func TestEverything(t *testing.T) {
 	for name := range known {
 		for _, asks := range []string{"sampling", "elicitation", "roots"} {
 			if strings.Contains(name, asks) {
-				t.Errorf("the server offers %q: it takes this client for one that serves requests", name)
+				t.Errorf("the server offers %q, which is only for clients that serve such requests", name)
 			}
 		}
 	}
@@ -96,8 +96,8 @@ func TestEverything(t *testing.T) {
 		}
 	})
 	t.Run("cancel", func(t *testing.T) {
-		door := server.Proxy(t)
-		c := client(t, door.URL)
+		proxy := server.Proxy(t)
+		c := client(t, proxy.URL)
 		if _, err := c.Discover(patient(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -108,11 +108,11 @@ func TestEverything(t *testing.T) {
 			_, err := call(ctx, c, "trigger-long-running-operation", `{"duration":60}`)
 			ended <- err
 		}()
-		door.AwaitCall(patient(t), "trigger-long-running-operation")
+		proxy.AwaitCall(patient(t), "trigger-long-running-operation")
 		cancel()
 		err := <-ended
 		if e := tool.AsError(err); err == nil || e.Class != tool.OutcomeUnknown {
-			t.Errorf("a call that was cancelled = %v, want an unknown outcome", err)
+			t.Errorf("a cancelled call = %v, want an unknown outcome", err)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestEverythingIsKilledAndRestarted(t *testing.T) {
 	}
 	server.Kill()
 	if e := tool.AsError(<-broken); e.Class != tool.OutcomeUnknown {
-		t.Errorf("the call that was under way = %s %q, want an unknown outcome", e.Class, e.Error())
+		t.Errorf("the call that was in progress = %s %q, want an unknown outcome", e.Class, e.Error())
 	}
 	if e := failure(t, c, "echo"); e.Class != tool.Unavailable {
 		t.Errorf("a call of a dead server = %s %q, want Unavailable: it was not made", e.Class, e.Error())
@@ -142,6 +142,6 @@ func TestEverythingIsKilledAndRestarted(t *testing.T) {
 	server.Resume()
 	now.advance(time.Minute)
 	if got, err := call(patient(t), c, "echo", `{"message":"again"}`); err != nil || got != "Echo: again" {
-		t.Errorf("Call = %q, %v; want the server to be used again in a new session", got, err)
+		t.Errorf("Call = %q, %v; want success in a new session", got, err)
 	}
 }

@@ -13,18 +13,18 @@ import (
 
 // exchange records the progress and the response of one request.
 type exchange struct {
-	// whole passes the response to the SDK unchanged. Otherwise the SDK gets an empty response, because the
-	// exchange keeps the real one.
+	// whole means that the SDK gets the response unchanged. Otherwise the SDK gets an empty response, because the exchange
+	// keeps the real one.
 	whole bool
 	// sent is true if the request may have reached the server.
 	sent atomic.Bool
 
 	mu       sync.Mutex
 	response []byte
-	// cut is the reason for a missing response, if the SDK does not report it.
-	cut error
-	// owned is true if a caller will release content and reservation, the memory of a small and of a large
-	// response. ended is true after the final release.
+	// failure is the reason for a missing response, if the SDK does not report it.
+	failure error
+	// content is the memory of a small response, and reservation that of a large one. owned is true if a caller will
+	// release them. ended is true after it has released them for good.
 	owned, ended bool
 	content      *bytebudget.Reservation
 	reservation  *reservation
@@ -32,8 +32,8 @@ type exchange struct {
 
 type exchangeKey struct{}
 
-// withExchange returns a context that records a request in ex. The caller must free ex when it no longer needs the
-// response.
+// withExchange returns a context for a request whose progress and response are recorded in ex. The caller must free ex
+// when it no longer needs the response.
 func withExchange(ctx context.Context, ex *exchange) context.Context {
 	ex.owned = true
 	return context.WithValue(ctx, exchangeKey{}, ex)
@@ -58,15 +58,15 @@ func (ex *exchange) keep(response []byte) {
 func (ex *exchange) fail(cause error) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
-	ex.cut = cause
+	ex.failure = cause
 }
 
 // cause returns the reason for a missing response: the recorded one, or else err.
 func (ex *exchange) cause(err error) error {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
-	if ex.cut != nil {
-		return ex.cut
+	if ex.failure != nil {
+		return ex.failure
 	}
 	return err
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// calls returns a function that handles only calls of tools with f.
+// calls returns a function for tamper that handles the calls of tools with f, and no other requests.
 func calls(f func(http.ResponseWriter, *http.Request)) func(http.ResponseWriter, *http.Request, message) bool {
 	return func(w http.ResponseWriter, r *http.Request, m message) bool {
 		if m.Method != "tools/call" {
@@ -38,7 +38,7 @@ func answer(status int, kind, body string) func(http.ResponseWriter, *http.Reque
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", kind)
 		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body)) // the test notices a client that is gone
+		_, _ = w.Write([]byte(body)) // if the client has gone, the test notices it
 	}
 }
 
@@ -52,13 +52,15 @@ func moved(status int) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", status) }
 }
 
+// hangUp closes the connection without a response.
 func hangUp(w http.ResponseWriter, _ *http.Request) {
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		_ = conn.Close() // the connection must break
 	}
 }
 
-// TestFailedCalls: a server responds to calls in every wrong way, and then correctly.
+// TestFailedCalls checks the errors of calls to which a server responds in all kinds of wrong ways, and that the next
+// call succeeds.
 func TestFailedCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -67,55 +69,58 @@ func TestFailedCalls(t *testing.T) {
 		want   string
 	}{
 		"401": {
-			"credentials do not get better by asking again", answer(401, "text/plain", "bad token "+token),
+			"another attempt would use the same credentials", answer(401, "text/plain", "bad token "+token),
 			tool.Denied, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": bad token [redacted]`,
 		},
 		"403": {
-			"nor do rights", answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`),
+			"another attempt would have the same permissions", answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`),
 			tool.Denied, "HTTP 403",
 		},
 		"404": {
-			"a careless server answers so when it has made the call", answer(404, "text/plain", "gone"),
+			"a faulty server may send this after it has made the call", answer(404, "text/plain", "gone"),
 			tool.OutcomeUnknown, "the server has ended the session, and may have made the call: gone",
 		},
-		"403, with the remedy at the end": {
-			"it is not cut off", answer(403, "text/plain", strings.Repeat("policy ", 100)+"Ask for the role writer."),
+		"403, with the advice at the end": {
+			"the advice is kept", answer(403, "text/plain", strings.Repeat("policy ", 100)+"Ask for the role writer."),
 			tool.Denied, "policy Ask for the role writer.",
 		},
 		"403, long": {
-			"the server's text is bounded", answer(403, "text/plain", strings.Repeat("ü", 5000)),
+			"the length of the server's text is limited", answer(403, "text/plain", strings.Repeat("ü", 5000)),
 			tool.Denied, ": " + strings.Repeat("ü", 900) + "...",
 		},
-		"429": {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
+		"429": {"the call was refused before it was made", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
 		"500": {
 			"the server may have made the call", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown,
 			"the server failed (HTTP 500): <h1>Oops</h1>",
 		},
-		"503": {"a gateway may have passed it on", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},
+		"503": {"a gateway may have forwarded the call", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},
 		"refused": {
 			"an error without a request ID may belong to any request",
 			answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad `+token+`"}}`),
 			tool.Failed, "the server refused the request (HTTP 400)",
 		},
 		"504, JSON": {
-			"the error of a gateway is not one of the protocol",
+			"the error of a gateway is not an error of the protocol",
 			answer(504, jsonType, `{"error":{"code":504,"message":"upstream"}}`), tool.OutcomeUnknown, "the server failed (HTTP 504)",
 		},
 		"408": {
-			"nor is that of one that waited for the rest",
+			"the error of a gateway that did not get the whole request is not an error of the protocol",
 			answer(408, jsonType, `{"error":{"code":1,"message":"late"}}`), tool.OutcomeUnknown, "HTTP 408",
 		},
 		"302": {
-			"the result may be there", moved(302), tool.OutcomeUnknown,
+			"the call may have been made, with its result at the other address", moved(302), tool.OutcomeUnknown,
 			"the server redirects elsewhere, and may have dealt with the request: set mcp.url to the final one",
 		},
 		"303": {
-			"the result is there", moved(303), tool.OutcomeUnknown,
+			"the call was made, with its result at the other address", moved(303), tool.OutcomeUnknown,
 			"the server redirects elsewhere, and may have dealt with the request",
 		},
-		"303, nowhere": {"wherever that is", answer(303, "", ""), tool.OutcomeUnknown, "HTTP 303"},
+		"303, without an address": {
+			"the call was made, with its result at an unknown address", answer(303, "", ""),
+			tool.OutcomeUnknown, "HTTP 303",
+		},
 		"307": {
-			"the call is to be made elsewhere", moved(307), tool.Unavailable,
+			"the server asks for the call at another address, and has not made it", moved(307), tool.Unavailable,
 			"the server redirects elsewhere, and the call was not made: set mcp.url to the final one",
 		},
 		"hung up": {
@@ -131,20 +136,20 @@ func TestFailedCalls(t *testing.T) {
 			"the event is not a message", answer(200, events, "data: hello\n\n"), tool.OutcomeUnknown,
 			"does not follow the Model Context Protocol",
 		},
-		"other answer": {
+		"other response": {
 			"the response belongs to another request",
 			answer(200, events, "data: {\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{}}\n\n"), tool.OutcomeUnknown, "the connection broke",
 		},
 		"HTML": {
-			"a login page is no answer", answer(200, "text/html", "<html>"), tool.OutcomeUnknown,
+			"a login page is not a response", answer(200, "text/html", "<html>"), tool.OutcomeUnknown,
 			"does not follow the Model Context Protocol",
 		},
 		"bad JSON": {
-			"nor is half of one", answer(200, jsonType, `{"jsonrpc":"2.0","id":3,"result":`),
+			"half a message is not a response", answer(200, jsonType, `{"jsonrpc":"2.0","id":3,"result":`),
 			tool.OutcomeUnknown, "does not follow the Model Context Protocol",
 		},
-		"a list": {"nor are many", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "does not follow the Model Context Protocol"},
-		"202":    {"nor is none", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
+		"a list": {"a list of messages is not a response", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "does not follow the Model Context Protocol"},
+		"202":    {"the server accepts the request but will not respond", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
 		"huge": {"the response is too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", jsonType)
 			for chunk := bytes.Repeat([]byte("x"), 1<<20); ; {
@@ -191,19 +196,19 @@ func TestFailedCalls(t *testing.T) {
 	}
 }
 
-// TestCallIsSentOnce: a server closes the connection during a call on a reused connection. net/http repeats such a
-// request by itself if a header says that this is harmless.
+// TestCallIsSentOnce checks that a call is not sent again if the server closes a reused connection during the call.
+// net/http would repeat such a request if a header says that this is harmless.
 func TestCallIsSentOnce(t *testing.T) {
 	for name, header := range map[string]mcp.Header{
 		"no such header": {Name: "X-Team", Value: "blue"}, "the header": {Name: "Idempotency-Key", Value: "k"},
 		"older name of the header": {Name: "x-idempotency-key", Value: "k"},
-		"an empty one":             {Name: "Idempotency-Key"},
+		"empty header":             {Name: "Idempotency-Key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, &sdk.StreamableHTTPOptions{JSONResponse: true}, says("hello", "hi"))
 			c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Headers = []mcp.Header{header} })
-			// A connection is free a moment after its response. Until then, a call gets a new connection.
-			eventually(t, "a call in a connection that was used before", func() bool {
+			// A connection can be reused only a moment after its response. Until then, a call gets a new connection.
+			eventually(t, "a call on a connection that was used before", func() bool {
 				s.tamper(nil)
 				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
 					t.Fatalf("Call = %q, %v", got, err)
@@ -218,10 +223,10 @@ func TestCallIsSentOnce(t *testing.T) {
 					hangUp(w, r)
 				}))
 				if e := failure(t, c, "hello"); e.Class != tool.OutcomeUnknown {
-					t.Errorf("Call = %s %q, want it unknown", e.Class, e.Error())
+					t.Errorf("Call = %s %q, want an unknown outcome", e.Class, e.Error())
 				}
 				if n := len(addresses); n != 1 {
-					t.Fatalf("the call was sent %d times, want it once", n)
+					t.Fatalf("the call was sent %d times, want once", n)
 				}
 				return used[<-addresses]
 			})
@@ -229,7 +234,8 @@ func TestCallIsSentOnce(t *testing.T) {
 	}
 }
 
-// TestSlowServerDoesNotBlockOthers: a server starts large responses and then stops sending.
+// TestSlowServerDoesNotBlockOthers checks that large responses of other servers arrive while a server has begun large
+// responses and then stopped sending.
 func TestSlowServerDoesNotBlockOthers(t *testing.T) {
 	for name, tc := range map[string]struct{ kind, length, begin string }{
 		"events":               {events, "", "data: "},
@@ -244,8 +250,9 @@ func TestSlowServerDoesNotBlockOthers(t *testing.T) {
 				if tc.length != "" {
 					w.Header().Set("Content-Length", tc.length)
 				}
-				_, _ = w.Write([]byte(tc.begin + strings.Repeat("x", 300<<10))) // the test notices a client that is gone
-				_ = http.NewResponseController(w).Flush()                       // see above
+				// If the client has gone, the test notices it
+				_, _ = w.Write([]byte(tc.begin + strings.Repeat("x", 300<<10)))
+				_ = http.NewResponseController(w).Flush()
 				begun <- struct{}{}
 				<-r.Context().Done()
 			}))
@@ -263,13 +270,13 @@ func TestSlowServerDoesNotBlockOthers(t *testing.T) {
 			want := strings.Repeat("y", 1<<20)
 			other := serve(t, nil, says("big", want))
 			if got, err := call(patient(t), client(t, other.URL), "big", `{}`); err != nil || got != want {
-				t.Errorf("a large answer of another server = %d bytes, %v; want it at once", len(got), err)
+				t.Errorf("a large response of another server = %d bytes, %v; want it immediately", len(got), err)
 			}
 		})
 	}
 }
 
-// TestBrokenCallDoesNotAffectOthers: calls of a session break while another call is in progress.
+// TestBrokenCallDoesNotAffectOthers checks that a call that fails does not break another call in the same session.
 func TestBrokenCallDoesNotAffectOthers(t *testing.T) {
 	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
 		"hung up": hangUp, "401": answer(401, "", ""), "405": answer(405, "", ""), "500": answer(500, "", ""), "302": answer(302, "", ""),
@@ -316,14 +323,14 @@ func TestEndedSessionIsReplacedAndCallRepeatedOnce(t *testing.T) {
 			c := client(t, s.URL)
 			for want := range 3 {
 				if got, err := call(patient(t), c, "count", `{}`); err != nil || got != fmt.Sprint(want+1) {
-					t.Fatalf("call %d = %q, %v; want it made once", want+1, got, err)
+					t.Fatalf("call %d = %q, %v; want each call to be made once", want+1, got, err)
 				}
 				for session := range s.Sessions() {
 					_ = session.Close() // as if the server had restarted
 				}
 			}
 			if _, err := c.Discover(patient(t)); err != nil {
-				t.Errorf("Discover = %v, want it in a new session", err)
+				t.Errorf("Discover = %v, want success in a new session", err)
 			}
 		})
 	}
@@ -350,12 +357,12 @@ func (c *clock) advance(d time.Duration) {
 func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 	s := serve(t, nil, says("hello", "hi"))
 	var attempts atomic.Int32
-	away := func(w http.ResponseWriter, r *http.Request, _ message) bool {
+	unreachable := func(w http.ResponseWriter, r *http.Request, _ message) bool {
 		attempts.Add(1)
 		hangUp(w, r)
 		return true
 	}
-	s.tamper(away)
+	s.tamper(unreachable)
 	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
 	for round := range 12 {
@@ -371,21 +378,21 @@ func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 			_ = failure(t, c, "hello") // only the failure matters
 		}
 		if attempts.Load() != tried {
-			t.Fatalf("round %d: the server was tried again at once, want a pause", round)
+			t.Fatalf("round %d: the server was tried again immediately, want a pause", round)
 		}
 		now.advance(30 * time.Second) // the longest pause
 	}
 	s.tamper(nil)
 	if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
-		t.Errorf("Call = %q, %v; want success at the next call after the server is back", got, err)
+		t.Errorf("Call = %q, %v; want success, because the server can be reached again", got, err)
 	}
-	s.tamper(away)
+	s.tamper(unreachable)
 	s.web.CloseClientConnections()
 	now.advance(time.Hour)
 	_ = failure(t, c, "hello") // only the failure matters
 	s.tamper(nil)
 	if _, err := c.Discover(patient(t)); err != nil {
-		t.Errorf("Discover = %v; want no pause for it", err)
+		t.Errorf("Discover = %v; want success, because Discover does not wait for the pause", err)
 	}
 }
 
@@ -400,7 +407,7 @@ func TestConnecting(t *testing.T) {
 	reached := make(chan struct{}, 10)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached <- struct{}{} }))
 	t.Cleanup(elsewhere.Close)
-	with := func(f func(http.ResponseWriter, *http.Request)) string {
+	serving := func(f func(http.ResponseWriter, *http.Request)) string {
 		web := httptest.NewServer(http.HandlerFunc(f))
 		t.Cleanup(web.Close)
 		return web.URL
@@ -413,11 +420,11 @@ func TestConnecting(t *testing.T) {
 		want   string
 	}{
 		"loopback": {
-			"a cluster's objects must not reach into the manager", elsewhere.URL, nil, mcp.Unreachable,
+			"an object of the cluster must not make the manager connect to itself", elsewhere.URL, nil, mcp.Unreachable,
 			"connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it",
 		},
 		"metadata": {
-			"nor its cloud's credentials", "http://169.254.169.254/mcp", netpolicy.NewLocalPolicy(), mcp.Unreachable,
+			"the cloud serves the manager's credentials at this address", "http://169.254.169.254/mcp", netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"connections to 169.254.169.254 are refused",
 		},
 		"closed": {
@@ -432,31 +439,31 @@ func TestConnecting(t *testing.T) {
 			"the server does not reply", "http://" + silent.Addr().String(), netpolicy.NewLocalPolicy(),
 			mcp.Unreachable, "no answer within 1s",
 		},
-		"redirect": {"a redirect would carry the token along", with(func(w http.ResponseWriter, r *http.Request) {
+		"redirect": {"following the redirect would send the token to another host", serving(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 		}), netpolicy.NewLocalPolicy(), mcp.Protocol, "the server redirects to another address: set mcp.url to the final one"},
 		"401": {
-			"without a token that fits", with(answer(401, "", token)), netpolicy.NewLocalPolicy(), mcp.Refused,
+			"the server does not accept the token", serving(answer(401, "", token)), netpolicy.NewLocalPolicy(), mcp.Refused,
 			`the server refused the credentials (HTTP 401): check key "token" of Secret "demo": [redacted]`,
 		},
 		"404": {
-			"another path", with(answer(404, "text/plain", "no such page")), netpolicy.NewLocalPolicy(),
+			"the path is wrong", serving(answer(404, "text/plain", "no such page")), netpolicy.NewLocalPolicy(),
 			mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page",
 		},
 		"502": {
-			"behind a gateway", with(answer(502, "text/plain", "")), netpolicy.NewLocalPolicy(), mcp.Unreachable,
+			"the server behind a gateway failed", serving(answer(502, "text/plain", "")), netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the server failed (HTTP 502)",
 		},
 		"banner": {
-			"a server of another kind", banner(t), netpolicy.NewLocalPolicy(), mcp.Unreachable,
+			"the server does not speak HTTP", banner(t), netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the connection to the server failed: ",
 		},
 		"a website": {
-			"another kind of server", with(answer(200, "text/html", "<html>")), netpolicy.NewLocalPolicy(),
+			"the server is a website", serving(answer(200, "text/html", "<html>")), netpolicy.NewLocalPolicy(),
 			mcp.Protocol, "the endpoint at mcp.url is not an MCP server over streamable HTTP",
 		},
 		"no MCP": {
-			"another protocol", with(answer(200, jsonType, "{}")), netpolicy.NewLocalPolicy(), mcp.Protocol,
+			"the server speaks another protocol", serving(answer(200, jsonType, "{}")), netpolicy.NewLocalPolicy(), mcp.Protocol,
 			"the endpoint at mcp.url is not an MCP server over streamable HTTP",
 		},
 		"certificate": {
@@ -479,20 +486,20 @@ func TestConnecting(t *testing.T) {
 				t.Errorf("Discover = %s %q; want %s %q: %s", e.Kind, e.Error(), tc.kind, tc.want, tc.reason)
 			}
 			if strings.Contains(e.Message, "no such page") || strings.Contains(e.Message, "SSH-2.0") {
-				t.Errorf("the message is %q, want Capstan's words alone: it goes to a status", e.Message)
+				t.Errorf("the message is %q, want only Capstan's text, because a status shows it", e.Message)
 			}
 			class := tool.Unavailable
 			if tc.kind == mcp.Refused {
 				class = tool.Denied
 			}
 			if e := failure(t, c, "hello"); e.Class != class {
-				t.Errorf("Call = %s %q, want %s: it was not made", e.Class, e.Error(), class)
+				t.Errorf("Call = %s %q, want %s: the call was not made", e.Class, e.Error(), class)
 			}
 		})
 	}
 	select {
 	case <-reached:
-		t.Error("the other host was reached, and so were the credentials")
+		t.Error("the other host was reached, and may have received the credentials")
 	default:
 	}
 }
@@ -506,7 +513,7 @@ func banner(t *testing.T) string {
 			t.Error(err)
 			return
 		}
-		_, _ = conn.Write([]byte("SSH-2.0-OpenSSH\r\n")) // the client shows whether it arrived
+		_, _ = conn.Write([]byte("SSH-2.0-OpenSSH\r\n")) // the error of the client shows whether it arrived
 		_ = conn.Close()
 	}))
 	t.Cleanup(web.Close)

@@ -27,7 +27,7 @@ const (
 	MaxListBytes = 4 << 20
 	// MaxName is the maximum length of a tool's name, in bytes. A tool with a longer name is left out.
 	MaxName = 128
-	// MaxDescription is the maximum length of a tool's description, in bytes. A longer one is cut.
+	// MaxDescription is the maximum length of a tool's description, in bytes. A longer one is shortened.
 	MaxDescription = 8 << 10
 	// maxPages is the maximum number of pages of a list.
 	maxPages = 200
@@ -39,7 +39,7 @@ type Listing struct {
 	ServerName, ServerVersion, ProtocolVersion string
 	// Tools is sorted by name.
 	Tools []Tool
-	// hash differs if the lists differ.
+	// hash is the same for equal lists.
 	hash [sha256.Size]byte
 }
 
@@ -53,8 +53,8 @@ type Tool struct {
 	Hints tool.Hints
 }
 
-// anything is the schema of unknown arguments.
-var anything = json.RawMessage(`{"type":"object"}`)
+// anySchema is the schema of a tool whose arguments are unknown.
+var anySchema = json.RawMessage(`{"type":"object"}`)
 
 // wireTool is the JSON form of a tool.
 type wireTool struct {
@@ -72,10 +72,10 @@ type wireTool struct {
 // list lists all tools of a session.
 func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	l := &Listing{}
-	if hello := s.InitializeResult(); hello != nil {
-		l.ProtocolVersion = c.redactor.Redact(hello.ProtocolVersion)
-		if hello.ServerInfo != nil {
-			l.ServerName, l.ServerVersion = c.redactor.Redact(hello.ServerInfo.Name), c.redactor.Redact(hello.ServerInfo.Version)
+	if r := s.InitializeResult(); r != nil {
+		l.ProtocolVersion = c.redactor.Redact(r.ProtocolVersion)
+		if r.ServerInfo != nil {
+			l.ServerName, l.ServerVersion = c.redactor.Redact(r.ServerInfo.Name), c.redactor.Redact(r.ServerInfo.Version)
 		}
 	}
 	seen := map[string]bool{}
@@ -93,22 +93,22 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 		if left -= size; left < 0 {
 			return nil, fmt.Errorf("%w: its list of tools exceeds %d MiB", errLimit, MaxListBytes>>20)
 		}
-		large := fairgate.AcquireProcessor(ctx, size)
+		release := fairgate.AcquireProcessor(ctx, size)
 		for _, t := range page.Tools {
 			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Redact(t.Name) != t.Name {
-				continue // no such tool can be called or shown under a unique name
+				continue // such a tool cannot be called, or has no unique name that can be shown
 			}
 			seen[t.Name] = true
 			l.Tools = append(l.Tools, c.tool(t))
 		}
-		large()
+		release()
 		if len(l.Tools) > MaxTools {
 			return nil, fmt.Errorf("%w: it lists more than %d tools", errLimit, MaxTools)
 		}
 		if page.NextCursor == "" || page.NextCursor == cursor {
-			large := fairgate.AcquireProcessor(ctx, int(l.bytes()))
+			release := fairgate.AcquireProcessor(ctx, int(l.bytes()))
 			l.finish()
-			large()
+			release()
 			return c.reserveListing(l)
 		}
 		cursor = page.NextCursor
@@ -128,19 +128,19 @@ func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, erro
 	defer ex.end()
 	_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
 	page := &wirePage{}
-	large := fairgate.AcquireProcessor(ctx, ex.size())
-	said, missing := ex.decode(page)
-	large()
+	release := fairgate.AcquireProcessor(ctx, ex.size())
+	remoteErr, decodeErr := ex.decode(page)
+	release()
 	switch {
-	case errors.Is(missing, errBroken):
+	case errors.Is(decodeErr, errBroken):
 		if isLost(err, ex) {
 			s.lost.Store(true)
 		}
 		return nil, 0, ex.cause(err)
-	case missing != nil:
-		return nil, 0, missing
-	case said != nil:
-		return nil, 0, said
+	case decodeErr != nil:
+		return nil, 0, decodeErr
+	case remoteErr != nil:
+		return nil, 0, remoteErr
 	}
 	return page, ex.size(), nil
 }
@@ -148,11 +148,11 @@ func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, erro
 // errNoMemory means that there is not enough memory for a list.
 var errNoMemory = errors.New("the memory for lists of tools is used up")
 
-// perTool is the memory for a tool without its texts, in bytes. It includes the values that Agents derive from the
-// tool.
+// perTool is the memory for a tool without its texts, in bytes. It includes the values that are derived from the tool
+// for Agents.
 const perTool = 1 << 10
 
-// bytes returns the approximate memory of a list, including the facts about the server.
+// bytes returns roughly how much memory a list needs, including the facts about the server.
 func (l *Listing) bytes() int64 {
 	n := int64(perTool)
 	for _, t := range l.Tools {
@@ -161,9 +161,9 @@ func (l *Listing) bytes() int64 {
 	return n
 }
 
-// reserveListing reserves memory for a list. The reservation is released when the list is garbage. If the known list is
-// equal, reserved returns that list and reserves nothing. It returns errNoMemory if the budget of the namespace is
-// used up.
+// reserveListing reserves memory for a list. The memory is released when the list is garbage-collected. If the known
+// list is equal, reserveListing returns that list and reserves nothing. It returns errNoMemory if the budget of the
+// namespace is used up.
 func (c *Client) reserveListing(l *Listing) (*Listing, error) {
 	if known := c.Known(); known != nil && known.hash == l.hash {
 		return known, nil
@@ -201,15 +201,15 @@ func (c *Client) tool(t wireTool) Tool {
 	if description == "" {
 		description = t.Title
 	}
-	// Redact before cutting: a cut could leave a part of a credential that the redactor does not recognize.
+	// Redact first, and shorten then: shortening may leave a part of a credential, which the redactor would not recognize.
 	if description = c.redactor.Redact(strings.ToValidUTF8(description, "\uFFFD")); len(description) > MaxDescription {
 		description = strings.ToValidUTF8(description[:MaxDescription], "") + "..."
 	}
-	kept := Tool{Name: t.Name, Description: description, Schema: anything}
+	kept := Tool{Name: t.Name, Description: description, Schema: anySchema}
 	var schema bytes.Buffer
 	if err := json.Compact(&schema, []byte(c.redactor.Redact(string(t.InputSchema)))); err == nil &&
 		bytes.HasPrefix(schema.Bytes(), []byte("{")) {
-		kept.Schema = slices.Clone(schema.Bytes()) // a schema that redaction has made invalid counts as missing
+		kept.Schema = slices.Clone(schema.Bytes()) // a schema that is invalid after redaction counts as missing
 	}
 	if hints := t.Annotations; hints != nil {
 		kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly, Idempotent: hints.Idempotent, Destructive: hints.Destructive}
@@ -218,7 +218,7 @@ func (c *Client) tool(t wireTool) Tool {
 }
 
 // SchemaHash returns the first 16 hexadecimal digits of the SHA-256 of a JSON Schema. White space and the order of
-// members do not change it. The hash of invalid JSON is that of the text.
+// members do not change it. If the schema is invalid JSON, its text is hashed.
 func SchemaHash(schema json.RawMessage) string {
 	canonical := []byte(schema)
 	decoder := json.NewDecoder(bytes.NewReader(schema))

@@ -40,13 +40,13 @@ func TestDiscover(t *testing.T) {
 				{Name: "b", Schema: json.RawMessage(`{"type":"object"}`)},
 			}
 			if diff := cmp.Diff(want, l.Tools); diff != "" {
-				t.Errorf("tools by name, with their schemas as they are: -want +got:\n%s", diff)
+				t.Errorf("tools, sorted by name, with compact schemas: -want +got:\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestHints: the client returns the server's hints. For destructiveHint, missing differs from false.
+// TestHints checks that the client returns the server's hints, and that a missing destructiveHint differs from false.
 func TestHints(t *testing.T) {
 	for annotations, want := range map[string]tool.Hints{
 		``:                                     {},
@@ -70,7 +70,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// lists responds to requests for tools with the given pages.
+// lists returns a function for tamper that responds to requests for lists of tools with the given pages.
 func lists(page func(cursor string) string) func(http.ResponseWriter, *http.Request, message) bool {
 	return func(w http.ResponseWriter, r *http.Request, m message) bool {
 		if m.Method != "tools/list" {
@@ -82,10 +82,10 @@ func lists(page func(cursor string) string) func(http.ResponseWriter, *http.Requ
 }
 
 func TestHostileLists(t *testing.T) {
-	many := func(n int, of string) string {
+	repeat := func(n int, format string) string {
 		tools := make([]string, n)
 		for i := range tools {
-			tools[i] = fmt.Sprintf(of, i)
+			tools[i] = fmt.Sprintf(format, i)
 		}
 		return strings.Join(tools, ",")
 	}
@@ -98,13 +98,13 @@ func TestHostileLists(t *testing.T) {
 	}{
 		"at the limit": {
 			"a thousand tools are allowed",
-			func(string) string { return `{"tools":[` + many(1000, `{"name":"t%d"}`) + `]}` }, 1000, "",
+			func(string) string { return `{"tools":[` + repeat(1000, `{"name":"t%d"}`) + `]}` }, 1000, "",
 		},
 		"too many": {
-			"more are refused",
-			func(string) string { return `{"tools":[` + many(1001, `{"name":"t%d"}`) + `]}` }, 0, "it lists more than 1000 tools",
+			"more tools are refused",
+			func(string) string { return `{"tools":[` + repeat(1001, `{"name":"t%d"}`) + `]}` }, 0, "it lists more than 1000 tools",
 		},
-		"too long": {"whatever their number", func(string) string {
+		"too long": {"a long list is refused even if it has few tools", func(string) string {
 			return `{"tools":[{"name":"a","description":"` + strings.Repeat("x", 4<<20) + `"}]}`
 		}, 0, "its list of tools exceeds 4 MiB"},
 		"without end": {
@@ -121,7 +121,7 @@ func TestHostileLists(t *testing.T) {
 			}
 			return `{"tools":[{"name":"b"}]}`
 		}, 2, ""},
-		"credentials": {"a list is kept, and shown", func(string) string {
+		"credentials": {"a list is stored and shown, so it must have no credentials", func(string) string {
 			return `{"tools":[{"name":"` + token + `"},{"name":"a","description":"` +
 				strings.Repeat("x", mcp.MaxDescription-10) + token + `","inputSchema":{"type":"object","default":"%2Dx` + token + `"}}]}`
 		}, 1, ""},
@@ -154,8 +154,8 @@ func TestHostileLists(t *testing.T) {
 				t.Errorf("%d tools, want %d: %s", len(l.Tools), tc.tools, tc.reason)
 			}
 			for _, known := range l.Tools {
-				if said := fmt.Sprintf("%+v %s", known, known.Schema); strings.Contains(said, token[:9]) {
-					t.Errorf("tool %.200s, want it without the credential", said)
+				if shown := fmt.Sprintf("%+v %s", known, known.Schema); strings.Contains(shown, token[:9]) {
+					t.Errorf("tool %.200s, want it without the credential", shown)
 				}
 				if !strings.HasPrefix(string(known.Schema), "{") || !json.Valid(known.Schema) {
 					t.Errorf("tool %q has the schema %s, want an object", known.Name, known.Schema)
@@ -165,7 +165,7 @@ func TestHostileLists(t *testing.T) {
 	}
 }
 
-// TestEndlessList: a server is slow with each page and always has another one.
+// TestEndlessList checks that a list fails if the server always has another page and a page does not arrive in time.
 func TestEndlessList(t *testing.T) {
 	s := serve(t, nil, says("hello", ""))
 	var pages atomic.Int32
@@ -184,7 +184,8 @@ func TestEndlessList(t *testing.T) {
 	}
 }
 
-// TestLargeInitializeResponseLeavesMemoryForList: both use the same share of memory.
+// TestLargeInitializeResponseLeavesMemoryForList checks that a list can use the memory of a large response to
+// initialize. Both use the same share of the memory.
 func TestLargeInitializeResponseLeavesMemoryForList(t *testing.T) {
 	s := serve(t, nil)
 	long := strings.Repeat("x", 300<<10)
@@ -195,7 +196,7 @@ func TestLargeInitializeResponseLeavesMemoryForList(t *testing.T) {
 	}
 }
 
-// TestTokenInServerNameIsRedacted: the token in the server's name must not be shown.
+// TestTokenInServerNameIsRedacted checks that a token in the server's name and version is not shown.
 func TestTokenInServerNameIsRedacted(t *testing.T) {
 	s := serve(t, nil, says("hello", ""))
 	s.Server = sdk.NewServer(&sdk.Implementation{Name: "I am " + token, Version: "1-" + token}, nil)
@@ -239,15 +240,15 @@ func TestToolsThatChange(t *testing.T) {
 				}
 				s.RemoveTools(fmt.Sprintf("probe%d", probe))
 			}
-			eventually(t, "the probe to be gone", func() bool { return names() == "a" })
+			eventually(t, "the probe to disappear from the list", func() bool { return names() == "a" })
 			before := s.listings()
 			for i := range 20 {
 				says(fmt.Sprintf("b%d", i%2), "2")(s.Server)
 			}
 			s.RemoveTools("a")
-			eventually(t, "the list to be as it is now", func() bool { return names() == "b0 b1" })
+			eventually(t, "the list to be the current one", func() bool { return names() == "b0 b1" })
 			if l := s.listings() - before; l > 4 {
-				t.Errorf("the tools were listed %d times, want many changes in a row to be one", l)
+				t.Errorf("the tools were listed %d times, want at most 4 for many changes in a row", l)
 			}
 		})
 	}
@@ -278,7 +279,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	awaitStream(t, s, 1)
 	var conflicts atomic.Int32
 	s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool {
-		if r.Method == http.MethodGet && conflicts.Add(1) == 1 { // the server has not noticed yet that the stream is free
+		if r.Method == http.MethodGet && conflicts.Add(1) == 1 { // the server has not noticed that the first stream has ended
 			answer(409, "text/plain", "the stream is taken")(w, r)
 			return true
 		}
@@ -293,7 +294,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	}
 	l, err := c.Tools(patient(t), time.Hour)
 	if err != nil || len(l.Tools) != 2 {
-		t.Errorf("Tools = %+v, %v; want what has changed in between", l, err)
+		t.Errorf("Tools = %+v, %v; want the tool that was added without a stream", l, err)
 	}
 	awaitStream(t, s, 3)
 }
@@ -334,30 +335,31 @@ func TestToolsAreKnownWhileServerIsUnreachable(t *testing.T) {
 	}
 	again, err := c.Tools(patient(t), time.Minute)
 	if err != nil || again != first {
-		t.Errorf("Tools = %p, %v; want the list that is known, %p", again, err, first)
+		t.Errorf("Tools = %p, %v; want the known list, %p", again, err, first)
 	}
 	s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool { hangUp(w, r); return true })
 	now.advance(time.Minute)
-	away, err := c.Tools(patient(t), time.Minute)
-	if err == nil || away == nil || away.Tools[0].Name != "a" {
-		t.Errorf("Tools = %+v, %v; want the tools that were known, and the reason why there are no others", away, err)
+	known, err := c.Tools(patient(t), time.Minute)
+	if err == nil || known == nil || known.Tools[0].Name != "a" {
+		t.Errorf("Tools = %+v, %v; want the known tools, and the error of the request", known, err)
 	}
 	before := s.listings()
 	for range 10 {
 		if l, err := c.Tools(patient(t), time.Minute); err == nil || l == nil {
-			t.Errorf("Tools = %+v, %v; want the tools that were known, and the error", l, err)
+			t.Errorf("Tools = %+v, %v; want the known tools, and the error", l, err)
 		}
 	}
 	if s.listings() != before {
-		t.Error("a server that does not answer is asked each time, want a pause")
+		t.Error("a server that does not respond is asked each time, want a pause")
 	}
 	fresh := client(t, s.URL)
 	if l, err := fresh.Tools(patient(t), time.Minute); err == nil || l != nil {
-		t.Errorf("Tools = %+v, %v; want nothing of a server that was never reached", l, err)
+		t.Errorf("Tools = %+v, %v; want no list of a server that was never reached", l, err)
 	}
 }
 
-// TestNewerProtocol: a server supports neither sessions nor the initialize request of older versions.
+// TestNewerProtocol checks that the client can use a server that supports neither sessions nor the initialize request
+// of older versions.
 func TestNewerProtocol(t *testing.T) {
 	s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, says("a", "1"))
 	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
@@ -395,11 +397,11 @@ func TestRequestsOfServersAreRefused(t *testing.T) {
 	}
 	for _, what := range []string{"a model", "the roots", "a person"} {
 		if err := <-asked; err == nil {
-			t.Errorf("the server was served %s", what)
+			t.Errorf("the server asked for %s and was not refused", what)
 		}
 	}
 	if err := <-asked; err != nil {
-		t.Errorf("a ping was answered with %v", err)
+		t.Errorf("the server sent a ping and got the error %v", err)
 	}
 }
 
@@ -407,7 +409,7 @@ func TestSchemaHash(t *testing.T) {
 	const want = "c9e4b788f26317e4"
 	for _, schema := range []string{`{"type":"object","a":1}`, `{"a": 1, "type": "object"}`, "{\n\"a\":1,\"type\":\"object\"}\n"} {
 		if got := mcp.SchemaHash(json.RawMessage(schema)); got != want {
-			t.Errorf("SchemaHash(%s) = %s, want %s whatever the order and the white space", schema, got, want)
+			t.Errorf("SchemaHash(%s) = %s, want %s for any order and white space", schema, got, want)
 		}
 	}
 	if mcp.SchemaHash(json.RawMessage(`{"type":"object","a":2}`)) == want {

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// TestWaitGrowsWhileToolsKeepChanging: changes arrive at intervals after each request.
+// TestWaitGrowsWhileToolsKeepChanging checks how long the client waits before it lists the tools again when changes are
+// reported at various intervals after its requests.
 func TestWaitGrowsWhileToolsKeepChanging(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var pace settling
-	flood := func(times int, interval time.Duration) (last time.Duration) {
+	var pace changePause
+	report := func(times int, interval time.Duration) (last time.Duration) {
 		for range times {
 			last = pace.next(now)
 			pace.asked = now.Add(last)
@@ -26,15 +27,15 @@ func TestWaitGrowsWhileToolsKeepChanging(t *testing.T) {
 		interval time.Duration
 		want     time.Duration
 	}{
-		{"the first is asked for soon", 1, 0, settle},
-		{"each one after that later", 3, 0, 8 * settle},
-		{"up to a bound", 10, 0, maxSettle},
-		{"which holds", 3, maxSettle, maxSettle},
-		{"a server that has changed less than that is asked soon", 2, 10 * maxSettle, settle},
-		{"and again", 5, time.Second, settle},
+		{"the first wait is short", 1, 0, settle},
+		{"each further wait is longer", 3, 0, 8 * settle},
+		{"the wait has a maximum", 10, 0, maxSettle},
+		{"the wait stays at the maximum while changes keep arriving", 3, maxSettle, maxSettle},
+		{"the wait is short again after a long time without changes", 2, 10 * maxSettle, settle},
+		{"the wait stays short if the interval is longer than twice the wait", 5, time.Second, settle},
 	} {
-		if got := flood(tc.times, tc.interval); got != tc.want {
-			t.Errorf("waits %s, want %s: %s", got, tc.want, tc.reason)
+		if got := report(tc.times, tc.interval); got != tc.want {
+			t.Errorf("the wait is %s, want %s: %s", got, tc.want, tc.reason)
 		}
 		if tc.interval == maxSettle {
 			now = now.Add(10 * maxSettle)
@@ -42,8 +43,8 @@ func TestWaitGrowsWhileToolsKeepChanging(t *testing.T) {
 	}
 }
 
-// TestRetryTimeOfServerIsBounded: a server requests various retry times between connections.
-func TestRetryTimeOfServerIsBounded(t *testing.T) {
+// TestRetryTimeOfServerIsLimited checks the pauses between connections when a server requests various retry times.
+func TestRetryTimeOfServerIsLimited(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
 		events   string
@@ -62,7 +63,7 @@ func TestRetryTimeOfServerIsBounded(t *testing.T) {
 			true, 4, 100 * time.Second, 100 * time.Second,
 		},
 		"a response": {
-			"its stream has a minimum pause, too",
+			"the stream of a response has a minimum pause, too",
 			"retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", false, 20, 2 * time.Second, 2 * time.Second,
 		},
 	} {
@@ -71,7 +72,7 @@ func TestRetryTimeOfServerIsBounded(t *testing.T) {
 				s := &stream{ctx: t.Context(), wire: &wire{}, ex: &exchange{}, standing: tc.standing, pause: newPause()}
 				began := time.Now()
 				for range tc.rounds {
-					s.begin(io.NopCloser(strings.NewReader(tc.events)), maxNoticeBytes)
+					s.begin(io.NopCloser(strings.NewReader(tc.events)), maxStandingEvent)
 					data, err := s.event()
 					if err != nil {
 						t.Fatal(err)

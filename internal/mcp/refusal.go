@@ -17,18 +17,18 @@ func isFailure(status int) bool {
 	return status == http.StatusRequestTimeout || status >= http.StatusInternalServerError
 }
 
-// handleRefusal handles a response with a status other than 200. If the body is a response to this request in the
-// protocol, handleRefusal returns that response, because the server has processed the request. An exception are
-// statuses that mean Refused.
+// handleRefusal handles a response with a status other than 200. If the body contains the protocol's response to this
+// request, handleRefusal returns that response, because the server has processed the request. Statuses that mean
+// Refused are an exception.
 func (w *wire) handleRefusal(req *http.Request, resp *http.Response, ex *exchange, call jsonrpc.ID, body []byte) (*http.Response, error) {
-	said := responseTo(call, body, ex.whole)
-	if said == nil || kindOf(resp.StatusCode) == Refused {
+	r := responseTo(call, body, ex.whole)
+	if r == nil || kindOf(resp.StatusCode) == Refused {
 		return nil, w.status(req, resp.StatusCode, string(body[:min(len(body), maxErrorBytes)]))
 	}
 	if req.Header.Get(sessionHeader) != "" && namesSession(string(body)) {
 		w.onLost() // this request has its response; the next one needs a new session
 	}
-	answer, err := jsonrpc.EncodeMessage(said)
+	answer, err := jsonrpc.EncodeMessage(r)
 	if err != nil {
 		return nil, errProtocol
 	}
@@ -37,23 +37,23 @@ func (w *wire) handleRefusal(req *http.Request, resp *http.Response, ex *exchang
 }
 
 // responseTo returns the response in a body, or nil if the body is not a response to the request call. The ID in the
-// body may be a number or the same number as a string. greeting is true for the initialize request: because it has no
-// side effect, responseTo then also accepts an error without an ID.
+// body may be a number, or the same number as a string. greeting is true for the initialize request. Because that has
+// no side effect, responseTo then also accepts an error without an ID.
 func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
-	var said struct {
+	var message struct {
 		ID     json.RawMessage `json:"id"`
 		Result json.RawMessage `json:"result"`
 		Error  json.RawMessage `json:"error"`
 	}
-	if err := json.Unmarshal(body, &said); err != nil {
+	if err := json.Unmarshal(body, &message); err != nil {
 		return nil
 	}
-	about := strings.Trim(string(said.ID), `"`)
-	if about != fmt.Sprint(call.Raw()) && (!greeting || about != "" && about != "null") {
+	id := strings.Trim(string(message.ID), `"`)
+	if id != fmt.Sprint(call.Raw()) && (!greeting || id != "" && id != "null") {
 		return nil
 	}
-	r := &jsonrpc.Response{ID: call, Result: said.Result}
-	if len(said.Error) == 0 || string(said.Error) == "null" {
+	r := &jsonrpc.Response{ID: call, Result: message.Result}
+	if len(message.Error) == 0 || string(message.Error) == "null" {
 		if r.Result == nil || greeting {
 			return nil
 		}
@@ -61,11 +61,11 @@ func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
 	}
 	r.Result = nil
 	var reason jsonrpc.Error
-	if err := json.Unmarshal(said.Error, &reason); err != nil || reason.Message == "" {
+	if err := json.Unmarshal(message.Error, &reason); err != nil || reason.Message == "" {
 		if greeting {
 			return nil
 		}
-		reason = jsonrpc.Error{Code: reason.Code, Message: string(said.Error)}
+		reason = jsonrpc.Error{Code: reason.Code, Message: string(message.Error)}
 	}
 	r.Error = &reason
 	return r
@@ -93,9 +93,9 @@ func (w *wire) status(req *http.Request, status int, detail string) error {
 	return &statusError{status: status, detail: detail}
 }
 
-// isOver reports whether a status and a body mean that the server does not know the session. The protocol's status for
-// this case is 404; servers based on examples of the reference SDK send 400 and mention the session. According to the
-// protocol, such a server has not processed the request, but an error of the tool itself may look the same.
+// isOver reports whether a status and a body mean that the server does not know the session. The protocol uses status
+// 404 for that; servers based on examples of the reference SDK send 400 and mention the session. According to the
+// protocol, such a server has not processed the request. But an error of the tool itself may look the same.
 func isOver(req *http.Request, status int, detail string) bool {
 	return req.Header.Get(sessionHeader) != "" && (status == http.StatusNotFound || status == http.StatusBadRequest && namesSession(detail))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestRefusalsOfCalls: a server refuses a call in a session. A call that must not be repeated is sent once,
-// whatever the server says about the session. A repeatable call is sent again if the session is over.
+// TestRefusalsOfCalls checks how often a call is sent that the server refuses. A call that must not be repeated is sent
+// once, whatever the server says about the session. A repeatable call is sent again if the session is over.
 func TestRefusalsOfCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -26,15 +26,15 @@ func TestRefusalsOfCalls(t *testing.T) {
 		class  tool.Class
 		want   string
 	}{
-		"400, answered": {
+		"400, response": {
 			"the tool means another kind of session", 400,
 			`{"id":%s,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "the shopping session is over",
 		},
-		"400, of the session": {
-			"a response with the call's ID is an answer, whatever its text is", 400,
+		"400, response about a session": {
+			"a message with the call's ID is its response, whatever the text is", 400,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Session not found"}}`, 1, tool.Failed, "Session not found",
 		},
-		"404, answered": {
+		"404, response": {
 			"the tool does not find the order, and the session is valid", 404,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order",
 		},
@@ -42,9 +42,9 @@ func TestRefusalsOfCalls(t *testing.T) {
 			"some servers send the ID as a text", 404,
 			`{"id":"%s","error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order",
 		},
-		"404, plain error": {"it is about this call", 404, `{"id":%s,"error":"no such order"}`, 1, tool.Failed, "no such order"},
+		"404, error as text": {"the response is to this call", 404, `{"id":%s,"error":"no such order"}`, 1, tool.Failed, "no such order"},
 		"404, long": {
-			"an answer has no length of its own", 404,
+			"a response may be longer than the text of an error status", 404,
 			`{"id":%s,"error":{"code":-32000,"message":"` + strings.Repeat("x", 20<<10) + `"}}`, 1, tool.Failed, "xxx",
 		},
 		"400, invalid": {
@@ -70,12 +70,12 @@ func TestRefusalsOfCalls(t *testing.T) {
 			`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`, 2,
 			tool.Unavailable, "the server has ended the session",
 		},
-		"404, worked": {
-			"the server may have done the work", 404, "no such page", 2, tool.Unavailable,
+		"404, other text": {
+			"the server may have made the call", 404, "no such page", 2, tool.Unavailable,
 			"the server has ended the session",
 		},
-		"400, charged": {
-			"the shop's session has an ID, too", 400, "checkout session id 5 was already charged",
+		"400, session of a shop": {
+			"the text looks like one about the protocol's session, but the call was made", 400, "checkout session id 5 was already charged",
 			2, tool.Unavailable, "the server has ended the session",
 		},
 		"500, not found": {
@@ -123,9 +123,9 @@ func TestRefusalsOfCalls(t *testing.T) {
 	}
 }
 
-// TestDestructiveCallNeverProbesSession: the session ends between two calls, as after a restart of the
-// server. The client must discover that with a ping, and send the call once, in a new session. It sends no ping
-// before a repeatable call.
+// TestDestructiveCallNeverProbesSession checks what the client does if the session ends between two calls, as after a
+// restart of the server. If the second call must not be repeated, the client must find that out with a ping, and send
+// the call once, in a new session. It sends no ping before a repeatable call.
 func TestDestructiveCallNeverProbesSession(t *testing.T) {
 	for _, repeatable := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repeatable %t", repeatable), func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestDestructiveCallNeverProbesSession(t *testing.T) {
 			for want := range 2 {
 				got, err := c.Call(patient(t), "count", tool.Call{Repeatable: repeatable})
 				if err != nil || got.Content != fmt.Sprint(want+1) {
-					t.Fatalf("call %d = %q, %v; want it made once", want+1, got.Content, err)
+					t.Fatalf("call %d = %q, %v; want each call to be made once", want+1, got.Content, err)
 				}
 				over.CompareAndSwap(0, 1)
 			}
@@ -171,17 +171,18 @@ func TestDestructiveCallNeverProbesSession(t *testing.T) {
 	}
 }
 
-// TestFailedPingDoesNotBlockCall: a server knows the session but does not support pings.
+// TestFailedPingDoesNotBlockCall checks that a call succeeds if the server knows the session but fails to reply to
+// pings.
 func TestFailedPingDoesNotBlockCall(t *testing.T) {
 	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
-		"hung up": hangUp, "405": answer(405, "", ""), "500": answer(500, "", ""), "404, answered": nil,
+		"hung up": hangUp, "405": answer(405, "", ""), "500": answer(500, "", ""), "404, response": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			var greeted atomic.Int32
+			var sessions atomic.Int32
 			s := serve(t, nil, says("hello", "hi"))
 			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
 				if m.Method == "initialize" {
-					greeted.Add(1)
+					sessions.Add(1)
 				}
 				if m.Method != "ping" {
 					return false
@@ -199,14 +200,15 @@ func TestFailedPingDoesNotBlockCall(t *testing.T) {
 					t.Fatalf("Call = %q, %v; want its result", got, err)
 				}
 			}
-			if greeted.Load() != 1 {
-				t.Errorf("%d sessions were begun, want one", greeted.Load())
+			if sessions.Load() != 1 {
+				t.Errorf("%d sessions were begun, want one", sessions.Load())
 			}
 		})
 	}
 }
 
-// TestConfiguredHeadersCannotReplaceProtocolHeaders: configured headers must not replace headers of the protocol.
+// TestConfiguredHeadersCannotReplaceProtocolHeaders checks that configured headers do not replace headers of the
+// protocol.
 func TestConfiguredHeadersCannotReplaceProtocolHeaders(t *testing.T) {
 	s := serve(t, nil, says("hello", "hi"))
 	c := client(t, s.URL, func(cfg *mcp.Config) {

@@ -22,13 +22,13 @@ func TestResults(t *testing.T) {
 	}{
 		"text": {"", `{"content":[{"type":"text","text":"one\ntwo"}]}`, "one\ntwo"},
 		"texts": {
-			"each text is a line",
+			"each text starts on a new line",
 			`{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}`, "one\ntwo",
 		},
 		"nothing":    {"", `{"content":[]}`, ""},
-		"no content": {"the field is required, but it is not needed", `{}`, ""},
+		"no content": {"the protocol requires the member, but the client does not need it", `{}`, ""},
 		"structured": {
-			"it is the result where there is no text",
+			"the structured content is the result if there is no text",
 			`{"content":[],"structuredContent":{"b": 1, "a": [2]}}`, `{"b": 1, "a": [2]}`,
 		},
 		"structured and text": {
@@ -40,7 +40,7 @@ func TestResults(t *testing.T) {
 			"[image/png, 0 bytes]\n{\"a\":1}",
 		},
 		"image": {
-			"no model reads base64",
+			"models cannot read base64",
 			`{"content":[{"type":"image","data":"aGVsbG8=","mimeType":"image/png"}]}`, "[image/png, 5 bytes]",
 		},
 		"audio":   {"", `{"content":[{"type":"audio","data":"aGVsbG8h","mimeType":"audio/wav"}]}`, "[audio/wav, 6 bytes]"},
@@ -57,24 +57,24 @@ func TestResults(t *testing.T) {
 			"[application/pdf, 5 bytes] <demo://1>",
 		},
 		"empty resource": {"", `{"content":[{"type":"resource"}]}`, "[resource]"},
-		"unheard of": {
-			"a later version may define it",
+		"unknown type": {
+			"a later version of the protocol may define more types",
 			`{"content":[{"type":"hologram","text":"x"},{"type":"text","text":"y"}]}`, "[hologram]\ny",
 		},
 		"not UTF-8": {"", `{"content":[{"type":"text","text":"a` + "\xff" + `b"}]}`, "a\uFFFDb"},
 		"credentials": {
-			"a server that repeats them must not tell the model",
+			"a server must not pass them on to the model",
 			`{"content":[{"type":"text","text":"I was called with ` + token + `"}]}`, "I was called with [redacted]",
 		},
 		"credentials, escaped": {
-			"however it writes them",
+			"they are redacted in any encoding",
 			`{"content":[],"structuredContent":{"esc":"` + "tok\\u002d0123456789abcdefghijklmnop" +
 				`","url":"tok%2d0123456789abcdefghijklmnop","base64":"` +
 				base64.StdEncoding.EncodeToString([]byte("Bearer "+token)) + `","part":"` + token[:28] + `"}}`,
 			`{"esc":"[redacted]","url":"[redacted]","base64":"QmVhcmVyIH[redacted]A==","part":"[redacted]"}`,
 		},
 		"long": {
-			"the loop cuts texts that are too long for the model",
+			"the client keeps long texts; the loop shortens them for the model",
 			`{"content":[{"type":"text","text":"` + strings.Repeat("x", 5<<20) + `"}]}`, strings.Repeat("x", 5<<20),
 		},
 	} {
@@ -106,13 +106,13 @@ func TestErrorsOfTools(t *testing.T) {
 		sdk.AddTool(s, &sdk.Tool{Name: "number"}, func(context.Context, *sdk.CallToolRequest, in) (*sdk.CallToolResult, any, error) {
 			return nil, nil, nil
 		})
-		for name, said := range map[string]string{
+		for name, message := range map[string]string{
 			"fails": "there is no order 7", "silent": "", "long": long, "leaks": "with " + token,
 			"reference-unknown": "MCP error -32602: Tool reference-unknown not found",
 			"reference-invalid": "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
 		} {
 			plain(name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				result := text(said)
+				result := text(message)
 				result.IsError = true
 				return result, nil
 			})(s)
@@ -120,9 +120,9 @@ func TestErrorsOfTools(t *testing.T) {
 	})
 	c := client(t, s.URL)
 	for name, tc := range map[string]struct {
-		class tool.Class
-		want  string
-		said  string // the server's text, which Capstan's message does not contain
+		class  tool.Class
+		want   string
+		remote string // the server's text, which Capstan's message does not contain
 	}{
 		"fails":             {tool.Failed, "the tool failed", "there is no order 7"},
 		"silent":            {tool.Failed, "the tool failed without a reason", ""},
@@ -136,8 +136,8 @@ func TestErrorsOfTools(t *testing.T) {
 		"no-such-tool": {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.RemoteMessage != tc.said {
-				t.Errorf("Call = %s %q %.300q, want %s %q %.300q", e.Class, e.Message, e.RemoteMessage, tc.class, tc.want, tc.said)
+			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.RemoteMessage != tc.remote {
+				t.Errorf("Call = %s %q %.300q, want %s %q %.300q", e.Class, e.Message, e.RemoteMessage, tc.class, tc.want, tc.remote)
 			}
 		})
 	}
@@ -147,8 +147,8 @@ func TestErrorsOfTools(t *testing.T) {
 	}
 }
 
-// TestResponseIsFetchedAfterReconnect: a server closes the connection deliberately while it works, as newer servers
-// do. It sends the response when the client reconnects.
+// TestResponseIsFetchedAfterReconnect checks that the client reconnects if the connection ends during a call, and gets
+// the response then. Newer servers close the connection on purpose while they work.
 func TestResponseIsFetchedAfterReconnect(t *testing.T) {
 	for name, hang := range map[string]func(*site, *sdk.CallToolRequest){
 		"the server hangs up":   func(_ *site, r *sdk.CallToolRequest) { r.Extra.CloseSSEStream(sdk.CloseSSEStreamArgs{RetryAfter: 1}) },
@@ -162,7 +162,7 @@ func TestResponseIsFetchedAfterReconnect(t *testing.T) {
 					return text("done"), nil
 				}))
 			if got, err := call(patient(t), client(t, s.URL), "slow", `{}`); err != nil || got != "done" {
-				t.Errorf("Call = %q, %v; want the answer", got, err)
+				t.Errorf("Call = %q, %v; want the result", got, err)
 			}
 		})
 	}
@@ -183,7 +183,7 @@ func TestCallsReuseConnection(t *testing.T) {
 				addresses[r.RemoteAddr] = true
 			}
 			if len(addresses) > 5 {
-				t.Errorf("20 calls took %d TCP connections, want them to be used again", len(addresses))
+				t.Errorf("20 calls used %d TCP connections, want at most 5", len(addresses))
 			}
 		})
 	}

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is longer than any step of these tests needs.
+// patience is how long a test waits for any event. It is longer than any step needs.
 const patience = time.Minute
 
 const token = "tok-0123456789abcdefghijklmnop"
@@ -59,7 +59,7 @@ func serve(t *testing.T, options *sdk.StreamableHTTPOptions, tools ...func(*sdk.
 		add(s.Server)
 	}
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.Server }, options)
-	//nolint:contextcheck // because the record of a request outlives the request
+	//nolint:contextcheck // because the record of a request is used after the request has ended
 	s.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handle(w, r, handler) }))
 	s.URL = s.web.URL + "/mcp"
 	t.Cleanup(func() {
@@ -72,7 +72,8 @@ func serve(t *testing.T, options *sdk.StreamableHTTPOptions, tools ...func(*sdk.
 	return s
 }
 
-// tamper sets a function that sees each request first. It returns true if it has handled the request.
+// tamper sets a function that is called with each request first. It returns true if it has handled the request;
+// otherwise the server handles it.
 func (s *site) tamper(before func(http.ResponseWriter, *http.Request, message) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +148,7 @@ func failure(t *testing.T, c *mcp.Client, name string) *tool.Error {
 		t.Fatalf("Call = %q, %v; want a *tool.Error", got, err)
 	}
 	if strings.Contains(e.Error(), token) || strings.Contains(e.Error(), "http://") {
-		t.Errorf("message %q holds a credential, or the URL", e.Error())
+		t.Errorf("the message %q contains a credential or the URL", e.Error())
 	}
 	return e
 }
@@ -173,7 +174,7 @@ func text(s string) *sdk.CallToolResult {
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: s}}}
 }
 
-// plain adds a tool without a schema of its own.
+// plain adds a tool that accepts any arguments.
 func plain(name string, handle sdk.ToolHandler) func(*sdk.Server) {
 	return func(s *sdk.Server) {
 		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, handle)

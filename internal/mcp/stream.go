@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// maxNoticeBytes is the maximum size of an event in the standing stream. No memory is reserved for it, and each
-	// ToolServer may have such a stream, so an event of more than unreservedBytes is read and not kept. The important
+	// maxStandingEvent is the maximum size of an event in the standing stream. Each ToolServer may have such a stream, and
+	// no memory is reserved for its events. So an event of more than unreservedBytes is read but not kept. The important
 	// events, changes of the tools and pings, have less than 1 KiB.
-	maxNoticeBytes = 64 << 10
+	maxStandingEvent = 64 << 10
 	// maxResumes is how often the stream of a response is resumed without a new message.
 	maxResumes = 3
-	// drainTimeout and drainBytes limit what is read after a response, so that its connection can be reused.
-	// minRetry is the minimum pause before the standing stream is opened again, even if the server asks for a
-	// shorter one. minResume is the minimum pause for the stream of a response.
-	minRetry     = time.Second
-	minResume    = 100 * time.Millisecond
+	// minRetry is the minimum pause before the standing stream is opened again, even if the server asks for a shorter one.
+	// minResume is the minimum pause before the stream of a response is resumed.
+	minRetry  = time.Second
+	minResume = 100 * time.Millisecond
+	// drainTimeout and drainBytes limit what is read after a response so that its connection can be reused.
 	drainTimeout = 250 * time.Millisecond
 	drainBytes   = 4 << 10
 )
 
-// stream is a stream of events. It is resumed after a break if the server supports that. The SDK sees only the
-// response that it waits for. The stream handles notifications and requests of the server itself, one after
-// another, so that none accumulate.
+// stream is a stream of events. It is resumed after a break if the server supports that. The SDK gets only the response
+// that it waits for. The stream handles the notifications and requests of the server, one after another, so that they
+// do not pile up.
 type stream struct {
 	wire    *wire
 	ctx     context.Context //nolint:containedctx // because the context belongs to the request
@@ -41,7 +41,7 @@ type stream struct {
 	release func() // detaches the request from its caller
 	header  http.Header
 	ex      *exchange
-	// call is the ID of the request whose response is awaited. A standing stream has none.
+	// call is the ID of the request whose response the stream contains. A standing stream has none.
 	call     jsonrpc.ID
 	standing bool
 
@@ -87,9 +87,9 @@ func (s *stream) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		if s.standing {
-			s.listen()
+			s.readStanding()
 		} else {
-			s.await()
+			s.readResponse()
 		}
 	}
 	n := copy(p, s.out)
@@ -97,8 +97,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the stream. After a response it first reads up to drainBytes for up to drainTimeout, because the
-// server ends the stream just then.
+// Close ends the stream. After a response, it first reads up to drainBytes for up to drainTimeout, because the server
+// ends the stream at that moment.
 func (s *stream) Close() error {
 	s.release()
 	defer s.cancel(ErrClosed)
@@ -107,14 +107,14 @@ func (s *stream) Close() error {
 	}
 	if s.done && !s.standing && len(s.out) == 0 {
 		timer := time.AfterFunc(drainTimeout, func() { s.cancel(ErrClosed) })
-		_, _ = io.CopyN(io.Discard, s.body, drainBytes) // the data is not needed
+		_, _ = io.CopyN(io.Discard, s.body, drainBytes) // only the end of the stream matters
 		timer.Stop()
 	}
 	return s.body.Close()
 }
 
-// await reads one event of the stream of a response.
-func (s *stream) await() {
+// readResponse reads one event of the stream of a response.
+func (s *stream) readResponse() {
 	data, err := s.event()
 	switch {
 	case err == nil:
@@ -149,7 +149,7 @@ func (s *stream) resume() {
 	}
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
 	if err != nil {
-		if refusal, refused := errors.AsType[*statusError](err); refused && !passing(refusal.status) || errors.Is(err, errSession) {
+		if refusal, refused := errors.AsType[*statusError](err); refused && !isTemporary(refusal.status) || errors.Is(err, errSession) {
 			s.abort(errBroken)
 		}
 		s.body = http.NoBody
@@ -159,13 +159,13 @@ func (s *stream) resume() {
 	s.begin(resp.Body, s.left)
 }
 
-// listen reads one event of the standing stream, or connects the stream.
-func (s *stream) listen() {
+// readStanding reads one event of the standing stream, or connects the stream.
+func (s *stream) readStanding() {
 	if s.body == nil {
 		s.openStream()
 		return
 	}
-	s.left = maxNoticeBytes
+	s.left = maxStandingEvent
 	data, err := s.event()
 	if err == nil {
 		s.handle(data)
@@ -178,7 +178,7 @@ func (s *stream) listen() {
 	}
 }
 
-// openStream connects the standing stream. It waits for the end if the server has no such stream.
+// openStream connects the standing stream. If the server has no such stream, it waits until the session ends.
 func (s *stream) openStream() {
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
 	refusal, refused := errors.AsType[*statusError](err)
@@ -187,8 +187,8 @@ func (s *stream) openStream() {
 		if s.lines != nil {
 			s.wire.onChange() // changes may have been missed
 		}
-		s.begin(resp.Body, maxNoticeBytes)
-	case errors.Is(err, errSession), refused && !passing(refusal.status):
+		s.begin(resp.Body, maxStandingEvent)
+	case errors.Is(err, errSession), refused && !isTemporary(refusal.status):
 		<-s.ctx.Done()
 		s.done = true
 	default:
@@ -196,9 +196,9 @@ func (s *stream) openStream() {
 	}
 }
 
-// passing reports whether the refusal of a stream may be temporary. A server replies with Conflict until it notices
+// isTemporary reports whether the refusal of a stream may be temporary. A server replies with Conflict until it notices
 // that the previous stream has ended.
-func passing(status int) bool {
+func isTemporary(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
@@ -206,7 +206,7 @@ func passing(status int) bool {
 	return status >= http.StatusInternalServerError
 }
 
-// get requests the stream, starting after the last event. A reply of another content type counts as a refusal.
+// get requests the stream, starting after the last event. A reply with another content type counts as a refusal.
 func (s *stream) get() (*http.Response, error) {
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.wire.url, http.NoBody)
 	if err != nil {
@@ -235,8 +235,8 @@ func (s *stream) get() (*http.Response, error) {
 
 // sleep waits before the next attempt, and reports whether there should be one.
 func (s *stream) sleep() bool {
-	// The server may ask for a longer wait than the pause, which grows while no message arrives, but not for a
-	// shorter one.
+	// The pause grows while no message arrives. The server may ask for a longer wait. Only for the stream of a response
+	// may it ask for a shorter one.
 	wait := nextPause(s.pause)
 	if s.standing && s.retry > 0 {
 		wait = max(wait, s.retry, minRetry)

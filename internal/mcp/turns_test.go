@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/mcp"
 )
 
-// TestLargeResponsesTakeTurns: a long response waits while other namespaces use the processors. A short response
-// does not wait.
+// TestLargeResponsesTakeTurns checks that a long response waits while other namespaces use the processors, and that a
+// short response does not.
 func TestLargeResponsesTakeTurns(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	s := serve(t, nil, says("long", long), says("short", "hello"))
@@ -19,7 +19,7 @@ func TestLargeResponsesTakeTurns(t *testing.T) {
 	others := processors.With(t.Context(), "others")
 	done := fairgate.AcquireProcessor(others, 1<<20)
 	if got, err := call(patient(t), c, "short", `{}`); err != nil || got != "hello" {
-		t.Errorf("Call = %q, %v; want the short response at once", got, err)
+		t.Errorf("Call = %q, %v; want the short response immediately", got, err)
 	}
 	ended := make(chan string, 1)
 	go func() {
@@ -31,12 +31,12 @@ func TestLargeResponsesTakeTurns(t *testing.T) {
 	}()
 	select {
 	case got := <-ended:
-		t.Errorf("the call has given %d bytes, want it to wait for its turn", len(got))
+		t.Errorf("the call returned %d bytes, want it to wait for its turn", len(got))
 	case <-time.After(300 * time.Millisecond):
 	}
 	done()
 	if got := <-ended; got != long {
-		t.Errorf("the call has given %d bytes, want %d", len(got), len(long))
+		t.Errorf("the call returned %d bytes, want %d", len(got), len(long))
 	}
-	fairgate.AcquireProcessor(others, 1<<20)() // which waits forever if the client has not ended its work
+	fairgate.AcquireProcessor(others, 1<<20)() // it waits forever if the client has not released the processor
 }

@@ -23,10 +23,10 @@ const (
 	MaxResponseBytes = 8 << 20
 	// maxErrorBytes is the maximum number of bytes that are read from the body of a response with an error status.
 	maxErrorBytes = 16 << 10
-	// noticeTimeout is the time limit for sending a message that has no response, and farewellTimeout the one for the
-	// DELETE request that ends a session.
-	noticeTimeout   = 5 * time.Second
-	farewellTimeout = 2 * time.Second
+	// messageTimeout is the time limit for a short message, such as a notification or a ping. deleteTimeout is the time
+	// limit for the DELETE request that ends a session.
+	messageTimeout = 5 * time.Second
+	deleteTimeout  = 2 * time.Second
 )
 
 // Headers of the protocol.
@@ -49,7 +49,8 @@ var (
 	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
 	errProtocol = errors.New("the response does not follow the Model Context Protocol")
 	errBroken   = errors.New("the connection broke before the response arrived")
-	// errMoved means that the response is a redirect of a kind that servers send after they have processed a request.
+	// errMoved means that the response is a redirect with a status that servers also send after they have processed a
+	// request.
 	errMoved = fmt.Errorf("%w, and may have dealt with the request", netpolicy.ErrRedirect)
 )
 
@@ -79,7 +80,7 @@ func (e *statusError) Error() string { return fmt.Sprintf("HTTP %d", e.status) }
 type wire struct {
 	client *http.Client
 	url    string
-	life   context.Context //nolint:containedctx // because it ends when the connection is closed
+	life   context.Context //nolint:containedctx // because it is the life of the connection, not of a call
 	// serverShare is the server's share of the budget for large responses. All connections to the server use it.
 	serverShare *serverBudget
 	// memory is the account of the whole budget for large responses.
@@ -96,7 +97,7 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	case http.MethodPost:
 		return w.post(req)
 	}
-	ctx, cancel := context.WithTimeout(req.Context(), farewellTimeout)
+	ctx, cancel := context.WithTimeout(req.Context(), deleteTimeout)
 	defer cancel()
 	return w.sendWithoutReply(req.Clone(ctx))
 }
@@ -119,7 +120,7 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 		}
 		return w.call(req, body, call.ID)
 	}
-	ctx, cancel := w.withTimeout(req.Context(), noticeTimeout)
+	ctx, cancel := w.withTimeout(req.Context(), messageTimeout)
 	defer cancel()
 	out := req.Clone(ctx)
 	setBody(out, body)
@@ -138,7 +139,8 @@ func (w *wire) withTimeout(ctx context.Context, limit time.Duration) (context.Co
 	return ctx, func() { stop(); cancel() }
 }
 
-// sendWithoutReply sends a request and returns an empty response. It reads the server's response only for errors.
+// sendWithoutReply sends a request and returns an empty response. It reads the server's response only if that is an
+// error.
 func (w *wire) sendWithoutReply(req *http.Request) (*http.Response, error) {
 	resp, err := w.do(req)
 	if err != nil {
@@ -167,12 +169,12 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plain(resp)
+	return checkPlain(resp)
 }
 
-// plain returns resp if its body is not compressed. If the body is compressed, plain returns an error, or for an error
-// status the response without its body.
-func plain(resp *http.Response) (*http.Response, error) {
+// checkPlain returns resp if its body is not compressed. If the body is compressed, checkPlain returns an error, or, if
+// the status is an error, the response without its body.
+func checkPlain(resp *http.Response) (*http.Response, error) {
 	err := netpolicy.CheckPlain(resp)
 	if err == nil {
 		return resp, nil
@@ -188,7 +190,8 @@ func plain(resp *http.Response) (*http.Response, error) {
 // call sends a request that has a response in the protocol. It returns this response, or the stream that contains it.
 func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Response, error) {
 	ex := exchangeOf(req.Context())
-	// The context outlives the caller, so that the last bytes of a response can be read and its connection reused.
+	// The context does not end with the caller's, so that the last bytes of a response can be read and its connection
+	// reused.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(req.Context()))
 	stops := []func() bool{ // each one stops a function that would cancel ctx
 		//nolint:contextcheck // because the context belongs to the request

@@ -20,7 +20,7 @@ import (
 // hack/everything/get.sh downloads the program.
 const program = "CAPSTAN_MCP_EVERYTHING"
 
-// startTimeout limits the start of a server. Node starts slowly on a busy machine.
+// startTimeout is how long a server may take to start. Node starts slowly on a busy machine.
 const startTimeout = 60 * time.Second
 
 // Server is a process of the reference server.
@@ -51,7 +51,7 @@ func (s *Server) Kill() {
 		return
 	}
 	_ = s.cmd.Process.Kill() // it may have exited already
-	_ = s.cmd.Wait()         // the error is the signal
+	_ = s.cmd.Wait()         // it reports only that the process was killed
 	s.cmd = nil
 }
 
@@ -106,7 +106,7 @@ type output struct {
 	text  bytes.Buffer
 	want  string
 	ready chan struct{}
-	told  bool
+	found bool
 }
 
 // Write stores a part of the output.
@@ -114,8 +114,8 @@ func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.text.Write(p)
-	if !o.told && strings.Contains(o.text.String(), o.want) {
-		o.told = true
+	if !o.found && strings.Contains(o.text.String(), o.want) {
+		o.found = true
 		close(o.ready)
 	}
 	return len(p), nil

@@ -14,13 +14,13 @@ import (
 	"testing"
 )
 
-// InterceptingProxy is a reverse proxy in front of a server. It forwards all messages unchanged, with two exceptions
-// by which tests make the server change its list of tools:
+// InterceptingProxy is a reverse proxy in front of a server. It forwards all messages unchanged, with two exceptions,
+// which tests use to make the server change its list of tools:
 //
-//  1. Hold holds back the notifications by which clients say that they are ready. The server adds a tool when it
-//     receives one.
-//  2. ClaimCapabilities claims further capabilities for clients. The server has more tools for clients with these
-//     capabilities.
+//  1. Hold makes it hold back the notifications by which clients say that they are ready. The server adds a tool when
+//     it receives one.
+//  2. ClaimCapabilities makes it claim further capabilities for clients. The server has more tools for clients with
+//     these capabilities.
 //
 // It is safe for concurrent use.
 type InterceptingProxy struct {
@@ -45,8 +45,8 @@ type InterceptingProxy struct {
 	answeredCalls chan string
 }
 
-// maxNoted is the maximum number of streams, and also of calls, that an InterceptingProxy records.
-const maxNoted = 1000
+// maxRecorded is the maximum number of streams, and also of calls, that an InterceptingProxy records.
+const maxRecorded = 1000
 
 // calledTool is the context key for the name of the called tool.
 type calledTool struct{}
@@ -59,7 +59,7 @@ func (s *Server) Proxy(tb testing.TB) *InterceptingProxy {
 		tb.Fatal(err)
 	}
 	p := &InterceptingProxy{
-		tb: tb, target: target, listening: make(chan struct{}, maxNoted), answeredCalls: make(chan string, maxNoted),
+		tb: tb, target: target, listening: make(chan struct{}, maxRecorded), answeredCalls: make(chan string, maxRecorded),
 	}
 	p.transport = &http.Transport{}
 	tb.Cleanup(p.transport.CloseIdleConnections)
@@ -69,7 +69,7 @@ func (s *Server) Proxy(tb testing.TB) *InterceptingProxy {
 		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host}) },
 		ModifyResponse: func(r *http.Response) error {
 			if r.StatusCode == http.StatusOK {
-				p.note(r.Request)
+				p.record(r.Request)
 			}
 			return nil
 		},
@@ -141,9 +141,9 @@ func (p *InterceptingProxy) AwaitCall(ctx context.Context, tool string) {
 	}
 }
 
-// note records a request to which the server has begun to reply. If maxNoted requests of its kind are recorded, it
-// does nothing.
-func (p *InterceptingProxy) note(r *http.Request) {
+// record records a request to which the server has begun to reply. If maxRecorded requests of the same kind are already
+// recorded, it does nothing.
+func (p *InterceptingProxy) record(r *http.Request) {
 	if r.Method == http.MethodGet {
 		select {
 		case p.listening <- struct{}{}:
@@ -170,7 +170,7 @@ func (p *InterceptingProxy) handle(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	switch params, _ := m["params"].(map[string]any); {
 	case m["method"] == "notifications/initialized" && p.holding:
-		held := r.Clone(context.WithoutCancel(r.Context())) // the copy outlives the request
+		held := r.Clone(context.WithoutCancel(r.Context())) // the copy is used after the request has ended
 		held.RequestURI, held.Host, held.Body = "", "", io.NopCloser(bytes.NewReader(body))
 		held.URL = p.target
 		p.held = append(p.held, held)
