@@ -158,13 +158,13 @@ type changePause struct {
 }
 
 // next returns how long to wait after a change that is reported now. This is between settle and maxSettle.
-func (s *changePause) next(now time.Time) time.Duration {
-	if s.wait == 0 || now.Sub(s.asked) > 2*s.wait {
-		s.wait = settle
+func (p *changePause) next(now time.Time) time.Duration {
+	if p.wait == 0 || now.Sub(p.asked) > 2*p.wait {
+		p.wait = settle
 	} else {
-		s.wait = min(2*s.wait, maxSettle)
+		p.wait = min(2*p.wait, maxSettle)
 	}
-	return s.wait
+	return p.wait
 }
 
 // refresh lists the tools in the current session. If that fails, the next caller of Tools sends the request again.

@@ -20,7 +20,7 @@ const IdempotencyKey = "capstan.dev/idempotencyKey"
 // Call calls a tool by its name at the server. The error is a *tool.Error.
 //
 // Call sends the request once. If the server had ended the session, it sends the request once more in a new session:
-// always if the call is repeatable, fallback only if no byte of the first request was sent. A server that reports the
+// always if the call is repeatable, otherwise only if no byte of the first request was sent. A server that reports the
 // end of the session in its response to a call may still have made the call.
 func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Result, error) {
 	done, err := c.use()

@@ -148,8 +148,11 @@ func TestFailedCalls(t *testing.T) {
 			"half a message is not a response", answer(200, jsonType, `{"jsonrpc":"2.0","id":3,"result":`),
 			tool.OutcomeUnknown, "does not follow the Model Context Protocol",
 		},
-		"a list": {"a list of messages is not a response", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "does not follow the Model Context Protocol"},
-		"202":    {"the server accepts the request but will not respond", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
+		"a list": {
+			"a list of messages is not a response", answer(200, jsonType, `[]`),
+			tool.OutcomeUnknown, "does not follow the Model Context Protocol",
+		},
+		"202": {"the server accepts the request but will not respond", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
 		"huge": {"the response is too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", jsonType)
 			for chunk := bytes.Repeat([]byte("x"), 1<<20); ; {

@@ -70,7 +70,7 @@ func withState(t *testing.T, payloads ...any) func(*view) {
 	return func(v *view) { v.state = stateFrom(t, payloads...) }
 }
 
-// TestEachGate tests each gate by itself.
+// TestEachGate tests each gate alone.
 func TestEachGate(t *testing.T) {
 	type table map[string]struct {
 		reason  string

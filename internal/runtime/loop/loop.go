@@ -262,9 +262,9 @@ func (e *Error) Error() string { return e.Message }
 // Run asks models and calls tools until the loop ends. Its error is ErrInterrupted, a *Parked, the cause of a
 // context that ended, an unchanged error of Record, Keep, CountReply, Hold or Prepare, or an *Error.
 //
-// The caller must not change the input meanwhile. A run spends nearly all its time waiting for a model or a tool, and
-// thousands of waiting runs each hold a whole stack. So the frames below Run are small: large values are passed by
-// reference, and preparation is in separate functions.
+// The caller must not change the input until Run returns. A run spends nearly all its time waiting for a model or a
+// tool, and thousands of waiting runs each hold a whole stack. So the frames below Run are small: large values are
+// passed by reference, and preparation is in separate functions.
 func Run(ctx context.Context, in *Input) (*End, error) {
 	run := &runner{Input: in}
 	at := run.Start

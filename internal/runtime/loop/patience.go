@@ -63,7 +63,7 @@ func (s *State) billedTimeouts(r *Request) int {
 }
 
 // waitTooLongFailure returns the failure of an endpoint that asks for a wait so long that another model can answer
-// meanwhile.
+// before its end.
 func waitTooLongFailure(failure *model.Error) *model.Error {
 	e := *failure
 	e.Message = fmt.Sprintf("%s (the endpoint asks for a wait of %s, in which another model can answer)", failure.Message,

@@ -101,7 +101,7 @@ func TestOpenApprovalsAreBounded(t *testing.T) {
 			break
 		}
 		if n := len(parked.Approvals); n == 0 || n > loop.MaxOpenApprovals || n != min(loop.MaxOpenApprovals, calls-len(sent.calls)) {
-			t.Fatalf("after %d calls people are asked about %d calls at once, want %d at most", len(sent.calls), n, loop.MaxOpenApprovals)
+			t.Fatalf("after %d calls people are asked about %d calls at a time, want at most %d", len(sent.calls), n, loop.MaxOpenApprovals)
 		}
 		for _, a := range parked.Approvals {
 			listed[a.Request] = true
