@@ -177,6 +177,12 @@ func (t *Turn) Requester() string {
 	return t.Spec.RequestedBy.Username
 }
 
+// AsksModel reports whether the Turn may send a request to a model. A Turn that only makes its prompt, or that undoes
+// calls, sends none.
+func (t *Turn) AsksModel() bool {
+	return t.Spec.Execution != ExecutionPrepareOnly && t.Spec.Undo == nil
+}
+
 // AgentKey returns the namespace and the name of the Turn's Agent.
 func (t *Turn) AgentKey() types.NamespacedName { return t.Spec.AgentRef.Key(t.Namespace) }
 

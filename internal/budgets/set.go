@@ -256,15 +256,17 @@ type Verdict struct {
 }
 
 // Evaluate returns whether a Turn must wait for a Budget before it is bound: for the Budget that its status names, or
-// for one that is exceeded and queues Turns. agent holds the labels of its Agent. The requester that the Turn names may
-// be forged. If a Budget selects it, the Budget applies either way; if not, the executor decides.
+// for one that is exceeded and queues Turns. The latter applies only to a Turn that was never bound and that asks a
+// model: if a Turn has run, the ledger may allow its next request, because it has counted the Turn. agent holds the
+// labels of its Agent. The requester that the Turn names may be forged. If a Budget selects it, the Budget applies
+// either way; if not, the executor decides.
 func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time) Verdict {
 	if s == nil {
 		return Verdict{}
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	awaited := t.Status.AwaitedBudget
+	awaited, mayBeRefused := t.Status.AwaitedBudget, t.Epoch() == 0 && t.AsksModel()
 	var v Verdict
 	for _, e := range s.applied(t.Namespace) {
 		if !e.rule.SelectsAgent(t.Spec.AgentRef.String(), agent) {
@@ -273,7 +275,8 @@ func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time)
 		if awaited != nil && awaited.UID == string(e.uid) && awaited.Generation == e.rule.Generation && now.Before(awaited.RetryTime.Time) {
 			return Verdict{Message: awaited.Message, Until: awaited.RetryTime.Time}
 		}
-		if e.rule.SelectsRequester(t.Requester()) && e.rule.Queue && e.exceeded != "" && now.Before(e.reset) && e.reset.After(v.Until) {
+		if mayBeRefused && e.rule.SelectsRequester(t.Requester()) && e.rule.Queue && e.exceeded != "" &&
+			now.Before(e.reset) && e.reset.After(v.Until) {
 			v = Verdict{Message: e.exceeded, Until: e.reset}
 		}
 	}

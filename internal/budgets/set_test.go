@@ -193,6 +193,9 @@ func TestEvaluate(t *testing.T) {
 		"exceeded, changed":  {"the status is about the old limits", budget("day", 0, exceeded, changed), turn(), ""},
 		"another requester":  {"the executor decides", budget("day", 0, exceeded, ofEve), turn(), ""},
 		"no requester":       {"it may be anyone", budget("day", 0, exceeded, ofEve), anonymous(), "all is spent"},
+		"exceeded, has run":  {"the ledger may have counted it", budget("day", 0, exceeded), hasRun(), ""},
+		"exceeded, prepares": {"it asks no model", budget("day", 0, exceeded), prepares(), ""},
+		"exceeded, undoes":   {"it asks no model", budget("day", 0, exceeded), undoes(), ""},
 		"refused, requester": {"its executor has found that the Budget applies", budget("day", 0, ofEve), awaits(1, reset), "too much"},
 		"refused":            {"the rest does not suffice", budget("day", 0), awaits(1, reset), "too much"},
 		"refused, over":      {"the wait is over", budget("day", 0), awaits(1, noon), ""},
@@ -207,6 +210,24 @@ func TestEvaluate(t *testing.T) {
 			}
 		})
 	}
+}
+
+func hasRun() *v1alpha1.Turn {
+	t := turn()
+	t.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1}
+	return t
+}
+
+func prepares() *v1alpha1.Turn {
+	t := turn()
+	t.Spec.Execution = v1alpha1.ExecutionPrepareOnly
+	return t
+}
+
+func undoes() *v1alpha1.Turn {
+	t := turn()
+	t.Spec.Undo = &v1alpha1.TurnUndo{}
+	return t
 }
 
 func ofEve(b *v1alpha1.Budget) {

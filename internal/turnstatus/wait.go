@@ -18,7 +18,8 @@ import (
 // Wait writes why an unbound Turn cannot be bound yet, and reports whether the status changed.
 //  1. If the Turn is bound, its executor is lost. Then it is unbound, and its run may have written more entries to the
 //     journal than the status says.
-//  2. If the reason is Suspended, the Turn gets its whole time limit again when it continues.
+//  2. If the reason is Suspended, the Turn gets its whole time limit again when it continues. It does not wait for a
+//     Budget any more, because its next run asks the Budget, and then stops the time.
 //  3. order is the position of the Turn among the Turns of its Session that were created in the same second. The first
 //     write stores it.
 func Wait(t *v1alpha1.Turn, reason, message string, order int64, now time.Time) (changed bool) {
@@ -32,6 +33,9 @@ func Wait(t *v1alpha1.Turn, reason, message string, order int64, now time.Time) 
 	if reason == v1alpha1.TurnReasonSuspended && s.StartTime != nil {
 		restartClock(s)
 		changed = true
+	}
+	if reason == v1alpha1.TurnReasonSuspended && s.AwaitedBudget != nil {
+		s.AwaitedBudget, changed = nil, true
 	}
 	changed = pauseClock(s, false, now) || changed
 	return wait(t, reason, message, now) || changed

@@ -85,9 +85,10 @@ func TestWaitOfAStartedTurn(t *testing.T) {
 			},
 		},
 		"a suspension": {
-			"its time starts anew, and the Turns of its sub-agents stay known", v1alpha1.TurnReasonSuspended,
+			"its time starts anew, the Turns of its sub-agents stay known, and its next run asks the Budget", v1alpha1.TurnReasonSuspended,
 			v1alpha1.TurnStatus{
-				StartTime: start, ParkedTime: parked, PendingApprovals: []v1alpha1.PendingApproval{{CallID: "a"}},
+				AwaitedBudget: &v1alpha1.AwaitedBudget{Name: "day"},
+				StartTime:     start, ParkedTime: parked, PendingApprovals: []v1alpha1.PendingApproval{{CallID: "a"}},
 				AwaitedTurns: []string{"child"}, Executor: &v1alpha1.ExecutorBinding{Epoch: 2, Overdue: true},
 			},
 			v1alpha1.TurnStatus{AwaitedTurns: []string{"child"}, Executor: &v1alpha1.ExecutorBinding{Epoch: 2}, SessionOrder: 8},

@@ -1,6 +1,8 @@
 package controller_test
 
 import (
+	"sync/atomic"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -97,6 +99,23 @@ var _ = Describe("A Budget", func() {
 		s.create(ctx, newTurn("third"))
 		Expect(message(s.reaches(ctx, "third", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused),
 			"the Turn that was not selected does not count")
+	}, SpecTimeout(patience))
+
+	It("holds back neither a Turn that it has counted nor a Turn that asks no model", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.basics(), newBudget("month"))...)
+		s.create(ctx, newTurn("delete", timeout(20)))
+		parked := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.reasonOf(ctx, "month", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)
+		s.create(ctx, newTurn("second"))
+		s.reaches(ctx, "second", v1alpha1.TurnReasonWaitingForBudget)
+		s.create(ctx, newTurn("prompt", prepareOnly))
+		s.reaches(ctx, "prompt", v1alpha1.TurnReasonPrepared)
+		s.decides(ctx, parked, 0, v1alpha1.ApprovalApproved)
+		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
 
 	It("ends Turns before their first request", func(ctx SpecContext) {
