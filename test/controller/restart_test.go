@@ -172,7 +172,7 @@ func record(ctx context.Context, o manager.Options, t *v1alpha1.Turn, records ..
 	Expect(err).NotTo(HaveOccurred())
 	log, err := journal.Open(ctx, string(t.UID), 1, journal.Options{
 		Journal: store, Now: time.Now, Apply: func(journal.Entry) error { return nil },
-		First: []journal.Record{{Kind: journal.RunStarted, Payload: struct{}{}}},
+		First: func() []journal.Record { return []journal.Record{{Kind: journal.RunStarted, Payload: struct{}{}}} },
 	})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(log.Append(ctx, records...)).To(Succeed())

@@ -5,8 +5,9 @@
 // that records its end. So the ledger and the journals always agree, even if the process is killed:
 //
 //  1. Before the intent is recorded, nothing is reserved, and nothing was sent.
-//  2. After that, the reservation stays open, because the request may have been sent. The next request of the Turn, or
-//     the end of the Turn, charges the same estimate that the usage of the Turn contains.
+//  2. After that, the reservation stays open, because the request may have been sent. The beginning of the next run, or
+//     the end of the Turn, charges the same estimate that the usage of the Turn contains. No budget refuses this, so a
+//     Turn that must wait for a budget holds nothing.
 //  3. After the end of the request is recorded, the request is settled, and no run repeats it.
 //  4. If the Turn never continues, the reservation is charged when the Turn ends without a run, or when its journal is
 //     retired.

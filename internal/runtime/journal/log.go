@@ -44,8 +44,9 @@ type Options struct {
 	Admit func(bytes int64) error
 	// Waiting is called each time an append fails; delay is the time until the next attempt. Waiting may be nil.
 	Waiting func(err error, delay time.Duration)
-	// First are the records that are written before the first append of this run.
-	First []Record
+	// First returns the records that are written before the first append of this run. Open calls it after it has read
+	// the journal. If First is nil, there are none.
+	First func() []Record
 	// Known is the number of entries that was last recorded outside of the journal, for example in the status of
 	// its Turn. It is 0 if it is not known. Open returns ErrLost for a journal with fewer entries.
 	Known int64
@@ -64,7 +65,7 @@ type Options struct {
 //     missing, too.
 //   - ErrLost if the journal has fewer entries than Options.Known.
 func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error) {
-	l := &Log{o: o, uid: uid, epoch: epoch, seq: o.After, first: o.First}
+	l := &Log{o: o, uid: uid, epoch: epoch, seq: o.After}
 	for e, err := range o.Journal.Read(ctx, uid, o.After) {
 		switch {
 		case err != nil:
@@ -84,6 +85,9 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 	}
 	if l.seq < o.Known {
 		return nil, fmt.Errorf("failed to read the journal of %q: %w: it has %d entries, but had at least %d", uid, ErrLost, l.seq, o.Known)
+	}
+	if o.First != nil {
+		l.first = o.First()
 	}
 	return l, nil
 }
@@ -167,7 +171,8 @@ func (l *Log) Len() int64 { return l.seq }
 // Next returns the sequence number of the next entry.
 func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 
-// Append writes records at the end of the journal, all or none. When it returns nil, they are durable.
+// Append writes records at the end of the journal, all or none. Without records, it writes only those of Options.First,
+// unless they are written. When it returns nil, they are durable.
 //
 // While the store fails, Append tries again until ctx ends or Options.Patience is over, because an event that has
 // happened must be recorded. It tries once even if ctx has already ended. ctx must therefore be the lifetime of the

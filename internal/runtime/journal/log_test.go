@@ -130,6 +130,9 @@ func TestRefusedAppendIsNotRemembered(t *testing.T) {
 	}
 }
 
+// begins returns the records of the beginning of a run.
+func begins() []journal.Record { return []journal.Record{{Kind: journal.RunStarted}} }
+
 func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
 	j := &flaky{}
 	j.fails = func(n int) error {
@@ -140,7 +143,7 @@ func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
 	}
 	var received applied
 	log := open(t, 1, journal.Options{
-		Journal: j, Apply: received.apply, Patience: time.Nanosecond, First: []journal.Record{{Kind: journal.RunStarted}},
+		Journal: j, Apply: received.apply, Patience: time.Nanosecond, First: begins,
 	})
 	if got := collect(t, j); len(got) != 0 || log.Next() != 2 {
 		t.Errorf("%d entries and Next = %d before the first append, want 0 and 2", len(got), log.Next())

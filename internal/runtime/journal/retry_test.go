@@ -159,7 +159,7 @@ func TestAppendThatSucceededDespiteAnError(t *testing.T) {
 					return nil
 				}}
 				var received applied
-				log := open(t, 1, journal.Options{Journal: j, Apply: received.apply, First: []journal.Record{{Kind: journal.RunStarted}}})
+				log := open(t, 1, journal.Options{Journal: j, Apply: received.apply, First: begins})
 				for _, kind := range []journal.Kind{journal.ModelReplied, journal.Finalized} {
 					if err := log.Append(t.Context(), journal.Record{Kind: kind, Payload: tc.payload}); err != nil {
 						t.Fatalf("Append: %v: %s", err, tc.reason)

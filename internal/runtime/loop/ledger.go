@@ -183,6 +183,10 @@ func (s *State) CloseReservations() *budget.Change {
 	return nil
 }
 
+// ReservationOpen reports whether the newest request is still reserved, because the run that has sent it was cut off and
+// no other run has begun. The next run must charge it before it reserves anything.
+func (s *State) ReservationOpen() bool { return s.open && s.cutOff[len(s.cutOff)-1].Reserved }
+
 // counted reports whether the budgets have counted the Turn.
 func (s *State) counted() bool {
 	for i := range s.Requests {

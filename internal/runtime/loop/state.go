@@ -206,7 +206,7 @@ type State struct {
 	// Warning is the warning about a long conversation, or nil if there was none.
 	Warning *Warning
 	// cutOff holds the requests that have neither a reply nor a failure. newestOpen is true if the last of them is the
-	// newest request, whose reply or failure may still follow.
+	// newest request, whose reply or failure may still follow: no other run has begun.
 	cutOff     []Request
 	newestOpen bool
 	// place is the place in the chain of the candidate in the newest request or failure.
@@ -246,6 +246,8 @@ type callKey struct {
 // Apply folds an entry into the state. Entries of other parts of the engine change nothing.
 func (s *State) Apply(e journal.Entry) error {
 	switch e.Kind { //nolint:exhaustive // because the loop ignores the others
+	case journal.RunStarted:
+		s.open = false
 	case journal.ModelRequested:
 		return s.applyRequest(e)
 	case journal.ModelFailed:

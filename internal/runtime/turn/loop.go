@@ -20,6 +20,10 @@ import (
 //
 //go:noinline
 func (r *run) beforeLoop(ctx context.Context) (*loop.Input, *Result, error) {
+	if err := r.closeReservation(); err != nil {
+		result, err := r.stopped(err)
+		return nil, result, err
+	}
 	if err := r.copyOutcomes(); err != nil {
 		return nil, nil, err
 	}

@@ -48,7 +48,7 @@ func (p *replayed) apply(e journal.Entry) error {
 	switch e.Kind { //nolint:exhaustive // because the loop handles the other kinds
 	case journal.RunStarted:
 		p.runs++
-		return nil
+		return p.loop.Apply(e)
 	case journal.RunParked:
 		p.parks++
 		return p.loop.Apply(e)

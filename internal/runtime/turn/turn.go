@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
@@ -353,8 +354,28 @@ func (r *run) options() journal.Options {
 	return journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.memory.admit,
 		Patience: r.engine.Patience, Waiting: r.reportWaiting,
-		First: []journal.Record{{Kind: journal.RunStarted, Payload: r.started()}},
+		First: r.first,
 	}
+}
+
+// first returns the record of the beginning of this run. If the run before was cut off during a request, the record
+// charges the request in the budgets.
+func (r *run) first() []journal.Record {
+	begins := journal.Record{Kind: journal.RunStarted, Payload: r.started()}
+	if r.replayed.loop.ReservationOpen() {
+		begins.Ledger = new(budget.Change)
+	}
+	return []journal.Record{begins}
+}
+
+// closeReservation records the beginning of this run, alone, if the run before was cut off during a request that is
+// still reserved. If the reservation ended together with the next one, a refusal of the next one would keep it: a Turn
+// that waits for the reset of a budget would hold it all that time, and Turns could block each other.
+func (r *run) closeReservation() error {
+	if !r.replayed.loop.ReservationOpen() {
+		return nil
+	}
+	return r.record()
 }
 
 // apply folds an entry into the state of the run.

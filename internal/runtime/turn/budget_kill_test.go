@@ -1,0 +1,152 @@
+//go:build unix
+
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// lethal is a model whose requests kill the process.
+type lethal struct{ kill func() }
+
+// Generate kills the process.
+func (l lethal) Generate(context.Context, *model.Request) (*model.Reply, error) {
+	l.kill()
+	return nil, &model.Error{Kind: model.Cancelled, Message: "killed"}
+}
+
+// limitedTo returns the input of a Turn whose Budget has a limit on tokens, and lets Turns wait.
+func limitedTo(uid string, epoch, tokens int64, provider model.Provider) *turn.Input {
+	c, _ := candidate("p0", 1)
+	c.Provider, c.MaxOutputTokens = provider, 2000
+	in := input(c)
+	in.UID, in.Epoch = uid, epoch
+	in.Budgets = func() ([]budget.Rule, error) {
+		return []budget.Rule{{
+			UID: "day", Name: "day", Unit: budget.Day, Zone: time.UTC, Currency: "USD", Limits: budget.Limits{Tokens: &tokens}, Queue: true,
+		}}, nil
+	}
+	return &in
+}
+
+// killInRequest runs a Turn in a process that is killed while its first request is under way.
+func killInRequest(t *testing.T, j journal.Journal, uid string, tokens int64) {
+	t.Helper()
+	life, kill := context.WithCancelCause(t.Context())
+	defer kill(nil)
+	process := &mortal{Journal: j, kill: kill, left: -1}
+	die := lethal{func() {
+		process.dead = true
+		kill(errKilledThere)
+	}}
+	if _, err := engine(process).Run(life, limitedTo(uid, 1, tokens, die)); !errors.Is(err, errKilledThere) {
+		t.Fatalf("Run of a process that is killed: %v", err)
+	}
+}
+
+// accountOf returns the account of the Budget.
+func accountOf(t *testing.T, j *journaltest.Memory) budget.Account {
+	t.Helper()
+	all, err := j.Accounts(t.Context(), at)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("Accounts: %+v, %v; want one", all, err)
+	}
+	return all[0]
+}
+
+// tokensOf returns the tokens that Turns have used.
+func tokensOf(results ...*turn.Result) (sum int64) {
+	for _, r := range results {
+		for _, s := range r.Spent {
+			sum += s.Usage.InputTokens + s.Usage.OutputTokens
+		}
+	}
+	return sum
+}
+
+// TestRefusalAfterAKill checks that a Turn whose request was cut off does not hold its reservation while it waits for
+// the reset of a Budget, and that such a wait does not make the journal longer each time.
+func TestRefusalAfterAKill(t *testing.T) {
+	const limit = 5000
+	j := &journaltest.Memory{}
+	killInRequest(t, j, "uid", limit)
+	before := accountOf(t, j)
+	for i, c := range []budget.Change{
+		{Reserve: []budget.Reservation{{Hold: budget.Hold{Key: before.Key, Currency: "USD"}}}}, {Outcome: &budget.Amount{Tokens: 4500}},
+	} {
+		if err := j.Append(t.Context(), "other", journal.Entry{Seq: int64(i) + 1, Epoch: 1, Version: 1, Ledger: &c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := &script{answers: []answer{says("Done.")}}
+	var length int
+	for epoch := int64(2); epoch <= 3; epoch++ {
+		_, err := engine(j).Run(t.Context(), limitedTo("uid", epoch, limit, said))
+		if waits, parked := asParked(err); !parked || waits.Budget == nil || waits.Budget.Contended {
+			t.Fatalf("Run of epoch %d: %v; want a wait for the reset", epoch, err)
+		}
+		estimate := payloads[loop.Request](t, j, journal.ModelRequested)[0].EstimatedTokens
+		if a := accountOf(t, j); a.ReservedTokens != 0 || a.Tokens != 4500+estimate {
+			t.Errorf("after epoch %d: %+v; want the estimate of %d tokens and nothing reserved", epoch, a, estimate)
+		}
+		if n := len(kinds(t, j)); length > 0 && n != length {
+			t.Errorf("the journal has %d entries after epoch %d, and had %d before: another refusal is not news", n, epoch, length)
+		}
+		length = len(kinds(t, j))
+	}
+	result, err := engine(j).Run(t.Context(), limitedTo("uid", 4, 2*limit, said))
+	if err != nil || result.Stop != turn.StopCompleted {
+		t.Fatalf("Run with a higher limit: %+v, %v", result, err)
+	}
+	if a := accountOf(t, j); a.Tokens != 4500+tokensOf(result) || a.ReservedTokens != 0 || a.Turns != 1 {
+		t.Errorf("account: %+v, want the usage of %d tokens, and one Turn", a, tokensOf(result))
+	}
+}
+
+// TestCutOffRequestsDoNotBlockEachOther kills the processes of all Turns of a Budget that is too small for the
+// reservations of all of them and one more prompt.
+func TestCutOffRequestsDoNotBlockEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const turns = 3
+		j := &journaltest.Memory{}
+		killInRequest(t, j, "turn-0", 1<<40)
+		limit := turns * accountOf(t, j).ReservedTokens
+		for i := 1; i < turns; i++ {
+			killInRequest(t, j, fmt.Sprintf("turn-%d", i), limit)
+		}
+		if a := accountOf(t, j); a.ReservedTokens != limit {
+			t.Fatalf("account: %+v, want that all %d tokens are reserved", a, limit)
+		}
+		results := make([]*turn.Result, turns)
+		var wg sync.WaitGroup
+		for i := range turns {
+			wg.Go(func() {
+				said := &script{answers: []answer{says("Done.")}}
+				var err error
+				if results[i], err = engine(j).Run(t.Context(), limitedTo(fmt.Sprintf("turn-%d", i), 2, limit, said)); err != nil {
+					t.Errorf("turn %d: %v", i, err)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+		if a := accountOf(t, j); a.Tokens != tokensOf(results...) || a.ReservedTokens != 0 || a.Turns != turns {
+			t.Errorf("account: %+v, want the usage of %d tokens of %d Turns", a, tokensOf(results...), turns)
+		}
+	})
+}
