@@ -45,7 +45,11 @@ func Apply(tx Tx, turn string, c *Change) error {
 		keys[k] = i
 	}
 	for _, h := range holds {
-		accounts[keys[h.Key]].settle(h, c.Outcome)
+		a := &accounts[keys[h.Key]]
+		a.settle(h, c.Outcome)
+		if c.Uncount {
+			a.Turns = max(0, a.Turns-1)
+		}
 	}
 	var refusal Refusal
 	next := make([]Hold, 0, len(c.Reserve))

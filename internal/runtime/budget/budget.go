@@ -132,6 +132,9 @@ type Reservation struct {
 type Change struct {
 	// Outcome is the usage of the request whose reservations are closed. If it is nil, the outcome is unknown.
 	Outcome *Amount
+	// Uncount is true if the request was never sent, and its reservation has counted the Turn. The accounts of the
+	// reservation, whose period may have ended, then no longer count the Turn.
+	Uncount bool
 	// Reserve has the reservations of the next request, at most one for each budget. All are made, or none.
 	Reserve []Reservation
 }

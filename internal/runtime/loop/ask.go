@@ -201,7 +201,7 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
 		entry.GaveUp = final.Message
 	}
-	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: entry, Ledger: settle(r, usage, entry.Cost)})
+	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: entry, Ledger: settleFailure(r, &entry)})
 	if ctx.Err() != nil {
 		return contextCause(ctx, err)
 	}

@@ -91,7 +91,7 @@ func (run *runner) awaitOthers(ctx context.Context, waited *contention, wait *Bu
 }
 
 // reservations returns the budgets of the Turn, and the change of the ledger for a request. The change is nil if there
-// is none. It sets r.Reserved.
+// is none. It sets r.Reserved and r.CountsTurn.
 func (run *runner) reservations(c *Candidate, r *Request) ([]budget.Rule, *budget.Change, error) {
 	var rules []budget.Rule
 	if run.Budgets != nil && !c.Unusable {
@@ -101,10 +101,11 @@ func (run *runner) reservations(c *Candidate, r *Request) ([]budget.Rule, *budge
 		}
 		rules = rules[:min(len(rules), budget.MaxOfTurn)]
 	}
-	if r.Reserved = len(rules) > 0; !r.Reserved {
+	r.Reserved = len(rules) > 0
+	if r.CountsTurn = r.Reserved && !run.State.counted; !r.Reserved {
 		return nil, run.State.CloseReservations(), nil
 	}
-	reserve, err := Reservations(rules, c, r, !run.State.counted(), run.Now())
+	reserve, err := Reservations(rules, c, r, r.CountsTurn, run.Now())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -172,6 +173,16 @@ func settle(r *Request, u model.Usage, cost *model.Cost) *budget.Change {
 	return &budget.Change{Outcome: new(amountOf(u, cost))}
 }
 
+// settleFailure returns the change of the ledger for a request that has failed. A request that was not sent does not
+// count the Turn. It returns nil if nothing was reserved for it.
+func settleFailure(r *Request, f *FailedRequest) *budget.Change {
+	change := settle(r, f.Usage, f.Cost)
+	if change != nil {
+		change.Uncount = f.Unsent && r.CountsTurn
+	}
+	return change
+}
+
 // CloseReservations returns the change of the ledger that charges estimates for the requests whose outcome is unknown.
 // The Turn's own usage contains the same estimates. It returns nil if there are no such requests.
 func (s *State) CloseReservations() *budget.Change {
@@ -185,17 +196,7 @@ func (s *State) CloseReservations() *budget.Change {
 
 // ReservationOpen reports whether the newest request is still reserved, because the run that has sent it was cut off and
 // no other run has begun. The next run must charge it before it reserves anything.
-func (s *State) ReservationOpen() bool { return s.open && s.cutOff[len(s.cutOff)-1].Reserved }
-
-// counted reports whether the budgets have counted the Turn.
-func (s *State) counted() bool {
-	for i := range s.Requests {
-		if s.Requests[i].Reserved {
-			return true
-		}
-	}
-	return false
-}
+func (s *State) ReservationOpen() bool { return s.newestOpen && s.cutOff[len(s.cutOff)-1].Reserved }
 
 // started reports whether a request was sent. Requests for vectors do not count, because they belong to the
 // preparation.

@@ -219,6 +219,41 @@ func TestContendedBudget(t *testing.T) {
 	}
 }
 
+// TestUnsentRequestsDoNotCount checks that a budget counts a Turn from its first request that may have been sent.
+func TestUnsentRequestsDoNotCount(t *testing.T) {
+	unsent := answer{err: &model.Error{Kind: model.Auth, Message: "no key", Unsent: true}}
+	for name, tc := range map[string]struct {
+		answers, fallback []answer
+		cutOff            bool // an earlier run was cut off during a request
+		turns             int64
+	}{
+		"none was sent":                {[]answer{unsent}, nil, false, 0},
+		"the fallback was asked":       {[]answer{unsent}, []answer{says("Fine.")}, false, 1},
+		"the first was sent":           {[]answer{fails(model.Overloaded), unsent}, nil, false, 1},
+		"the first may have been sent": {[]answer{unsent}, nil, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j, rule := &journaltest.Memory{}, daily("day", budget.Limits{Turns: new(int64(5))}, true)
+				if tc.cutOff {
+					cutOff(t, j, rule)
+				}
+				c, _ := candidate("one", 2, tc.answers...)
+				chain := []loop.Candidate{withOutputLimit(c, 100)}
+				if tc.fallback != nil {
+					second, _ := candidate("two", 1, tc.fallback...)
+					chain = append(chain, longest(second, 100))
+				}
+				in := withBudgets(inputOf(t, j, 2, chain...), rule)
+				_, _ = loop.Run(t.Context(), &in)
+				if a := account(t, j, "day"); a.Turns != tc.turns || a.ReservedTokens != 0 {
+					t.Errorf("account: %+v, want %d Turns and nothing reserved", a, tc.turns)
+				}
+			})
+		})
+	}
+}
+
 func TestCostLimitNeedsPrice(t *testing.T) {
 	for name, pricing := range map[string]*model.Pricing{
 		"no price": nil, "another currency": {Currency: "EUR", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(1)},
@@ -243,14 +278,11 @@ func TestCostLimitNeedsPrice(t *testing.T) {
 	}
 }
 
-// TestBudgetAfterACutOffRequest checks that a request that was cut off is charged with its estimate, which the usage of
-// the Turn contains, too.
-func TestBudgetAfterACutOffRequest(t *testing.T) {
-	j := &journaltest.Memory{}
+// cutOff runs a Turn in a process that is killed when it has recorded its first request.
+func cutOff(t *testing.T, j *journaltest.Memory, rule budget.Rule) {
+	t.Helper()
 	c, _ := candidate("one", 2, says("Fine."))
-	c = withOutputLimit(c, 2000)
-	rule := daily("day", budget.Limits{}, false)
-	killed := withBudgets(inputOf(t, j, 1, c), rule)
+	killed := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
 	record := killed.Record
 	killed.Record = func(all ...journal.Record) error {
 		if err := record(all...); err != nil {
@@ -264,6 +296,16 @@ func TestBudgetAfterACutOffRequest(t *testing.T) {
 	if _, err := loop.Run(t.Context(), &killed); err == nil {
 		t.Fatal("the run must be killed")
 	}
+}
+
+// TestBudgetAfterCut checks that a request that was cut off is charged with its estimate, which the usage contains,
+// too.
+func TestBudgetAfterCut(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("one", 2, says("Fine."))
+	c = withOutputLimit(c, 2000)
+	rule := daily("day", budget.Limits{}, false)
+	cutOff(t, j, rule)
 	if a := account(t, j, "day"); a.ReservedTokens <= 2000 || a.Tokens != 0 {
 		t.Fatalf("account: %+v, want the reservation of the request", a)
 	}

@@ -34,6 +34,9 @@ type Request struct {
 	Budget string `json:"budget,omitempty"`
 	// Reserved is true if the request is reserved in the budgets that apply to the Turn.
 	Reserved bool `json:"reserved,omitempty"`
+	// CountsTurn is true if these budgets count the Turn from this request on, unless it is not sent. It is false in
+	// journals of older versions.
+	CountsTurn bool `json:"countsTurn,omitempty"`
 	// EstimatedTokens is the estimated size of the prompt. EstimatedCost is the price of these tokens when the request
 	// was sent, or nil if the model has no price. If the request was cut off, its real usage is unknown, so the budget
 	// counts these estimates.
@@ -209,6 +212,8 @@ type State struct {
 	// newest request, whose reply or failure may still follow: no other run has begun.
 	cutOff     []Request
 	newestOpen bool
+	// counted is true if the budgets have counted the Turn.
+	counted bool
 	// place is the place in the chain of the candidate in the newest request or failure.
 	place int
 	// shortened is the number of failed requests before the newest compaction. If an endpoint refused the prompt as too
@@ -247,7 +252,7 @@ type callKey struct {
 func (s *State) Apply(e journal.Entry) error {
 	switch e.Kind { //nolint:exhaustive // because the loop ignores the others
 	case journal.RunStarted:
-		s.open = false
+		s.newestOpen = false
 	case journal.ModelRequested:
 		return s.applyRequest(e)
 	case journal.ModelFailed:
@@ -293,6 +298,9 @@ func (s *State) applyFailure(e journal.Entry) error {
 	}
 	newest := &s.FailedRequests[len(s.FailedRequests)-1]
 	if newest.Kind != model.OverBudget {
+		if newest.Unsent && s.newestOpen && s.cutOff[len(s.cutOff)-1].CountsTurn {
+			s.counted = false
+		}
 		s.closeRequest()
 	}
 	s.place = newest.Place
@@ -381,6 +389,7 @@ func (s *State) applyRequest(e journal.Entry) error {
 		newest.Step = len(s.Steps) + 1
 	}
 	s.cutOff, s.newestOpen = append(s.cutOff, *newest), true
+	s.counted = s.counted || newest.Reserved
 	return nil
 }
 

@@ -66,6 +66,7 @@ func RunLedger(t *testing.T, open func(t *testing.T) LedgerStore) {
 		"a run of an older epoch changes no budget":             testFencing,
 		"a request whose end is unknown is charged once":        testUnknownOutcome,
 		"a retired journal leaves nothing reserved":             testRetiredJournals,
+		"a request that was not sent does not count its Turn":   testUncount,
 		"requests at the same moment do not exceed a limit":     testConcurrentRequests,
 		"deleted budgets and old periods leave nothing":         testDeletion,
 	} {
@@ -115,6 +116,19 @@ func testOutcome(t *testing.T, s LedgerStore) {
 			t.Errorf("Accounts(%s): %v, %v; want none outside of the period", at, got, err)
 		}
 	}
+}
+
+func testUncount(t *testing.T, s LedgerStore) {
+	reserve := changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 100, "0.5", budget.Limits{Turns: new(int64(1))})}})
+	unsent := changing(2, budget.Change{Outcome: &budget.Amount{}, Uncount: true})
+	add(t, s, "a", nil, reserve)
+	add(t, s, "a", nil, unsent)
+	add(t, s, "a", journal.ErrSequence, unsent)
+	accounts(t, s, spent("x", 0, 0, "0"))
+	add(t, s, "b", nil, reserve)                                                              // the one Turn of the limit
+	add(t, s, "a", nil, changing(3, budget.Change{Outcome: &budget.Amount{}, Uncount: true})) // nothing is open
+	open := budget.Account{Key: day("x"), Turns: 1, ReservedTokens: 100, ReservedCost: decimal.RequireFromString("0.5")}
+	accounts(t, s, open)
 }
 
 func testRefusal(t *testing.T, s LedgerStore) {
