@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shopspring/decimal"
+
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -149,4 +151,48 @@ func TestCutOffRequestsDoNotBlockEachOther(t *testing.T) {
 			t.Errorf("account: %+v, want the usage of %d tokens of %d Turns", a, tokensOf(results...), turns)
 		}
 	})
+}
+
+// requestParts keeps the failures of the requests that it observes, by their keys.
+type requestParts map[string]string
+
+func (p requestParts) Observe(s *turn.Span) {
+	if s.Kind == turn.SpanRequest {
+		p[s.Key] = s.Failure
+	}
+}
+
+func (requestParts) Within(ctx context.Context, _ string) context.Context { return ctx }
+
+// TestKilledRequestBeforeAnUnsentOne checks that a request that was cut off does not get the failure of a request that a
+// budget did not allow.
+func TestKilledRequestBeforeAnUnsentOne(t *testing.T) {
+	j := &journaltest.Memory{}
+	killInRequest(t, j, "uid", 1<<40)
+	in := limitedTo("uid", 2, 1<<40, &script{answers: []answer{says("Never.")}})
+	second, _ := candidate("p1", 1, says("Done."))
+	in.Chain = append(in.Chain, second)
+	in.Chain[0].Pricing = nil // a limit on the cost allows no model without a price
+	rules := in.Budgets
+	in.Budgets = func() ([]budget.Rule, error) {
+		all, err := rules()
+		all[0].Limits.Cost = new(decimal.NewFromInt(1000))
+		return all, err
+	}
+	parts := requestParts{}
+	in.Observer = parts
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil || result.Stop != turn.StopCompleted {
+		t.Fatalf("Run: %+v, %v", result, err)
+	}
+	requests := payloads[loop.Request](t, j, journal.ModelRequested)
+	killed, answered := turn.RequestKey(requests[0].ID), turn.RequestKey(requests[1].ID)
+	if len(parts) != 3 || parts[killed] != turn.FailureInterrupted || parts[answered] != "" {
+		t.Errorf("requests %v, want %s as interrupted, %s, and one that was over budget", parts, killed, answered)
+	}
+	for key, failure := range parts {
+		if key != killed && key != answered && failure != string(model.OverBudget) {
+			t.Errorf("request %s has the failure %q, want OverBudget", key, failure)
+		}
+	}
 }

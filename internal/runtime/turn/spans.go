@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
@@ -167,6 +168,9 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 		s.extend(s.request.Step, e.Time)
 	case journal.ModelFailed:
 		f := &l.FailedRequests[len(l.FailedRequests)-1]
+		if f.Kind == model.OverBudget { // it was never sent, so it is not the end of an earlier request
+			s.interruptRequest(e, emit)
+		}
 		r := cmp.Or(s.request, &loop.Request{Step: f.Step, Purpose: f.Purpose, Provider: f.Provider, Model: f.Model, Place: f.Place})
 		part := s.requestSpan(e, r)
 		part.Failed, part.Failure = f, string(f.Kind)
