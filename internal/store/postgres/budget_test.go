@@ -73,6 +73,31 @@ func (talkative) Generate(context.Context, *model.Request) (*model.Reply, error)
 	return &model.Reply{Text: "Fine.", FinishReason: model.FinishStop, Usage: used}, nil
 }
 
+// budgeted returns the input of a Turn that asks a model for an answer of at most 100 tokens. A token costs a tenth of a
+// USD.
+func budgeted(uid string, epoch int64, asked model.Provider, rules func() ([]budget.Rule, error)) *turn.Input {
+	price := decimal.NewFromInt(100_000)
+	return &turn.Input{
+		UID: uid, Epoch: epoch, Timeout: time.Minute, Limit: time.Minute,
+		Preparation: func(context.Context) (prepare.Input, error) {
+			return prepare.Input{
+				Agent: prepare.Agent{Name: "helper"}, Now: noon, Turn: prepare.Turn{Name: uid, Message: "What is new?"},
+				Profile: prepare.Profile{
+					Name: "p", ID: "p", Version: "1.0.0", Identity: &turncontext.Identity{SystemPrompt: "Be brief."},
+				},
+			}, nil
+		},
+		Config: loop.Config{
+			Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 5, MaxDescendants: 5}, Budgets: rules,
+			Chain: []loop.Candidate{{
+				ProviderName: "p", Model: "m", Provider: asked, MaxOutputTokens: 100,
+				Retry:   loop.Retry{MaxAttempts: 20, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+				Pricing: &model.Pricing{Currency: "USD", Input: price, Output: price, CacheRead: price},
+			}},
+		},
+	}
+}
+
 // TestBudgetEqualsUsage runs many Turns on two executors that share a database, and kills each run at a random append
 // of its first epochs, before or after the append. The other executor continues the Turn. In the end, the Budget equals
 // the sum of the usage of all Turns, and nothing is reserved.
@@ -83,8 +108,6 @@ func TestBudgetEqualsUsage(t *testing.T) {
 	}
 	databaseURL := postgrestest.Database(t)
 	stores := []*postgres.Store{openAt(t, databaseURL), openAt(t, databaseURL)}
-	million := decimal.NewFromInt(1_000_000)
-	million = million.Div(decimal.NewFromInt(10))
 	rule := budget.Rule{
 		UID: "all", Name: "all", Unit: budget.Month, Zone: time.UTC, Currency: "USD",
 		Limits: budget.Limits{Tokens: new(int64(1 << 40)), Cost: new(decimal.NewFromInt(1 << 40))},
@@ -92,28 +115,7 @@ func TestBudgetEqualsUsage(t *testing.T) {
 	other := rule
 	other.UID, other.Name, other.Currency = "other", "other", "EUR"
 	other.Limits = budget.Limits{}
-	input := func(uid string, epoch int64) *turn.Input {
-		return &turn.Input{
-			UID: uid, Epoch: epoch, Timeout: time.Minute, Limit: time.Minute,
-			Preparation: func(context.Context) (prepare.Input, error) {
-				return prepare.Input{
-					Agent: prepare.Agent{Name: "helper"}, Now: noon, Turn: prepare.Turn{Name: uid, Message: "What is new?"},
-					Profile: prepare.Profile{
-						Name: "p", ID: "p", Version: "1.0.0", Identity: &turncontext.Identity{SystemPrompt: "Be brief."},
-					},
-				}, nil
-			},
-			Config: loop.Config{
-				Limits:  loop.Limits{MaxSteps: 6, MaxToolCalls: 5, MaxDescendants: 5},
-				Budgets: func() ([]budget.Rule, error) { return []budget.Rule{rule, other}, nil },
-				Chain: []loop.Candidate{{
-					ProviderName: "p", Model: "m", Provider: talkative{}, MaxOutputTokens: 100,
-					Retry:   loop.Retry{MaxAttempts: 20, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
-					Pricing: &model.Pricing{Currency: "USD", Input: million, Output: million, CacheRead: million},
-				}},
-			},
-		}
-	}
+	rules := func() ([]budget.Rule, error) { return []budget.Rule{rule, other}, nil }
 	var mu sync.Mutex
 	var sum int64
 	kills := 0
@@ -130,7 +132,7 @@ func TestBudgetEqualsUsage(t *testing.T) {
 					m.left, m.after = 1+rand.IntN(6), rand.IntN(2) == 0
 				}
 				engine := &turn.Engine{Journal: m, Now: func() time.Time { return noon }}
-				result, err := engine.Run(ctx, input(fmt.Sprintf("turn-%d", i), epoch))
+				result, err := engine.Run(ctx, budgeted(fmt.Sprintf("turn-%d", i), epoch, talkative{}, rules))
 				kill(nil)
 				mu.Lock()
 				if err == nil {
