@@ -242,7 +242,7 @@ func TestUnsentRequestsDoNotCount(t *testing.T) {
 				chain := []loop.Candidate{withOutputLimit(c, 100)}
 				if tc.fallback != nil {
 					second, _ := candidate("two", 1, tc.fallback...)
-					chain = append(chain, longest(second, 100))
+					chain = append(chain, withOutputLimit(second, 100))
 				}
 				in := withBudgets(inputOf(t, j, 2, chain...), rule)
 				_, _ = loop.Run(t.Context(), &in)

@@ -119,16 +119,16 @@ func testOutcome(t *testing.T, s LedgerStore) {
 }
 
 func testUncount(t *testing.T, s LedgerStore) {
-	reserve := changing(1, budget.Change{Reserve: []budget.Reservation{holding("x", 100, "0.5", budget.Limits{Turns: new(int64(1))})}})
+	reserve := changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 100, "0.5", budget.Limits{Turns: new(int64(1))})}})
 	unsent := changing(2, budget.Change{Outcome: &budget.Amount{}, Uncount: true})
 	add(t, s, "a", nil, reserve)
 	add(t, s, "a", nil, unsent)
 	add(t, s, "a", journal.ErrSequence, unsent)
-	accounts(t, s, spent("x", 0, 0, "0"))
+	expectAccounts(t, s, spent("x", 0, 0, "0"))
 	add(t, s, "b", nil, reserve)                                                              // the one Turn of the limit
 	add(t, s, "a", nil, changing(3, budget.Change{Outcome: &budget.Amount{}, Uncount: true})) // nothing is open
 	open := budget.Account{Key: day("x"), Turns: 1, ReservedTokens: 100, ReservedCost: decimal.RequireFromString("0.5")}
-	accounts(t, s, open)
+	expectAccounts(t, s, open)
 }
 
 func testRefusal(t *testing.T, s LedgerStore) {
