@@ -14,15 +14,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// stepsOf runs a Turn in a Session with the journal j. The finalizing step with this name calls fail first. stepsOf
-// returns the result, and the names of all steps in order.
-func stepsOf(t *testing.T, j journal.Journal, name string, fail func() error) (*turn.Result, []string) {
+// stepsOf runs a Turn in a Session, with an output policy of this action and with the journal j. The finalizing step with
+// this name calls fail first. stepsOf returns the result, and the names of all steps in order.
+func stepsOf(
+	t *testing.T, j journal.Journal, action outputpolicy.Action, name string, fail func() error,
+) (*turn.Result, []string) {
 	t.Helper()
 	c, _ := candidate("p0", 1, says("Nothing."))
 	in := inTalk("uid", "What is new?", c)
 	in.Preparation = making(func(m *prepare.Input) {
 		m.Profile.OutputPolicies = []outputpolicy.Policy{{
-			Name: "short", Expression: "size(output.text) < 100", OnViolation: outputpolicy.Fail,
+			Name: "short", Expression: "size(output.text) < 100", OnViolation: action,
 		}}
 	})
 	in.AppendCitations = true
@@ -44,7 +46,7 @@ func stepsOf(t *testing.T, j journal.Journal, name string, fail func() error) (*
 // TestStepsThatFinalize checks that a step that fails or panics leaves out only its own part of the result, and that
 // the result names the step. The answer is withheld only if its policies could not be checked.
 func TestStepsThatFinalize(t *testing.T) {
-	whole, names := stepsOf(t, &journaltest.Memory{}, "", nil)
+	whole, names := stepsOf(t, &journaltest.Memory{}, outputpolicy.Fail, "", nil)
 	if len(whole.Record.Failures) > 0 || whole.Session == nil || len(names) < 10 || !strings.Contains(whole.Text, "notes/a.md") {
 		t.Fatalf("without a fault, the result is %+v after the steps %q", whole, names)
 	}
@@ -55,7 +57,7 @@ func TestStepsThatFinalize(t *testing.T) {
 		} {
 			t.Run(step+" "+how, func(t *testing.T) {
 				j := &journaltest.Memory{}
-				got, all := stepsOf(t, j, step, fail)
+				got, all := stepsOf(t, j, outputpolicy.Fail, step, fail)
 				if diff := cmp.Diff(names, all); diff != "" {
 					t.Errorf("the steps: -want +got:\n%s", diff)
 				}
@@ -97,5 +99,17 @@ func TestStepsThatFinalize(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestAReportThatFailsWithholdsNothing checks that an answer is not withheld for policies that never withhold one.
+func TestAReportThatFailsWithholdsNothing(t *testing.T) {
+	j := &journaltest.Memory{}
+	got, _ := stepsOf(t, j, outputpolicy.Report, "policies", func() error { return errors.New("out of order") })
+	if f := got.Record.Failures; len(f) != 1 || got.Withheld || !strings.HasPrefix(got.Text, "Nothing.") {
+		t.Errorf("the text is %q, withheld %t, with the failures %q; want the answer and one failure", got.Text, got.Withheld, f)
+	}
+	if n := len(history(t, j).Turns[0].Messages); n == 0 {
+		t.Error("later Turns do not receive the answer")
 	}
 }

@@ -281,7 +281,7 @@ func (r *run) fill(result *Result) {
 		}
 		return nil
 	})
-	if !steps.Do("policies", func() error { r.withhold(result, sources); return nil }) && len(r.policies()) > 0 {
+	if !steps.Do("policies", func() error { r.withhold(result, sources); return nil }) && outputpolicy.AnyEnforced(r.policies()) {
 		result.Text, result.Withheld = "", result.Withheld || result.Text != "" // the policies were not checked
 	}
 	steps.Do("undo", func() error { r.reportUndo(result); return nil })
