@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/shopspring/decimal"
@@ -39,6 +40,9 @@ type jsonScan struct {
 	values []span
 	// selected is the depth of the outermost open value that a path selects, or 0.
 	selected int
+	// depth is the number of strings that contain the text. unreadable is the offset up to which the text has no escaped
+	// JSON that can be read.
+	depth, unreadable int
 	// done ends the turn of the namespace at the processors, which began at the offset turnStart.
 	done      func()
 	turnStart int
@@ -85,7 +89,7 @@ func (s *jsonScan) run() ([]edit, []span) {
 		}
 		s.skipSpace()
 		if s.at == len(s.text) || !s.step() {
-			if s.handleBroken() {
+			if !s.readEscaped() && s.handleBroken() {
 				return s.edits, s.values
 			}
 			s.stack, s.states = s.stack[:0], s.states[:0]
@@ -290,9 +294,61 @@ func (s *jsonScan) replaceString(end int, text string) {
 	if s.selected > 0 {
 		return
 	}
-	if clean := s.removeMatches(text); clean != text {
+	if clean := s.removeMatches(s.inside(text)); clean != text {
 		s.edits = append(s.edits, edit{span{s.at, end}, encodeString(clean)})
 	}
+}
+
+// inside returns the text of a string without the values that paths select in JSON within it. It looks through as many
+// strings within strings as the search for patterns looks through escapes.
+func (s *jsonScan) inside(text string) string {
+	if s.depth == rounds || len(s.rules.paths) == 0 || !strings.ContainsAny(text, "{[") {
+		return text
+	}
+	if len(text) >= longString {
+		s.done() // the scan takes turns itself
+		defer s.resume()
+	}
+	inner := jsonScan{ctx: s.ctx, rules: &Rules{paths: s.rules.paths}, text: text, found: s.found, depth: s.depth + 1}
+	edits, _ := inner.run()
+	return applyEdits(text, edits)
+}
+
+// readEscaped reads JSON that is escaped, as in a quoted string of a log: {\"password\":\"secret\"}. It must be called at
+// the position of a mistake, and returns false if there is no escaped JSON.
+func (s *jsonScan) readEscaped() bool {
+	if s.selected > 0 || s.at >= len(s.text) || s.text[s.at] != '\\' || s.at < s.unreadable || s.depth == rounds {
+		return false
+	}
+	from := s.at
+	for i := range slices.Backward(s.stack) {
+		if strings.IndexByte(s.text[s.stack[i].from:from], '"') >= 0 {
+			break
+		}
+		from = s.stack[i].from
+	}
+	to := s.at
+	for to < len(s.text) && s.text[to] != '"' && s.text[to] >= ' ' { // to the end of the string, or of the line
+		if s.text[to] == '\\' {
+			if to+1 == len(s.text) {
+				break
+			}
+			to++
+		}
+		to++
+	}
+	var text string
+	if from == s.at || json.Unmarshal([]byte(`"`+s.text[from:to]+`"`), &text) != nil {
+		s.unreadable = to
+		return false
+	}
+	s.at = to
+	if clean := s.inside(text); clean != text {
+		literal := encoded(s.patterns(clean))
+		s.edits = append(s.edits, edit{span{from, to}, literal[1 : len(literal)-1]})
+		s.values = append(s.values, span{from, to}) // the patterns were searched for
+	}
+	return true
 }
 
 // replaceNumber replaces a number that has a match in its own form, or as an integer without an exponent.

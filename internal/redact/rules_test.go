@@ -114,6 +114,47 @@ func TestRules(t *testing.T) {
 			`{"items":[{"email":"[redacted]"},{"email":"[redacted]"},{"mail":"b"}]}`,
 			redact.Matches{"$.items[*].email": 2},
 		},
+		"path in a string": {
+			nil,
+			[]string{"$..password"},
+			`{"body":"{\"user\":\"é\",\"password\":\"hunter2\"}","password":1}`,
+			`{"body":"{\"user\":\"é\",\"password\":\"[redacted]\"}","password":"[redacted]"}`,
+			redact.Matches{"$..password": 2},
+		},
+		"path in a string in a string": {
+			nil,
+			[]string{"$.password"},
+			`["{\"b\":\"{\\\"password\\\":1}\"}"]`,
+			`["{\"b\":\"{\\\"password\\\":\\\"[redacted]\\\"}\"}"]`,
+			redact.Matches{"$.password": 1},
+		},
+		"path in a quoted string of a text": {
+			nil,
+			[]string{"$..password"},
+			`level=info msg="sent {\n \"password\":\"hunter2\"} to {\"password\":2}" id={"password":3}`,
+			`level=info msg="sent {\n \"password\":\"[redacted]\"} to {\"password\":\"[redacted]\"}" id={"password":"[redacted]"}`,
+			redact.Matches{"$..password": 3},
+		},
+		"path in an escaped list": {
+			nil,
+			[]string{"$[*].a"},
+			`[{\"a\":1},{\"a\":2}]`, `[{\"a\":\"[redacted]\"},{\"a\":\"[redacted]\"}]`,
+			redact.Matches{"$[*].a": 2},
+		},
+		"path in a text that is escaped twice": {
+			nil, []string{"$.a"}, `x {\\\"a\\\":1}`, `x {\\\"a\\\":\\\"[redacted]\\\"}`, redact.Matches{"$.a": 1},
+		},
+		"escaped value cut off": {nil, []string{"$.a"}, `x {\"b\":1,\"a\":\"secr\`, `x {\"b\":1,\"a\":\"[redacted]\"\`, redact.Matches{"$.a": 1}},
+		"string cut off":        {nil, []string{"$.a"}, `{"x":"{\"a\":\"secr`, `{"x":"{\"a\":\"[redacted]\"`, redact.Matches{"$.a": 1}},
+		"path and patterns in a quoted string": {
+			all,
+			[]string{"$.a"},
+			`x="{\"a\":\"a@b.example\",\"b\":\"c@b.example\"}" d@b.example`,
+			`x="{\"a\":\"[redacted]\",\"b\":\"[redacted:email]\"}" [redacted:email]`,
+			redact.Matches{"$.a": 1, "email": 2},
+		},
+		"escapes that are no JSON": {all, []string{"$.a"}, `{\d+} a@b.example {"a":1}`, `{\d+} [redacted:email] {"a":"[redacted]"}`,
+			redact.Matches{"$.a": 1, "email": 1}},
 		"quoted name": {
 			nil, []string{`$['e-mail']`}, `{"e-mail":"a"}`, `{"e-mail":"[redacted]"}`, redact.Matches{`$['e-mail']`: 1},
 		},
@@ -256,7 +297,8 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"strings": "[" + strings.Repeat(`"a@b",`, size/6),
 		"list":    "[" + strings.Repeat(`{"password":"x","b":"ab"},`, size/26) + "1]", "escapes": strings.Repeat(`\\`, size/2),
 		"invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
-		"matches": strings.Repeat("a@b.cd ", size/7),
+		"matches": strings.Repeat("a@b.cd ", size/7), "escaped": strings.Repeat(`{\"a\":`, size/7), "no escapes": strings.Repeat(`{\x`, size/3),
+		"escaped objects": strings.Repeat(`{\"password\":1}`, size/16), "in strings": strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
 		if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
 			t.Errorf("%s: a text of %d bytes has %d bytes after redaction, want at most 20 times as many", name, len(text), len(got))
@@ -266,7 +308,7 @@ func TestRulesTakeLinearTime(t *testing.T) {
 
 // FuzzRules checks that no text keeps an address, and that JSON stays JSON.
 func FuzzRules(f *testing.F) {
-	for _, s := range []string{`{"a":["`, "\u200b", `\u00`, "%4", "&#6", "```json\n{", `"},{"a":`, "\xff"} {
+	for _, s := range []string{`{"a":["`, "\u200b", `\u00`, "%4", "&#6", "```json\n{", `"},{"a":`, "\xff", `"{\"a\":1,\"b\":\"`, `{\`, `\\\"`} {
 		f.Add(s, s)
 	}
 	r := rulesOf(f, []redact.PatternRule{email}, "$..a")
