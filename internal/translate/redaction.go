@@ -7,9 +7,11 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
 // Rules returns the redaction rules of an Agent. It returns an *invalid.Error for a rule that cannot be used.
@@ -47,7 +49,7 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 		t.Parameters[name] = r.Remove(value)
 	}
 	for i := range t.History {
-		t.History[i].Content = r.Remove(t.History[i].Content)
+		removeFromHistory(&t.History[i], r)
 	}
 	t.Preferences = slices.Clone(t.Preferences) // the Turn's object must not change
 	for i := range t.Preferences {
@@ -63,12 +65,7 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 		e := &t.Enrichments[i]
 		e.Title, e.Content, e.Source = r.Remove(e.Title), r.Remove(e.Content), r.Remove(e.Source)
 	}
-	for i := range t.Shaping.Overlays {
-		t.Shaping.Overlays[i].Text = r.Remove(t.Shaping.Overlays[i].Text)
-	}
-	for i := range t.Shaping.Guardrails {
-		t.Shaping.Guardrails[i].Rule = r.Remove(t.Shaping.Guardrails[i].Rule)
-	}
+	removeFromShaping(&t.Shaping, r)
 	lists := [][]prompt.Contribution{t.Contributions, in.Agent.Contributions, in.Profile.Contributions}
 	for i := range in.Profile.ForModels {
 		lists = append(lists, in.Profile.ForModels[i].Contributions)
@@ -86,6 +83,30 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 			s.UnresolvedQuestions[i] = r.Remove(s.UnresolvedQuestions[i])
 		}
 	}
+}
+
+// removeFromShaping removes texts from the wishes of a Turn.
+func removeFromShaping(l *turncontext.Layer, r *redact.Turn) {
+	l.Mode, l.Expression.Tone = r.Remove(l.Mode), r.Remove(l.Expression.Tone)
+	for i := range l.Overlays {
+		o := &l.Overlays[i]
+		o.Text, o.Source = r.Remove(o.Text), r.Remove(o.Source)
+	}
+	for i := range l.Guardrails {
+		g := &l.Guardrails[i]
+		g.Rule, g.Source = r.Remove(g.Rule), r.Remove(g.Source)
+	}
+}
+
+// removeFromHistory removes texts from a message, as from the reply that it was. Its calls keep their IDs, which the
+// messages with their results have, too.
+func removeFromHistory(h *prepare.HistoryMessage, r *redact.Turn) {
+	reply := model.Reply{Text: h.Content, ToolCalls: slices.Clone(h.ToolCalls), ProviderData: h.ProviderData}
+	reply.Redact(r.Remove)
+	for i := range reply.ToolCalls {
+		reply.ToolCalls[i].ID = h.ToolCalls[i].ID
+	}
+	h.Content, h.ToolCalls, h.ProviderData = reply.Text, reply.ToolCalls, reply.ProviderData
 }
 
 // maxRedactionsBytes bounds the counts of redactions in a status, in bytes of JSON.
