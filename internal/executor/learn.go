@@ -97,6 +97,11 @@ func (l *learning) do(ctx context.Context) (o done) {
 			l.failed("the extraction of memories failed because of a bug in Capstan: see the log of its executor")
 			o = l.learned(&task.Learned{})
 		}
+		if o.result != nil && o.result.Skipped != "" && len(l.failures) > 0 { // the learner failed before
+			why := o.result.Skipped
+			o = l.learned(&task.Learned{})
+			o.result.Skipped = why
+		}
 	}()
 	e, k := l.executor, l.task
 	if p := k.Partial; p != nil && p.Learned != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -429,6 +430,41 @@ func TestALearnerThatIsStuck(t *testing.T) {
 			t.Errorf("a call after the others have returned takes %s and fails with %q", took, failures)
 		}
 	})
+}
+
+// brokenLearner is a learner that cannot store anything.
+type brokenLearner struct{}
+
+func (brokenLearner) Observe(context.Context, memories.Observation) error {
+	return errors.New("the disk is full")
+}
+
+// TestALearnerThatFailsBeforeLearningIsSkipped checks that the status says that the learner failed, also if nothing is
+// learned from the Turn for another reason.
+func TestALearnerThatFailsBeforeLearningIsSkipped(t *testing.T) {
+	for why, change := range map[task.Skip]func(a *v1alpha1.Agent){
+		task.TokenLimit: func(a *v1alpha1.Agent) { a.Spec.Memory.Learning.MaxTokensPerDay = new(int64(1)) },
+		task.NotEnabled: func(a *v1alpha1.Agent) {
+			a.Spec.Redaction = &v1alpha1.AgentRedaction{Patterns: []v1alpha1.RedactionPattern{{Name: "a", Pattern: "("}}}
+		},
+	} {
+		t.Run(string(why), func(t *testing.T) {
+			w := newInterview(t, task.Learn, &interviewed{}, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+				a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser}}}
+			})
+			changeAgent(t, w, change)
+			w.Tasks.Learner = brokenLearner{}
+			k := w.claim(t)
+			w.Tasks.handle(t.Context(), w.Executor, k)
+			if k.Result == nil || k.Result.Skipped != why {
+				t.Fatalf("the result is %+v, want that it was skipped", k.Result)
+			}
+			c := meta.FindStatusCondition(stored(t, w.Executor).Status.Conditions, v1alpha1.ConditionFinalized)
+			if c == nil || c.Reason != v1alpha1.TurnReasonLearningFailed || !strings.Contains(c.Message, "the learner failed") {
+				t.Errorf("the condition is %+v, want that learning failed", c)
+			}
+		})
+	}
 }
 
 // TestMemoriesAreUsedWithoutTasks checks that an executor that does no work after Turns still uses memories.
