@@ -251,11 +251,11 @@ func (f finishedStore) Transformer() cache.TransformFunc {
 
 // MemoryKeeper keeps what was learned from Turns.
 type MemoryKeeper interface {
-	// ReleaseMemories makes the memories of a Turn outlive it.
-	ReleaseMemories(ctx context.Context, turnUID string) error
+	// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it.
+	ReleaseMemories(ctx context.Context, uid string) error
 }
 
-// releaseTimeout limits the time until the memories of a Turn are released.
+// releaseTimeout limits the time until the memories of a Turn or a Session are released.
 const releaseTimeout = 10 * time.Second
 
 // removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories stay,
@@ -268,13 +268,22 @@ func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil || m == nil {
+	if err != nil {
 		return err
+	}
+	return releaseMemories(ctx, m, t)
+}
+
+// releaseMemories keeps the memories of a Turn or a Session that was deleted because its time to live was over. m may be
+// nil.
+func releaseMemories(ctx context.Context, m MemoryKeeper, o client.Object) error {
+	if m == nil {
+		return nil
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if err := m.ReleaseMemories(bounded, string(t.UID)); err != nil {
-		return fmt.Errorf("failed to keep the memories of the deleted turn %q: %w", client.ObjectKeyFromObject(t), err)
+	if err := m.ReleaseMemories(bounded, string(o.GetUID())); err != nil {
+		return fmt.Errorf("failed to keep the memories of the deleted object %q: %w", client.ObjectKeyFromObject(o), err)
 	}
 	return nil
 }

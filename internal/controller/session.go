@@ -65,7 +65,11 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			return ctrl.Result{}, err
 		}
 		if !named {
-			return r.remove(ctx, &s)
+			removed, result, err := r.remove(ctx, &s)
+			if removed { // memories about users are used in other Sessions, too
+				err = releaseMemories(ctx, r.Turns.Memories, &s)
+			}
+			return result, err
 		}
 	}
 	// If unfinished Turns keep a Session beyond its time, the end of such a Turn reconciles it again.
@@ -115,17 +119,20 @@ func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, e
 // remove deletes a Session whose time is over, unless it has changed since it was read. It also keeps the Session
 // if the API server has an unfinished Turn of it that the cache does not show yet. While the lock is held, no Turn
 // can enter the Session. A Turn that comes later finds the Session gone and creates another.
-func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ctrl.Result, error) {
+func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (removed bool, result ctrl.Result, err error) {
 	r.Turns.enterMu.Lock()
 	defer r.Turns.enterMu.Unlock()
 	named, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
 	if err != nil {
-		return ctrl.Result{}, err
+		return false, ctrl.Result{}, err
 	}
 	if named {
-		return ctrl.Result{RequeueAfter: staleInterval}, nil
+		return false, ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
-	return resultAfterWrite(ctrl.Result{}, r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}))
+	err = r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion})
+	removed = err == nil
+	result, err = resultAfterWrite(ctrl.Result{}, err)
+	return removed, result, err
 }
 
 // hasTurns reports whether c finds a Turn with these fields. The fields must select Turns that name the Session.

@@ -199,6 +199,7 @@ func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
 				c.inUse = map[types.UID]suspect{}
 			}
 			c.inUse[uid] = d
+			c.report("forget what was learned in a session", c.forget(ctx, string(uid)))
 			continue
 		}
 		if err := c.charge(ctx, uid, d); err != nil {
@@ -230,6 +231,14 @@ func (c *Collector) chargeUID(ctx context.Context, uid string) error {
 	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return c.Charge(bounded, uid)
+}
+
+// forget deletes what was learned in deleted Sessions whose histories are kept. The Turns that refer to the histories
+// may wait for a long time, and what was learned about users is used by Turns of other Sessions.
+func (c *Collector) forget(ctx context.Context, sessions ...string) error {
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return c.Store.Forget(bounded, sessions...)
 }
 
 // retire retires the journals of deleted objects. If that fails, it adds the hints again, so that they do not wait

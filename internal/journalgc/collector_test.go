@@ -53,6 +53,13 @@ type keeper struct {
 	batches int
 	// retireErrors are the results of the next calls of Retire.
 	retireErrors []error
+	// forgotten lists the objects whose memories were deleted while their journals are kept.
+	forgotten []string
+}
+
+func (k *keeper) Forget(ctx context.Context, uids ...string) error {
+	k.forgotten = append(k.forgotten, uids...)
+	return k.Memory.Forget(ctx, uids...)
 }
 
 func (k *keeper) Retire(ctx context.Context, at time.Time, uids ...string) error {
@@ -485,6 +492,9 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 					look()
 					if kept := len(r.kept(t, "uid-talk")) == 1; kept != want {
 						t.Fatalf("the history is kept: %t, want %t: %s", kept, want, tc.reason)
+					}
+					if forgotten := slices.Contains(r.store.forgotten, "uid-talk"); forgotten != want {
+						t.Errorf("what was learned is forgotten before the history: %t, want %t", forgotten, want)
 					}
 					if !want {
 						return

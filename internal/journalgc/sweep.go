@@ -122,18 +122,29 @@ func (c *Collector) removeForeign(ctx context.Context, left sets.Set[string]) er
 	return nil
 }
 
-// removeReferenced removes the histories to which an unfinished Turn refers from a set.
+// removeReferenced removes the histories to which an unfinished Turn refers from a set, and forgets what was learned in
+// their Sessions.
 func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string]) error {
 	if left.Len() == 0 || c.Turns == nil {
 		return nil
 	}
+	var deleted []string
 	for _, namespace := range c.namespaces() {
 		if _, err := c.anyReference(ctx, namespace, "", func(session string) bool {
-			left.Delete(session)
+			if left.Has(session) {
+				left.Delete(session)
+				deleted = append(deleted, session)
+			}
 			return false
 		}); err != nil {
 			return err
 		}
+	}
+	if len(deleted) == 0 {
+		return nil
+	}
+	if err := c.forget(ctx, deleted...); err != nil {
+		return fmt.Errorf("failed to forget what was learned in deleted sessions: %w", err)
 	}
 	return nil
 }

@@ -344,7 +344,7 @@ func (s *jsonScan) readEscaped() bool {
 	}
 	s.at = to
 	if clean := s.inside(text); clean != text {
-		literal := encoded(s.patterns(clean))
+		literal := encodeString(s.removeMatches(clean))
 		s.edits = append(s.edits, edit{span{from, to}, literal[1 : len(literal)-1]})
 		s.values = append(s.values, span{from, to}) // the patterns were searched for
 	}

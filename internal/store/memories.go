@@ -12,7 +12,7 @@ import (
 
 // Memories keeps what was learned from Turns. A task that is finished with memories stores them: see Tasks. The store
 // deletes the memories and observations of a Turn or a Session when its journal is retired. It keeps the memories of a
-// Turn that was deleted because its time to live was over, until they expire.
+// Turn, and those of scope User from a Session, that was deleted because its time to live was over, until they expire.
 type Memories interface {
 	memories.Learner
 
@@ -37,8 +37,9 @@ type Memories interface {
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
 	// ReleaseMemories makes the memories of a Turn outlive it: Retire does not delete them any more. They then have no
-	// TurnUID.
-	ReleaseMemories(ctx context.Context, turnUID string) error
+	// TurnUID. For the UID of a Session, it does so with the memories of scope User that were learned in the Session.
+	// They then have no SessionUID.
+	ReleaseMemories(ctx context.Context, uid string) error
 
 	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
 	// memories; fewer than limit means that there are no more.

@@ -51,6 +51,10 @@ type Keeper interface {
 	// are still open are charged to their budgets, because no run continues.
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 
+	// Forget deletes at once what Retire deletes of what was learned from deleted Turns and Sessions. It is for the
+	// journals of deleted objects that must not be retired yet.
+	Forget(ctx context.Context, uids ...string) error
+
 	// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It returns the
 	// number of deleted journals, even with an error; fewer than limit means that there are no more.
 	//

@@ -47,6 +47,24 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
+// Forget deletes what was learned from deleted Turns and Sessions. It handles 1000 of them at once, in a transaction of
+// at most 10 s.
+func (s *Store) Forget(ctx context.Context, uids ...string) error {
+	for some := range slices.Chunk(uids, retireAtOnce) {
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+				batch := &pgx.Batch{}
+				forget(batch, some)
+				return tx.SendBatch(ctx, batch).Close()
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // head identifies a journal to purge, with its last sequence number.
 type head struct {
 	uid string

@@ -272,11 +272,15 @@ func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) 
 	})
 }
 
-// ReleaseMemories makes the memories of a Turn outlive it. It takes at most 10 s.
-func (s *Store) ReleaseMemories(ctx context.Context, turnUID string) error {
+// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it. It takes at most 10 s.
+func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-		_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid = $1`, turnUID)
-		return err
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			batch := &pgx.Batch{}
+			batch.Queue(`UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid = $1`, uid)
+			batch.Queue(`UPDATE capstan_memory SET session_uid = '' WHERE session_uid = $1 AND scope = $2`, uid, string(memories.User))
+			return tx.SendBatch(ctx, batch).Close()
+		})
 	})
 }
 

@@ -36,6 +36,16 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
+// Forget deletes what was learned from deleted Turns and Sessions.
+func (s *Store) Forget(ctx context.Context, uids ...string) error {
+	for some := range slices.Chunk(uids, retireAtOnce) {
+		if err := s.change(ctx, func(t *tx) error { return t.forget(some) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Purge deletes up to limit journals that were retired at or before the given time, oldest first, in many small
 // transactions. The file does not shrink; later entries reuse the space.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {

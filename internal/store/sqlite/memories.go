@@ -316,9 +316,11 @@ func collect(rows *sql.Rows) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// ReleaseMemories makes the memories of a Turn outlive it. Most Turns have none, so it writes only if there are some.
-func (s *Store) ReleaseMemories(ctx context.Context, turnUID string) error {
-	found, err := s.strings(ctx, `SELECT id FROM memory WHERE turn_uid = ? AND turn_uid <> '' LIMIT 1`, turnUID)
+// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it. Most Turns have none, so
+// it writes only if there are some.
+func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
+	found, err := s.strings(ctx, `SELECT id FROM memory WHERE turn_uid = ? AND turn_uid <> ''
+		UNION ALL SELECT id FROM memory WHERE session_uid = ? AND session_uid <> '' AND scope = ? LIMIT 1`, uid, uid, string(memories.User))
 	if err != nil {
 		return s.failed(err)
 	}
@@ -326,7 +328,10 @@ func (s *Store) ReleaseMemories(ctx context.Context, turnUID string) error {
 		return nil
 	}
 	return s.change(ctx, func(t *tx) error {
-		_, err := t.exec(`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?`, turnUID)
+		if _, err := t.exec(`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?`, uid); err != nil {
+			return err
+		}
+		_, err := t.exec(`UPDATE memory SET session_uid = '' WHERE session_uid = ? AND scope = ?`, uid, string(memories.User))
 		return err
 	})
 }

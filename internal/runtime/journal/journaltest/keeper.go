@@ -215,7 +215,9 @@ func testEndedContextOfKeeper(t *testing.T, k Keeper) {
 	n, purged := k.Purge(ctx, at, 10)
 	_, uids := k.UIDs(ctx, "", 10)
 	_, sized := k.Size(ctx)
-	for name, err := range map[string]error{"Retire": k.Retire(ctx, at, "b"), "Purge": purged, "UIDs": uids, "Size": sized} {
+	for name, err := range map[string]error{
+		"Retire": k.Retire(ctx, at, "b"), "Forget": k.Forget(ctx, "b"), "Purge": purged, "UIDs": uids, "Size": sized,
+	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want the error of the context", name, err)
 		}

@@ -173,11 +173,33 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 			h.retired = at
 		}
 		m.forget(uid)
+		m.dropComments(uid)
 		if err := errors.Join(m.apply(uid, &budget.Change{}), m.endTasks(uid, at)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Forget deletes what was learned from deleted Turns and Sessions.
+func (m *Memory) Forget(ctx context.Context, uids ...string) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, uid := range uids {
+		m.forget(uid)
+	}
+	return nil
+}
+
+// dropComments deletes the comments to a deleted Turn.
+func (m *Memory) dropComments(uid string) {
+	if r, ok := m.records[uid]; ok {
+		r.Feedback, _ = turnrecord.WithoutComments(r.Feedback)
+		m.records[uid] = r
+	}
 }
 
 // Purge deletes at most limit journals that were retired at or before a time, oldest first.

@@ -66,10 +66,6 @@ func (m *Memory) forget(uid string) {
 	}
 	maps.DeleteFunc(m.memories, func(_ string, memory memories.Memory) bool { return memory.SessionUID == uid || memory.TurnUID == uid })
 	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
-	if r, ok := m.records[uid]; ok {
-		r.Feedback, _ = turnrecord.WithoutComments(r.Feedback)
-		m.records[uid] = r
-	}
 }
 
 // FindMemories returns the memories of owners that may match a search.
@@ -187,18 +183,21 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 	return len(all), nil
 }
 
-// ReleaseMemories keeps the memories of a Turn beyond the deletion of the Turn.
-func (m *Memory) ReleaseMemories(ctx context.Context, turnUID string) error {
+// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it.
+func (m *Memory) ReleaseMemories(ctx context.Context, uid string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, memory := range m.memories {
-		if memory.TurnUID == turnUID {
+		if memory.TurnUID == uid {
 			memory.TurnUID = ""
-			m.memories[id] = memory
 		}
+		if memory.SessionUID == uid && memory.Scope == memories.User {
+			memory.SessionUID = ""
+		}
+		m.memories[id] = memory
 	}
 	return nil
 }
