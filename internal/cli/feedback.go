@@ -8,8 +8,9 @@ import (
 )
 
 const feedbackHelp = `feedback stores what you think of the answer of a Turn: a score from 0 to 1, and a comment. The record of the Turn
-keeps the score, even after the Turn was deleted, and the comment as long as the Turn exists. The manager redacts the
-comment by the rules of the Turn's Agent. You have one feedback for each Turn: a new one replaces it. capstan decisions
+keeps the score, even after the Turn was deleted, and the comment as long as the Turn exists. If no Turn has the name
+any more, a score is about the newest deleted one, and the output says so. The manager redacts the comment by the rules
+of the Turn's Agent. You have one feedback for each Turn: a new one replaces it. capstan decisions
 -o json prints the feedback of all people with their names. capstan backtest --feedback expects that answers with a good
 score do not get worse, and that those with a bad one change.
 
@@ -44,6 +45,7 @@ func newFeedback(env terminal.Environment) *cobra.Command {
 	f.StringVar(&o.Score, "score", "", "score from 0 (bad) to 1 (good), with at most four digits after the point")
 	f.StringVar(&o.DataDir, "data-dir", "", "score a Turn that capstan run keeps in this folder, instead of one in a cluster")
 	f.StringVar(&o.Comment, "comment", "", "comment of at most 2048 bytes")
+	addDoneOutput(cmd, &o.Options)
 	addClusterFlags(f, &o.Cluster)
 	cobra.CheckErr(cmd.MarkFlagRequired("score"))
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))

@@ -112,6 +112,7 @@ func newMemoryDelete(env terminal.Environment) *cobra.Command {
 		},
 	}
 	addMemoryFlags(cmd, m, false)
+	addDoneOutput(cmd, &m.Options)
 	addMemorySelectors(cmd, m)
 	return cmd
 }

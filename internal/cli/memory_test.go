@@ -51,6 +51,10 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 	capstan(t, "memory", "delete", "--data-dir", data).mustEnd(t, exit.Usage)
 	capstan(t, "memory", "list", "--data-dir", data, "--scope", "Agent").mustEnd(t, exit.Usage)
 	capstan(t, "memory", "list", "--data-dir", data+"/absent").mustEnd(t, exit.Failed)
+	if got := capstan(t, "memory", "delete", "--turn", "none", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out; got !=
+		`{"deleted":0}`+"\n" {
+		t.Errorf("the output is %q, want the number of memories as JSON", got)
+	}
 	if got := capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.OK).out; got != "1 memories deleted\n" {
 		t.Errorf("delete prints %q", got)
 	}

@@ -95,6 +95,14 @@ func (f formatFlag) Set(text string) error {
 // Type returns the name of the value in help texts.
 func (f formatFlag) Type() string { return "format" }
 
+// addDoneOutput adds the output format of a command that says what it has done.
+func addDoneOutput(cmd *cobra.Command, o *records.Options) {
+	o.Output = records.Text
+	formats := []string{string(records.Text), string(records.JSON)}
+	cmd.Flags().VarP(formatFlag{&o.Output, formats}, "output", "o", "output format: text or json")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+}
+
 func newDecisions(env terminal.Environment) *cobra.Command {
 	d := &records.Decisions{Options: records.Options{Env: env, Output: records.Table}}
 	cmd := &cobra.Command{
@@ -149,6 +157,7 @@ func newDeleteRecords(env terminal.Environment) *cobra.Command {
 		},
 	}
 	addSelectorFlags(cmd, &d.Options)
+	addDoneOutput(cmd, &d.Options)
 	addClusterFlags(cmd.Flags(), &d.Cluster)
 	return cmd
 }

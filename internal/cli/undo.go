@@ -24,6 +24,9 @@ In a cluster, undo requires create and get on turns, and the rights of capstan l
 of the new Turn, for at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this
 machine, with the manifests of -f. It then asks about each call, or --approve decides.
 
+-o json and -o yaml print the new Turn. If no call can be undone, they print the calls with the reasons, as with
+--dry-run.
+
 Exit codes:
   0    all calls that may have changed something are undone, or there are none
   1    at least one call is not undone, selected or not; the output has the reason for each

@@ -125,6 +125,10 @@ func TestUndoWithoutACluster(t *testing.T) {
 		t.Error("want both notes undone")
 	}
 
+	left := capstan(t, "undo", "first", "--data-dir", data, "--call", "call_3", "-o", "json").mustEnd(t, exit.Failed)
+	if err := json.Unmarshal([]byte(left.out), &plan); err != nil || len(plan.Of) != 3 || plan.Of[0].State != "Done" {
+		t.Errorf("want the plan as JSON if nothing can be undone, have %v and %s", err, left.out)
+	}
 	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, logs.out, "begins to undo the call call_3", "has undone the call call_1")
 	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)

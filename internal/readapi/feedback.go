@@ -44,37 +44,42 @@ func CheckFeedback(score, comment string) error {
 	return nil
 }
 
-// redactComment removes from a comment what the Agent of the Turn redacts now, and credentials. It returns the UID of
-// this Turn: a record of another Turn that had the same name must not get the comment. It refuses the comment if it
-// cannot know the rules.
-func (s *Server) redactComment(ctx context.Context, namespace, name string, comment *string) (uid string, refusal *Error) {
+// scored returns the Turn that gets feedback, or nil if it was deleted.
+func (s *Server) scored(ctx context.Context, namespace, name string) (*v1alpha1.Turn, *Error) {
+	t, refusal := s.turn(ctx, client.ObjectKey{Namespace: namespace, Name: name})
+	if refusal != nil && refusal.Status == http.StatusNotFound {
+		return nil, nil
+	}
+	return t, refusal
+}
+
+// redactComment removes from a comment to a Turn what its Agent redacts now, and credentials. It refuses the comment if
+// it cannot know the rules.
+func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *string) *Error {
+	if t == nil {
+		return refuse(http.StatusConflict, "%s", store.ErrTurnDeleted)
+	}
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
-	var t v1alpha1.Turn
 	var a v1alpha1.Agent
-	err := s.o.Turns.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &t)
+	err := s.o.Turns.Get(ctx, t.AgentKey(), &a)
 	if apierrors.IsNotFound(err) {
-		return "", refuse(http.StatusConflict, "%s", store.ErrTurnDeleted)
-	}
-	if err == nil {
-		err = s.o.Turns.Get(ctx, t.AgentKey(), &a)
-	}
-	if apierrors.IsNotFound(err) {
-		return "", refuse(http.StatusConflict, "Agent %q of the Turn does not exist any more, and with it the rules that redact comments: "+
+		return refuse(http.StatusConflict, "Agent %q of the Turn does not exist any more, and with it the rules that redact comments: "+
 			"give a score without a comment", t.AgentKey())
 	}
 	if err != nil {
-		return "", failureOf(err)
+		return failureOf(err)
 	}
 	redaction, err := translate.Redaction(ctx, &a, s.o.Credentials.RedactFunc(t.CredentialNamespaces()...))
 	if err != nil {
-		return "", refuse(http.StatusConflict, "the rules of Agent %q that redact comments cannot be used: %s", t.AgentKey(), err)
+		return refuse(http.StatusConflict, "the rules of Agent %q that redact comments cannot be used: %s", t.AgentKey(), err)
 	}
 	*comment = redaction.Redact(*comment)
-	return string(t.UID), nil
+	return nil
 }
 
-// serveFeedback stores the feedback of a user who may give it. A score needs no Turn, which may be gone.
+// serveFeedback stores the feedback of a user who may give it. If the Turn exists, the feedback is about its answer.
+// Otherwise a score is about the newest Turn that had the name, and the response says so.
 func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
@@ -108,13 +113,13 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 			`the body must be JSON such as {"score": "0.8", "comment": "..."}, with at most %d bytes`, maxFeedback))
 		return
 	}
-	uid := ""
-	if body.Comment != "" {
-		var refused *Error
-		if uid, refused = s.redactComment(r.Context(), namespace, name, &body.Comment); refused != nil {
-			answer(w, refused)
-			return
-		}
+	t, refused := s.scored(r.Context(), namespace, name)
+	if refused == nil && body.Comment != "" {
+		refused = s.redactComment(r.Context(), t, &body.Comment)
+	}
+	if refused != nil {
+		answer(w, refused)
+		return
 	}
 	if err := CheckFeedback(body.Score, body.Comment); err != nil {
 		answer(w, refuse(http.StatusBadRequest, "%s", err))
@@ -122,10 +127,16 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
 	defer cancel()
+	uid, deleted := "", t == nil
+	if !deleted {
+		uid = string(t.UID)
+	}
 	err = s.o.Records.AddFeedback(ctx, namespace, name, uid, turnrecord.Feedback{
 		User: user, Score: body.Score, Comment: body.Comment, Time: s.o.Now().UTC(),
 	})
 	switch {
+	case errors.Is(err, store.ErrNoRecord) && !deleted && !t.IsFinished():
+		answer(w, refuse(http.StatusConflict, "the Turn %q in namespace %q has not ended", name, namespace))
 	case errors.Is(err, store.ErrNoRecord):
 		answer(w, refuse(http.StatusNotFound, "there is no record of Turn %q in namespace %q: it has not ended, or its record was deleted",
 			name, namespace))
@@ -135,32 +146,42 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 		answer(w, failureOf(err))
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, "{}\n") // the client may be gone
+		_ = json.NewEncoder(w).Encode(Scored{TurnDeleted: deleted}) // the client may be gone
 	}
 }
 
+// Scored says which Turn got a feedback.
+type Scored struct {
+	// TurnDeleted is true if there is no Turn of the name any more. The feedback is then to the newest Turn that had it.
+	TurnDeleted bool `json:"turnDeleted,omitempty"`
+}
+
 // AddFeedback gives feedback to a Turn, in the name of the user of the token.
-func (c *Client) AddFeedback(ctx context.Context, namespace, name, score, comment string) error {
+func (c *Client) AddFeedback(ctx context.Context, namespace, name, score, comment string) (out Scored, err error) {
 	if err := CheckFeedback(score, comment); err != nil {
-		return err
+		return out, err
 	}
 	data, err := json.Marshal(map[string]string{"score": score, "comment": comment})
 	if err != nil {
-		return fmt.Errorf("failed to encode the feedback: %w", err)
+		return out, fmt.Errorf("failed to encode the feedback: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	u := c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), "turns", url.PathEscape(name), "feedback")
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(data))
 	if err != nil {
-		return fmt.Errorf("failed to create the request: %w", err)
+		return out, fmt.Errorf("failed to create the request: %w", err)
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrBroken, err)
+		return out, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return c.refusal(response)
+		return out, c.refusal(response)
 	}
-	return response.Body.Close()
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxFeedback)).Decode(&out); err != nil {
+		return out, fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return out, nil
 }

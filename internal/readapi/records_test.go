@@ -14,6 +14,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,19 +63,21 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// commented returns the objects of the cluster: Turn t0, whose Agent redacts names of invoices, and Turn t2, whose
-// Agent is gone.
+// commented returns the objects of the cluster: Turn t0, whose Agent redacts names of invoices, Turn t2, whose Agent is
+// gone, and Turn daily, which has not ended.
 func commented(t *testing.T) client.Reader {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	of := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "helpdesk", Name: name} }
+	of := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID(strings.Replace(name, "t", "helpdesk-0000", 1))}
+	}
 	turnOf := func(name, agent string) *v1alpha1.Turn {
 		return &v1alpha1.Turn{ObjectMeta: of(name), Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}}}
 	}
-	return fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(turnOf("t0", "desk"), turnOf("t2", "gone"), &v1alpha1.Agent{
+	return fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(turnOf("t0", "desk"), turnOf("t2", "gone"), turnOf("daily", "desk"), &v1alpha1.Agent{
 		ObjectMeta: of("desk"), Spec: v1alpha1.AgentSpec{Redaction: &v1alpha1.AgentRedaction{
 			Patterns: []v1alpha1.RedactionPattern{{Name: "invoice", Pattern: "INV-[0-9]+"}},
 		}},
@@ -295,8 +298,8 @@ func TestFeedback(t *testing.T) {
 	s := some(t, 1)
 	ada := serve(t, s, "ada create helpdesk")("ada")
 	for _, score := range []string{"0.25", "1"} {
-		if err := ada.AddFeedback(t.Context(), "helpdesk", "t0", score, "INV-4711 is \"so so\""); err != nil {
-			t.Fatal(err)
+		if out, err := ada.AddFeedback(t.Context(), "helpdesk", "t0", score, "INV-4711 is \"so so\""); err != nil || out.TurnDeleted {
+			t.Fatalf("%+v, %v", out, err)
 		}
 	}
 	all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
@@ -317,9 +320,37 @@ func TestFeedback(t *testing.T) {
 		"no Agent":     {"helpdesk", "t2", "1", "x", "does not exist any more"},
 		"another name": {"helpdesk", "T 0", "1", "", "must be valid names"},
 	} {
-		if err := ada.AddFeedback(t.Context(), tc.namespace, tc.turn, tc.score, tc.comment); err == nil ||
+		if _, err := ada.AddFeedback(t.Context(), tc.namespace, tc.turn, tc.score, tc.comment); err == nil ||
 			!strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
+	}
+}
+
+// TestFeedbackIsAboutTheTurnThatExists checks that a Turn that has not ended does not lead to feedback about an older
+// one of the same name, and that feedback about a deleted Turn says so.
+func TestFeedbackIsAboutTheTurnThatExists(t *testing.T) {
+	s := &journaltest.Memory{}
+	for _, name := range []string{"daily", "weekly"} {
+		if _, err := s.AddRecords(t.Context(), turnrecord.Record{
+			UID: "old-" + name, Namespace: "helpdesk", Turn: name, Agent: "desk", Completed: time.Unix(1, 0).UTC(), Reason: "Completed",
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ada := serve(t, s, "ada create helpdesk")("ada")
+	for _, comment := range []string{"", "Late."} {
+		if _, err := ada.AddFeedback(t.Context(), "helpdesk", "daily", "0", comment); err == nil ||
+			!strings.Contains(err.Error(), `the Turn "daily" in namespace "helpdesk" has not ended`) {
+			t.Errorf("feedback with the comment %q: %v, want that the Turn has not ended", comment, err)
+		}
+	}
+	out, err := ada.AddFeedback(t.Context(), "helpdesk", "weekly", "0", "")
+	if err != nil || !out.TurnDeleted {
+		t.Errorf("%+v, %v; want feedback about the deleted Turn", out, err)
+	}
+	all, err := s.Records(t.Context(), store.RecordQuery{})
+	if err != nil || len(all) != 2 || len(all[0].Feedback) != 1 || len(all[1].Feedback) != 0 || all[0].Turn != "weekly" {
+		t.Errorf("the records are %+v, %v; want one feedback, about the deleted Turn", all, err)
 	}
 }

@@ -44,11 +44,10 @@ type Records interface {
 	// even with an error; fewer than limit means that there are no more.
 	DeleteRecords(ctx context.Context, s RecordSelector, limit int) (deleted int, err error)
 
-	// AddFeedback adds feedback to the newest record of a Turn, given by its namespace and name, and replaces earlier
-	// feedback of the same person. Retire deletes the comments to a Turn, and keeps the scores. uid is the UID of the
-	// Turn for which the comment was redacted; it may be empty if there is no comment, or no object. AddFeedback
-	// returns ErrNoRecord if there is no record, ErrTurnDeleted for a comment if the record is that of a Turn with
-	// another UID or if the journal of the Turn is retired, and another error if the record keeps no more feedback.
+	// AddFeedback adds feedback to the record of a Turn, given by its namespace, its name and its UID, and replaces
+	// earlier feedback of the same person. If uid is empty, it is the newest record of the name. Retire deletes the
+	// comments to a Turn, and keeps the scores. AddFeedback returns ErrNoRecord if there is no record, ErrTurnDeleted
+	// for a comment if the journal of the Turn is retired, and another error if the record keeps no more feedback.
 	AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error
 }
 

@@ -35,15 +35,26 @@ func (f *Feedback) Run(ctx context.Context, turn string) error {
 		return f.local(ctx, cmp.Or(namespace, "default"), name)
 	}
 	return f.Cluster.WithServer(ctx, f.Env, namespace, func(client *readapi.Client, namespace string) error {
-		if err := client.AddFeedback(ctx, namespace, name, f.Score, f.Comment); err != nil {
+		out, err := client.AddFeedback(ctx, namespace, name, f.Score, f.Comment)
+		if err != nil {
 			return failed(err)
 		}
-		return f.stored(namespace, name)
+		return f.stored(namespace, name, out.TurnDeleted)
 	})
 }
 
-func (f *Feedback) stored(namespace, name string) error {
-	return f.Env.Print(fmt.Sprintf("feedback to Turn %s/%s stored\n", namespace, name))
+// stored prints which Turn has the feedback.
+func (f *Feedback) stored(namespace, name string, deleted bool) error {
+	text := fmt.Sprintf("feedback to Turn %s/%s stored\n", namespace, name)
+	if deleted {
+		text = fmt.Sprintf("feedback to the deleted Turn %s/%s stored\n", namespace, name)
+	}
+	return f.printDone(text, struct {
+		Namespace   string `json:"namespace"`
+		Turn        string `json:"turn"`
+		TurnDeleted bool   `json:"turnDeleted"`
+		Score       string `json:"score"`
+	}{namespace, name, deleted, f.Score})
 }
 
 // localUser is the name in feedback to Turns of a folder if the name of the user is not known.
@@ -68,5 +79,5 @@ func (f *Feedback) local(ctx context.Context, namespace, name string) (err error
 	if err != nil {
 		return failed(err)
 	}
-	return f.stored(namespace, name)
+	return f.stored(namespace, name, false)
 }

@@ -213,7 +213,7 @@ func (m *Memories) Delete(ctx context.Context) error {
 		if n == 0 && m.ID != "" {
 			return exit.WithCode(exit.Failed, fmt.Errorf("there is no memory %q in this namespace", m.ID))
 		}
-		return m.Env.Print(fmt.Sprintf("%d memories deleted\n", n))
+		return m.printDone(fmt.Sprintf("%d memories deleted\n", n), deleted{n})
 	})
 }
 

@@ -31,6 +31,8 @@ const (
 	Table Format = "table"
 	JSON  Format = "json"
 	CSV   Format = "csv"
+	// Text is a line for people about what a command has done.
+	Text Format = "text"
 )
 
 // Options select records, and say where they are.
@@ -367,10 +369,27 @@ func (d *Delete) Run(ctx context.Context) error {
 				return failed(fmt.Errorf("%d records are deleted so far: %w", all, err))
 			}
 			if !out.More {
-				return d.Env.Print(fmt.Sprintf("%d records deleted\n", all))
+				return d.printDone(fmt.Sprintf("%d records deleted\n", all), deleted{all})
 			}
 		}
 	})
+}
+
+// deleted is the JSON form of a deletion.
+type deleted struct {
+	Deleted int `json:"deleted"`
+}
+
+// printDone prints a text, or object as a line of JSON.
+func (o *Options) printDone(text string, object any) error {
+	if o.Output == JSON {
+		line, err := json.Marshal(object)
+		if err != nil {
+			return exit.WithCode(exit.Failed, fmt.Errorf("failed to encode the output: %w", err))
+		}
+		text = string(line) + "\n"
+	}
+	return o.Env.Print(text)
 }
 
 // failed explains why the records could not be read.

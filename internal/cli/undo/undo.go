@@ -55,6 +55,11 @@ func (o *Options) Run(ctx context.Context, name string) error {
 	}
 	o.Env.Tell("%s", strings.TrimSuffix(describe(plan), "\n"))
 	if plan.Possible() == 0 {
+		if o.Output != output.Text { // there is no new Turn to print
+			if err := o.print(plan); err != nil {
+				return err
+			}
+		}
 		switch {
 		case !left(plan):
 			return nil

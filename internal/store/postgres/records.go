@@ -236,13 +236,13 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 }
 
 // AddFeedback adds feedback in one transaction, which holds the record meanwhile. It takes at most 10 s.
-func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string, f turnrecord.Feedback) error {
+func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			var uid string
+			var of string
 			var text []byte
-			err := tx.QueryRow(ctx, `SELECT uid, feedback FROM capstan_record WHERE namespace = $1 AND turn = $2
-				ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT 1 FOR UPDATE`, namespace, turn).Scan(&uid, &text)
+			err := tx.QueryRow(ctx, `SELECT uid, feedback FROM capstan_record WHERE namespace = $1 AND turn = $2 AND ($3 = '' OR uid = $3)
+				ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT 1 FOR UPDATE`, namespace, turn, uid).Scan(&of, &text)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return store.ErrNoRecord
 			}
@@ -254,11 +254,8 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string,
 				return err
 			}
 			if f.Comment != "" { // Retire waits for the lock of the record, or has ended
-				if wanted != "" && wanted != uid {
-					return store.ErrTurnDeleted
-				}
 				var retired bool
-				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`, uid).
+				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`, of).
 					Scan(&retired)
 				if err != nil {
 					return err
@@ -274,7 +271,7 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string,
 			if err != nil {
 				return err
 			}
-			_, err = tx.Exec(ctx, `UPDATE capstan_record SET feedback = $2 WHERE uid = $1`, uid, data)
+			_, err = tx.Exec(ctx, `UPDATE capstan_record SET feedback = $2 WHERE uid = $1`, of, data)
 			return err
 		})
 	})

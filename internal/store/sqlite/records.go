@@ -172,15 +172,15 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 }
 
 // AddFeedback adds feedback in one transaction.
-func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string, f turnrecord.Feedback) error {
+func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
 	var refused error
 	err := s.change(ctx, func(t *tx) error {
 		refused = nil
-		var uid, text string
+		var of, text string
 		//nolint:noctx // because the transaction carries the context
-		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ?
+		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ? AND (? = '' OR uid = ?)
 			ORDER BY completed DESC, uid DESC LIMIT 1`,
-			namespace, turn).Scan(&uid, &text)
+			namespace, turn, uid, uid).Scan(&of, &text)
 		if errors.Is(err, sql.ErrNoRows) {
 			refused = store.ErrNoRecord
 			return nil
@@ -193,13 +193,9 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string,
 			return err
 		}
 		if f.Comment != "" {
-			if wanted != "" && wanted != uid {
-				refused = store.ErrTurnDeleted
-				return nil
-			}
 			var retired int
 			//nolint:noctx // because the transaction carries the context
-			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NOT NULL`, uid).Scan(&retired)
+			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NOT NULL`, of).Scan(&retired)
 			if err != nil {
 				return err
 			}
@@ -215,7 +211,7 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, wanted string,
 		if err != nil {
 			return err
 		}
-		_, err = t.exec(`UPDATE turn_record SET feedback = ? WHERE uid = ?`, string(data), uid)
+		_, err = t.exec(`UPDATE turn_record SET feedback = ? WHERE uid = ?`, string(data), of)
 		return err
 	})
 	return errors.Join(err, refused)

@@ -148,20 +148,21 @@ func (m *Memory) DeleteRecords(ctx context.Context, s store.RecordSelector, limi
 	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: s}, limit, false)
 }
 
-// AddFeedback adds feedback to the newest record of a Turn.
-func (m *Memory) AddFeedback(ctx context.Context, namespace, turn, turnUID string, f turnrecord.Feedback) error {
+// AddFeedback adds feedback to the record of a Turn.
+func (m *Memory) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := m.selected(store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: namespace, Turn: turn}})
+	all = slices.DeleteFunc(all, func(r turnrecord.Record) bool { return uid != "" && r.UID != uid })
 	if len(all) == 0 {
 		return store.ErrNoRecord
 	}
 	r := all[0]
 	h := m.journals[r.UID]
-	if f.Comment != "" && (turnUID != "" && turnUID != r.UID || h != nil && !h.retired.IsZero()) {
+	if f.Comment != "" && h != nil && !h.retired.IsZero() {
 		return store.ErrTurnDeleted
 	}
 	var err error

@@ -326,8 +326,11 @@ func testFeedback(t *testing.T, s RecordStore) {
 	if err := s.AddFeedback(t.Context(), "sales", older.Turn, "", f); !errors.Is(err, store.ErrNoRecord) {
 		t.Errorf("AddFeedback in another namespace: %v, want ErrNoRecord", err)
 	}
-	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "a", f); !errors.Is(err, store.ErrTurnDeleted) {
-		t.Errorf("AddFeedback with a comment to the older Turn: %v, want ErrTurnDeleted", err)
+	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "c", f); !errors.Is(err, store.ErrNoRecord) {
+		t.Errorf("AddFeedback to a Turn of the same name without a record: %v, want ErrNoRecord", err)
+	}
+	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, "a", f); err != nil {
+		t.Errorf("AddFeedback to the older Turn: %v", err)
 	}
 	var all sync.WaitGroup
 	for i := range turnrecord.MaxFeedback {
@@ -348,8 +351,8 @@ func testFeedback(t *testing.T, s RecordStore) {
 		t.Errorf("AddFeedback that replaces earlier feedback: %v", err)
 	}
 	got := records(t, s, store.RecordQuery{})
-	if len(got[1].Feedback) != 0 || len(got[0].Feedback) != turnrecord.MaxFeedback {
-		t.Fatalf("%d and %d feedback entries, want all with the newer record", len(got[0].Feedback), len(got[1].Feedback))
+	if len(got[1].Feedback) != 1 || len(got[0].Feedback) != turnrecord.MaxFeedback {
+		t.Fatalf("%d and %d feedback entries, want all with the newer record, and one with the older", len(got[0].Feedback), len(got[1].Feedback))
 	}
 	if diff := cmp.Diff(f, got[0].Feedback[turnrecord.MaxFeedback-1]); diff != "" {
 		t.Errorf("the newest feedback: -want +got:\n%s", diff)
