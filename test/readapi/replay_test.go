@@ -99,6 +99,6 @@ spec: {type: OpenAI, baseURL: "`+url+`", models: [{name: small}]}
 		refused = capstan(ctx, append([]string{"backtest", "--agent", "support"}, stranger...)...).must(ctx, exit.Usage)
 		Expect(refused.err.String()).To(ContainSubstring("failed to list the Turns of namespace"))
 		absent := capstan(ctx, append([]string{"replay", "absent"}, reader...)...).must(ctx, exit.Failed)
-		Expect(absent.err.String()).To(ContainSubstring(`there is no Turn "absent"`))
+		Expect(absent.err.String()).To(ContainSubstring(`/absent cannot be replayed: there is no Turn "absent"`))
 	})
 })

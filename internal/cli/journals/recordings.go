@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"time"
 
@@ -255,7 +256,8 @@ func (c *ClusterFlags) newest(
 	return found, nil
 }
 
-// Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed.
+// Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed, for example because
+// it was deleted.
 func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, error) {
 	var from reader = &local{store: r.folder, uid: t.UID}
 	if r.folder == nil {
@@ -271,6 +273,9 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 	recording, err := turn.ReadRecording(ctx, from.Entries(ctx, readapi.Query{}), artifact)
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
 		return nil, refused
+	}
+	if gone, ok := errors.AsType[*readapi.Error](err); ok && gone.Status == http.StatusNotFound {
+		return nil, &turn.NotReplayableError{Message: gone.Message}
 	}
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, Explain(err))

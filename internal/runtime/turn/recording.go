@@ -3,6 +3,7 @@ package turn
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -97,14 +98,18 @@ func notReplayable(format string, args ...any) error {
 
 // ReadRecording reads a Turn from the entries of its journal, which must have their payloads. artifact reads artifacts
 // of the same journal; the Recording also calls it later, to answer the calls of a replay. ReadRecording returns a
-// *NotReplayableError if the journal lacks data that a replay needs, and any other error if the journal cannot be read.
+// *NotReplayableError if the journal lacks data that a replay needs, or if a newer version has written it, and any other
+// error if the journal cannot be read.
 func ReadRecording(ctx context.Context, entries iter.Seq2[journal.Entry, error], artifact ReadArtifactFunc) (*Recording, error) {
 	b := &recordingBuilder{Recording: &Recording{Subject: &judge.Subject{}, artifact: artifact}}
 	for e, err := range entries {
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = b.add(ctx, e)
 		}
-		if err := b.add(ctx, e); err != nil {
+		if errors.Is(err, journal.ErrNewer) {
+			return nil, notReplayable("%s", journal.ErrNewer)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -100,8 +100,9 @@ func TestErrorsOfReadRecording(t *testing.T) {
 	newer := func(yield func(journal.Entry, error) bool) {
 		yield(journal.Entry{Seq: 1, Version: journal.PayloadVersion + 1}, nil)
 	}
-	if _, err := turn.ReadRecording(t.Context(), newer, noArtifact); !errors.Is(err, journal.ErrNewer) {
-		t.Errorf("the error for a newer journal is %v, want ErrNewer", err)
+	_, err := turn.ReadRecording(t.Context(), newer, noArtifact)
+	if refused, ok := errors.AsType[*turn.NotReplayableError](err); !ok || refused.Message != journal.ErrNewer.Error() {
+		t.Errorf("the error for a newer journal is %v, want a *NotReplayableError", err)
 	}
 }
 
