@@ -473,16 +473,21 @@ func (r *Result) calls() string {
 	return text
 }
 
-// changes returns the lines for each change of prompts.
+// changes returns the lines for each change of prompts. A change without lines is left out, and counted.
 func (r *Report) changes(lines func(*Change) []string) []string {
 	if r.Backtest == nil {
 		return nil
 	}
 	var all []string
+	n := r.Backtest.MoreChanges
 	for _, c := range r.Backtest.Changes {
-		all = append(all, lines(c)...)
+		text := lines(c)
+		if len(text) == 0 {
+			n++
+		}
+		all = append(all, text...)
 	}
-	if n := r.Backtest.MoreChanges; n > 0 {
+	if n > 0 {
 		all = append(all, "", fmt.Sprintf("%d more changes are left out.", n))
 	}
 	return all
@@ -501,12 +506,4 @@ func (r *Report) skipped(escape func(string) string) []string {
 		all = append(all, fmt.Sprintf("%d more Turns were skipped.", more))
 	}
 	return all
-}
-
-// notReplayed returns the number of Turns that were skipped.
-func (r *Report) notReplayed() int {
-	if r.Backtest == nil {
-		return 0
-	}
-	return len(r.Backtest.Skipped)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -380,9 +381,7 @@ func (r *Report) text() string {
 	for line := range strings.Lines(b.String()) {
 		lines = append(lines, strings.TrimRight(line, " \n"))
 	}
-	lines = append(lines, r.changes(func(c *Change) []string {
-		return append([]string{"", c.title() + ":"}, strings.Split(strings.TrimSuffix(c.Diff, "\n"), "\n")...)
-	})...)
+	lines = append(lines, r.changesInText()...)
 	for _, c := range r.Cases {
 		if len(c.Problems) == 0 {
 			continue
@@ -398,6 +397,13 @@ func (r *Report) text() string {
 	lines = append(lines, r.skipped(func(text string) string { return text })...)
 	lines = append(lines, "", r.total())
 	return strings.Join(lines, "\n") + "\n"
+}
+
+// changesInText returns the lines of a text about each change of prompts.
+func (r *Report) changesInText() []string {
+	return r.changes(func(c *Change) []string {
+		return append([]string{"", c.title() + ":"}, strings.Split(strings.TrimSuffix(c.Diff, "\n"), "\n")...)
+	})
 }
 
 // columns returns the titles of the columns of a table, and the cells of a result.
@@ -470,6 +476,7 @@ type (
 		Skipped  int         `xml:"skipped,attr"`
 		Time     string      `xml:"time,attr"`
 		Cases    []junitCase `xml:"testcase"`
+		Out      string      `xml:"system-out,omitempty"`
 	}
 	junitCase struct {
 		Class   string        `xml:"classname,attr"`
@@ -477,6 +484,7 @@ type (
 		Time    string        `xml:"time,attr"`
 		Failure *junitProblem `xml:"failure"`
 		Error   *junitProblem `xml:"error"`
+		Skipped *junitProblem `xml:"skipped"`
 		Out     string        `xml:"system-out,omitempty"`
 	}
 	junitProblem struct {
@@ -485,11 +493,11 @@ type (
 	}
 )
 
-// junit returns the report as JUnit XML. The encoder replaces characters that XML does not allow.
+// junit returns the report as JUnit XML. The encoder replaces characters that XML does not allow. The counts are those
+// of the test cases of the file, which has one more error if some cases have not run.
 func (r *Report) junit() (string, error) {
 	suite := junitSuite{
-		Skipped: r.notReplayed(),
-		Name:    r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total + r.notReplayed(), Failures: r.Failed, Errors: r.Errors,
+		Name: r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total, Failures: r.Failed, Errors: r.Errors,
 	}
 	var all int64
 	for _, c := range r.Cases {
@@ -505,6 +513,21 @@ func (r *Report) junit() (string, error) {
 		}
 		suite.Cases = append(suite.Cases, one)
 	}
+	if b := r.Backtest; b != nil {
+		for _, skipped := range b.Skipped {
+			suite.Cases = append(suite.Cases, junitCase{
+				Class: r.Agent, Name: skipped.Turn, Time: seconds(0), Skipped: &junitProblem{Message: termsafe.Line(skipped.Reason, maxShown)},
+			})
+		}
+		suite.Skipped, suite.Tests = len(b.Skipped), suite.Tests+len(b.Skipped)
+		suite.Out = strings.Join(append([]string{b.total()}, r.changesInText()...), "\n")
+	}
+	if r.Missing > 0 {
+		suite.Cases = append(suite.Cases, junitCase{Class: r.Agent, Name: "interrupted", Time: seconds(0), Error: &junitProblem{
+			Message: fmt.Sprintf("interrupted: %d %s have not run", r.Missing, r.unit()),
+		}})
+		suite.Errors, suite.Tests = suite.Errors+1, suite.Tests+1
+	}
 	suite.Time = seconds(all)
 	data, err := xml.MarshalIndent(suite, "", "  ")
 	if err != nil {
@@ -513,7 +536,29 @@ func (r *Report) junit() (string, error) {
 	return xml.Header + string(data) + "\n", nil
 }
 
-// markdown returns the report for a comment on a pull request.
+const (
+	// maxRows is the maximum number of results in a comment on a pull request.
+	maxRows = 200
+	// maxComment bounds a comment, in bytes. GitHub refuses a comment with more than 65,536 characters. noteBytes is the
+	// part for the notes about what is left out.
+	maxComment, noteBytes = 60_000, 500
+)
+
+// space is the number of bytes that are left in a comment.
+type space int
+
+// take takes the space for a text and its line break. It returns false if there is not enough.
+func (s *space) take(text string) bool {
+	n := space(len(text) + 1)
+	if n > *s {
+		return false
+	}
+	*s -= n
+	return true
+}
+
+// markdown returns the report for a comment on a pull request. If the comment would be too long, changes of prompts are
+// left out first, then problems, and then rows.
 func (r *Report) markdown() string {
 	head := "passed"
 	if !r.OK {
@@ -527,23 +572,29 @@ func (r *Report) markdown() string {
 		fmt.Sprintf("### %s %s: %s", title, head, r.summary()), "",
 		fmt.Sprintf("Agent `%s`, PromptProfile `%s` %s. %s", r.Agent, r.PromptProfile, inMarkdown(r.Version), about), "",
 	}
-	lines = append(lines, r.rows()...)
+	skipped := r.skipped(inMarkdown)
+	left := space(maxComment - noteBytes)
+	for _, line := range slices.Concat(lines, skipped) {
+		left.take(line)
+	}
+	lines = append(lines, r.rows(&left)...)
 	lines = append(lines, r.changes(func(c *Change) []string {
 		fence := strings.Repeat("`", max(3, longestRun(c.Diff, '`')+1))
-		return []string{
+		text := strings.Join([]string{
 			"", "<details><summary>" + inMarkdown(c.title()) + "</summary>", "", fence + "diff",
 			strings.TrimSuffix(termsafe.Safe(c.Diff), "\n"), fence, "", "</details>",
+		}, "\n")
+		if !left.take(text) {
+			return nil
 		}
+		return []string{text}
 	})...)
-	lines = append(lines, r.skipped(inMarkdown)...)
-	return strings.Join(lines, "\n") + "\n"
+	return strings.Join(append(lines, skipped...), "\n") + "\n"
 }
 
-// maxRows is the maximum number of results in a comment. A comment on a pull request has room for no more.
-const maxRows = 200
-
-// rows returns the table of a comment. Turns of a backtest that passed with the same prompt are left out.
-func (r *Report) rows() []string {
+// rows returns the table of a comment, as far as there is space. Turns of a backtest that passed with the same prompt
+// are left out. All rows get their space before the first problem.
+func (r *Report) rows(left *space) []string {
 	titles := []string{"case", "result", "judges", "tokens", "cost", "problems"}
 	cells := func(c *Result) []string { return []string{c.Name, string(c.Outcome), c.scores(), c.tokens(), c.cost()} }
 	if r.Backtest != nil {
@@ -551,23 +602,39 @@ func (r *Report) rows() []string {
 		titles = append(titles, "problems")
 	}
 	lines := []string{"| " + strings.Join(titles, " | ") + " |", strings.Repeat("| --- ", len(titles)) + "|"}
-	left := 0
+	left.take(lines[0])
+	left.take(lines[1])
+	var rows []string
+	var listed []*Result
 	for _, c := range r.Cases {
-		if len(lines) >= maxRows+2 || r.Backtest != nil && c.Prompt == PromptSame && len(c.Problems) == 0 {
-			left++
+		if r.Backtest != nil && c.Prompt == PromptSame && len(c.Problems) == 0 {
 			continue
 		}
-		var problems, all []string
-		for _, p := range c.Problems {
-			problems = append(problems, inMarkdown(termsafe.Line(p, maxShown)))
-		}
+		var all []string
 		for _, cell := range cells(c) {
 			all = append(all, inMarkdown(cell))
 		}
-		lines = append(lines, "| "+strings.Join(append(all, strings.Join(problems, "<br>")), " | ")+" |")
+		if row := "| " + strings.Join(all, " | ") + " |"; len(rows) < maxRows && left.take(row+"  |") {
+			rows, listed = append(rows, row), append(listed, c)
+		}
 	}
-	if left > 0 {
-		lines = append(lines, "", fmt.Sprintf("%d more %s are not listed.", left, r.unit()))
+	untold := 0
+	for i, c := range listed {
+		var problems []string
+		for _, p := range c.Problems {
+			if p = inMarkdown(termsafe.Line(p, maxShown)); left.take(p + "<br>") {
+				problems = append(problems, p)
+			} else {
+				untold++
+			}
+		}
+		lines = append(lines, rows[i]+" "+strings.Join(problems, "<br>")+" |")
+	}
+	if n := len(r.Cases) - len(listed); n > 0 {
+		lines = append(lines, "", fmt.Sprintf("%d more %s are not listed.", n, r.unit()))
+	}
+	if untold > 0 {
+		lines = append(lines, "", fmt.Sprintf("%d problems are left out.", untold))
 	}
 	return lines
 }
@@ -585,12 +652,16 @@ func longestRun(text string, of rune) int {
 }
 
 // inMarkdown returns a text as literal text in a cell of a table. A problem may quote an answer, so it must not make
-// links, images, mentions or HTML.
+// links, images, mentions, references or HTML. GitHub finds addresses, mentions and references in the text after it has
+// decoded entities, so a space without width divides them.
 func inMarkdown(text string) string {
-	return markdownEscaper.Replace(text)
+	return linked.ReplaceAllString(markdownEscaper.Replace(text), "${1}&#8203;${2}")
 }
+
+// linked matches the beginnings of addresses without a scheme, and of references to issues of the form GH-1.
+var linked = regexp.MustCompile(`(?i)\b(www|gh)([.-])`)
 
 var markdownEscaper = strings.NewReplacer(
 	"&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "&#124;", "`", "&#96;", "[", "&#91;", "]", "&#93;", "!", "&#33;", "*", "&#42;",
-	"_", "&#95;", "@", "&#64;", "#", "&#35;", "~", "&#126;", "\\", "&#92;", "://", "&#58;//", "\n", " ",
+	"_", "&#95;", "@", "@&#8203;", "#", "#&#8203;", "~", "&#126;", "\\", "&#92;", "://", ":&#8203;//", "\n", " ",
 )
