@@ -1,23 +1,28 @@
 package cli_test
 
 import (
+	"database/sql"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
+	"html"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/cli/evaluation"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
 // backtestRules answers by the prompt, and judges an answer by its words.
 const backtestRules = `rules:
 - when: {systemContains: "You judge", contains: "Worse."}
-  reply: {text: '{"score": 20, "reason": "It is rude. | ![x](http://evil.example) @all"}'}
+  reply: {text: '{"score": 20, "reason": "It is rude. | ![x](http://evil.example) @all see #12, GH-7 and www.evil.example"}'}
 - when: {systemContains: "You judge"}
   reply: {text: '{"score": 90, "reason": "It is kind."}'}
 - when: {systemContains: "version two", contains: "What is bad?"}
@@ -132,19 +137,72 @@ func TestBacktestReplay(t *testing.T) {
 	page := capstan(t, append(args, "-o", "markdown")...).mustEnd(t, exit.Failed).out
 	mustSay(t, page, "### Backtest failed: 1 of 2 Turns passed (50%)", "| turn-2 | Failed | Changed | 0 | ",
 		"```diff\nsystem_prompt changed\n")
-	for _, bad := range []string{"![", "@all", "](", "http://"} {
+	mustBeLiteral(t, page)
+	junit := capstan(t, append(args, "-o", "junit")...).mustEnd(t, exit.Failed).out
+	if suite := suiteOf(t, junit); suite.Tests != 2 || suite.Failures != 1 {
+		t.Errorf("%+v in\n%s", suite, junit)
+	}
+}
+
+// mustBeLiteral checks that the texts in a comment make no links, images, mentions, references or HTML on GitHub, which
+// finds some of them after it has decoded entities.
+func mustBeLiteral(t *testing.T, page string) {
+	t.Helper()
+	for _, bad := range []string{"![", "](", "<b>"} {
 		if strings.Contains(page, bad) {
 			t.Errorf("the comment has %q:\n%s", bad, page)
 		}
 	}
-	var suite struct {
-		Tests    int `xml:"tests,attr"`
-		Failures int `xml:"failures,attr"`
+	live := regexp.MustCompile(`(?i)@[a-z]|#[0-9]|\bgh-[0-9]|\bwww\.|://`)
+	for line := range strings.Lines(html.UnescapeString(page)) {
+		if found := live.FindString(line); found != "" {
+			t.Errorf("the comment has %q in %q", found, line)
+		}
 	}
-	junit := capstan(t, append(args, "-o", "junit")...).mustEnd(t, exit.Failed).out
-	if err := xml.Unmarshal([]byte(junit), &suite); err != nil || suite.Tests != 2 || suite.Failures != 1 {
-		t.Errorf("%v, %+v in\n%s", err, suite, junit)
+}
+
+// junitSuite is a report as JUnit XML.
+type junitSuite struct {
+	Tests    int `xml:"tests,attr"`
+	Failures int `xml:"failures,attr"`
+	Errors   int `xml:"errors,attr"`
+	Skipped  int `xml:"skipped,attr"`
+	Cases    []struct {
+		Name    string    `xml:"name,attr"`
+		Failure *struct{} `xml:"failure"`
+		Error   *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"error"`
+		Skipped *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"skipped"`
+	} `xml:"testcase"`
+	Out string `xml:"system-out"`
+}
+
+// suiteOf reads a report, whose counts must be those of its test cases.
+func suiteOf(t *testing.T, text string) junitSuite {
+	t.Helper()
+	var s junitSuite
+	if err := xml.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
 	}
+	var counted junitSuite
+	for _, c := range s.Cases {
+		counted.Tests++
+		switch {
+		case c.Failure != nil:
+			counted.Failures++
+		case c.Error != nil:
+			counted.Errors++
+		case c.Skipped != nil:
+			counted.Skipped++
+		}
+	}
+	if s.Tests != counted.Tests || s.Failures != counted.Failures || s.Errors != counted.Errors || s.Skipped != counted.Skipped {
+		t.Errorf("the test cases do not have the counts of the suite:\n%s", text)
+	}
+	return s
 }
 
 // TestBacktestNotWorse passes an answer that a judge refuses, because the judge gives the recorded one no better score.
@@ -174,6 +232,74 @@ func TestBacktestSkips(t *testing.T) {
 	got := capstan(t, args...).mustEnd(t, exit.OK)
 	mustSay(t, got.out, "Skipped: only: the Turn only prepared its prompt", "1 of 1 prompts can be made (100%)", " 1 Turns were skipped.")
 	mustSay(t, got.err, "only: skipped\n")
+	suite := suiteOf(t, capstan(t, append(args, "-o", "junit")...).mustEnd(t, exit.OK).out)
+	if suite.Tests != 2 || suite.Skipped != 1 || !strings.Contains(suite.Cases[1].Skipped.Message, "only prepared its prompt") {
+		t.Errorf("the report is %+v, want the Turn that was skipped", suite)
+	}
+	mustSay(t, suite.Out, "Prompts: 1 changed, 0 same, 0 cannot be made. 1 Turns were skipped.", "The prompts of 1 Turn change: first:",
+		"+Speak about the helpdesk as version two.")
+}
+
+// corrupt changes the input in the journal of a Turn in a folder: a column of its entry gets a value.
+func corrupt(t *testing.T, data, name, column string, value any) {
+	t.Helper()
+	db, err := sql.Open("sqlite", filepath.Join(data, journals.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	result, err := db.ExecContext(t.Context(), "UPDATE journal SET "+column+" = ? WHERE kind = 'preparation.input' AND uid IN "+
+		"(SELECT uid FROM journal WHERE kind = 'run.started' AND json_extract(payload, '$.name') = ?)", value, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := result.RowsAffected(); n != 1 || err != nil {
+		t.Fatalf("%d entries of Turn %q, %v; want one", n, name, err)
+	}
+}
+
+// TestBacktestOfAnUnreadableTurn checks that a journal that cannot be read does not hide the others, and that a Turn of
+// a newer version is skipped.
+func TestBacktestOfAnUnreadableTurn(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, backtestRules)
+	_, data := recorded(t, url, "What is up?", "What is new?", "What is old?")
+	args := []string{"backtest", "-f", profile(t, secondProfile), "--agent", "support", "--data-dir", data, "-q"}
+	corrupt(t, data, "turn-3", "payload", "[]")
+	corrupt(t, data, "turn-2", "version", journal.PayloadVersion+1)
+	got := capstan(t, args...).mustEnd(t, exit.Failed)
+	mustSay(t, got.out, "turn-3  Error\n", "turn-1  Changed  system_prompt\n",
+		"turn-3:\n  - failed to read the journal: failed to read entry 3 (\"preparation.input\")",
+		"Skipped: turn-2: the journal was written by a newer version of Capstan: run that version, or a later one\n",
+		"1 of 2 prompts can be made (50%), 1 had an error.")
+	mustSay(t, capstan(t, append(args, "--last", "1")...).mustEnd(t, exit.Usage).err,
+		`failed to read the journal: failed to read entry 3 ("preparation.input")`)
+	newest := capstan(t, "replay", "turn-2", "-f", profile(t, secondProfile), "--data-dir", data, "--prompt-only").mustEnd(t, exit.Failed)
+	mustSay(t, newest.err, "the Turn default/turn-2 cannot be replayed: the journal was written by a newer version of Capstan")
+}
+
+// TestBacktestInALongComment has more changes and problems than a comment of GitHub may have.
+func TestBacktestInALongComment(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, strings.Replace(backtestRules, "It is rude.", "It is rude."+strings.Repeat(" |", 400), 1))
+	var messages []string
+	for i := range 40 {
+		messages = append(messages, fmt.Sprintf("What is bad? %d", i))
+	}
+	dir, data := recorded(t, url, messages...)
+	long := strings.NewReplacer(
+		"judges: [", "judges: [{name: also, type: Custom, prompt: Be kind.}, {name: too, type: Custom, prompt: Be kind.}, ",
+		"version two.", "version two. "+strings.Repeat("Be kind. ", 200),
+	).Replace(judged)
+	args := []string{
+		"backtest", "-f", profile(t, long), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o", "markdown",
+	}
+	page := capstan(t, args...).mustEnd(t, exit.Failed).out
+	if n := len(page); n > 60_000 || n < 50_000 {
+		t.Errorf("the comment has %d bytes, want at most 60000, and as much as there is space for", n)
+	}
+	mustSay(t, page, "### Backtest failed: 0 of 40 Turns passed (0%)", "| turn-40 | Failed |", "| turn-1 | Failed |",
+		" problems are left out.\n", "1 more changes are left out.\n")
 }
 
 // TestBacktestOfRepeatedTurn tells Turns of the same name apart.
@@ -253,6 +379,11 @@ func TestBacktestInterrupted(t *testing.T) {
 		t.Errorf("report %+v, want one Turn that was cancelled and one that was not replayed", r)
 	}
 	mustSay(t, got.err, "interrupted: the report has the Turns that had ended")
+	junit := suiteOf(t, runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay",
+		"--parallel", "1", "-o", "junit").mustEnd(t, exit.Interrupted).out)
+	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 1 Turns have not run" {
+		t.Errorf("the report is %+v, want an error for the Turn that has not run", junit)
+	}
 	mustSay(t, capstan(t, "__complete", "backtest", "-o", "").out, "text\njson\njunit\nmarkdown\n:4\n")
 	mustSay(t, runInterrupted(t, model, "replay", "turn-1", "-m", dir, "--data-dir", data).mustEnd(t, exit.Interrupted).err, "interrupted")
 }
@@ -279,6 +410,10 @@ func TestBacktestOfFeedback(t *testing.T) {
 		got := capstan(t, "feedback", turn, "--data-dir", data, "--score", score).mustEnd(t, exit.OK)
 		mustSay(t, got.out, "feedback to Turn default/"+turn+" stored\n")
 	}
+	said := capstan(t, "feedback", "turn-1", "--data-dir", data, "--score", "0", "-o", "json").mustEnd(t, exit.OK)
+	if want := `{"namespace":"default","turn":"turn-1","turnDeleted":false,"score":"0"}` + "\n"; said.out != want {
+		t.Errorf("want %s, have %s", want, said.out)
+	}
 	got := capstan(t, args...).mustEnd(t, exit.Failed)
 	mustSay(t, got.out, "JUDGES           FEEDBACK\n",
 		"turn-2:\n  - judge kind: score 0.75 is below 0.9 of the earlier answer, to which 1 person gave 0.8\n",
@@ -296,6 +431,29 @@ func TestBacktestOfFeedback(t *testing.T) {
 		"the Turn default/turn-9 has not ended in "+data+", or was not kept there")
 	mustSay(t, capstan(t, "feedback", "turn-1", "--data-dir", filepath.Join(data, "none"), "--score", "1").mustEnd(t, exit.Failed).err,
 		"none")
+}
+
+// TestBacktestOfFeedbackWithoutAVerdict checks that a good score is never met only because no judge has compared the
+// answers.
+func TestBacktestOfFeedbackWithoutAVerdict(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, strings.Replace(backtestRules, "rules:\n", `rules:
+- when: {systemContains: "You judge", contains: "As before."}
+  reply: {text: "It is kind."}
+`, 1))
+	dir, data := recorded(t, url, "What is up?")
+	capstan(t, "feedback", "turn-1", "--data-dir", data, "--score", "0.8").mustEnd(t, exit.OK)
+	args := []string{"backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "--feedback"}
+	got := capstan(t, append(args, "-f", profile(t, judged))...).mustEnd(t, exit.Failed)
+	mustSay(t, got.out, "turn-1:\n  - judge kind failed for the earlier answer, to which 1 person gave 0.8: the judge gave no usable verdict")
+	got = capstan(t, append(args, "-f", profile(t, secondProfile))...).mustEnd(t, exit.OK)
+	mustSay(t, got.err, "note: PromptProfile second has no judge, so nothing is checked for the Turns to which people gave 0.5 or more")
+	capstan(t, "feedback", "turn-1", "--data-dir", data, "--score", "0.4").mustEnd(t, exit.OK)
+	capstan(t, append(args, "-f", profile(t, judged))...).mustEnd(t, exit.OK)
+	got = capstan(t, append(args, "-f", profile(t, secondProfile))...).mustEnd(t, exit.OK)
+	if strings.Contains(got.err, "note: ") {
+		t.Errorf("there is a note about bad answers: %s", got.err)
+	}
 }
 
 // TestBacktestOfARedactionRule checks that the report of a new rule does not have what the rule removes: neither in the
@@ -318,6 +476,35 @@ func TestBacktestOfARedactionRule(t *testing.T) {
 		if strings.Contains(got.out+got.err, address) || format != "junit" && !strings.Contains(got.out, "[redacted:email]") {
 			t.Errorf("%s with exit code %d must have what replaces the address, and not the address:\n%s%s", format,
 				got.code, got.out, got.err)
+		}
+	}
+}
+
+// TestReplayOfARedactionRule checks that no model receives what a rule of the new Agent removes: neither the one that
+// answers, in an attachment, nor the judge of the recorded answer.
+func TestReplayOfARedactionRule(t *testing.T) {
+	t.Parallel()
+	const address = "zoe@example.com"
+	model, url := fake(t, `rules:
+- when: {systemContains: "You judge"}
+  reply: {text: '{"score": 90, "reason": "It is kind."}'}
+- reply: {text: "Write to `+address+`."}
+`)
+	f := attachedTo(t, "OpenAI", "people text/csv people.csv").with(t, "inputs.yaml", "data:\n", "data:\n  people.csv: \"name\\n"+address+"\\n\"\n")
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	before := len(model.Requests())
+	rule := strings.Replace(agentYAML, "  limits:", "  redaction: {patterns: [{name: email, pattern: '[a-z]+@[a-z.]+'}]}\n  limits:", 1)
+	changed := profile(t, judged+"---\n"+strings.Replace(rule, "{name: support}\n  models", "{name: second}\n  models", 1))
+	capstan(t, "backtest", "-f", changed, "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q").mustEnd(t, exit.OK)
+	capstan(t, "replay", "first", "-f", changed, "-m", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	requests := model.Requests()[before:]
+	if len(requests) != 4 {
+		t.Fatalf("%d requests, want two answers, and two verdicts of the backtest", len(requests))
+	}
+	for _, r := range requests {
+		if body := string(r.Body); strings.Contains(body, address) || !strings.Contains(body, "[redacted:email]") {
+			t.Errorf("request %d must have what replaces the address, and not the address:\n%s", r.Number, body)
 		}
 	}
 }

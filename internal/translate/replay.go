@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -89,4 +91,21 @@ func copyOf(in *prepare.Input) (out prepare.Input, err error) {
 	}
 	out.Now = in.Now
 	return out, nil
+}
+
+// AttachRecorded returns the function that reads the attachments of a recorded Turn, without what redaction removes from
+// texts, and the size of the recorded contents together, in bytes. The function is nil if the Turn has none.
+func AttachRecorded(r *turn.Recording, redaction *redact.Turn) (attach func(context.Context) ([]attachment.Content, error), most int64) {
+	read, most := r.Attach()
+	if read == nil {
+		return nil, 0
+	}
+	s := AttachmentSources{Redaction: redaction}
+	return func(ctx context.Context) ([]attachment.Content, error) {
+		all, err := read(ctx)
+		for i := 0; i < len(all) && err == nil; i++ {
+			all[i], err = s.withoutRedacted(fmt.Sprintf("attachment %q of the recorded Turn", all[i].Name), all[i])
+		}
+		return all, err
+	}, most
 }

@@ -16,8 +16,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/cli/localrun"
+	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/render"
 	"github.com/capstan-dev/capstan/internal/cli/replay"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -30,6 +32,9 @@ const (
 	// maxChanges is the maximum number of different changes of prompts in a report, and maxChange bounds each, in
 	// characters. maxNames is the number of Turns that a change names.
 	maxChanges, maxChange, maxNames = 10, 4000, 5
+	// maxUnreadable is the number of Turns that may fail to be read before the first one that can be read. More
+	// failures mean that the reason is not the Turn.
+	maxUnreadable = 10
 )
 
 // BacktestOptions holds the flags of capstan backtest.
@@ -222,15 +227,25 @@ func (b *backtest) run(ctx context.Context, threshold judge.Score) (*Report, err
 	return r, err
 }
 
-// open reads the first Turn that can be replayed. It opens the models if they are asked, and identifies the profile.
+// open reads the first Turn that can be replayed. It opens the models if they are asked, and identifies the profile. A
+// Turn that cannot be read does not hide the others, unless the first maxUnreadable ones cannot be read.
 func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error) {
+	var newest, unreadable error
+	failures := 0
 	for _, name := range b.names {
 		recording, err := b.recordings.Read(ctx, name)
-		if _, skipped := errors.AsType[*turn.NotReplayableError](err); skipped {
-			continue
-		}
 		if err != nil {
-			return nil, asInput(err)
+			if newest == nil {
+				newest = err
+			}
+			if _, skipped := errors.AsType[*turn.NotReplayableError](err); skipped {
+				continue
+			}
+			unreadable = err
+			if failures++; failures == maxUnreadable || ctx.Err() != nil {
+				break
+			}
+			continue
 		}
 		p, err := b.state.For(recording)
 		if err != nil {
@@ -243,16 +258,22 @@ func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error)
 		if err != nil {
 			return nil, asInput(err)
 		}
+		if len(batch.Judges()) == 0 && b.hasGood() {
+			b.Env.Tell("note: PromptProfile %s has no judge, so nothing is checked for the Turns to which people gave 0.5 or more",
+				termsafe.Line(r.PromptProfile, output.LongestID))
+		}
 		return batch, nil
 	}
+	if unreadable != nil {
+		return nil, asInput(unreadable)
+	}
 	return nil, exit.WithCode(exit.Usage, fmt.Errorf("none of the last %d Turns of Agent %q can be replayed; the newest: %w",
-		len(b.names), b.agentName(), b.why(ctx, b.names[0])))
+		len(b.names), b.agentName(), newest))
 }
 
-// why returns why a Turn cannot be replayed.
-func (b *backtest) why(ctx context.Context, name journals.TurnName) error {
-	_, err := b.recordings.Read(ctx, name)
-	return err
+// hasGood reports whether people have given one of the Turns a good score.
+func (b *backtest) hasGood() bool {
+	return slices.ContainsFunc(b.names, func(name journals.TurnName) bool { s := b.scores[name]; return s != nil && s.isGood })
 }
 
 // one prepares a Turn again, and replays it if there is a batch. It returns nil if ctx ends before all judges have been
@@ -284,15 +305,16 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 	if err != nil {
 		return out.failed(err)
 	}
+	redaction, err := p.Redaction(ctx)
+	if err != nil {
+		return out.failed(err)
+	}
 	if out.Prompt = PromptSame; difference.Differs() {
-		hunks, err := p.Remove(ctx, difference.Hunks()) // a report is public, and a new rule says what must not be
-		if err != nil {
-			return out.failed(err)
-		}
+		hunks := redaction.Remove(difference.Hunks()) // a report is public, and a new rule says what must not be
 		out.Prompt, out.Changed = PromptChanged, difference.Messages()
 		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
 	}
-	if batch != nil && !b.replay(ctx, batch, p, out) {
+	if batch != nil && !b.replay(ctx, batch, p, redaction, out) {
 		return nil
 	}
 	out.Milliseconds = b.Env.Now().Sub(begin).Milliseconds()
@@ -313,16 +335,12 @@ func (r *Result) failed(err error) *Result {
 
 // replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer,
 // unless the judge gives the recorded answer no better score. replay returns false if ctx ends before all judges have
-// been asked.
-func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, out *Result) bool {
-	old := &RecordedTurn{}
+// been asked. redaction removes from the recorded texts what the new Agent redacts, for the report and for the judges.
+func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, redaction *redact.Turn, out *Result) bool {
+	old, recorded := &RecordedTurn{}, ""
 	if r := p.Result; r != nil {
-		text, err := p.Remove(ctx, r.Text)
-		if err != nil {
-			out.Outcome, out.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
-			return true
-		}
-		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(text), out.used
+		recorded = redaction.Remove(r.Text)
+		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(recorded), out.used
 	}
 	out.Recorded = old
 	again, err := p.Replay(batch) //nolint:contextcheck // because the batch holds its life
@@ -340,12 +358,16 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 		}
 	}
 	if again.Result.Text != "" {
-		if r := p.Result; r != nil {
-			if why := out.Feedback.expectChange(r.Text, again.Result.Text); why != "" {
+		if p.Result != nil {
+			if why := out.Feedback.expectChange(recorded, again.Result.Text); why != "" {
 				out.Problems = append(out.Problems, why)
 			}
 		}
-		if !b.judge(ctx, batch, p, string(again.Turn.UID), out) {
+		var subject *judge.Subject
+		if p.Answered() && len(batch.Judges()) > 0 {
+			subject = p.Subject.Redacted(redaction.Remove)
+		}
+		if !b.judge(ctx, batch, subject, string(again.Turn.UID), out) {
 			return false
 		}
 	}
@@ -355,13 +377,13 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 	return true
 }
 
-// judge makes the judges evaluate the recorded answer and the new one. It returns false if ctx ends before all were
-// asked.
-func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, uid string, out *Result) bool {
+// judge makes the judges evaluate the recorded answer, which is nil if there is none, and the new one. It returns false
+// if ctx ends before all were asked.
+func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, recorded *judge.Subject, uid string, out *Result) bool {
 	for k := range batch.Judges() {
 		var before judge.Evaluation
-		if p.Answered() {
-			before = batch.JudgeSubject(ctx, p.Subject, k)
+		if recorded != nil {
+			before = batch.JudgeSubject(ctx, recorded, k)
 			out.Recorded.Evaluations = append(out.Recorded.Evaluations, evaluationOf(&before))
 			out.addCost(&before)
 		}
@@ -373,6 +395,9 @@ func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, p *replay.P
 		problems := out.Problems
 		if out.addEvaluation(&now); !worse {
 			out.Problems = problems
+		}
+		if recorded == nil {
+			continue
 		}
 		if why := out.Feedback.expectNoLess(&before, &now); why != "" && len(out.Problems) == len(problems) {
 			out.Problems = append(out.Problems, why)

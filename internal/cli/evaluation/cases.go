@@ -243,13 +243,17 @@ func checkEntry(field, at, text string) error {
 	return nil
 }
 
-// checkJudges returns an error if a case names a judge that the profile does not have.
+// checkJudges returns an error if a case needs a judge that the profile does not have.
 func checkJudges(cases []Case, p *v1alpha1.PromptProfile) error {
 	for i := range cases {
 		for name := range cases[i].Expect.Judges {
 			if !slices.ContainsFunc(p.Spec.Judges, func(j v1alpha1.Judge) bool { return j.Name == name }) {
 				return fmt.Errorf("case %q: expect.judges: PromptProfile %q has no judge %q", cases[i].Name, p.Name, name)
 			}
+		}
+		if s := cases[i].Expect.Feedback.score(); s != nil && s.isGood && len(p.Spec.Judges) == 0 {
+			return fmt.Errorf("case %q: expect.feedback: PromptProfile %q has no judge that could compare the answers: add a judge, or "+
+				"give a score below 0.5, for which the answer must change", cases[i].Name, p.Name)
 		}
 	}
 	return nil

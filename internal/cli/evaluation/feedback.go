@@ -77,9 +77,16 @@ func (s *PeopleScore) expectChange(scored, now string) string {
 	return fmt.Sprintf("the answer has not changed, and %s", s.by())
 }
 
-// expectNoLess returns why an answer is wrong that a judge finds worse than one that people liked, or an empty text.
+// expectNoLess returns why an answer is wrong that a judge finds worse than one that people liked, or an empty text. A
+// judge that failed for the earlier answer has not compared the two, so the expectation is not met either. The caller
+// must report a judge that failed for the new answer.
 func (s *PeopleScore) expectNoLess(scored, now *judge.Evaluation) string {
-	if s == nil || !s.isGood || scored.Score == nil || now.Score == nil || *now.Score+tolerance >= *scored.Score {
+	switch {
+	case s == nil, !s.isGood, now.Score == nil:
+		return ""
+	case scored.Score == nil:
+		return fmt.Sprintf("judge %s failed for the earlier answer, to which %s: %s", now.Judge, s.by(), scored.Reason)
+	case *now.Score+tolerance >= *scored.Score:
 		return ""
 	}
 	return fmt.Sprintf("judge %s: score %s is below %s of the earlier answer, to which %s", now.Judge, now.Score, scored.Score, s.by())

@@ -1,7 +1,6 @@
 package localrun
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -117,7 +116,9 @@ func (b *Batch) JudgeAnswer(ctx context.Context, uid, answer string, i int) judg
 		e.Reason = err.Error()
 		return e
 	}
-	s.Answer = cmp.Or(answer, s.Answer)
+	if answer != "" { // it is from outside, and the journal has the other texts without what the Agent redacts
+		s.Answer = b.askers[i].Redact(answer)
+	}
 	return b.JudgeSubject(ctx, s, i)
 }
 

@@ -31,7 +31,7 @@ func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answer
 		in.Tools, in.Turn.Attachments = nil, nil // the run adds both
 		return in, err
 	}
-	w.in.Attach, w.in.AttachBytes = r.Attach()
+	w.in.Attach, w.in.AttachBytes = translate.AttachRecorded(r, w.redaction)
 	w.in.Toolbox, w.in.Tools = nil, answers.Tools()
 	if every := int64(w.in.ReflectEvery); every > 0 { // the replay is the first Turn of a Session, whatever the number was
 		if w.in.ReflectEvery = 0; r.Number%every == 0 {

@@ -19,6 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/skillfile"
@@ -270,17 +271,17 @@ func (p *Prepared) Profile() (name, version string) {
 	return p.bundle.Profile.Name, p.bundle.Profile.Spec.Version
 }
 
-// Remove applies the redaction rules of the new Agent to a text of the recorded Turn, because some of the rules may be
-// newer than the recorded text.
-func (p *Prepared) Remove(ctx context.Context, text string) (string, error) {
+// Redaction returns the redaction rules of the new Agent for texts of the recorded Turn, because some of the rules may be
+// newer than the recorded texts. It returns nil, which removes nothing, if the Agent is not in the manifests.
+func (p *Prepared) Redaction(ctx context.Context) (*redact.Turn, error) {
 	if p.bundle.Agent == nil {
-		return text, nil
+		return nil, nil //nolint:nilnil // because a nil redaction removes nothing
 	}
 	rules, err := translate.Redaction(ctx, p.bundle.Agent, nil)
 	if err != nil {
-		return "", exit.WithCode(exit.Failed, p.bundle.Located(err.Error()))
+		return nil, exit.WithCode(exit.Failed, p.bundle.Located(err.Error()))
 	}
-	return rules.Remove(text), nil
+	return rules, nil
 }
 
 // Batch opens the models of the Agent and of its judges, to replay Turns of the same Agent. The caller must close it.

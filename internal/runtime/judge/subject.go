@@ -52,6 +52,20 @@ type ToolResult struct {
 	Text string
 }
 
+// Redacted returns a copy with redacted texts. redact returns a text without what no model may receive.
+func (s *Subject) Redacted(redact func(text string) string) *Subject {
+	out := *s
+	out.Request, out.Context, out.Answer = redact(s.Request), redact(s.Context), redact(s.Answer)
+	out.Messages, out.Tools = slices.Clone(s.Messages), slices.Clone(s.Tools)
+	for i := range out.Messages {
+		out.Messages[i].Text = redact(out.Messages[i].Text)
+	}
+	for i := range out.Tools {
+		out.Tools[i].Name, out.Tools[i].Text = redact(out.Tools[i].Name), redact(out.Tools[i].Text)
+	}
+	return &out
+}
+
 // parts returns the fenced texts of a question. A part without text is left out, except for the answer.
 func (s *Subject) parts() []string {
 	var all []string
