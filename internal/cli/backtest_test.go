@@ -247,7 +247,7 @@ func corrupt(t *testing.T, data, name, column string, value any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	defer db.Close() //nolint:errcheck // because each write has its own error
 	result, err := db.ExecContext(t.Context(), "UPDATE journal SET "+column+" = ? WHERE kind = 'preparation.input' AND uid IN "+
 		"(SELECT uid FROM journal WHERE kind = 'run.started' AND json_extract(payload, '$.name') = ?)", value, name)
 	if err != nil {
@@ -445,7 +445,7 @@ func TestBacktestOfFeedbackWithoutAVerdict(t *testing.T) {
 	capstan(t, "feedback", "turn-1", "--data-dir", data, "--score", "0.8").mustEnd(t, exit.OK)
 	args := []string{"backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "--feedback"}
 	got := capstan(t, append(args, "-f", profile(t, judged))...).mustEnd(t, exit.Failed)
-	mustSay(t, got.out, "turn-1:\n  - judge kind failed for the earlier answer, to which 1 person gave 0.8: the judge gave no usable verdict")
+	mustSay(t, got.out, "turn-1:\n  - judge kind failed for the earlier answer, to which 1 person gave 0.8: the judge gave no ")
 	got = capstan(t, append(args, "-f", profile(t, secondProfile))...).mustEnd(t, exit.OK)
 	mustSay(t, got.err, "note: PromptProfile second has no judge, so nothing is checked for the Turns to which people gave 0.5 or more")
 	capstan(t, "feedback", "turn-1", "--data-dir", data, "--score", "0.4").mustEnd(t, exit.OK)
@@ -490,7 +490,8 @@ func TestReplayOfARedactionRule(t *testing.T) {
   reply: {text: '{"score": 90, "reason": "It is kind."}'}
 - reply: {text: "Write to `+address+`."}
 `)
-	f := attachedTo(t, "OpenAI", "people text/csv people.csv").with(t, "inputs.yaml", "data:\n", "data:\n  people.csv: \"name\\n"+address+"\\n\"\n")
+	f := attachedTo(t, "OpenAI", "people text/csv people.csv")
+	f = f.with(t, "inputs.yaml", "data:\n", "data:\n  people.csv: \"name\\n"+address+"\\n\"\n")
 	dir, data := f.written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	before := len(model.Requests())

@@ -450,7 +450,9 @@ func TestALearnerThatFailsBeforeLearningIsSkipped(t *testing.T) {
 	} {
 		t.Run(string(why), func(t *testing.T) {
 			w := newInterview(t, task.Learn, &interviewed{}, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
-				a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser}}}
+				a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
+					Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser},
+				}}
 			})
 			changeAgent(t, w, change)
 			w.Tasks.Learner = brokenLearner{}

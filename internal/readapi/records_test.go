@@ -77,7 +77,8 @@ func commented(t *testing.T) client.Reader {
 	turnOf := func(name, agent string) *v1alpha1.Turn {
 		return &v1alpha1.Turn{ObjectMeta: of(name), Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}}}
 	}
-	return fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(turnOf("t0", "desk"), turnOf("t2", "gone"), turnOf("daily", "desk"), &v1alpha1.Agent{
+	turns := []client.Object{turnOf("t0", "desk"), turnOf("t2", "gone"), turnOf("daily", "desk")}
+	return fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(turns...).WithObjects(&v1alpha1.Agent{
 		ObjectMeta: of("desk"), Spec: v1alpha1.AgentSpec{Redaction: &v1alpha1.AgentRedaction{
 			Patterns: []v1alpha1.RedactionPattern{{Name: "invoice", Pattern: "INV-[0-9]+"}},
 		}},

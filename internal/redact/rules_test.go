@@ -144,8 +144,10 @@ func TestRules(t *testing.T) {
 		"path in a text that is escaped twice": {
 			nil, []string{"$.a"}, `x {\\\"a\\\":1}`, `x {\\\"a\\\":\\\"[redacted]\\\"}`, redact.Matches{"$.a": 1},
 		},
-		"escaped value cut off": {nil, []string{"$.a"}, `x {\"b\":1,\"a\":\"secr\`, `x {\"b\":1,\"a\":\"[redacted]\"\`, redact.Matches{"$.a": 1}},
-		"string cut off":        {nil, []string{"$.a"}, `{"x":"{\"a\":\"secr`, `{"x":"{\"a\":\"[redacted]\"`, redact.Matches{"$.a": 1}},
+		"escaped value cut off": {
+			nil, []string{"$.a"}, `x {\"b\":1,\"a\":\"secr\`, `x {\"b\":1,\"a\":\"[redacted]\"\`, redact.Matches{"$.a": 1},
+		},
+		"string cut off": {nil, []string{"$.a"}, `{"x":"{\"a\":\"secr`, `{"x":"{\"a\":\"[redacted]\"`, redact.Matches{"$.a": 1}},
 		"path and patterns in a quoted string": {
 			all,
 			[]string{"$.a"},
@@ -153,8 +155,10 @@ func TestRules(t *testing.T) {
 			`x="{\"a\":\"[redacted]\",\"b\":\"[redacted:email]\"}" [redacted:email]`,
 			redact.Matches{"$.a": 1, "email": 2},
 		},
-		"escapes that are no JSON": {all, []string{"$.a"}, `{\d+} a@b.example {"a":1}`, `{\d+} [redacted:email] {"a":"[redacted]"}`,
-			redact.Matches{"$.a": 1, "email": 1}},
+		"escapes that are no JSON": {
+			all, []string{"$.a"}, `{\d+} a@b.example {"a":1}`, `{\d+} [redacted:email] {"a":"[redacted]"}`,
+			redact.Matches{"$.a": 1, "email": 1},
+		},
 		"quoted name": {
 			nil, []string{`$['e-mail']`}, `{"e-mail":"a"}`, `{"e-mail":"[redacted]"}`, redact.Matches{`$['e-mail']`: 1},
 		},
@@ -297,7 +301,8 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"strings": "[" + strings.Repeat(`"a@b",`, size/6),
 		"list":    "[" + strings.Repeat(`{"password":"x","b":"ab"},`, size/26) + "1]", "escapes": strings.Repeat(`\\`, size/2),
 		"invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
-		"matches": strings.Repeat("a@b.cd ", size/7), "escaped": strings.Repeat(`{\"a\":`, size/7), "no escapes": strings.Repeat(`{\x`, size/3),
+		"matches": strings.Repeat("a@b.cd ", size/7),
+		"escaped": strings.Repeat(`{\"a\":`, size/7), "no escapes": strings.Repeat(`{\x`, size/3),
 		"escaped objects": strings.Repeat(`{\"password\":1}`, size/16), "in strings": strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
 		if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
@@ -308,7 +313,10 @@ func TestRulesTakeLinearTime(t *testing.T) {
 
 // FuzzRules checks that no text keeps an address, and that JSON stays JSON.
 func FuzzRules(f *testing.F) {
-	for _, s := range []string{`{"a":["`, "\u200b", `\u00`, "%4", "&#6", "```json\n{", `"},{"a":`, "\xff", `"{\"a\":1,\"b\":\"`, `{\`, `\\\"`} {
+	for _, s := range []string{
+		`{"a":["`, "\u200b", `\u00`, "%4", "&#6", "```json\n{", `"},{"a":`, "\xff",
+		`"{\"a\":1,\"b\":\"`, `{\`, `\\\"`,
+	} {
 		f.Add(s, s)
 	}
 	r := rulesOf(f, []redact.PatternRule{email}, "$..a")

@@ -516,7 +516,8 @@ func (r *Report) junit() (string, error) {
 	if b := r.Backtest; b != nil {
 		for _, skipped := range b.Skipped {
 			suite.Cases = append(suite.Cases, junitCase{
-				Class: r.Agent, Name: skipped.Turn, Time: seconds(0), Skipped: &junitProblem{Message: termsafe.Line(skipped.Reason, maxShown)},
+				Class: r.Agent, Name: skipped.Turn, Time: seconds(0),
+				Skipped: &junitProblem{Message: termsafe.Line(skipped.Reason, maxShown)},
 			})
 		}
 		suite.Skipped, suite.Tests = len(b.Skipped), suite.Tests+len(b.Skipped)

@@ -282,7 +282,7 @@ func (u *Usage) print(page readapi.UsagePage) error {
 		return u.Env.Print(string(data) + "\n")
 	case CSV:
 		return u.printCSV(by, groups)
-	case Table:
+	case Table, Text:
 	}
 	var titles []string
 	for _, d := range by {
