@@ -366,15 +366,15 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	inOver := func(m *memories.Memory) { m.Session, m.SessionUID = "over", "uid-over" }
 	learn(t, s, "a-7", learnedFrom("a-7", "of a Session whose time is over", 1, ofSession("uid-over")))
 	learn(t, s, "a-8", learnedFrom("a-8", "of a user in such a Session", 1, inOver))
-	gives(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), "uid-over"), nil)
-	mark(t, s, later(50), "uid-over")
-	holds(t, s, "after the time of a Session was over", store.MemorySelector{}, "of a user in such a Session")
-	mark(t, s, later(50), "a-8")
+	expectError(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), "uid-over"), nil)
+	retire(t, s, later(50), "uid-over")
+	expectMemories(t, s, "after the time of a Session was over", store.MemorySelector{}, "of a user in such a Session")
+	retire(t, s, later(50), "a-8")
 	inUsed := func(m *memories.Memory) { m.Session, m.SessionUID = "used", "uid-used" }
 	learn(t, s, "a-9", learnedFrom("a-9", "of a user in a Session that is used", 1, inUsed))
-	gives(t, "Forget", s.Forget(t.Context(), "uid-used", ""), nil)
-	holds(t, s, "after a Session was forgotten", store.MemorySelector{})
-	live(t, s, "a-7", "a-9", "uid-gone", "uid-talk", "uid-used")
+	expectError(t, "Forget", s.Forget(t.Context(), "uid-used", ""), nil)
+	expectMemories(t, s, "after a Session was forgotten", store.MemorySelector{})
+	expectLive(t, s, "a-7", "a-9", "uid-gone", "uid-talk", "uid-used")
 	learn(t, s, "a-1", learnedFrom("a-1", "of a Turn", 1), learnedFrom("a-1", "of its Session", 1, ofSession("uid-talk")))
 	inTalk := func(m *memories.Memory) { m.Session, m.SessionUID = "talk", "uid-talk" }
 	learn(t, s, "a-2", learnedFrom("a-2", "of a user in a Session", 2, inTalk))
