@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// aimockFixtures are the answers of aimock. The first one that matches the last message of the user counts.
+// aimockFixtures are the answers of aimock. aimock uses the first one that matches the last message of the user.
 const aimockFixtures = `{"fixtures": [
 {"match": {"userMessage": "Close 1042", "hasToolResult": false}, "response": {"reasoning": "I look.", "content": "I look and close.",
   "toolCalls": [{"name": "get_ticket", "arguments": {"id": "1042"}}, {"name": "close_ticket", "arguments": {"id": "1042"}}]}},
@@ -36,8 +36,8 @@ const aimockFixtures = `{"fixtures": [
 // aimockTimeout limits the start of aimock. Node starts slowly on a busy machine.
 const aimockTimeout = time.Minute
 
-// logged collects the output of a process, and reports the first URL in it.
-type logged struct {
+// urlLog collects the output of a process, and sends the first URL in it to the channel url.
+type urlLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	url  chan string
@@ -46,20 +46,20 @@ type logged struct {
 var urlOf = regexp.MustCompile(`http://127\.0\.0\.1:[0-9]+\n`)
 
 // Write implements io.Writer.
-func (l *logged) Write(p []byte) (int, error) {
+func (l *urlLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text.Write(p)
 	if url := urlOf.FindString(l.text.String()); url != "" {
 		select {
 		case l.url <- strings.TrimSpace(url):
-		default: // it was reported before
+		default: // the URL was sent before
 		}
 	}
 	return len(p), nil
 }
 
-// startAimock starts aimock, which knows the protocols of many services, and returns its URL.
+// startAimock starts aimock, which speaks the protocols of many services, and returns its URL.
 func startAimock(t *testing.T) string {
 	t.Helper()
 	program := os.Getenv("CAPSTAN_AIMOCK")
@@ -77,7 +77,7 @@ func startAimock(t *testing.T) string {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("node", program, "--port", "0", "--fixtures", fixtures, "--strict")
-	out := &logged{url: make(chan string, 1)}
+	out := &urlLog{url: make(chan string, 1)}
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "AIMOCK_API_KEYS="+key), out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -95,15 +95,15 @@ func startAimock(t *testing.T) string {
 	}
 }
 
-// aimockPaths are the paths of the base URLs of services whose path is not /v1.
+// aimockPaths holds the path of the base URL by dialect, if it is not /v1.
 var aimockPaths = map[string]string{
 	"AzureOpenAI": "/openai/v1", "OpenRouter": "/api/v1", "Groq": "/openai/v1", "Gemini": "/v1beta/openai",
 	"Cohere": "/compatibility/v1", "Bedrock": "/openai/v1", "DeepSeek": "/beta",
 }
 
-// TestAimock runs two Turns of a Session, with tools and a structured answer, on a mock that others have written: for
-// each dialect, for Azure's API of deployments, and for the Messages protocol. It also checks errors and a broken
-// answer.
+// TestAimock runs two Turns of a Session, with tools and a structured answer, on a third-party mock: for each
+// dialect, for Azure's deployment-based API, and for Anthropic's Messages API. It also checks errors and a connection
+// that breaks.
 func TestAimock(t *testing.T) {
 	t.Parallel()
 	url := startAimock(t)
@@ -117,8 +117,9 @@ func TestAimock(t *testing.T) {
 			t.Helper()
 			return onAnthropic(t, tools).with(t, "provider.yaml", "BASEURL", "BASEURL/v1").with(t, "agent.yaml", "  thinking: Low\n", "")
 		},
-		// With thinking, aimock also demands the thoughts of earlier Turns. Anthropic demands those of the last calls:
-		// github.com/deepset-ai/haystack-core-integrations/issues/2146. So these Turns have no Session.
+		// With thinking, aimock also requires the thinking of earlier Turns. Anthropic itself requires only the
+		// thinking of the last calls: github.com/deepset-ai/haystack-core-integrations/issues/2146. So these Turns
+		// have no Session.
 		"Anthropic with thinking": func(t *testing.T, tools string) files {
 			t.Helper()
 			f := onAnthropic(t, tools).with(t, "provider.yaml", "BASEURL", "BASEURL/v1")

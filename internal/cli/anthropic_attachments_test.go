@@ -18,8 +18,9 @@ func kindsOfBlocks(m modeltest.AnthropicMessage) string {
 	return strings.Join(all, " ")
 }
 
-// TestAttachmentsOnAnthropic runs an Agent with tools and thinking on a strict server. Its first Turn has an image, a
-// PDF and a text. The requests after its calls have the same contents, and the second Turn has only their names.
+// TestAttachmentsOnAnthropic runs an Agent with tools and thinking on a strict server. The first Turn has an image, a
+// PDF and a text, and all its requests must contain them. The request of the second Turn must contain only their
+// names.
 func TestAttachmentsOnAnthropic(t *testing.T) {
 	t.Parallel()
 	model, url := strictAnthropic(t)
@@ -46,7 +47,7 @@ func TestAttachmentsOnAnthropic(t *testing.T) {
 		if kindsOfBlocks(asks) != "image document text" || asks.Content[0].Source.Data != pngOfOne ||
 			asks.Content[1].Source.Data != base64.StdEncoding.EncodeToString([]byte(pdfOfOne)) || asks.Content[1].Title != "terms" ||
 			!strings.Contains(asks.Content[2].Text, "kitchen,12") {
-			t.Errorf("request %d has %+v", i, asks)
+			t.Errorf("request %d: want the image, the PDF and the text, have %+v", i, asks)
 		}
 	}
 	later := requests[2].Messages[0]

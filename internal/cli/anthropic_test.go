@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/modeltest"
 )
 
-// strictAnthropic starts a server that refuses what Anthropic refuses. It calls two tools at once and then answers,
-// in the form of an answer's schema if the request has one.
+// strictAnthropic starts a server that refuses the same requests as Anthropic. It calls two tools at the same time and
+// then answers. If the request has a schema for the answer, the answer fits the schema.
 func strictAnthropic(t *testing.T) (server *modeltest.Anthropic, url string) {
 	t.Helper()
 	server = &modeltest.Anthropic{Key: key, Reply: func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
@@ -43,7 +43,7 @@ func strictAnthropic(t *testing.T) (server *modeltest.Anthropic, url string) {
 }
 
 // onAnthropic returns an Agent with tools on a provider of the type Anthropic, and two Turns of a Session. The second
-// has a schema for its answer.
+// Turn has a schema for its answer.
 func onAnthropic(t *testing.T, tools string) files {
 	t.Helper()
 	f := withTools(t, tools, "").with(t, "provider.yaml", "type: OpenAI", "type: Anthropic")
@@ -93,7 +93,7 @@ func TestAgentOnAnthropic(t *testing.T) {
 	}
 	for i, r := range requests {
 		if r.System[0].CacheControl == nil || r.Thinking == nil {
-			t.Errorf("request %d: want thinking, and a stable beginning with a marker for the cache", i)
+			t.Errorf("request %d: want thinking, and a cache marker at the stable part of the system prompt", i)
 		}
 		tools, system := cacheable(t, r)
 		if firstTools, firstSystem := cacheable(t, requests[0]); system != firstSystem || i < 2 && tools != firstTools {
@@ -121,8 +121,8 @@ func cacheable(t *testing.T, r modeltest.AnthropicRequest) (tools, system string
 	return string(raw.Tools), string(raw.System[0])
 }
 
-// TestLastStepOnAnthropic checks the last request of a Turn without steps left, which has calls but no tools, and a
-// note behind their results.
+// TestLastStepOnAnthropic checks the last request of a Turn that has no steps left. The request has calls but no tools,
+// and a note after the results of the calls.
 func TestLastStepOnAnthropic(t *testing.T) {
 	t.Parallel()
 	model, url := strictAnthropic(t)
@@ -132,11 +132,11 @@ func TestLastStepOnAnthropic(t *testing.T) {
 		t.Fatalf("the server refused a request: %s", strings.Join(refused, "; "))
 	}
 	if text := turnOf(t, got.out).Status.Result.Text; text != "Done." {
-		t.Errorf("the answer is %q, want the one of the last step", text)
+		t.Errorf("the answer is %q, want the answer of the last step", text)
 	}
 }
 
-// TestWrongKeyOnAnthropic checks that the refusal of a key names its Secret.
+// TestWrongKeyOnAnthropic checks that the error for a refused key names the Secret.
 func TestWrongKeyOnAnthropic(t *testing.T) {
 	t.Parallel()
 	model, url := strictAnthropic(t)

@@ -32,7 +32,7 @@ func picture(t *testing.T) []byte {
 	return data
 }
 
-// TestAttachFiles attaches files to a Turn that has an attachment from a ConfigMap. One of them replaces it.
+// TestAttachFiles attaches files to a Turn that has an attachment from a ConfigMap. One of the files replaces it.
 func TestAttachFiles(t *testing.T) {
 	t.Parallel()
 	server := &eyes{images: true, files: true}
@@ -49,31 +49,31 @@ func TestAttachFiles(t *testing.T) {
 	out := run()
 	if len(server.seen) != 1 || !strings.Contains(server.seen[0], "hall,7") || strings.Contains(server.seen[0], "kitchen") ||
 		!strings.Contains(server.seen[0], pngOfOne) || !strings.Contains(server.seen[0], "terms.pdf") {
-		t.Errorf("the server received %v", server.seen)
+		t.Errorf("want the picture, the PDF and the file with the hall, have %v", server.seen)
 	}
 	types := map[string]string{}
 	for _, a := range turnOf(t, out).Spec.Attachments {
 		types[a.Name] = a.MediaType
 	}
 	if len(types) != 3 || types["plan"] != "image/png" || types["terms"] != "application/pdf" || types["rooms"] != "text/csv" {
-		t.Errorf("attachments are %v", types)
+		t.Errorf("want an image, a PDF and a CSV, have %v", types)
 	}
 	if run(); len(server.seen) != 1 {
-		t.Error("the same command asks the model again")
+		t.Error("want no second request for the same command")
 	}
 	if err := os.WriteFile(rooms, []byte("room,size\nattic,9\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if run(); len(server.seen) != 2 || !strings.Contains(server.seen[1], "attic,9") {
-		t.Errorf("a changed file is not sent: %v", server.seen)
+		t.Errorf("want a request with the changed file, have %v", server.seen)
 	}
 	rendered := capstan(t, "render", "-f", dir, "--attach", "plan="+plan).mustEnd(t, exit.OK).out
 	mustSay(t, rendered, "+-- attachment rooms: text/csv, 21 bytes", "+-- attachment plan: image/png, 70 bytes, about 85 tokens --\n")
 	capstan(t, "render", "-f", dir, "--attach", "plan="+plan, "--diff", dir).mustEnd(t, exit.OK)
 }
 
-// TestAttachRefuses checks the errors of --attach.
-func TestAttachRefuses(t *testing.T) {
+// TestAttachErrors checks the errors of --attach.
+func TestAttachErrors(t *testing.T) {
 	t.Parallel()
 	dir := attachedTo(t, "OpenAI", "rooms text/csv rooms.csv").written(t, nowhere)
 	text := stored(t, "a.txt", []byte("one"))
@@ -90,8 +90,8 @@ func TestAttachRefuses(t *testing.T) {
 		"a bad name":     {[]string{"--attach", "A_b=" + text}, `the name "A_b" must be a lower-case DNS label`},
 		"twice":          {[]string{"--attach", "a=" + text, "--attach", "a=" + text}, `the name "a" is given twice`},
 		"a missing file": {[]string{"--attach", "a=" + text + ".gone"}, "no such file"},
-		"a folder":       {[]string{"--attach", "a=" + filepath.Dir(text)}, "is a directory"},
-		"a program":      {[]string{"--attach", "a=" + stored(t, "a", []byte("\x7fELF\x01\x02"))}, "is of no supported type"},
+		"a directory":    {[]string{"--attach", "a=" + filepath.Dir(text)}, "is a directory"},
+		"a program":      {[]string{"--attach", "a=" + stored(t, "a", []byte("\x7fELF\x01\x02"))}, "is not supported: it must be a PNG"},
 		"a large text": {
 			[]string{"--attach", "a=" + stored(t, "b.txt", bytes.Repeat([]byte("a"), 262145))},
 			"has more than 262144 bytes, the maximum for text/plain",
@@ -109,7 +109,7 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-// artifactTurnYAML is a Turn that attaches what the Turn first has left.
+// artifactTurnYAML is a Turn that attaches an artifact of another Turn.
 const artifactTurnYAML = `apiVersion: capstan.dev/v1alpha1
 kind: Turn
 metadata: {name: later, namespace: default}
@@ -120,7 +120,8 @@ spec:
   - {name: file, mediaType: text/plain, artifactRef: {turnName: TURN, name: ARTIFACT, scope: Namespace}}
 `
 
-// TestAttachArtifactOfAnotherTurn runs a Turn whose attachment is an attachment of an earlier Turn of the same folder.
+// TestAttachArtifactOfAnotherTurn runs a Turn whose attachment is an attachment of an earlier Turn of the same
+// directory.
 func TestAttachArtifactOfAnotherTurn(t *testing.T) {
 	t.Parallel()
 	server := &eyes{images: true}

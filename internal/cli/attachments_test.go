@@ -21,7 +21,7 @@ const pngOfOne = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M
 // pdfOfOne is a PDF of one page, as far as Capstan reads it.
 const pdfOfOne = "%PDF-1.4\n<</Type/Page>>"
 
-// eyes is a server that accepts images and files as one dialect does, and records the contents of requests.
+// eyes is a model server that accepts images and files as one dialect does, and records the last messages of requests.
 type eyes struct {
 	images bool // PNG in data URLs
 	files  bool
@@ -37,7 +37,7 @@ func (e *eyes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Content json.RawMessage
 		}
 	}
-	body, _ := io.ReadAll(r.Body) // otherwise the next line fails
+	body, _ := io.ReadAll(r.Body) // after an error, the next line fails
 	if err := json.Unmarshal(body, &req); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -55,7 +55,7 @@ func (e *eyes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		`"usage":{"prompt_tokens":10,"completion_tokens":2,"total_tokens":12}}`) // the test notices if the client is gone
 }
 
-// check returns what a real server refuses in the content of a message.
+// check returns why a real server would refuse the content of a message, or an empty text.
 func (e *eyes) check(content json.RawMessage) string {
 	if json.Unmarshal(content, new(string)) == nil {
 		return ""
@@ -137,7 +137,7 @@ func TestAttachmentsOnEachDialect(t *testing.T) {
 			got.mustEnd(t, exit.OK)
 			if len(server.seen) != 1 || !strings.Contains(server.seen[0], `kitchen,12`) ||
 				server.images && !strings.Contains(server.seen[0], pngOfOne) {
-				t.Errorf("the server received %v", server.seen)
+				t.Errorf("want one request with the accepted attachments, have %v", server.seen)
 			}
 			if refused == "" {
 				return
@@ -145,7 +145,7 @@ func TestAttachmentsOnEachDialect(t *testing.T) {
 			got = capstan(t, "run", "-f", attachedTo(t, dialect, refused).written(t, web.URL+"/v1"))
 			mustSay(t, got.mustEnd(t, exit.Failed).err, `spec.attachments: must be accepted by a model of Agent "support"`)
 			if len(server.seen) != 1 {
-				t.Errorf("a refused attachment was sent: %v", server.seen)
+				t.Errorf("want no request with the refused attachment, have %v", server.seen)
 			}
 		})
 	}
@@ -168,8 +168,9 @@ func TestAttachmentsSkipModels(t *testing.T) {
 	}
 }
 
-// TestAttachmentThatLies checks that a content which is not of its type ends the Turn before a request.
-func TestAttachmentThatLies(t *testing.T) {
+// TestAttachmentOfAnotherType checks that a Turn ends before a request if an attachment does not have its declared
+// type.
+func TestAttachmentOfAnotherType(t *testing.T) {
 	t.Parallel()
 	server := &eyes{images: true}
 	web := httptest.NewServer(server)
@@ -179,7 +180,7 @@ func TestAttachmentThatLies(t *testing.T) {
 		"spec.attachments[0].configMapKeyRef: the content is not image/png, but its bytes are application/pdf: "+
 			"correct mediaType or the content")
 	if len(server.seen) != 0 {
-		t.Error("the content was sent")
+		t.Error("want no request with the content")
 	}
 }
 
@@ -191,6 +192,6 @@ func TestRenderAttachments(t *testing.T) {
 	mustSay(t, got, "+-- attachment plan: image/png, 70 bytes, about 85 tokens --\n"+
 		"+-- attachment rooms: text/csv, 21 bytes, about 8 tokens --\n")
 	if strings.Contains(got, "kitchen") {
-		t.Error("render shows the content")
+		t.Error("want no content of attachments in the output of render")
 	}
 }

@@ -12,26 +12,28 @@ import (
 const backtestHelp = `backtest prepares the last Turns of an Agent again with other manifests, and reports whose prompts change and how.
 It asks no model for this, and needs no Secret. Turns whose prompts change in the same way share one diff.
 
-With --replay, it also replays these Turns: it asks the models, and answers their calls from the journal as
-capstan replay does. It never calls a tool. The judges of the PromptProfile give scores to the recorded answer
-and to the new one. A Turn passes if it ends with an answer, and if no judge refuses this answer, unless the
-judge gives the recorded answer no better score. --replay pays for the answers and for the judges.
+With --replay, backtest also replays these Turns: it asks the models, and answers their calls from the journal as
+capstan replay does. It never calls a tool. The judges of the PromptProfile give scores to the recorded answer and
+to the new one. A Turn passes if it ends with an answer that every judge accepts. A judge that refuses it counts
+only if it gave the recorded answer a better score, or gave one of the two answers no score. The answers and the
+judges of --replay cost tokens.
 
-With --feedback, it takes the last Turns to which people have given feedback (capstan feedback). With --replay, an
-answer with a score of less than 0.5 must change, and a judge must not give the new answer to a Turn with a better
-score more than 0.1 less than the recorded one. In a cluster, --feedback also requires list on turns/records.
+With --feedback, backtest takes the last Turns to which people have given feedback (capstan feedback). With
+--replay, answers that people scored below 0.5 must change. For answers that people scored 0.5 or more, no judge
+may score the new answer more than 0.1 below the recorded one. In a cluster, --feedback also requires list on
+turns/records.
 
-The journals are those of the Turns of a namespace of a cluster or, with --data-dir, of capstan run. In a cluster,
-backtest requires list on turns and the rights of capstan logs.
+backtest reads the journals of a namespace of a cluster or, with --data-dir, those of capstan run. In a cluster,
+it requires list on turns and the permissions of capstan logs.
 
-Standard error shows a line for each Turn, and standard output the report: a table, or with -o JSON, JUnit XML,
-or Markdown for a comment on a pull request. The report has texts of the Turns and of their prompts.
+Standard error shows a line for each Turn. Standard output shows the report: a table, or with -o JSON, JUnit XML,
+or Markdown for a comment on a pull request. The report contains texts of the Turns and of their prompts.
 
 Exit codes:
   0    enough Turns passed: at least the share that --threshold names; without --replay, a Turn passes if its
        prompt can be made
   1    too few Turns passed
-  2    the flags or the manifests are wrong, or there is no Turn to replay
+  2    the flags or the manifests are invalid, or there is no Turn to replay
   130  interrupted`
 
 const backtestExamples = `  # keep Turns to replay, with the fake model and its tools in other terminals
@@ -65,11 +67,11 @@ func newBacktest(env terminal.Environment) *cobra.Command {
 	addSourceOfTurns(cmd, &o.Source)
 	addStateFlags(cmd, &o.Flags)
 	f := cmd.Flags()
-	f.StringVar(&o.Agent, "agent", "", "Agent whose Turns are prepared again, as NAME, or as NAMESPACE/NAME for one of "+
-		"another namespace that is shared with that of the Turns; required")
-	f.IntVar(&o.Last, "last", 100, "number of Turns that have ended, the newest ones, from 1 to 1000")
+	f.StringVar(&o.Agent, "agent", "", "Agent whose Turns are prepared again, as NAME, or as NAMESPACE/NAME for a shared "+
+		"Agent of another namespace; required")
+	f.IntVar(&o.Last, "last", 100, "number of Turns to take, from 1 to 1000: the newest ones that have ended")
 	f.BoolVar(&o.Feedback, "feedback", false,
-		"only take Turns to which people have given feedback, and expect better answers where they gave bad scores")
+		"only take Turns to which people have given feedback; answers with bad scores must change")
 	f.BoolVar(&o.Replay, "replay", false, "ask the models and the judges, too")
 	f.StringVar(&o.Threshold, "threshold", "1", "share of the Turns that must pass, a decimal from 0 to 1")
 	f.IntVar(&o.Parallel, "parallel", 4, "number of Turns that are replayed at the same time, from 1 to 32")

@@ -19,7 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// backtestRules answers by the prompt, and judges an answer by its words.
+// backtestRules makes the model answer depending on the prompt, and judge an answer depending on its words.
 const backtestRules = `rules:
 - when: {systemContains: "You judge", contains: "Worse."}
   reply: {text: '{"score": 20, "reason": "It is rude. | ![x](http://evil.example) @all see #12, GH-7 and www.evil.example"}'}
@@ -32,11 +32,11 @@ const backtestRules = `rules:
 - reply: {text: "As before."}
 `
 
-// judged is the second profile with a judge.
+// judged is secondProfile with a judge.
 const judged = secondProfile + "  judges: [{name: kind, type: Custom, prompt: Be kind.}]\n"
 
-// recorded runs Turns with these messages, which are all of one Agent, and one Turn of another Agent. It returns the
-// folder of the manifests and that of the journals.
+// recorded runs a Turn of one Agent for each message, and one Turn of another Agent. It returns the directory of the
+// manifests and the directory of the journals.
 func recorded(t *testing.T, url string, messages ...string) (dir, data string) {
 	t.Helper()
 	f := complete()
@@ -73,7 +73,7 @@ func backtestOf(t *testing.T, text string) evaluation.Report {
 	return r
 }
 
-// TestBacktestOfPrompts needs only the changed profile, and asks no model.
+// TestBacktestOfPrompts checks a backtest without --replay. It needs only the changed profile, and asks no model.
 func TestBacktestOfPrompts(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, backtestRules)
@@ -92,14 +92,14 @@ func TestBacktestOfPrompts(t *testing.T) {
 	last := backtestOf(t, capstan(t, append(args, "--last", "2", "-q", "-o", "json")...).mustEnd(t, exit.OK).out)
 	if last.Total != 2 || last.Cases[0].Name != "turn-3" || last.PromptProfile != "second" || last.Version != "2.0.0" ||
 		last.Backtest == nil || last.Backtest.Changed != 2 || len(last.Backtest.Changes) != 1 || last.Backtest.Spent.Tokens == 0 {
-		t.Errorf("the report of the last two is %+v", last)
+		t.Errorf("want the last two Turns, both with a changed prompt, have %+v", last)
 	}
 	if n := model.Stats().Requests; n != before {
 		t.Errorf("%d requests, want none", n-before)
 	}
 }
 
-// TestBacktestOfBrokenPrompt finds the Turns whose prompts can no longer be made.
+// TestBacktestOfBrokenPrompt checks that a backtest reports the Turns whose prompts can no longer be made.
 func TestBacktestOfBrokenPrompt(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, backtestRules)
@@ -114,7 +114,7 @@ func TestBacktestOfBrokenPrompt(t *testing.T) {
 	mustSay(t, same.out, "### Backtest passed: 2 of 2 prompts can be made (100%)", "2 more Turns are not listed.")
 }
 
-// TestBacktestReplay replays the Turns, and compares the answers by the judges of the new profile.
+// TestBacktestReplay checks that the judges of the new profile compare the recorded and the new answers.
 func TestBacktestReplay(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, backtestRules)
@@ -132,7 +132,7 @@ func TestBacktestReplay(t *testing.T) {
 	c := r.Cases[0]
 	if c.Name != "turn-2" || c.Recorded == nil || c.Recorded.Answer != "As before." || c.Answer != "Worse." || c.Calls == nil ||
 		len(c.Recorded.Evaluations) != 1 || c.Recorded.Evaluations[0].Score != "0.9" || c.Evaluations[0].Score != "0.2" {
-		t.Errorf("the newest Turn is %+v", c)
+		t.Errorf("want turn-2 with both answers and their scores, have %+v", c)
 	}
 	page := capstan(t, append(args, "-o", "markdown")...).mustEnd(t, exit.Failed).out
 	mustSay(t, page, "### Backtest failed: 1 of 2 Turns passed (50%)", "| turn-2 | Failed | Changed | 0 | ",
@@ -205,7 +205,8 @@ func suiteOf(t *testing.T, text string) junitSuite {
 	return s
 }
 
-// TestBacktestNotWorse passes an answer that a judge refuses, because the judge gives the recorded one no better score.
+// TestBacktestNotWorse checks that an answer passes although a judge refuses it, because the judge gives the recorded
+// answer no better score.
 func TestBacktestNotWorse(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, strings.Replace(backtestRules, "As before.", "Worse.", 1))
@@ -215,7 +216,7 @@ func TestBacktestNotWorse(t *testing.T) {
 	mustSay(t, got.out, "Passed", "kind 0.2\n", "1 of 1 Turns passed (100%)")
 }
 
-// TestBacktestSkips skips the Turns that cannot be replayed, and counts the others.
+// TestBacktestSkips checks that Turns that cannot be replayed are skipped, and that only the others count.
 func TestBacktestSkips(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, backtestRules)
@@ -302,7 +303,7 @@ func TestBacktestInALongComment(t *testing.T) {
 		" problems are left out.\n", "1 more changes are left out.\n")
 }
 
-// TestBacktestOfRepeatedTurn tells Turns of the same name apart.
+// TestBacktestOfRepeatedTurn checks that the report shows the UIDs of Turns with the same name.
 func TestBacktestOfRepeatedTurn(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, backtestRules)
@@ -318,7 +319,7 @@ func TestBacktestOfRepeatedTurn(t *testing.T) {
 	}
 }
 
-// TestBacktestInput checks that wrong input has its own exit code and that no model is asked then.
+// TestBacktestInput checks that invalid input has its own exit code, and that no model is asked.
 func TestBacktestInput(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, backtestRules)
@@ -332,15 +333,15 @@ func TestBacktestInput(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no Agent": {[]string{"-m", dir}, "--agent: must be NAME"},
-		"no name":  {[]string{"-m", dir, "--agent", "a/"}, "--agent: must be NAME"},
-		"no space": {[]string{"-m", dir, "--agent", "/a"}, "--agent: must be NAME"},
-		"two":      {[]string{"-m", dir, "--agent", "a/b/c"}, "--agent: must be NAME"},
+		"no Agent":     {[]string{"-m", dir}, "--agent: must be NAME"},
+		"no name":      {[]string{"-m", dir, "--agent", "a/"}, "--agent: must be NAME"},
+		"no namespace": {[]string{"-m", dir, "--agent", "/a"}, "--agent: must be NAME"},
+		"two":          {[]string{"-m", dir, "--agent", "a/b/c"}, "--agent: must be NAME"},
 		"other namespace": {
-			[]string{"-m", dir, "--agent", "a/support"}, `there is no Turn of Agent "a/support" in namespace "default" that has ended`,
+			[]string{"-m", dir, "--agent", "a/support"}, `there is no finished Turn of Agent "a/support" in namespace "default"`,
 		},
 		"unknown Agent": {
-			[]string{"-m", dir, "--agent", "none"}, `there is no Turn of Agent "none" in namespace "default" that has ended`,
+			[]string{"-m", dir, "--agent", "none"}, `there is no finished Turn of Agent "none" in namespace "default"`,
 		},
 		"no manifests": {[]string{"--agent", "support"}, "there are no manifests"},
 		"last":         {[]string{"-m", dir, "--agent", "support", "--last", "1001"}, "--last: must be from 1 to 1000"},
@@ -378,7 +379,7 @@ func TestBacktestInterrupted(t *testing.T) {
 	if r := backtestOf(t, got.out); r.OK || r.Missing != 1 || r.Passed != 0 {
 		t.Errorf("report %+v, want one Turn that was cancelled and one that was not replayed", r)
 	}
-	mustSay(t, got.err, "interrupted: the report has the Turns that had ended")
+	mustSay(t, got.err, "interrupted: the report has only the Turns that had ended")
 	junit := suiteOf(t, runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay",
 		"--parallel", "1", "-o", "junit").mustEnd(t, exit.Interrupted).out)
 	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 1 Turns have not run" {
@@ -388,8 +389,8 @@ func TestBacktestInterrupted(t *testing.T) {
 	mustSay(t, runInterrupted(t, model, "replay", "turn-1", "-m", dir, "--data-dir", data).mustEnd(t, exit.Interrupted).err, "interrupted")
 }
 
-// TestBacktestOfFeedback takes the Turns that people have scored, and expects that bad answers change and that good
-// ones do not get worse.
+// TestBacktestOfFeedback checks that --feedback takes the Turns that people have scored, that an unchanged bad answer
+// fails, and that a good answer fails if it gets worse.
 func TestBacktestOfFeedback(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, strings.Replace(backtestRules, "rules:\n", `rules:
@@ -405,10 +406,10 @@ func TestBacktestOfFeedback(t *testing.T) {
 		"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "--feedback",
 	}
 	mustSay(t, capstan(t, args...).mustEnd(t, exit.Usage).err,
-		`no Turn of Agent "support" in namespace "default" that has ended has feedback`)
+		`no finished Turn of Agent "support" in namespace "default" has feedback`)
 	for turn, score := range map[string]string{"turn-1": "0", "turn-2": "0.8", "turn-3": "0.3", "turn-4": "0.4999", "turn-5": "0.5"} {
 		got := capstan(t, "feedback", turn, "--data-dir", data, "--score", score).mustEnd(t, exit.OK)
-		mustSay(t, got.out, "feedback to Turn default/"+turn+" stored\n")
+		mustSay(t, got.out, "The feedback to Turn default/"+turn+" is stored.\n")
 	}
 	said := capstan(t, "feedback", "turn-1", "--data-dir", data, "--score", "0", "-o", "json").mustEnd(t, exit.OK)
 	if want := `{"namespace":"default","turn":"turn-1","turnDeleted":false,"score":"0"}` + "\n"; said.out != want {
@@ -425,7 +426,7 @@ func TestBacktestOfFeedback(t *testing.T) {
 	if len(r.Cases) != 2 || r.Cases[1].Feedback == nil || r.Cases[1].Feedback.Score != "0.49" ||
 		r.Cases[0].Name != "turn-5" || r.Cases[0].Feedback == nil || r.Cases[0].Feedback.Score != "0.5" ||
 		r.Cases[0].Feedback.People != 1 {
-		t.Errorf("the newest Turn with feedback: %+v", r.Cases)
+		t.Errorf("want turn-5 and turn-4 with their feedback, have %+v", r.Cases)
 	}
 	mustSay(t, capstan(t, "feedback", "turn-9", "--data-dir", data, "--score", "1").mustEnd(t, exit.Failed).err,
 		"the Turn default/turn-9 has not ended in "+data+", or was not kept there")
@@ -456,8 +457,8 @@ func TestBacktestOfFeedbackWithoutAVerdict(t *testing.T) {
 	}
 }
 
-// TestBacktestOfARedactionRule checks that the report of a new rule does not have what the rule removes: neither in the
-// difference, nor in the recorded answer, nor in the words of a judge.
+// TestBacktestOfARedactionRule checks that a new redaction rule applies to the whole report: to the diff, the recorded
+// answer and the reason of a judge.
 func TestBacktestOfARedactionRule(t *testing.T) {
 	t.Parallel()
 	const address = "zoe@example.com"
@@ -474,8 +475,7 @@ func TestBacktestOfARedactionRule(t *testing.T) {
 	for _, format := range []string{"text", "markdown", "json", "junit"} {
 		got := capstan(t, append(args, format)...)
 		if strings.Contains(got.out+got.err, address) || format != "junit" && !strings.Contains(got.out, "[redacted:email]") {
-			t.Errorf("%s with exit code %d must have what replaces the address, and not the address:\n%s%s", format,
-				got.code, got.out, got.err)
+			t.Errorf("%s, exit code %d: want [redacted:email] in place of the address, have\n%s%s", format, got.code, got.out, got.err)
 		}
 	}
 }

@@ -21,15 +21,16 @@ import (
 )
 
 const cancelHelp = `cancel ends a Turn of a cluster and keeps its results so far. It sets spec.desiredState to Cancelled,
-and the Turn's executor stops the run at once. A tool call in progress is cancelled, too; the outcome of
-a destructive call may then be unknown. The Turns of sub-agents are cancelled with it.
+and the Turn's executor stops the run immediately. A tool call in progress is cancelled, too; the outcome
+of a destructive call may then be unknown. The Turns of sub-agents are also cancelled.
 
-cancel requires the rights get and patch on turns.
+cancel requires get and patch on turns.
 
 Exit codes:
   0    the Turn is being cancelled, by this command or an earlier one
-  1    it is not, for example because it does not exist or has ended, even as Cancelled
-  2    the flags are wrong, or the kubeconfig cannot be read
+  1    the Turn is not being cancelled: for example, it does not exist, or it has already ended (also with the
+       reason Cancelled)
+  2    the flags are invalid, or the kubeconfig cannot be read
   130  interrupted`
 
 // canceller holds the flags of capstan cancel.
@@ -90,19 +91,19 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	if t.IsFinished() {
 		return exit.WithCode(exit.Failed, fmt.Errorf("%s has ended already (%s): there is nothing to cancel", title, before))
 	}
-	said := fmt.Sprintf("%s is already being cancelled; its state is %s", title, before)
+	message := fmt.Sprintf("%s is already being cancelled; its state is %s", title, before)
 	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
-		said = fmt.Sprintf("%s is cancelled; its state was %s", title, before)
+		message = fmt.Sprintf("%s is cancelled; its state was %s", title, before)
 		if err := patchCancelled(ctx, api, t); err != nil {
 			return err
 		}
 	}
 	t.APIVersion, t.Kind = v1alpha1.GroupVersion.String(), cluster.TurnKind
-	return output.PrintObject(c.env, t, "turn.capstan.dev", said, c.output)
+	return output.PrintObject(c.env, t, "turn.capstan.dev", message, c.output)
 }
 
-// patchCancelled sets desiredState to Cancelled. The patch holds the UID, so it never changes a newer Turn of the
-// same name.
+// patchCancelled sets desiredState to Cancelled. The patch contains the UID, so it never changes a newer Turn with
+// the same name.
 func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
 	title := cluster.TurnKind + " " + t.Namespace + "/" + t.Name
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"desiredState":%q}}`, t.UID, v1alpha1.DesiredStateCancelled)
@@ -112,7 +113,7 @@ func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) er
 		return exit.WithCode(exit.Failed, errors.New(title+" was deleted in the meantime"))
 	case apierrors.IsForbidden(err):
 		return exit.WithCode(exit.Failed, fmt.Errorf(
-			"you may not cancel %s: %w; this requires the right to patch turns.capstan.dev", title, err))
+			"you may not cancel %s: %w; this requires permission to patch turns.capstan.dev", title, err))
 	case err != nil:
 		return exit.WithCode(exit.Failed, fmt.Errorf("failed to cancel %s: %w", title, err))
 	}

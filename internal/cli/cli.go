@@ -1,5 +1,5 @@
-// Package cli is Capstan's command line. It reads manifests and runs the operator's own engine on them, without a
-// cluster: prompts and records are the same as in a cluster.
+// Package cli is Capstan's command line. Without a cluster, it reads manifests and runs the operator's own engine on
+// them: prompts and journals are the same as in a cluster. In a cluster, it reads journals and decides about calls.
 package cli
 
 import (
@@ -18,13 +18,13 @@ import (
 )
 
 const exitCodesHelp = `Exit codes:
-  0    the Turn succeeded, or was prepared
-  1    the Turn did not succeed, or could not be prepared
-  2    the flags are wrong, or manifests cannot be read or are invalid
+  0    the Turn succeeded
+  1    the Turn did not succeed, or could not run
+  2    the flags are invalid, or manifests cannot be read or are invalid
   3    a tool call requires approval, and there is no terminal at which to ask
   130  interrupted`
 
-// Execute runs the command line, prints errors to Err and returns the exit code. The end of ctx has the effect of
+// Execute runs the command line, prints errors to Err and returns the exit code. If ctx ends, the effect is that of
 // Ctrl-C.
 func Execute(ctx context.Context, env terminal.Environment, args []string) int {
 	root := Command(env)                      //nolint:contextcheck // because cobra hands the context to the commands
@@ -37,19 +37,19 @@ func Execute(ctx context.Context, env terminal.Environment, args []string) int {
 		return exit.Differs
 	}
 	code, message := explain(err)
-	if code == exit.Usage && !isProblemOfInput(err) {
+	if code == exit.Usage && !hasExitCode(err) {
 		message += fmt.Sprintf("\nRun '%s --help' for usage.", ran.CommandPath())
 	}
-	if code == exit.Usage && compares(ran, args) {
+	if code == exit.Usage && isComparison(ran, args) {
 		code = exit.Failed
 	}
-	env.Tell("%s: %s", root.DisplayName(), message)
+	env.Logf("%s: %s", root.DisplayName(), message)
 	return code
 }
 
-// compares reports whether the user asked for a comparison. It searches the arguments themselves, because cobra
-// does not parse all flags if one of them is wrong.
-func compares(ran *cobra.Command, args []string) bool {
+// isComparison reports whether the user asked for a comparison (render --diff). It searches the arguments themselves,
+// because cobra does not parse all flags if one of them is invalid.
+func isComparison(ran *cobra.Command, args []string) bool {
 	return ran.Flags().Lookup(diffFlag) != nil && slices.ContainsFunc(args, func(arg string) bool {
 		return arg == "--"+diffFlag || strings.HasPrefix(arg, "--"+diffFlag+"=")
 	})
@@ -60,18 +60,16 @@ func Command(env terminal.Environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "capstan",
 		Short: "Render and run the Turns of LLM agents, and read their journals",
-		Long: `capstan runs Capstan's engine without a cluster. It reads the manifests that a cluster would get, checks
-them as a cluster would, and makes the same prompts, answers and records.
+		Long: `capstan runs Capstan's engine without a cluster. It reads and checks manifests as a cluster would, and
+makes the same prompts, answers and journals.
 
-With and without a cluster, capstan prints the journals of Turns: logs for people, export for programs.
-In a cluster it approves and denies tool calls, and cancels Turns. It undoes tool calls in both.
+In a cluster, capstan approves and denies tool calls, and cancels Turns.
 
-With and without a cluster, capstan also prints what remains of each Turn: decisions lists the Turns that
-have ended, and usage adds up their tokens and costs.
+With and without a cluster, capstan prints the journals of Turns (logs for people, export for programs),
+and undoes tool calls. It also prints the records that remain after Turns were deleted: decisions lists
+the Turns that have ended, and usage adds up their tokens and costs.
 
-` + exitCodesHelp + `
-
-With --diff, render has other exit codes: see its help.`,
+Commands have their own exit codes: see the help of each command.`,
 		Example: `  # show the messages that the model would receive
   capstan render -f examples/quickstart
 

@@ -17,40 +17,40 @@ func TestUsageErrors(t *testing.T) {
 		want   []string
 	}{
 		"misspelt format": {
-			"a typo must not cost a look into the help",
+			"the error suggests the nearest format",
 			[]string{"render", "-f", dir, "-o", "jsn"},
 			[]string{`"jsn"`, "must be text, json or yaml: did you mean json?", "capstan render --help"},
 		},
 		"unknown format": {
-			"nothing is guessed where nothing is near",
+			"no format is similar, so nothing is suggested",
 			[]string{"run", "-f", dir, "-o", "wide"},
 			[]string{"must be text, json or yaml\n"},
 		},
 		"misspelt flag": {
-			"cobra itself guesses commands only",
+			"the error suggests the nearest flag",
 			[]string{"run", "-f", dir, "--trun", "x"},
 			[]string{"unknown flag: --trun: did you mean --turn?", "capstan run --help"},
 		},
-		"unknown flag":    {"it is named", []string{"run", "--frobnicate"}, []string{"unknown flag: --frobnicate\n"}},
-		"unknown command": {"it is named", []string{"rum"}, []string{`unknown command "rum"`, "run", "capstan --help"}},
-		"no manifests":    {"the way out is named", []string{"render"}, []string{"with -f", "capstan render --help"}},
-		"no such file":    {"it is named", []string{"run", "-f", "none.yaml"}, []string{"none.yaml: failed to find it"}},
+		"unknown flag":    {"the error names it", []string{"run", "--frobnicate"}, []string{"unknown flag: --frobnicate\n"}},
+		"unknown command": {"the error names it", []string{"rum"}, []string{`unknown command "rum"`, "run", "capstan --help"}},
+		"no manifests":    {"the error names the flag", []string{"render"}, []string{"with -f", "capstan render --help"}},
+		"no such file":    {"the error names it", []string{"run", "-f", "none.yaml"}, []string{"none.yaml: failed to find it"}},
 		"argument that is no path": {
-			"arguments are more paths", []string{"run", "-f", dir, "none.yaml"}, []string{"none.yaml: failed to find it"},
+			"arguments are further paths", []string{"run", "-f", dir, "none.yaml"}, []string{"none.yaml: failed to find it"},
 		},
-		"bad time": {"the form is shown", []string{"run", "-f", dir, "--now", "monday"}, []string{"--now", "2026-04-09T10:00:00Z"}},
+		"bad time": {"the error has an example", []string{"run", "-f", dir, "--now", "monday"}, []string{"--now", "2026-04-09T10:00:00Z"}},
 		"unknown turn": {
-			"those there are, are listed",
+			"the error lists the existing Turns",
 			[]string{"run", "-f", dir, "--turn", "second"},
 			[]string{"--turn", `"second"`, "default/first"},
 		},
 		"source of a secret is missing": {
-			"the variable is named",
+			"the error names the variable",
 			[]string{"run", "-f", dir, "--env-secret", "model-key/apiKey=UNSET"},
 			[]string{"--env-secret", "model-key/apiKey", `"UNSET"`},
 		},
 		"secret's value in place of a variable": {
-			"a credential given by mistake must not end in a log",
+			"the error must not contain a credential that was given by mistake",
 			[]string{"run", "-f", dir, "--env-secret", "model-key/apiKey=" + key},
 			[]string{"--env-secret", "must be the name of an environment variable"},
 		},
@@ -60,7 +60,7 @@ func TestUsageErrors(t *testing.T) {
 			got := capstan(t, tc.args...).mustEnd(t, exit.Usage)
 			mustSay(t, got.err, append(tc.want, "capstan: ")...)
 			if got.out != "" || strings.Contains(got.err, key) {
-				t.Errorf("%s: want an error only, without the key, have:\n%s%s", tc.reason, got.out, got.err)
+				t.Errorf("%s: want only an error, without the key, have:\n%s%s", tc.reason, got.out, got.err)
 			}
 		})
 	}
@@ -79,7 +79,8 @@ func TestInvalidManifestsNameFileObjectAndField(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"--help"}, {"render", "--help"}, {"run", "--help"}} {
+	mustSay(t, capstan(t, "--help").mustEnd(t, exit.OK).out, "exit codes: see the help of each command", "-f examples/quickstart")
+	for _, args := range [][]string{{"render", "--help"}, {"run", "--help"}} {
 		got := capstan(t, args...).mustEnd(t, exit.OK)
 		mustSay(t, got.out, "Exit codes:", "  130  interrupted", "Examples:", "-f examples/quickstart")
 	}
@@ -88,7 +89,7 @@ func TestHelp(t *testing.T) {
 	deny := capstan(t, "deny", "--help").mustEnd(t, exit.OK).out
 	mustSay(t, deny, "  0    the calls are denied", "a call is denied even if they cannot be read")
 	if strings.Contains(deny, "approved") {
-		t.Errorf("deny approves nothing: want no word about it, have:\n%s", deny)
+		t.Errorf("want no mention of approvals in the help of deny, have:\n%s", deny)
 	}
 	mustSay(t, call{program: "kubectl-capstan"}.run(t.Context(), "run", "--help").out, "kubectl capstan run -f PATH")
 }
@@ -98,7 +99,7 @@ func TestUnreadableKubeconfigIsAUsageError(t *testing.T) {
 	for _, command := range []string{"cancel", "deny", "logs"} {
 		got := capstan(t, command, "first", "--kubeconfig", filepath.Join(t.TempDir(), "absent")).mustEnd(t, exit.Usage)
 		mustSay(t, got.err, "failed to read the kubeconfig", "absent")
-		mustSay(t, capstan(t, command, "--help").out, "  2    the flags are wrong, or the kubeconfig cannot be read")
+		mustSay(t, capstan(t, command, "--help").out, "  2    the flags are invalid, or the kubeconfig cannot be read")
 	}
 }
 
@@ -125,12 +126,12 @@ func TestCompletion(t *testing.T) {
 		"formats":          {[]string{"run", "-o", ""}, "text\njson\nyaml\n:4\n"},
 		"turns":            {[]string{"run", "-f", two, "--turn", ""}, "first\tWhat is up?\nsecond\tWhat is up?\n:4\n"},
 		"turns by path":    {[]string{"render", "-f", two + "/a.yaml", "--turn", ""}, "first\tWhat is up?\n:4\n"},
-		"twins":            {[]string{"run", "-f", twins, "--turn", ""}, "default/first\tWhat is up?\nother/first\tWhat is up?\n:4\n"},
+		"same name twice":  {[]string{"run", "-f", twins, "--turn", ""}, "default/first\tWhat is up?\nother/first\tWhat is up?\n:4\n"},
 		"broken manifests": {[]string{"run", "-f", broken, "--turn", ""}, ":4\n"},
 		"standard input":   {[]string{"run", "-f", "-", "--turn", ""}, ":4\n"},
 		"old states":       {[]string{"render", "--diff", ""}, "yaml\nyml\njson\n:8\n"},
 		"skills":           {[]string{"run", "--skills-file", ""}, "yaml\nyml\n:8\n"},
-		"folders":          {[]string{"run", "--data-dir", ""}, ":16\n"},
+		"directories":      {[]string{"run", "--data-dir", ""}, ":16\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

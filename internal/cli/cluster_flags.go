@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/journals"
 )
 
-// addAPIFlags adds the flags that say how to reach the API server.
+// addAPIFlags adds the flags that specify how to reach the API server.
 func addAPIFlags(f *pflag.FlagSet, c *cluster.Flags) {
 	f.StringVar(&c.Kubeconfig, "kubeconfig", "",
 		"path of a kubeconfig file; default: $KUBECONFIG, else ~/.kube/config, else the cluster of the Pod in which capstan runs")
@@ -19,7 +19,7 @@ func addAPIFlags(f *pflag.FlagSet, c *cluster.Flags) {
 	f.StringVar(&c.Token, "token", "", "bearer token that authenticates you; default: the token of the kubeconfig")
 }
 
-// addClusterFlags adds the flags that say how to reach the API server and the manager.
+// addClusterFlags adds the flags that specify how to reach the API server and the manager.
 func addClusterFlags(f *pflag.FlagSet, c *journals.ClusterFlags) {
 	addAPIFlags(f, &c.Flags)
 	f.StringVar(&c.Server, "server", "",
@@ -28,12 +28,12 @@ func addClusterFlags(f *pflag.FlagSet, c *journals.ClusterFlags) {
 		"`PATH` of a PEM file with the certificate authorities of --server; default: those of the system")
 	f.StringVar(&c.ServiceAccount, "service-account", journals.DefaultServiceAccount,
 		"`NAME` of the ServiceAccount in the Turn's namespace that reads the journal if the kubeconfig has no "+
-			"token, but a client certificate; you must have the right to create a token for it, "+
-			"which is valid for ten minutes; empty for none")
+			"token, but a client certificate; you must have permission to create a token for it, "+
+			"which is valid for ten minutes; empty: use no ServiceAccount")
 	f.StringVar(&c.ManagerNamespace, "manager-namespace", "capstan-system", "namespace of the manager")
 }
 
-// clusterFlagNames are the flags that make no sense without a cluster.
+// clusterFlagNames are the flags that have a meaning only with a cluster.
 var clusterFlagNames = []string{"kubeconfig", "context", "server", "server-ca-file", "token", "service-account", "manager-namespace"}
 
 // addJournalFlags adds the flags of commands that read a journal, with their shell completions.
@@ -43,12 +43,12 @@ func addJournalFlags(cmd *cobra.Command, j *journals.Source, artifact *string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("artifact", cobra.NoFileCompletions))
 }
 
-// addTurnFlags adds the flags that say where the journal of a Turn is, with their shell completions.
+// addTurnFlags adds the flags that specify where the journal of a Turn is, with their shell completions.
 func addTurnFlags(cmd *cobra.Command, j *journals.Source) {
 	f := cmd.Flags()
 	f.StringVarP(&j.Namespace, "namespace", "n", "",
 		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
-	f.StringVar(&j.DataDir, "data-dir", "", "read a journal that capstan run keeps in this folder, instead of one in a cluster")
+	f.StringVar(&j.DataDir, "data-dir", "", "read a journal that capstan run keeps in this directory, instead of one in a cluster")
 	f.StringVar(&j.UID, "uid", "", "with --data-dir: UID of the Turn if several have the same name; default: the newest")
 	addClusterFlags(f, &j.Cluster)
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
@@ -83,7 +83,7 @@ func completeTurns(list func(context.Context) ([]string, error)) cobra.Completio
 // oneTurn returns an error unless there is exactly one argument.
 func oneTurn(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return errors.New("name one Turn, as NAME or NAMESPACE/NAME")
+		return errors.New("specify one Turn, as NAME or NAMESPACE/NAME")
 	}
 	return nil
 }

@@ -13,28 +13,29 @@ import (
 )
 
 const decideHelp = `%[1]s shows the pending tool calls of a Turn in a cluster with their arguments, asks for confirmation,
-and creates a ToolApproval that says they are %[2]s. %[3]s
+and creates a ToolApproval for each call that is %[2]s. %[3]s
 
-The arguments come from the Turn's journal, which is read as by capstan logs. Their hash must match the
-hash in the Turn's status, and the decision applies to exactly these arguments. Line feeds within texts
-and invisible characters are shown as escapes.
+%[1]s reads the arguments from the Turn's journal, as capstan logs does. Their hash must match the hash in
+the Turn's status, and the decision applies to exactly these arguments. Line feeds within texts and
+invisible characters are shown as escapes.
 
-You decide as the user whom the API server knows from your kubeconfig or --token. %[1]s requires get on
-turns, create on toolapprovals and, for the arguments, get on turns/log. The ClusterRole with the label
-capstan.dev/role=approver grants these rights. The arguments require the other rights of capstan logs, too.
+You decide as the user of your kubeconfig or --token. %[1]s requires get on turns, create on toolapprovals
+and, for the arguments, get on turns/log. The ClusterRole with the label capstan.dev/role=approver grants
+these permissions. To read the arguments you also need the permissions for the forwarded port (see capstan
+logs), which this ClusterRole does not include.
 
-If several calls are pending, %[1]s asks about them one by one, or with --all about all at once. Without a
-terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.
+If several calls are pending, %[1]s asks about them one by one, or with --all about all together. Without
+a terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.
 %[4]s
 
 %[1]s then waits until the Turn continues, for at most --wait-seconds. A Turn does not use a decision that
-the API server has not verified, such as one of the first 5 seconds after Capstan's installation. %[1]s then
-prints the reason and fails. Run it again to decide anew, after you have removed the cause.
+the API server has not verified, such as one made in the first 5 seconds after Capstan was installed. %[1]s
+then prints the reason and fails. Remove the cause, and run the command again.
 
 Exit codes:
   0    the calls are %[2]s
-  1    at least one call is not, the Turn does not use a decision, or no call is pending
-  2    the flags are wrong, or the kubeconfig cannot be read
+  1    at least one call is not %[2]s, the Turn does not use a decision, or no call is pending
+  2    the flags are invalid, or the kubeconfig cannot be read
   130  interrupted`
 
 const decideExamples = `  # review the pending call, and decide
@@ -74,7 +75,7 @@ func newDecide(env terminal.Environment, v decisions.Verb, short string) *cobra.
 	f.StringVarP(&d.Namespace, "namespace", "n", "",
 		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
 	f.StringVar(&d.Call, "call", "", "`ID` of the only call to decide about; default: all pending calls, one by one")
-	f.BoolVar(&d.All, "all", false, "decide about all pending calls at once")
+	f.BoolVar(&d.All, "all", false, "decide about all pending calls together")
 	f.StringVar(&d.Reason, "reason", "", "reason for the model and the record; at most 1024 characters")
 	f.BoolVarP(&d.Yes, "yes", "y", false, "do not ask for confirmation")
 	f.BoolVar(&d.WithoutArguments, "without-arguments", false, "decide even if the arguments cannot be read, by their hash alone")

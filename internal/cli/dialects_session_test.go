@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// parameters are those of the model in a dialect, and the field of a request that has its seed. Without a seed, the
-// field is empty.
+// parameters returns the parameters of the model for a dialect, and the name of the request's field for the seed. The
+// name is empty if the dialect supports no seed.
 func parameters(dialect string) (yaml, seed string) {
 	switch dialect {
 	case "DeepSeek", "Moonshot":
@@ -25,8 +25,8 @@ func parameters(dialect string) (yaml, seed string) {
 	return "{maxOutputTokens: 500, stopSequences: [END], seed: 7}", "seed"
 }
 
-// conversation returns an Agent with tools, on a provider with a dialect, and two Turns of a Session. The second has a
-// schema for its answer.
+// conversation returns an Agent with tools, on a provider with a dialect, and two Turns of a Session. The second Turn
+// has a schema for its answer.
 func conversation(t *testing.T, tools, dialect string) files {
 	t.Helper()
 	f := manifests(t, tools, dialect, "{timeoutSeconds: 30}").with(t, "agent.yaml", "  reflectEveryTurns: 1\n", "")
@@ -39,7 +39,8 @@ func conversation(t *testing.T, tools, dialect string) files {
 }
 
 // TestSessionOnEachDialect runs two Turns of a Session, with tools, parameters and a structured answer, on a strict
-// server of each dialect. It checks the bytes that a server can cache, and that the usage has the cached tokens.
+// server of each dialect. It checks that the bytes that a server can cache stay the same, and that the usage has the
+// cached tokens.
 func TestSessionOnEachDialect(t *testing.T) {
 	t.Parallel()
 	for dialect, server := range strictServers {
@@ -83,12 +84,12 @@ func TestSessionOnEachDialect(t *testing.T) {
 	}
 }
 
-// checkCacheable checks that two Turns with two requests each share the bytes that a server can cache: the tools, the
-// stable part of the system prompt with so many characters, and the messages of earlier requests.
+// checkCacheable checks that the requests of two Turns, two for each Turn, share the bytes that a server can cache: the
+// tools, the first stable characters of the system prompt, and the messages of earlier requests.
 func checkCacheable(t *testing.T, requests []wire, stable int64) {
 	t.Helper()
 	if len(requests) != 4 || stable == 0 {
-		t.Fatalf("%d requests with %d stable characters, want 4 with some", len(requests), stable)
+		t.Fatalf("%d requests with %d stable characters, want 4 requests and more than 0 characters", len(requests), stable)
 	}
 	for i := range requests {
 		r := &requests[i]
@@ -104,15 +105,15 @@ func checkCacheable(t *testing.T, requests []wire, stable int64) {
 			t.Errorf("the second request of a Turn begins with other messages: %s", cmp.Diff(before, after))
 		}
 	}
-	before, after := conversed(requests[1]), conversed(requests[2])
+	before, after := conversationOf(requests[1]), conversationOf(requests[2])
 	if len(before) != 3 || !slices.Equal(before, after[:min(len(before), len(after))]) {
 		t.Errorf("the second Turn begins with other messages than the first had: %s", cmp.Diff(before, after))
 	}
 }
 
-// conversed returns the texts of messages that are not the system's. Data of earlier calls may differ from Turn to
-// Turn.
-func conversed(w wire) (all []string) {
+// conversationOf returns the messages of a request without the system messages. It leaves out the data that came with
+// calls, because they may differ from Turn to Turn.
+func conversationOf(w wire) (all []string) {
 	for _, m := range w.messages {
 		if m.Role != "system" {
 			all = append(all, m.Role+" "+m.ToolCallID+": "+m.Content)
@@ -135,9 +136,9 @@ func rawMessages(t *testing.T, w wire) []string {
 	return all
 }
 
-// TestPrefixOfASession checks that the requests of a Session begin with the same bytes from Turn to Turn, so that the
-// server finds them in its cache. The facts of a Turn are not part of later Turns. Other dialects put system messages
-// of each Turn at the front, or data into calls.
+// TestPrefixOfASession checks that each Turn of a Session begins with the messages of the Turn before, so that the
+// server finds them in its cache. Only the facts are left out, which later Turns do not receive. The test does not
+// apply to other dialects, which put the system messages of each Turn first, or add data to calls.
 func TestPrefixOfASession(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range []string{"OpenAI", "AzureOpenAI"} {

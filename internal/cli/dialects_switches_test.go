@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// schemaSent requires the schema of an answer. All requests of the test have tools and a schema.
+// schemaSent is a rule that requires the schema of an answer. All requests of the test have tools and a schema.
 func schemaSent(w wire) string {
 	if w.fields["response_format"] == nil {
 		return "response_format is missing"
@@ -25,10 +25,10 @@ func TestSwitchesOfADialect(t *testing.T) {
 		dialect, switches, parameters string
 		rules                         []rule
 	}{
-		"schemas beside tools": {"Generic", "{answerSchemas: Always}", noMore, []rule{schemaSent}},
+		"schemas together with tools": {"Generic", "{answerSchemas: Always}", noMore, []rule{schemaSent}},
 		"schemas without tools": {
 			"OpenAI", "{answerSchemas: WithoutTools}", noMore,
-			[]rule{noSchemaBesideTools("response_format is not supported with tools")},
+			[]rule{noSchemaWithTools("response_format is not supported with tools")},
 		},
 		"no schemas": {"OpenAI", "{answerSchemas: Never}", noMore, []rule{without("response_format")}},
 		"another seed": {

@@ -33,7 +33,7 @@ func newWire(body []byte) (w wire, err error) {
 	return w, err
 }
 
-// current returns the messages behind the last one of the user.
+// current returns the messages after the last message of the user.
 func (w *wire) current() []wireMessage {
 	all := w.messages
 	for i, m := range all {
@@ -57,7 +57,7 @@ type wireMessage struct {
 	ReasoningDetails json.RawMessage `json:"reasoning_details"`
 }
 
-// The server sends these with its call, as far as the real one does so: reasoning, blocks of it and a signature.
+// The server sends these data with its call: reasoning, blocks of reasoning and a signature.
 const (
 	reasoning = `I look.`
 	details   = `[{"index":0,"signature":"c2ln","text":"I look.","type":"reasoning.text"}]`
@@ -72,10 +72,10 @@ func (m *wireMessage) returned() string {
 	return m.ReasoningContent + string(m.ReasoningDetails) + string(m.ToolCalls[0].ExtraContent)
 }
 
-// rule returns what a server refuses in a request, or an empty text.
+// rule returns why a server refuses a request, or an empty text.
 type rule func(wire) string
 
-// without refuses fields of the request's body.
+// without refuses a request that has one of these fields.
 func without(names ...string) rule {
 	return func(w wire) string {
 		for _, name := range names {
@@ -87,7 +87,8 @@ func without(names ...string) rule {
 	}
 }
 
-// needs requires fields that the server would otherwise ignore to the harm of the user, such as an output limit.
+// needs refuses a request that lacks one of these fields. The real server would accept it, and ignore for example the
+// output limit that was sent in another field.
 func needs(names ...string) rule {
 	return func(w wire) string {
 		for _, name := range names {
@@ -99,7 +100,8 @@ func needs(names ...string) rule {
 	}
 }
 
-// perMessage checks each message with the one before it, which is empty for the first.
+// perMessage returns a rule that checks each message m. before is the message before m; it is empty for the first
+// message.
 func perMessage(check func(before, m wireMessage) string) rule {
 	return func(w wire) string {
 		before := wireMessage{}
@@ -113,7 +115,7 @@ func perMessage(check func(before, m wireMessage) string) rule {
 	}
 }
 
-// The rules of real servers. Each comment names where its words are known from.
+// The rules of real servers. Each comment names the source of the error message.
 var (
 	// github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733
 	systemFirst = perMessage(func(before, m wireMessage) string {
@@ -148,7 +150,7 @@ var (
 		return ""
 	})
 	// github.com/BerriAI/litellm/issues/9720
-	namesOfUsers = perMessage(func(_, m wireMessage) string {
+	onlyUsersHaveNames = perMessage(func(_, m wireMessage) string {
 		if m.Name != nil && m.Role != "user" {
 			return "Only messages of role 'user' can have a name."
 		}
@@ -156,7 +158,7 @@ var (
 	})
 )
 
-// returns requires the data that came with a call, and nothing else.
+// returns requires that each call is sent back with exactly this data.
 func returns(data, problem string) rule {
 	return perMessage(func(_, m wireMessage) string {
 		if len(m.ToolCalls) > 0 && m.returned() != data {
@@ -166,8 +168,7 @@ func returns(data, problem string) rule {
 	})
 }
 
-// returnsCurrent is returns for the calls since the last message of the user. For earlier calls, instead of their data
-// stands what older returns.
+// returnsCurrent is like returns, but earlier calls, before the last message of the user, may also have the data older.
 func returnsCurrent(data, older, problem string) rule {
 	return func(w wire) string {
 		current := w.current()
@@ -181,8 +182,8 @@ func returnsCurrent(data, older, problem string) rule {
 	}
 }
 
-// noSchemaBesideTools refuses the schema of an answer in a request with tools.
-func noSchemaBesideTools(problem string) rule {
+// noSchemaWithTools refuses the schema of an answer in a request with tools.
+func noSchemaWithTools(problem string) rule {
 	return func(w wire) string {
 		if w.fields["response_format"] != nil && w.fields["tools"] != nil {
 			return problem
@@ -191,7 +192,7 @@ func noSchemaBesideTools(problem string) rule {
 	}
 }
 
-// effortsOf refuses other efforts than these.
+// effortsOf refuses all reasoning efforts except these.
 func effortsOf(efforts ...string) rule {
 	return func(w wire) string {
 		var effort string
@@ -202,7 +203,7 @@ func effortsOf(efforts ...string) rule {
 	}
 }
 
-// validFormat checks the schema of an answer: platform.openai.com, response_format of chat completions.
+// validFormat refuses an invalid response_format. Source: platform.openai.com, response_format of chat completions.
 func validFormat(w wire) string {
 	var format struct {
 		Type   string
@@ -225,7 +226,7 @@ func validFormat(w wire) string {
 	return ""
 }
 
-// ids requires a form of the IDs of calls.
+// ids requires that the IDs of calls match a pattern.
 func ids(form string) rule {
 	valid := regexp.MustCompile(form)
 	return perMessage(func(_, m wireMessage) string {
@@ -245,10 +246,10 @@ func ids(form string) rule {
 	})
 }
 
-// strictServer is a model server that refuses what the real one refuses.
+// strictServer is a model server that refuses the same requests as the real server.
 type strictServer struct {
 	rules []rule
-	// status and body are the form of its errors; %q stands for the words.
+	// status and body are the status and the body of its errors. %q in body stands for the message.
 	status int
 	body   string
 	// id is the ID of its call, and finish its finish reason for the call.
@@ -343,14 +344,14 @@ var strictServers = map[string]strictServer{
 	"Gemini": {
 		[]rule{
 			systemFirst, noNames, without("parallel_tool_calls", "n"),
-			noSchemaBesideTools("Function calling with a response mime type: 'application/json' is unsupported"),
+			noSchemaWithTools("Function calling with a response mime type: 'application/json' is unsupported"),
 			returnsCurrent(signature, "", "Function call is missing a thought_signature in functionCall parts."),
 		},
 		400,
 		`[{"error":{"code":400,"message":%q,"status":"INVALID_ARGUMENT"}}]`, "", "stop",
 	},
 	"XAI": {
-		[]rule{namesOfUsers, needs("max_completion_tokens")},
+		[]rule{onlyUsersHaveNames, needs("max_completion_tokens")},
 		400, `{"code":"Client specified an invalid argument","error":%q}`,
 		"call_123", "tool_calls",
 	},
@@ -358,7 +359,7 @@ var strictServers = map[string]strictServer{
 	"Groq": {
 		[]rule{
 			systemFirst, noNames, needs("max_completion_tokens"),
-			noSchemaBesideTools("json mode cannot be combined with tool/function calling"),
+			noSchemaWithTools("json mode cannot be combined with tool/function calling"),
 		},
 		400, nestedError, "fc_1", "tool_calls",
 	},
@@ -367,7 +368,7 @@ var strictServers = map[string]strictServer{
 	"Cohere": {
 		[]rule{
 			systemFirst, noNames, needs("max_tokens"), without("stream_options", "service_tier", "parallel_tool_calls"),
-			noSchemaBesideTools("response_format is not supported with tools"),
+			noSchemaWithTools("response_format is not supported with tools"),
 		},
 		422, `{"message":%q}`, "close_ticket_abc", "TOOL_CALL",
 	},
@@ -435,14 +436,14 @@ func (r *received) add(w wire, rules []rule) string {
 	return ""
 }
 
-// schemasSuppressCalls are the dialects whose servers restrict all that the model writes to the schema of an answer:
+// schemasSuppressCalls are the dialects whose servers make the model write only JSON that fits the schema of an answer:
 // github.com/vllm-project/vllm/issues/39929, github.com/ollama/ollama-python/issues/546 and
 // github.com/sgl-project/sglang/pull/25777. LM Studio runs llama.cpp, and a server of the dialect Generic may be any of
 // them.
 var schemasSuppressCalls = []string{"VLLM", "Ollama", "LlamaCpp", "SGLang", "LMStudio", "Generic"}
 
-// serve starts the server of a dialect. It calls a tool until it has its result, and then answers. If stubborn is true,
-// it also calls a tool beside its first answer.
+// serve starts the server of a dialect. It calls a tool, and answers after the result of the call. If stubborn is
+// true, it also calls a tool together with its first answer.
 func (s strictServer) serve(t *testing.T, dialect string, stubborn bool) (url string, got *received) {
 	t.Helper()
 	got = &received{}
@@ -473,10 +474,10 @@ func (s strictServer) serve(t *testing.T, dialect string, stubborn bool) (url st
 
 // answer returns the answer to a request, and its finish reason.
 func (s strictServer) answer(w wire, stubborn bool) (delta, finish string) {
-	isTold, inForm := false, false
+	wasRefused, mustBeJSON := false, false
 	for _, m := range w.messages {
-		isTold = isTold || m.Role == "user" && strings.Contains(m.Content, "was not accepted")
-		inForm = inForm || strings.Contains(m.Content, "must be one JSON value")
+		wasRefused = wasRefused || m.Role == "user" && strings.Contains(m.Content, "was not accepted")
+		mustBeJSON = mustBeJSON || strings.Contains(m.Content, "must be one JSON value")
 	}
 	results := 0
 	for _, m := range w.current() {
@@ -486,7 +487,7 @@ func (s strictServer) answer(w wire, stubborn bool) (delta, finish string) {
 	}
 	content := ""
 	switch {
-	case stubborn && isTold, inForm && !stubborn && results > 0:
+	case stubborn && wasRefused, mustBeJSON && !stubborn && results > 0:
 		return `{"content":"{\"id\":1042}"}`, "stop"
 	case stubborn && results > 0:
 		content = "Done."
@@ -509,8 +510,8 @@ func manifests(t *testing.T, tools, dialect, limits string) files {
 		"  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]")
 }
 
-// TestAgentOnEachDialect runs an Agent with tools on a strict server of each dialect: once with an answer that the
-// Agent checks, and once until the last step. Both add notes to a conversation that has facts between earlier messages.
+// TestAgentOnEachDialect runs an Agent with tools on a strict server of each dialect: once with reflection, and once
+// with a limit of one step. Both add notes to a conversation that has facts between earlier messages.
 func TestAgentOnEachDialect(t *testing.T) {
 	t.Parallel()
 	for dialect, server := range strictServers {
@@ -537,7 +538,7 @@ func TestAgentOnEachDialect(t *testing.T) {
 	}
 }
 
-// TestUnsupportedParameter checks that a Turn does not run if the model cannot fulfill a parameter.
+// TestUnsupportedParameter checks that a Turn does not run if the model does not support a parameter.
 func TestUnsupportedParameter(t *testing.T) {
 	t.Parallel()
 	url, received := strictServers["DeepSeek"].serve(t, "DeepSeek", false)
@@ -550,8 +551,8 @@ func TestUnsupportedParameter(t *testing.T) {
 	}
 }
 
-// TestThinkingOnMistral checks that the effort is sent that its models accept, and that another one is refused before
-// it is sent.
+// TestThinkingOnMistral checks that the effort high is sent, and that an effort that the models do not accept causes an
+// error before a request.
 func TestThinkingOnMistral(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]struct {
@@ -585,8 +586,8 @@ func TestThinkingOnMistral(t *testing.T) {
 	}
 }
 
-// TestAnswerWithACallInTheLastStep runs an Agent whose model calls a tool beside an answer that does not fit the
-// schema, in its last step. The results of that call are followed by the user's message about the answer.
+// TestAnswerWithACallInTheLastStep runs an Agent whose model, in its last step, sends an answer that does not fit the
+// schema together with a call. In the next request, the result of the call must precede the message about the answer.
 func TestAnswerWithACallInTheLastStep(t *testing.T) {
 	t.Parallel()
 	for dialect, server := range strictServers {
@@ -627,7 +628,7 @@ func TestStrictServersRefuseAnotherDialect(t *testing.T) {
 	}
 }
 
-// TestEachDialectHasAStrictServer checks that no dialect of the API is without a test.
+// TestEachDialectHasAStrictServer checks that the tests cover each dialect of the API.
 func TestEachDialectHasAStrictServer(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "crd", "bases", "capstan.dev_modelproviders.yaml"))

@@ -87,13 +87,13 @@ func TestDiffExitCodes(t *testing.T) {
 		want   []string // parts of the output
 	}{
 		"the same": {
-			"one line says so",
+			"one line reports it",
 			[]string{"--diff", now},
 			exit.OK,
 			[]string{"Turn default/first: the prompts are the same: 4 messages, promptHash "},
 		},
 		"a version alone": {
-			"what no model sees is no difference",
+			"the version is not part of the prompt",
 			[]string{"--diff", files{"p.yaml": strings.Replace(profileYAML, "1.0.0", "0.9.0", 1)}.written(t, nowhere)},
 			exit.OK,
 			[]string{"the prompts are the same"},
@@ -106,62 +106,62 @@ func TestDiffExitCodes(t *testing.T) {
 				": PromptProfile default/support: spec.instructions:1:27: "},
 		},
 		"an old Agent whose profile is gone": {
-			"the reference is named",
+			"the error names the reference",
 			[]string{"--diff", orphan},
 			exit.Failed,
 			[]string{"--diff: the old state, ", `PromptProfile "default/gone" is not in the manifests`},
 		},
 		"invalid manifests": {
-			"2 would say that they differ",
+			"exit code 2 means that the prompts differ",
 			[]string{"--diff", invalid},
 			exit.Failed,
 			[]string{"spec.identitty: unknown field"},
 		},
 		"no object of the prompt": {
-			"it would never differ",
+			"the prompts could never differ",
 			[]string{"--diff", stranger},
 			exit.Failed,
 			[]string{"--diff: the prompt does not depend on any object in " + stranger +
 				", which must contain at least one of Turn default/first, Agent default/support, PromptProfile default/support"},
 		},
 		"no such file": {
-			"it is named",
+			"the error names it",
 			[]string{"--diff", "none.yaml"},
 			exit.Failed,
 			[]string{"none.yaml: failed to find it"},
 		},
 		"an empty path": {
-			"a variable was not set",
+			"a shell variable may be unset",
 			[]string{"--diff", ""},
 			exit.Failed,
 			[]string{"--diff must name a file, a directory or -", "render --help"},
 		},
 		"an unknown flag before": {
-			"flags are not parsed to the end",
+			"the exit code is right even if parsing stops before --diff",
 			[]string{"--frobnicate", "--diff", now},
 			exit.Failed,
 			[]string{"unknown flag", "render --help"},
 		},
 		"an unknown flag after": {
-			"2 would say that they differ",
+			"exit code 2 means that the prompts differ",
 			[]string{"--diff=" + now, "--frobnicate"},
 			exit.Failed,
 			[]string{"unknown flag"},
 		},
 		"no value": {
-			"2 would say that they differ",
+			"exit code 2 means that the prompts differ",
 			[]string{"--diff"},
 			exit.Failed,
 			[]string{"flag needs an argument: --diff"},
 		},
 		"an unknown Turn": {
-			"2 would say that they differ",
+			"exit code 2 means that the prompts differ",
 			[]string{"--diff", now, "--turn", "x"},
 			exit.Failed,
 			[]string{"--turn: "},
 		},
 		"standard input twice": {
-			"one of them would be empty",
+			"the second reader would get no input",
 			[]string{"--diff", "-", "-"},
 			exit.Failed,
 			[]string{"must not both read standard input"},
@@ -200,7 +200,7 @@ func TestDiffOfTurns(t *testing.T) {
 		"4. history (assistant) removed", "  messages ", "  sections ", "added live_context\n", "\nNewly left out\n", "  memory m11 ",
 		"  contribution notes ", "cut by 11 characters\n")
 	if strings.Contains(got.out, "overlay empty") {
-		t.Errorf("want what both leave out not told, have:\n%s", got.out)
+		t.Errorf("want no mention of parts that both states leave out, have:\n%s", got.out)
 	}
 	back := capstan(t, "render", "-f", oldTurn.written(t, nowhere), dir+"/agent.yaml", dir+"/profile.yaml", dir+"/notes.yaml",
 		"--diff", dir, "--now", noon).mustEnd(t, exit.Differs)
@@ -259,10 +259,10 @@ func TestDiffJSON(t *testing.T) {
 	}
 	mustSay(t, m.Diff, "--- old/system_prompt\n+++ new/system_prompt\n@@ ", "\n-Answer questions about the helpdesk.\n+Politely answer ")
 	if p := got.Preparation; p.Old.PromptProfile.Version != "1.0.0" || p.New.PromptProfile.Version != "1.1.0" {
-		t.Errorf("want the records of both, have %+v", p)
+		t.Errorf("want the preparations of both states, have %+v", p)
 	}
 	if same := read(newDir, exit.OK); same.Differs || same.Messages == nil || len(same.Messages) != 0 {
-		t.Errorf("want no message, as a list, have %+v", same)
+		t.Errorf("want an empty list of messages, have %+v", same)
 	}
 	asYAML := capstan(t, "render", "-f", newDir, "--diff", oldDir, "-o", "yaml").mustEnd(t, exit.Differs).out
 	mustSay(t, asYAML, "differs: true\n", "change: Changed\n")
@@ -299,6 +299,6 @@ func TestMessagesCannotImitateADiff(t *testing.T) {
 	got := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, exit.Differs)
 	mustSay(t, got.out, "+Report\x1b[0m\n", "++++ x\\u001b[2J")
 	if strings.Count(got.out, "\nReport\n") != 1 || strings.Contains(got.out, "\x1b[2J") {
-		t.Errorf("want each line of a message to begin as one of a diff, have:\n%q", got.out)
+		t.Errorf("want each line of a message to begin like a line of a diff, have:\n%q", got.out)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// selecting offers one of two tools by its meaning.
+// selecting makes an Agent offer one of two tools, selected by its meaning.
 const selecting = "  embeddings: {providerRef: {name: vectors}, model: e}\n" +
 	"  toolPolicy: {selection: Semantic, maxToolsPerTurn: 1}\n"
 
@@ -22,7 +22,7 @@ func withVectors(t *testing.T, url, provider string) files {
 }
 
 // TestEmbeddingsThatCannotBeUsed runs a Turn, and replays it, with a ModelProvider for embeddings that cannot be used.
-// Words alone decide then, as in a cluster.
+// Tools are then selected only by their words, as in a cluster.
 func TestEmbeddingsThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	provider := strings.Replace(providerYAML, "{name: demo}", "{name: vectors}", 1)
@@ -36,11 +36,11 @@ func TestEmbeddingsThatCannotBeUsed(t *testing.T) {
 			_, url := fake(t, "rules: [{reply: {text: One.}}]\n")
 			dir, data := withVectors(t, serveTools(t, "").url, tc.provider).written(t, url), t.TempDir()
 			got := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
-			mustSay(t, got.err, "note: words alone decide which memories and tools fit, because there are no embeddings: ", tc.why)
+			mustSay(t, got.err, "note: memories and tools are selected only by their words, because the embeddings failed: ", tc.why)
 			again := capstan(t, "replay", "first", "--data-dir", data, "-m", dir).mustEnd(t, exit.OK)
 			mustSay(t, again.out, "The answers are the same")
 			if strings.Contains(again.err, "embeddings") {
-				t.Errorf("the replay says %q, although it needs no vectors", again.err)
+				t.Errorf("the replay prints %q, want nothing about vectors, which it does not need", again.err)
 			}
 		})
 	}
@@ -66,7 +66,7 @@ func TestReplayWithoutVectors(t *testing.T) {
 		t.Errorf("the backtest has %+v after %+v, want the same tokens", one.Spent, one.Recorded.Spent)
 	}
 	if n := model.Stats().ByModel["e"]; n != 2 {
-		t.Errorf("%d requests for vectors, want none of the replays", n)
+		t.Errorf("%d requests for vectors, want 2: the replays send none", n)
 	}
 }
 

@@ -24,8 +24,9 @@ func explain(err error) (code int, message string) {
 	return code, strings.TrimSpace(err.Error())
 }
 
-// isProblemOfInput reports whether the flags are correct, so that the help text would not solve the problem.
-func isProblemOfInput(err error) bool {
+// hasExitCode reports whether an error has an exit code. Only errors of the command line itself have none; for these
+// errors, the help text is of use.
+func hasExitCode(err error) bool {
 	_, ok := errors.AsType[*exit.Error](err)
 	return ok
 }

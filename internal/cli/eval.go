@@ -12,19 +12,20 @@ import (
 )
 
 const evalHelp = `eval runs an Agent over a file of cases on this machine, with the same engine as capstan run, and checks each
-answer: texts and patterns that it must contain, CEL expressions, the tools that were called, the scores of
-the judges of the PromptProfile, and earlier answers that people have scored. Use it to test a prompt before it is merged.
+answer: texts and patterns that it must contain, CEL expressions, the tools that were called, and the scores
+of the judges of the PromptProfile. It also compares the answer with an earlier one that people have scored.
+Use eval to test a prompt before it is merged.
 
-Each case is a Turn of its own. The models and the tools are real: eval pays for the answers, and calls of
-tools have effects. Calls that require approval are denied, unless --approve is all.
+Each case is a separate Turn. The models and the tools are real: the answers cost tokens, and calls of tools
+have effects. Calls that require approval are denied, unless --approve is all.
 
-Standard error shows a line for each case that ends, and standard output the report: a table, or with -o
+Standard error shows a line for each case that ends. Standard output shows the report: a table, or with -o
 JSON, JUnit XML, or Markdown for a comment on a pull request.
 
 Exit codes:
   0    enough cases passed: at least the share that --threshold names
   1    too few cases passed
-  2    the flags, the cases or the manifests are wrong, and no case has run
+  2    the flags, the cases or the manifests are invalid, and no case has run
   130  interrupted`
 
 // evalApprovals lists the values of --approve of eval.
@@ -67,8 +68,9 @@ func newEval(env terminal.Environment) *cobra.Command {
 	f.StringArrayVarP(&o.Manifests, "manifests", "m", nil,
 		"`PATH` of a file or directory of manifests, in addition to those that the cases name; may be repeated")
 	f.StringVarP(&o.Namespace, "namespace", "n", "default", "namespace of objects that do not name one")
-	f.StringVar(&o.Agent, "agent", "", "Agent to evaluate, as NAME or NAMESPACE/NAME; default: that of the cases, or the only one")
-	f.StringVar(&o.Profile, "profile", "", "PromptProfile to use instead of that of the Agent")
+	f.StringVar(&o.Agent, "agent", "",
+		"Agent to evaluate, as NAME or NAMESPACE/NAME; default: the Agent that the file of cases names, or the only Agent")
+	f.StringVar(&o.Profile, "profile", "", "PromptProfile to use instead of the Agent's")
 	f.StringArrayVar(&o.Cases, "case", nil, "`NAME` of a case to run; may be repeated; default: all cases")
 	f.StringVar(&o.Threshold, "threshold", "1", "share of the cases that must pass, a decimal from 0 to 1")
 	f.IntVar(&o.Parallel, "parallel", 4, "number of cases that run at the same time, from 1 to 32")

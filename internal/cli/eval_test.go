@@ -18,7 +18,7 @@ const withJudges = `overrides: {behavior: Be brief.}
   - {name: relevant, type: Relevance, modelRef: {providerRef: {name: demo}, model: judge}}
   - {name: kind, type: Custom, prompt: Be kind., threshold: "0.5"}`
 
-// evalRules answers the cases, and gives scores as a judge.
+// evalRules makes the model answer the cases, and give scores as a judge.
 const evalRules = `rules:
 - when: {systemContains: "is relevant"}
   reply: {text: '{"score": 80, "reason": "It responds."}'}
@@ -99,7 +99,7 @@ func TestEval(t *testing.T) {
 	if c.Name != "price" || c.Answer != "It costs 40 EUR." || c.Reason != "Completed" || len(c.Evaluations) != 2 ||
 		c.Evaluations[0].Model != "demo/judge" || c.Evaluations[0].Score != "0.8" || c.Evaluations[0].Threshold != "0.8" ||
 		c.Evaluations[1].Model != "demo/small" {
-		t.Errorf("case %+v, want the answer and what both judges say", c)
+		t.Errorf("case %+v, want the answer and the evaluations of both judges", c)
 	}
 	if quiet := capstan(t, "eval", "-f", path, "-q").mustEnd(t, exit.OK); quiet.err != "" {
 		t.Errorf("with --quiet, standard error has %q", quiet.err)
@@ -110,7 +110,7 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// TestEvalProblems checks that each expectation that is not met is named.
+// TestEvalProblems checks that the report names each expectation that is not met.
 func TestEvalProblems(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -127,7 +127,7 @@ func TestEvalProblems(t *testing.T) {
 			"output.data.total > 100: the expression cannot be evaluated for this answer: a part of output.data is missing, " +
 				"or has another type",
 		},
-		"tool":  {`tools: {called: [search]}`, `the tool "search" must be called; called were: none`},
+		"tool":  {`tools: {called: [search]}`, `the tool "search" must be called; the called tools are: none`},
 		"judge": {`judges: {kind: "0.61"}`, `judge kind: score 0.6 is below 0.61: It is kind.`},
 		"bad feedback": {
 			`feedback: {answer: "It costs 40 EUR.\n", score: "0.49"}`, `the answer has not changed, and people gave 0.49`,
@@ -136,7 +136,7 @@ func TestEvalProblems(t *testing.T) {
 			`feedback: {answer: "It costs forty EUR, dear friend.", score: "0.5"}`,
 			`judge kind: score 0.6 is below 0.71 of the earlier answer, to which people gave 0.5`,
 		},
-		"reason": {`reason: PolicyViolated`, `the Turn must end with reason PolicyViolated, and not Completed: `},
+		"reason": {`reason: PolicyViolated`, `the Turn must end with reason PolicyViolated, not Completed: `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -150,8 +150,9 @@ func TestEvalProblems(t *testing.T) {
 	}
 }
 
-// TestEvalFeedback checks feedback to an earlier answer that is met: judges may differ a little, a bad answer has
-// changed, and no judge is asked about a bad one. The sources that an expression needs need not be in the answer.
+// TestEvalFeedback checks cases that pass with feedback to an earlier answer: the judges' scores may differ a little,
+// and a bad answer must have changed, without a question to a judge about it. It also checks that expressions see the
+// sources of an answer that hides them.
 func TestEvalFeedback(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, strings.Replace(evalRules, "71", "70", 1))
@@ -211,7 +212,7 @@ func TestEvalThreshold(t *testing.T) {
 	}
 }
 
-// TestEvalInput checks that wrong input has its own exit code and that no model is asked then.
+// TestEvalInput checks that invalid input has its own exit code, and that no model is asked.
 func TestEvalInput(t *testing.T) {
 	t.Parallel()
 	one := func(fields string) string {
@@ -227,22 +228,22 @@ func TestEvalInput(t *testing.T) {
 		"no cases":        {"manifests: [manifests]\n", nil, "cases: there must be at least one case"},
 		"no name":         {"manifests: [manifests]\ncases: [{message: a}]", nil, "cases[0]: name: is required, as a string"},
 		"same name":       {one("- {name: a, message: b}\n"), nil, `cases[1]: name: another case has the name "a"`},
-		"wrong name":      {"manifests: [manifests]\ncases: [{name: A b, message: a}]", nil, `case A b: metadata.name: `},
+		"invalid name":    {"manifests: [manifests]\ncases: [{name: A b, message: a}]", nil, `case A b: metadata.name: `},
 		"no message":      {"manifests: [manifests]\ncases: [{name: a}]", nil, "cases.yaml: case a: message: Required value"},
 		"unknown in Turn": {one("  mesage: x\n"), nil, `case a: mesage: unknown field`},
-		"Session":         {one("  sessionRef: {name: s}\n"), nil, "cases[0]: sessionRef: must not be given: each case is a conversation"},
+		"Session":         {one("  sessionRef: {name: s}\n"), nil, "cases[0]: sessionRef: must not be given: each case is a separate conversation"},
 		"another Agent":   {one("  agentRef: {name: s}\n"), nil, "cases[0]: agentRef: must not be given: the file names the Agent"},
 		"unknown expect":  {one("  expect: {contain: [a]}\n"), nil, `cases[0]: expect: unknown field "contain"`},
-		"wrong pattern":   {one("  expect: {matches: ['(a']}\n"), nil, "cases[0]: expect.matches[0]: "},
-		"wrong CEL": {
+		"invalid pattern": {one("  expect: {matches: ['(a']}\n"), nil, "cases[0]: expect.matches[0]: "},
+		"invalid CEL": {
 			one("  expect: {expressions: [output.txt]}\n"), nil, "cases[0]: expect.expressions[0]:1:7: undefined field 'txt'",
 		},
-		"empty text":  {one("  expect: {contains: ['']}\n"), nil, "cases[0]: expect.contains[0]: must not be empty"},
-		"wrong score": {one("  expect: {judges: {kind: 70%}}\n"), nil, "cases[0]: expect.judges.kind: "},
+		"empty text":    {one("  expect: {contains: ['']}\n"), nil, "cases[0]: expect.contains[0]: must not be empty"},
+		"invalid score": {one("  expect: {judges: {kind: 70%}}\n"), nil, "cases[0]: expect.judges.kind: "},
 		"no scored answer": {
 			one("  expect: {feedback: {score: '1'}}\n"), nil, "cases[0]: expect.feedback.answer: is required",
 		},
-		"wrong feedback": {
+		"invalid feedback": {
 			one("  expect: {feedback: {answer: a, score: '1.1'}}\n"), nil,
 			`cases[0]: expect.feedback.score: "1.1" must be a decimal number`,
 		},
@@ -333,7 +334,7 @@ func TestEvalHostileAnswers(t *testing.T) {
 	}
 }
 
-// TestEvalErrors checks the cases without an answer.
+// TestEvalErrors checks the report about cases without an answer.
 func TestEvalErrors(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "rules:\n- {when: {contains: price}, fault: {status: 500}}\n"+evalRules[len("rules:\n"):])
@@ -348,7 +349,8 @@ func TestEvalErrors(t *testing.T) {
 	mustSay(t, capstan(t, "eval", "-f", down).mustEnd(t, exit.Failed).out, "0 of 2 cases passed (0%), 2 had an error")
 }
 
-// TestEvalPolicy checks a case that expects that an output policy refuses the answer. No judge is asked about it.
+// TestEvalPolicy checks a case with the expectation that an output policy refuses the answer. No judge is asked about
+// it.
 func TestEvalPolicy(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, evalRules)
@@ -369,17 +371,18 @@ func TestEvalTools(t *testing.T) {
 	cases := `manifests: [manifests]
 cases: [{name: a, message: "Close 1042.", expect: {tools: {called: [close_ticket]}}}]`
 	path := evalSetup(t, url, cases, withTools(t, tickets.url, approved))
-	mustSay(t, capstan(t, "eval", "-f", path).mustEnd(t, exit.Failed).out, `the tool "close_ticket" must be called; called were: none`)
+	mustSay(t, capstan(t, "eval", "-f", path).mustEnd(t, exit.Failed).out,
+		`the tool "close_ticket" must be called; the called tools are: none`)
 	if tickets.closedTickets() != "" {
-		t.Errorf("calls %q, want that a call without approval is denied", tickets.closedTickets())
+		t.Errorf("calls %q, want none without an approval", tickets.closedTickets())
 	}
 	capstan(t, "eval", "-f", path, "--approve", "all").mustEnd(t, exit.OK)
 	if tickets.closedTickets() != "1042" {
-		t.Errorf("calls %q, want the approved one", tickets.closedTickets())
+		t.Errorf("calls %q, want the approved call", tickets.closedTickets())
 	}
 }
 
-// TestEvalParallel checks the bound of cases that run at the same time, with their judges.
+// TestEvalParallel checks the maximum number of cases that run at the same time.
 func TestEvalParallel(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{reply: {text: Hello}, fault: {latencyMilliseconds: 20}}]")
@@ -404,7 +407,7 @@ func TestEvalInterrupted(t *testing.T) {
 	got := runInterrupted(t, model, "eval", "-f", path, "--parallel", "1", "-o", "json")
 	got.mustEnd(t, exit.Interrupted)
 	if r := reportOf(t, got.out); r.OK || r.Missing != 1 || r.Passed != 0 {
-		t.Errorf("report %+v, want one case that was cancelled and one that has not run", r)
+		t.Errorf("report %+v, want one cancelled case and one case that has not run", r)
 	}
 }
 

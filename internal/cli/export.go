@@ -13,20 +13,20 @@ const exportHelp = `export turn prints the journal of a Turn as JSON lines, one 
 payload.
 
 By default the content is redacted: messages, replies, arguments and results of tools, parameters,
-memories and reasons of failures. A fixed list says what is kept: the course of the Turn, with names of
-objects, tools and models, numbers and times. Each other value is replaced by
-{"redacted": true, "bytes": N, "hmacSHA256": "..."}; in a cluster, it never leaves the manager. The hash
-uses a random key that is discarded: equal values of this export have equal hashes, and a hash reveals
+memories and reasons of failures. Only the values on a fixed list are kept: the steps of the Turn, with
+names of objects, tools and models, numbers and times. Each other value is replaced by
+{"redacted": true, "bytes": N, "hmacSHA256": "..."}; in a cluster, the value never leaves the manager. The
+hash uses a random key that is discarded: equal values of this export have equal hashes, and a hash reveals
 nothing else. --with-content redacts nothing.
 
 --artifact prints the content of an artifact instead, such as the whole output of a tool. Name the
 artifact, such as call-2-1 or answer.txt, or give its SHA-256 from the journal or the Turn's status.
 
-export finds the journal like capstan logs, and requires the same rights.
+export finds the journal like capstan logs, and requires the same permissions.
 
 `
 
-const exportExamples = `  # keep or share the course of a Turn
+const exportExamples = `  # keep or share the steps of a Turn
   capstan export turn open-loops -n helpdesk >open-loops.jsonl
 
   # print the duration of each step
@@ -40,10 +40,10 @@ const exportExamples = `  # keep or share the course of a Turn
 
 func newExport(env terminal.Environment) *cobra.Command {
 	parent := &cobra.Command{
-		Use: "export", Short: "Print records of Turns for programs", Args: cobra.NoArgs,
+		Use: "export", Short: "Print journals of Turns for programs", Args: cobra.NoArgs,
 		Example: "  capstan export turn open-loops",
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to export: capstan export turn NAME")
+			return errors.New("specify a Turn: capstan export turn NAME")
 		},
 	}
 	x := &journals.Export{Source: journals.Source{Env: env}}

@@ -12,16 +12,17 @@ keeps the score, even after the Turn was deleted, and the comment as long as the
 any more, a score is about the newest deleted one, and the output says so. The manager redacts the comment by the rules
 of the Turn's Agent. You have one feedback for each Turn: a new one replaces it. capstan decisions
 -o json prints the feedback of all people with their names. capstan backtest --feedback expects that answers with a good
-score do not get worse, and that those with a bad one change.
+score do not get worse, and that answers with a bad score change.
 
 In a cluster, feedback requires create on turns/feedback, which the ClusterRole with the label
-capstan.dev/role=turn-author grants, and the other rights of capstan logs. With --data-dir, it is stored with the
-Turns that capstan run keeps in that folder, under the name of the user of your machine.
+capstan.dev/role=turn-author grants, and the permissions for the forwarded port (see capstan logs), which this
+ClusterRole does not include. With --data-dir, the feedback is stored with the Turns that capstan run keeps in that
+directory, under the name of your user on this machine.
 
 Exit codes:
   0    the feedback is stored
   1    the feedback could not be stored
-  2    the flags are wrong, or the kubeconfig cannot be read
+  2    the flags are invalid, or the kubeconfig cannot be read
   130  interrupted`
 
 func newFeedback(env terminal.Environment) *cobra.Command {
@@ -43,7 +44,7 @@ func newFeedback(env terminal.Environment) *cobra.Command {
 	f.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
 	f.StringVar(&o.Score, "score", "", "score from 0 (bad) to 1 (good), with at most four digits after the point")
-	f.StringVar(&o.DataDir, "data-dir", "", "score a Turn that capstan run keeps in this folder, instead of one in a cluster")
+	f.StringVar(&o.DataDir, "data-dir", "", "score a Turn that capstan run keeps in this directory, instead of one in a cluster")
 	f.StringVar(&o.Comment, "comment", "", "comment of at most 2048 bytes")
 	addDoneOutput(cmd, &o.Options)
 	addClusterFlags(f, &o.Cluster)

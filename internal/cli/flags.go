@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/output"
 )
 
-// outputFormats lists the values of -o, for messages and completion.
+// outputFormats lists the values of -o of most commands, for messages and completion.
 var outputFormats = []string{string(output.Text), string(output.JSON), string(output.YAML)}
 
 // formatValue is the value of -o.

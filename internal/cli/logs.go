@@ -9,7 +9,7 @@ import (
 )
 
 const logsHelp = `logs prints the journal of a Turn: the user's message, each step of the model with its tokens, cost and
-duration, each tool call with its result or the reason why there is none, failures and retries, and the
+duration, each tool call with its result or the reason why it has none, failures and retries, and the
 end. It does not print the system prompt: see capstan render.
 
 In a cluster, logs reads the journal from the manager, through a port that is forwarded to the Pod of
@@ -21,17 +21,17 @@ logs requires get on turns/log, which the ClusterRole with the label capstan.dev
 The forwarded port also requires list on leases, and get and create on pods/portforward, in the
 manager's namespace.
 
-With --data-dir, logs reads a journal that capstan run keeps there.
+With --data-dir, logs reads a journal that capstan run keeps in this directory.
 
 With -f, logs waits for new entries until the Turn has ended, even if the Turn moves to another executor.
-On a terminal, standard error shows the current activity in the meantime. If your kubeconfig may get the
-Turn, standard error also says why the Turn waits, for example for a ModelProvider. The Turn of a
+On a terminal, standard error shows the current activity while logs waits. If you have permission to get
+the Turn, standard error also shows why the Turn waits, for example for a ModelProvider. The Turn of a
 sub-agent has its own journal; the line of the call contains the name of that Turn.
 
-If an output was too long for the model, logs prints the part that the model received. --artifact prints
-the whole output, by the name below it.
+If an output was too long for the model, logs prints the part that the model received. Below this part,
+logs prints the name of the artifact with the whole output: pass it to --artifact.
 
-Content stands behind bars ("| "), and control characters are shown as escapes such as \u001b. -o json
+Each line of content begins with "| ", and control characters are shown as escapes such as \u001b. -o json
 prints the complete entries as JSON lines.
 
 `
@@ -39,7 +39,7 @@ prints the complete entries as JSON lines.
 const logsExitCodes = `Exit codes:
   0    the journal was read
   1    the journal could not be read
-  2    the flags are wrong, or the kubeconfig cannot be read
+  2    the flags are invalid, or the kubeconfig cannot be read
   130  interrupted`
 
 const logsExamples = `  # show what a Turn did
@@ -48,10 +48,10 @@ const logsExamples = `  # show what a Turn did
   # follow a Turn
   capstan logs -f open-loops
 
-  # print the whole output of a call of which the model received a part
+  # print the whole output of a call if the model received only a part of it
   capstan logs open-loops --artifact call-2-1
 
-  # use the rights of a ServiceAccount
+  # use the permissions of a ServiceAccount
   capstan logs open-loops --token "$(kubectl create token auditor)"
 
   # read from the Service of the read API

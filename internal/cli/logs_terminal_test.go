@@ -13,11 +13,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
-// screenful holds the output to a terminal. The channel come holds an item after new output.
+// screenful holds the output to a terminal. The channel changed holds an item after new output.
 type screenful struct {
-	mu   sync.Mutex
-	text strings.Builder
-	come chan struct{}
+	mu      sync.Mutex
+	text    strings.Builder
+	changed chan struct{}
 }
 
 // Write adds output.
@@ -25,7 +25,7 @@ func (s *screenful) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case s.come <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 	return s.text.Write(p)
@@ -42,7 +42,7 @@ func (s *screenful) wait(ctx context.Context, t *testing.T, text string) {
 	t.Helper()
 	for !strings.Contains(s.String(), text) {
 		select {
-		case <-s.come:
+		case <-s.changed:
 		case <-ctx.Done():
 			t.Fatalf("want %q on the screen, have %q", text, s.String())
 		}
@@ -58,7 +58,7 @@ func TestFollowShowsActivityOnTerminal(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	seen, ended := &screenful{come: make(chan struct{}, 1)}, make(chan int, 1)
+	seen, ended := &screenful{changed: make(chan struct{}, 1)}, make(chan int, 1)
 	go func() { // results and messages go to the same terminal
 		ended <- cli.Execute(ctx, terminal.Environment{
 			In: strings.NewReader(""), Out: seen, Err: seen, OutIsTerminal: true, ErrIsTerminal: true,
@@ -77,22 +77,22 @@ func TestFollowShowsActivityOnTerminal(t *testing.T) {
 	if code := <-ended; code != exit.OK {
 		t.Fatalf("want exit code 0, have %d:\n%s", code, seen)
 	}
-	const wipe = "\r\x1b[K"
+	const eraseLine = "\r\x1b[K"
 	var lines []string
 	for line := range strings.SplitSeq(strings.TrimSuffix(seen.String(), "\n"), "\n") {
-		if at := strings.LastIndex(line, wipe); at >= 0 {
-			line = line[at+len(wipe):]
+		if at := strings.LastIndex(line, eraseLine); at >= 0 {
+			line = line[at+len(eraseLine):]
 		}
 		lines = append(lines, line)
 	}
 	plain := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(plain.out, strings.Join(lines, "\n")+"\n"); diff != "" {
-		t.Errorf("want nothing of the spinner to stay on the screen; -want +have:\n%s", diff)
+		t.Errorf("want no output of the spinner left on the screen; -want +have:\n%s", diff)
 	}
-	for name, c := range map[string]call{"elsewhere": {}, "dumb": {terminal: true, env: map[string]string{"TERM": "dumb"}}} {
+	for name, c := range map[string]call{"no terminal": {}, "dumb terminal": {terminal: true, env: map[string]string{"TERM": "dumb"}}} {
 		if got := c.run(t.Context(), "logs", "-f", "first", "--data-dir", data).mustEnd(t, exit.OK); got.out != plain.out ||
 			got.err != "" {
-			t.Errorf("%s: want lines only, have %q and %q", name, got.out, got.err)
+			t.Errorf("%s: want only the lines of the journal, have %q and %q", name, got.out, got.err)
 		}
 	}
 }

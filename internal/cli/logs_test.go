@@ -23,7 +23,7 @@ const skilled = `rules:
 - {reply: {text: "Within a week.", usage: {promptTokens: 150, completionTokens: 10}}}
 `
 
-// ran runs the Turn of the complete manifests with a skill, and returns the folder of its journal.
+// ran runs the Turn of the complete manifests with a skill, and returns the directory of its journal.
 func ran(t *testing.T, rules string) (data string) {
 	t.Helper()
 	_, url := fake(t, rules)
@@ -99,10 +99,10 @@ Asking small of ModelProvider demo (request 2): What is up?
 Step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
 `
 	if have := measured.ReplaceAllString(got.err, ""); !strings.HasPrefix(have, want) {
-		t.Errorf("want each request, reply and call told; -want +have:\n%s", cmp.Diff(want, have))
+		t.Errorf("want a line for each request, reply and call; -want +have:\n%s", cmp.Diff(want, have))
 	}
 	if got.out != "Within a week.\n" {
-		t.Errorf("want the answer alone on standard output, have %q", got.out)
+		t.Errorf("want only the answer on standard output, have %q", got.out)
 	}
 }
 
@@ -117,18 +117,18 @@ func TestLogsAsJSON(t *testing.T) {
 func TestExportRedactsContent(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
-	said := []string{
+	content := []string{
 		"What is up?", "Nothing much.", "Within a week.", "Pay back", "Let me see.", "Answer questions",
 		"notes/a.md", `\"refunds\"`,
 	}
 	got := capstan(t, "export", "turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	whole := capstan(t, "export", "turn", "first", "--data-dir", data, "--with-content").mustEnd(t, exit.OK)
-	for _, text := range said {
+	for _, text := range content {
 		if strings.Contains(got.out, text) {
-			t.Errorf("want %q left out", text)
+			t.Errorf("want no %q in the redacted export", text)
 		}
 	}
-	mustSay(t, whole.out, said...)
+	mustSay(t, whole.out, content...)
 	mustSay(t, got.out, `"redacted":true,"bytes":11`, `"name":"load_skill"`, `"outcome":"Succeeded"`,
 		`"stop":"Completed"`, `"inputTokens":250`)
 	kinds := func(text string) (all []string) {
@@ -142,7 +142,7 @@ func TestExportRedactsContent(t *testing.T) {
 		return all
 	}
 	if diff := cmp.Diff(kinds(whole.out), kinds(got.out)); diff != "" {
-		t.Errorf("want the same entries either way; -whole +redacted:\n%s", diff)
+		t.Errorf("want the same entries with and without content; -whole +redacted:\n%s", diff)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestExportOfAnArtifact(t *testing.T) {
 	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	found := regexp.MustCompile(`answer +[0-9,]+ bytes, artifact ([0-9a-f]{64})`).FindStringSubmatch(logs.out)
 	if found == nil {
-		t.Fatalf("want the artifact of a long answer named, have:\n%.2000s", logs.out)
+		t.Fatalf("want the name of the artifact with the long answer, have:\n%.2000s", logs.out)
 	}
 	args := []string{"export", "turn", "first", "--data-dir", data, "--artifact", found[1]}
 	got := capstan(t, args...).mustEnd(t, exit.OK)
@@ -160,7 +160,7 @@ func TestExportOfAnArtifact(t *testing.T) {
 		t.Errorf("want the whole answer, have %d bytes", len(got.out))
 	}
 	if shown := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, exit.OK); strings.Contains(shown.out, "\x1b") {
-		t.Error("want nothing that steers a terminal")
+		t.Error("want no control characters on a terminal")
 	}
 	mustSay(t, capstan(t, "export", "turn", "first", "--data-dir", data, "--artifact", strings.Repeat("0", 64)).mustEnd(t,
 		exit.Failed).err,
@@ -177,9 +177,9 @@ func TestTurnsOfTheSameName(t *testing.T) {
 	}
 	newest := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, newest.out, "What else?")
-	mustSay(t, newest.err, "note: "+data+" has journals of 2 Turns default/first; this is the newest one, and --uid selects another: ",
-		" ("+noon+")")
-	uid := regexp.MustCompile(`another: (\S+) \(`).FindStringSubmatch(newest.err)[1]
+	mustSay(t, newest.err, "note: "+data+" has journals of 2 Turns with the name default/first. This is the newest one. "+
+		"To select another, set --uid: ", " ("+noon+")")
+	uid := regexp.MustCompile(`--uid: (\S+) \(`).FindStringSubmatch(newest.err)[1]
 	older := capstan(t, "logs", "first", "--data-dir", data, "--uid", uid).mustEnd(t, exit.OK)
 	mustSay(t, older.out, "What is up?")
 	if older.err != "" {
@@ -209,7 +209,7 @@ func TestLogsErrors(t *testing.T) {
 			exit.Failed, "has no journal of Turn b/first",
 		},
 		"two": {
-			"one cannot be in two namespaces",
+			"a Turn is in one namespace",
 			[]string{"logs", "a/first", "-n", "b", "--data-dir", data},
 			exit.Usage, "name different namespaces",
 		},
@@ -219,27 +219,27 @@ func TestLogsErrors(t *testing.T) {
 			exit.Usage,
 			"must be NAME or NAMESPACE/NAME",
 		},
-		"no folder": {
-			"reading creates no journal",
+		"no directory": {
+			"logs creates no journal",
 			[]string{"logs", "first", "--data-dir", filepath.Join(data, "x")},
 			exit.Failed, "capstan run --data-dir",
 		},
-		"none": {"the name is required", []string{"logs", "--data-dir", data}, exit.Usage, "name one Turn"},
+		"none": {"the name is required", []string{"logs", "--data-dir", data}, exit.Usage, "specify one Turn"},
 		"both": {
 			"the journal is local or in a cluster",
 			[]string{"logs", "first", "--data-dir", data, "--context", "x"},
 			exit.Usage, "[context data-dir]",
 		},
 		"uid": {
-			"it selects a Turn in a folder",
+			"it selects a Turn in a directory",
 			[]string{"logs", "first", "--uid", "x"},
 			exit.Usage,
 			"--uid requires --data-dir",
 		},
 		"kubeconfig": {
-			"the error says how to do without a cluster",
+			"the error explains the use without a cluster",
 			[]string{"logs", "first", "--kubeconfig", filepath.Join(data, "x")},
-			exit.Usage, "set --data-dir to the folder of capstan run",
+			exit.Usage, "set --data-dir to the directory of capstan run",
 		},
 		"in clear": {
 			"a token is a secret",
@@ -247,7 +247,7 @@ func TestLogsErrors(t *testing.T) {
 			exit.Usage, "must begin with https",
 		},
 		"no server": {
-			"no server listens there",
+			"no server listens at this address",
 			[]string{"logs", "first", "--server", nowhere, "--token", "t"},
 			exit.Failed, "failed to read the journal: the connection broke: ",
 		},
@@ -293,7 +293,7 @@ func TestFollowIsInterrupted(t *testing.T) {
 	mustSay(t, call{}.run(ctx, "logs", "-f", "first", "--data-dir", data).mustEnd(t, exit.Interrupted).err, "capstan: interrupted\n")
 }
 
-func TestCompletionOfTurnsInAFolder(t *testing.T) {
+func TestCompletionOfTurnsInDirectory(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
 	for _, command := range [][]string{{"logs"}, {"export", "turn"}} {
@@ -302,7 +302,7 @@ func TestCompletionOfTurnsInAFolder(t *testing.T) {
 	}
 	got := capstan(t, "__complete", "logs", "--data-dir", filepath.Join(data, "x"), "").mustEnd(t, exit.OK)
 	if strings.Contains(got.out, "first") {
-		t.Errorf("want no names where there are none, have %q", got.out)
+		t.Errorf("want no names from a directory that does not exist, have %q", got.out)
 	}
 }
 
@@ -352,7 +352,7 @@ func TestLogsIgnoreJournalOfSession(t *testing.T) {
 		"it has journals of these Turns: default/first")
 }
 
-// TestLogsShowHistoryOfTurn: the journal of a Turn refers to the earlier messages, and readers see them.
+// TestLogsShowHistoryOfTurn checks that an export contains the earlier messages, which the journal only refers to.
 func TestLogsShowHistoryOfTurn(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
@@ -368,7 +368,7 @@ func TestLogsShowHistoryOfTurn(t *testing.T) {
 	}
 	for _, args := range [][]string{{"--with-content"}, nil} {
 		got := capstan(t, append([]string{"export", "turn", "second", "--data-dir", data}, args...)...).mustEnd(t, exit.OK)
-		said := 0
+		messages := 0
 		for line := range strings.Lines(got.out) {
 			e := entry{}
 			if strings.Contains(line, `"prepared"`) {
@@ -378,12 +378,12 @@ func TestLogsShowHistoryOfTurn(t *testing.T) {
 			}
 			for _, m := range e.Payload.Messages {
 				if m.Name == "history" {
-					said++
+					messages++
 				}
 			}
 		}
-		if said != 2 {
-			t.Errorf("export %v shows %d messages of the history, want the question and the answer", args, said)
+		if messages != 2 {
+			t.Errorf("export %v shows %d messages of the history, want the question and the answer", args, messages)
 		}
 	}
 	mustSay(t, capstan(t, "logs", "second", "--data-dir", data).mustEnd(t, exit.OK).out, "5 messages")

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// longestHint is the maximum length of the message in a completion, in characters.
+// longestHint is the maximum number of characters of a Turn's message that a completion shows.
 const longestHint = 60
 
 // addSourceFlags adds the flags of commands that read manifests, with their shell completions.
@@ -26,7 +26,7 @@ func addSourceFlags(cmd *cobra.Command, s *bundle.Source, format *output.Format)
 		"`PATH` of a YAML file with skills for all Agents, in the format of the manager's --skills-file; default: none")
 	f.StringArrayVar(&s.Attach, "attach", nil,
 		"attach a file (image, PDF or text) to the Turn as `NAME=FILE`, in place of an attachment of this name; may be repeated")
-	f.Var(instant{&s.Now}, "now", "time that the prompt and the record contain; default: the current time")
+	f.Var(instant{&s.Now}, "now", "time that the prompt and the journal contain; default: the current time")
 	f.VarP(formatValue{format}, "output", "o", "output format")
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"turn": func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -10,36 +10,36 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
 )
 
-const memoryHelp = `memory lists, shows and deletes the memories that Capstan has learned from Turns, of Agents with
+const memoryHelp = `memory lists, shows and deletes the memories that Capstan has learned from Turns of Agents that set
 spec.memory.learning.
 `
 
 const memoryAccess = `
 In a cluster, it reads the memories from the manager, as capstan logs reads journals. This requires list on
 turns/memories, which the ClusterRole with the label capstan.dev/role=turn-reader grants. For all namespaces,
-bind a ClusterRole with this right by a ClusterRoleBinding. With --data-dir, it reads the memories in the folder
-of capstan run.
+bind a ClusterRole with this permission by a ClusterRoleBinding. With --data-dir, it reads the memories that
+capstan run keeps in this directory.
 `
 
-const memoryListHelp = `list lists the memories, newest first: to whom each belongs, and the Turn that it was learned from.
+const memoryListHelp = `list prints the memories, newest first: the owner of each, and the Turn from which it was learned.
 -o json prints each memory as a line of JSON, with its source, the model and the confidence.
 ` + memoryAccess
 
 const memoryShowHelp = `show prints one memory with its source: the Turn, the requester, the model and the confidence.
 ` + memoryAccess
 
-const memoryDeleteHelp = `delete deletes memories at once and for ever: one, or all that were learned from a Turn, in a Session or from
-the Turns of a requester. Work that would still learn from these Turns is dropped, too. The prompts of Turns that
-have used a memory stay in their journals: delete these Turns to delete them.
+const memoryDeleteHelp = `delete deletes memories immediately and permanently: one memory, or all that were learned from a Turn, in a
+Session or from the Turns of a requester. Pending extractions of memories from these Turns are cancelled, too. The
+prompts of Turns that have used a memory stay in their journals: to delete them, delete these Turns.
 
 In a cluster, this requires delete on turns/memories, which none of Capstan's roles for people grants.
 `
 
 const memoryExitCodes = `
 Exit codes:
-  0    done
-  1    the memories could not be read or deleted, or there is no such memory
-  2    the flags are wrong, or the kubeconfig cannot be read
+  0    the memories were read or deleted
+  1    the memories could not be read or deleted, or there is no memory with this ID
+  2    the flags are invalid, or the kubeconfig cannot be read
   130  interrupted`
 
 func newMemory(env terminal.Environment) *cobra.Command {
@@ -60,10 +60,10 @@ func newMemoryList(env terminal.Environment) *cobra.Command {
 		Example: `  # list the memories of a namespace
   capstan memory list -n helpdesk
 
-  # list those of one user, as JSON lines
+  # list the memories of one user, as JSON lines
   capstan memory list -n helpdesk --requester ada@example.com --scope User -o json
 
-  # list those that capstan run has kept
+  # list the memories that capstan run has kept
   capstan memory list --data-dir data`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return m.List(cmd.Context()) },
@@ -71,7 +71,7 @@ func newMemoryList(env terminal.Environment) *cobra.Command {
 	addMemoryFlags(cmd, m, true)
 	f := cmd.Flags()
 	addMemorySelectors(cmd, m)
-	f.BoolVarP(&m.AllNamespaces, "all-namespaces", "A", false, "select the Turns of all namespaces")
+	f.BoolVarP(&m.AllNamespaces, "all-namespaces", "A", false, "list the memories of all namespaces")
 	f.StringVar(&m.Agent, "agent", "", "name of the Agent of the Turns; default: any")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("agent", cobra.NoFileCompletions))
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
@@ -101,7 +101,7 @@ func newMemoryDelete(env terminal.Environment) *cobra.Command {
 		Example: `  # delete one memory
   capstan memory delete m850eb6461f31e8670dc9e3accc400813 -n helpdesk
 
-  # delete all that was learned from a person
+  # delete all memories that were learned from a person
   capstan memory delete --requester ada@example.com -n helpdesk`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -120,17 +120,17 @@ func newMemoryDelete(env terminal.Environment) *cobra.Command {
 // oneMemory returns an error unless there is exactly one argument.
 func oneMemory(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return errors.New("name one memory by its ID: see capstan memory list")
+		return errors.New("specify the ID of one memory: see capstan memory list")
 	}
 	return nil
 }
 
-// addMemoryFlags adds the flags that say where memories are and, if prints is true, the output format.
+// addMemoryFlags adds the flags that specify where the memories are. If prints is true, it also adds --output.
 func addMemoryFlags(cmd *cobra.Command, m *records.Memories, prints bool) {
 	f := cmd.Flags()
 	f.StringVarP(&m.Namespace, "namespace", "n", "",
 		"namespace of the Turns; default: the namespace of the kubeconfig's context, or else default")
-	f.StringVar(&m.DataDir, "data-dir", "", "use the memories in this folder of capstan run, instead of those of a cluster")
+	f.StringVar(&m.DataDir, "data-dir", "", "use the memories that capstan run keeps in this directory, instead of those of a cluster")
 	addClusterFlags(f, &m.Cluster)
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))

@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// learningModel extracts a memory from a message, and answers with what it remembers.
+// learningModel is a model that extracts a memory from a message, and answers from its memories.
 const learningModel = `rules:
 - {when: {systemContains: You read a message, contains: HP}, ` +
 	`reply: {text: '{"memories": [{"content": "Has an HP 4000.", "scope": "User", "confidence": 90}]}'}}
@@ -55,7 +55,7 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 		`{"deleted":0}`+"\n" {
 		t.Errorf("the output is %q, want the number of memories as JSON", got)
 	}
-	if got := capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.OK).out; got != "1 memories deleted\n" {
+	if got := capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.OK).out; got != "deleted memories: 1\n" {
 		t.Errorf("delete prints %q", got)
 	}
 	capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.Failed)
@@ -73,13 +73,13 @@ func TestLearningWithAnUnsupportedParameter(t *testing.T) {
 		`ModelProvider "demo": the service of this dialect has no seed: remove it`)
 }
 
-// TestLearningSendsNoStopSequences checks that those of a model for learning are neither sent nor checked.
+// TestLearningSendsNoStopSequences checks that the stop sequences of a model for learning are neither sent nor checked.
 func TestLearningSendsNoStopSequences(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, learningModel)
 	f := conversing(t).with(t, "agent.yaml", "spec:\n", "spec:\n  memory: {learning: {scopes: [User], models: "+
 		"[{providerRef: {name: demo}, model: o3, parameters: {stopSequences: [END]}}]}}\n")
-	f = f.with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  dialect: OpenAI") // whose o3 refuses them
+	f = f.with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  dialect: OpenAI") // o3 refuses stop sequences
 	f = f.with(t, "turn.yaml", "What is up?", "My printer is an HP.")
 	got := capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", t.TempDir()).mustEnd(t, exit.OK)
 	mustSay(t, got.err, "Learned 1 memories")

@@ -13,13 +13,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-const pricesHelp = `prices prints the list prices that this version of Capstan knows, in USD for a million tokens, with the
-day at which they were read. They apply to models of public services if spec.baseURL of the ModelProvider
-is on the service's own host and spec.models declares no pricing. Prices in brackets are those of requests
+const pricesHelp = `prices prints the list prices that this version of Capstan contains, in USD for a million tokens, with the
+day on which they were read. They apply to models of public services if spec.baseURL of the ModelProvider
+is on the service's own host and spec.models declares no pricing. Prices in brackets apply to requests
 with longer prompts.
 
-Prices change: compare them with the page of the service, and declare your own where they differ. The
-cost of a model that is neither declared nor in this table is unknown.`
+Prices change: compare them with the price list of the service, and declare your own prices if they differ.
+If a model has no declared price and is not in this table, its cost is unknown.`
 
 func newPrices(env terminal.Environment) *cobra.Command {
 	return &cobra.Command{
@@ -53,7 +53,7 @@ func priceTable(entries []prices.Entry) string {
 	return b.String() + "\n" + sources.String()
 }
 
-// cell returns a price, followed by the price of requests with long prompts in brackets if there is one.
+// cell returns a price. If requests with long prompts have another price, that price follows in brackets.
 func cell(p *model.Pricing, of func(*model.Pricing) decimal.Decimal) string {
 	text := of(p).String()
 	if p.Long != nil {

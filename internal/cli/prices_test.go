@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/prices"
 )
 
-// TestPrices checks that the table shows each price with its day, and names its source.
+// TestPrices checks that the table shows each price with its day and its source.
 func TestPrices(t *testing.T) {
 	got := capstan(t, "prices")
 	if got.code != exit.OK || got.err != "" {

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,27 +12,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/usage"
 )
 
-const recordsHelp = `The records remain after their Turns were deleted, for as long as the manager's --record-retention says.
-They have no text of the conversation. The usage of a sub-agent is in the record of its own Turn.
+const recordsHelp = `The records remain after their Turns were deleted, for the time of the manager's --record-retention. They
+contain no text of the conversation. The usage of a sub-agent is in the record of its own Turn.
 
 In a cluster, %[1]s reads the records from the manager, as capstan logs reads journals. This requires list
 on turns/records, which the ClusterRole with the label capstan.dev/role=turn-reader grants. For all
-namespaces, bind a ClusterRole with this right by a ClusterRoleBinding. With --data-dir, %[1]s reads the
-records that capstan run keeps there.
+namespaces, bind a ClusterRole with this permission by a ClusterRoleBinding. With --data-dir, %[1]s reads
+the records that capstan run keeps in this directory.
 
 `
 
 const recordsExitCodes = `Exit codes:
   0    the records were %s
   1    the records could not be %[1]s
-  2    the flags are wrong, or the kubeconfig cannot be read
+  2    the flags are invalid, or the kubeconfig cannot be read
   130  interrupted`
 
-const decisionsHelp = `decisions lists the Turns that have ended, newest first: when, which Agent, the reason of the end, how the
-answer was reached, the tokens, the cost and the elapsed time. -o json prints each record as a line of
+const decisionsHelp = `decisions lists the Turns that have ended, newest first: the time and the reason of the end, the Agent, how
+the answer was reached, the tokens, the cost and the elapsed time. -o json prints each record as a line of
 JSON, with the tools, the hashes, the prompt, the models and the feedback.
 
-A cost that is not known is shown as unknown, never as 0.
+If a cost is not known, decisions prints "unknown", never 0.
 
 `
 
@@ -44,11 +45,11 @@ const decisionsExamples = `  # list the Turns of the last day
   # list the Turns that capstan run has kept
   capstan decisions --data-dir data`
 
-const usageHelp = `usage adds up the tokens and the costs of the Turns that have ended, grouped by fields: those with the most
-tokens first. A Turn that has asked several models counts in the group of each.
+const usageHelp = `usage adds up the tokens and the costs of the Turns that have ended, grouped by fields; groups with the most
+tokens come first. A Turn that has asked several models counts in the group of each model.
 
-A cost that is not known is shown as unknown, never as 0. With -o csv, such a cost is empty, and the column
-turns_of_unknown_cost has the number of these Turns.
+If a cost is not known, usage prints "unknown", never 0. With -o csv, such a cost is empty, and the column
+turns_of_unknown_cost has the number of Turns whose cost is not known.
 
 `
 
@@ -61,9 +62,8 @@ const usageExamples = `  # show the usage of each Agent of the last week
   # show the usage of each namespace and model, for a spreadsheet
   capstan usage -A --by namespace,model --since 2026-06-01 -o csv`
 
-const deleteRecordsHelp = `delete deletes the records of a Turn, of a Session or of a requester, at once and for ever. It does not delete
-the Turns and their journals: delete these first, because a Turn without a record gets one again while it
-exists.
+const deleteRecordsHelp = `delete deletes the records of a Turn, of a Session or of a requester, immediately and permanently. It does not
+delete the Turns and their journals: delete the Turns first, because a Turn that still exists gets a new record.
 
 This requires delete on turns/records, which none of Capstan's roles for people grants.
 
@@ -86,7 +86,7 @@ func (f formatFlag) String() string {
 // Set sets the format.
 func (f formatFlag) Set(text string) error {
 	if !slices.Contains(f.allowed, text) {
-		return fmt.Errorf("must be one of %v", f.allowed)
+		return fmt.Errorf("must be %s", alternatives(f.allowed))
 	}
 	*f.value = records.Format(text)
 	return nil
@@ -101,6 +101,12 @@ func addDoneOutput(cmd *cobra.Command, o *records.Options) {
 	formats := []string{string(records.Text), string(records.JSON)}
 	cmd.Flags().VarP(formatFlag{&o.Output, formats}, "output", "o", "output format: text or json")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// alternatives returns at least two values as "a or b", or "a, b or c".
+func alternatives(values []string) string {
+	last := len(values) - 1
+	return strings.Join(values[:last], ", ") + " or " + values[last]
 }
 
 func newDecisions(env terminal.Environment) *cobra.Command {
@@ -129,7 +135,8 @@ func newUsage(env terminal.Environment) *cobra.Command {
 	}
 	addRecordFlags(cmd, &u.Options, "table", "csv", "json")
 	cmd.Flags().StringVar(&u.By, "by", string(usage.Agent),
-		"fields by which the usage is grouped: namespace, agent, requester, session, model and for, separated by commas")
+		"fields by which the usage is grouped, separated by commas: namespace, agent, requester, session, model and for "+
+			"(what the tokens were used for: turn, evaluation or memory)")
 	var names []string
 	for _, d := range usage.Dimensions {
 		names = append(names, string(d))
@@ -182,8 +189,8 @@ func addRecordFlags(cmd *cobra.Command, o *records.Options, formats ...string) {
 	f.StringVar(&o.Agent, "agent", "", "name of the Agent of the Turns; default: any")
 	f.StringVar(&o.Since, "since", "",
 		"select the Turns that ended since then: a duration such as 24h or 7d, a day such as 2026-06-11, or an RFC 3339 time; default: all")
-	f.VarP(formatFlag{&o.Output, formats}, "output", "o", fmt.Sprintf("output format: one of %v", formats))
-	f.StringVar(&o.DataDir, "data-dir", "", "read the records that capstan run keeps in this folder, instead of those of a cluster")
+	f.VarP(formatFlag{&o.Output, formats}, "output", "o", "output format: "+alternatives(formats))
+	f.StringVar(&o.DataDir, "data-dir", "", "read the records that capstan run keeps in this directory, instead of those of a cluster")
 	addClusterFlags(f, &o.Cluster)
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
 	for _, flag := range clusterFlagNames {

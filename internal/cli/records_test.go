@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// TestRecordsOfLocalRuns checks that a Turn of capstan run leaves a record that decisions and usage print, without a
-// word of the conversation.
+// TestRecordsOfLocalRuns checks that a Turn of capstan run leaves a record, which decisions and usage print. The record
+// has no text of the conversation.
 func TestRecordsOfLocalRuns(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
@@ -65,7 +65,7 @@ func TestUnknownCostIsNotZero(t *testing.T) {
 	mustSay(t, capstan(t, "usage", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out, `"turnsOfUnknownCost": 1`)
 }
 
-func TestWrongFlagsOfRecords(t *testing.T) {
+func TestInvalidFlagsOfRecords(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	for name, tc := range map[string]struct {
@@ -76,9 +76,9 @@ func TestWrongFlagsOfRecords(t *testing.T) {
 			[]string{"usage", "--by", "team", "--data-dir", data},
 			`--by: "team" must be one of namespace, agent, requester, session, model and for`,
 		},
-		"output":    {[]string{"decisions", "-o", "csv"}, "must be one of [table json]"},
+		"output":    {[]string{"decisions", "-o", "csv"}, "must be table or json"},
 		"exclusive": {[]string{"usage", "--data-dir", data, "--server", "https://x"}, "data-dir"},
-		"delete":    {[]string{"decisions", "delete"}, "name a Turn, or set --session or --requester"},
+		"delete":    {[]string{"decisions", "delete"}, "specify a Turn, or set --session or --requester"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

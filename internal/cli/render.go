@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
-// diffFlag is the flag that makes render compare. It changes the meaning of the exit codes.
+// diffFlag is the flag with which render compares two states. It changes the meaning of the exit codes.
 const diffFlag = "diff"
 
 const renderHelp = `render prepares a Turn and prints the messages that the first model of its Agent would receive, or the
@@ -19,12 +19,12 @@ needs no Secret. With --now, the same manifests always give the same bytes.
 Of the Agent's tools, render shows only the sub-agents. With --discover it also connects to the
 ToolServers and lists their tools, which may require Secrets. It calls no tools, not even context packs.
 
-The text output puts "| " before each line of a message, and marks the end of the part of the system
-prompt that providers can cache. Use -o json for the exact messages. The messages of earlier Turns of a
-Session are not shown, because only the store of the Session has them.
+The text output puts "| " before each line of a message, and marks the cache boundary: the end of the part
+of the system prompt that providers can cache. Use -o json for the exact messages. The messages of earlier
+Turns of a Session are not shown, because only the store has the history of the Session.
 
 --attach NAME=FILE attaches a file to the Turn, as run does. Attachments with an artifactRef are not shown,
-because only the journal of the other Turn has them.
+because only the journal of the other Turn has their content.
 
 With --diff, render prints how a change affects the prompt: -f is the new state, and OTHER (a file, a
 directory or -) is the old one. Objects of OTHER replace those of -f with the same kind, namespace and
@@ -35,12 +35,12 @@ same Turn and the same time.
 Exit codes:
   0    the Turn was prepared
   1    the Turn could not be prepared
-  2    the flags are wrong, or manifests cannot be read or are invalid
+  2    the flags are invalid, or manifests cannot be read or are invalid
   130  interrupted
 
 Exit codes with --diff:
   0    the prompts are the same
-  1    an error occurred, including wrong flags and invalid manifests
+  1    an error occurred, including invalid flags and manifests
   2    the prompts differ
   130  interrupted`
 

@@ -73,8 +73,8 @@ Left out
   contribution notes     cut by 11 characters
 `
 
-// lineUp replaces each run of spaces within a line by one space.
-func lineUp(text string) string {
+// collapseSpaces replaces each run of spaces within a line by one space.
+func collapseSpaces(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		lines[i] = strings.Join(strings.Fields(line), " ")
@@ -82,7 +82,7 @@ func lineUp(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// report returns the text from the report on, with hashes and sizes replaced.
+// report returns the text from the report to the end, with hashes and sizes replaced.
 func report(t *testing.T, text string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(text, "\nReport\n")
@@ -95,14 +95,14 @@ func report(t *testing.T, text string) string {
 			lines[i] = f[0] + " N"
 		}
 	}
-	return lineUp(strings.Join(lines, "\n"))
+	return collapseSpaces(strings.Join(lines, "\n"))
 }
 
 func TestReportListsUsedAndLeftOutParts(t *testing.T) {
 	t.Parallel()
 	got := capstan(t, "render", "-f", rich(t).written(t, nowhere), "--now", noon).mustEnd(t, exit.OK)
-	if diff := cmp.Diff(lineUp(wantRichReport), report(t, got.out)); diff != "" {
-		t.Errorf("want all that was used and left out, each on a line that no id can forge; -want +have:\n%s", diff)
+	if diff := cmp.Diff(collapseSpaces(wantRichReport), report(t, got.out)); diff != "" {
+		t.Errorf("want a line for each part that was used or left out, and no line from an ID; -want +have:\n%s", diff)
 	}
 }
 
@@ -160,11 +160,11 @@ func TestRenderKindsOfPrompts(t *testing.T) {
 		want           []string
 	}{
 		"a model of the chain": {
-			"it is asked first", "turn.yaml", "message:", "model: other:large\n  message:",
+			"the Turn's model is asked first", "turn.yaml", "message:", "model: other:large\n  message:",
 			[]string{"4 messages to model large of ModelProvider other\n", "| - Model: large\n", "| - provider: other\n"},
 		},
 		"no sections": {
-			"the prompt is empty, and no bar says otherwise", "profile.yaml", "  overrides:", "  sections: []\n  overrides:",
+			"an empty prompt has no line", "profile.yaml", "  overrides:", "  sections: []\n  overrides:",
 			[]string{
 				"1. system_prompt (system), 0 characters\n\n2. runtime_metadata", "  sections          none\n",
 				"  stableChars       0\n",
@@ -174,8 +174,8 @@ func TestRenderKindsOfPrompts(t *testing.T) {
 			"the prompt is one line", "profile.yaml", "  overrides:", "  mode: None\n  overrides:",
 			[]string{"  mode              None\n", "  sections          none\n", "  dynamicChars      0\n"},
 		},
-		"sections of the profile's choice": {
-			"those that are asked for and blank are told", "profile.yaml", "  overrides:",
+		"sections of the profile": {
+			"the report lists blank sections", "profile.yaml", "  overrides:",
 			"  sections: [environment, subject, agent]\n  overrides:",
 			[]string{"  sections          environment, agent\n  blank sections    subject\n"},
 		},

@@ -92,7 +92,7 @@ func TestRenderText(t *testing.T) {
 	delete(f, "secret.yaml")
 	got := capstan(t, "render", "-f", f.written(t, nowhere), "--now", noon).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(wantText, hashless(got.out)); diff != "" || got.err != "" {
-		t.Errorf("want each message and the report, and no Secret asked for; -want +have:\n%s%s", diff, got.err)
+		t.Errorf("want each message and the report, without a Secret; -want +have:\n%s%s", diff, got.err)
 	}
 }
 
@@ -190,45 +190,45 @@ func TestPreparationErrors(t *testing.T) {
 		want           string
 	}{
 		"template": {
-			"the place in the text is named", "profile.yaml", "Answer questions about {{ .product }}.",
+			"the error has the position in the text", "profile.yaml", "Answer questions about {{ .product }}.",
 			`"Answer\nquestions {{ .prodcut }}."`,
 			"profile.yaml: PromptProfile default/support: spec.instructions:2:14: variable \"prodcut\" is not declared",
 		},
 		"required parameter": {
-			"the variable is named", "profile.yaml", "default: the helpdesk", "required: true",
+			"the error names the variable", "profile.yaml", "default: the helpdesk", "required: true",
 			`turn.yaml: Turn default/first: spec.parameters: must give a value for "product", which PromptProfile "support" requires`,
 		},
 		"unknown parameter": {
-			"those that are declared are listed", "turn.yaml", "message:", "parameters: [{name: produkt, value: x}]\n  message:",
+			"the error lists the declared variables", "turn.yaml", "message:", "parameters: [{name: produkt, value: x}]\n  message:",
 			`turn.yaml: Turn default/first: spec.parameters: "produkt" is not a variable of PromptProfile ` +
 				`"support", which declares: product`,
 		},
 		"time zone": {
-			"an example is given", "agent.yaml", "limits:", "timeZone: Europe/Atlantis\n  limits:",
+			"the error names the time zone", "agent.yaml", "limits:", "timeZone: Europe/Atlantis\n  limits:",
 			`agent.yaml: Agent default/support: spec.timeZone: "Europe/Atlantis" is not an IANA time zone`,
 		},
 		"model that the agent lacks": {
-			"those there are, are listed", "turn.yaml", "message:", "model: large\n  message:",
+			"the error lists the models", "turn.yaml", "message:", "model: large\n  message:",
 			`turn.yaml: Turn default/first: spec.model: "large" is not a model of the agent's chain: use one of demo:small`,
 		},
 		"skill that the profile lacks": {
-			"those there are, are listed", "agent.yaml", "limits:", "skills: {loaded: [refunds]}\n  limits:",
+			"the error lists the skills", "agent.yaml", "limits:", "skills: {loaded: [refunds]}\n  limits:",
 			`agent.yaml: Agent default/support: spec.skills.loaded[0]: "refunds" is not a skill of ` +
 				`PromptProfile "support", which has: none`,
 		},
 		"trust that the agent does not grant": {
-			"the field that would grant it is named", "turn.yaml", "context:",
+			"the error explains the trust", "turn.yaml", "context:",
 			"context:\n    contributions: [{name: note, text: x, trust: Trusted}]",
 			"turn.yaml: Turn default/first: spec.context.contributions[0].trust: must be Untrusted: ",
 		},
 		"no ConfigMap": {
-			"the field and the file are named", "profile.yaml", "  overrides:", skillOf("texts", "refunds") + "  overrides:",
+			"the error names the field and the file", "profile.yaml", "  overrides:", skillOf("texts", "refunds") + "  overrides:",
 			"profile.yaml: PromptProfile default/support: spec.skills[0].contentFrom.configMapKeyRef: ConfigMap " +
 				"\"default/texts\" is not in the manifests, " +
 				"which contain default/notes: correct the name, or add its file with -f",
 		},
 		"no key of a ConfigMap": {
-			"it is named", "agent.yaml", "limits:",
+			"the error names the key", "agent.yaml", "limits:",
 			"contributions: [{name: note, configMapKeyRef: {name: notes, key: tomorrow}}]\n  limits:",
 			`agent.yaml: Agent default/support: spec.contributions[0].configMapKeyRef: ConfigMap "notes" has no key "tomorrow" in its data`,
 		},
@@ -239,12 +239,12 @@ func TestPreparationErrors(t *testing.T) {
 				`ConfigMap "notes" is in its binaryData: `,
 		},
 		"no agent": {
-			"those there are, are listed", "turn.yaml", "{name: support}", "{name: helper}",
+			"the error lists the Agents", "turn.yaml", "{name: support}", "{name: helper}",
 			`turn.yaml: Turn default/first: spec.agentRef.name: Agent "default/helper" is not in the manifests, ` +
 				`which contain default/support: `,
 		},
 		"no profile": {
-			"those there are, are listed", "agent.yaml", "promptProfileRef: {name: support}", "promptProfileRef: {name: other}",
+			"the error lists the profiles", "agent.yaml", "promptProfileRef: {name: support}", "promptProfileRef: {name: other}",
 			`agent.yaml: Agent default/support: spec.promptProfileRef.name: PromptProfile "default/other" is ` +
 				`not in the manifests, which contain default/support: `,
 		},

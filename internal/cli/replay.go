@@ -12,21 +12,21 @@ import (
 const replayHelp = `replay prepares a recorded Turn again with other manifests, asks the model, and shows what changes: the prompt,
 the answer, the tokens and the cost.
 
-It never calls a tool. A call of the model is answered from the journal if the recorded Turn made the same call:
-the same tool with the same arguments. Any other call is not made. The model learns that, and replay lists it.
+replay never calls a tool. A call of the model is answered from the journal if the recorded Turn made the same
+call: the same tool with the same arguments. Any other call is not made: the model is told so, and replay lists it.
 
 The request, the time, the history, the facts and the tools stay as they were recorded. -f names the manifests with
-the change, for example one PromptProfile, and --manifests the others. To ask a model, replay needs the Agent,
-its ModelProviders and their Secrets; with --prompt-only it needs none of them. An Agent that is not in the
+the change, for example one PromptProfile. --manifests names the other manifests. To ask a model, replay needs the
+Agent, its ModelProviders and their Secrets; with --prompt-only it needs none of them. An Agent that is not in the
 manifests stays as it was recorded.
 
 The journal is that of a Turn in a cluster or, with --data-dir, of capstan run. In a cluster, replay requires the
-rights of capstan logs. Nothing is written to the journal or to the cluster.
+permissions of capstan logs. replay writes nothing to the journal or to the cluster.
 
 Exit codes:
   0    the Turn was replayed, or with --prompt-only prepared
-  1    it could not be replayed, or the replay ended without an answer
-  2    the flags are wrong, or manifests cannot be read or are invalid
+  1    the Turn could not be replayed, or the replay ended without an answer
+  2    the flags are invalid, or manifests cannot be read or are invalid
   130  interrupted`
 
 const replayExamples = `  # keep a Turn to replay, with the fake model and its tools in other terminals
@@ -46,7 +46,7 @@ const replayExamples = `  # keep a Turn to replay, with the fake model and its t
 func newReplay(env terminal.Environment) *cobra.Command {
 	o := &replay.Options{Flags: replay.Flags{Env: env}, Source: journals.Source{Env: env}, Output: output.Text}
 	cmd := &cobra.Command{
-		Use:   "replay TURN -f PATH... [--manifests PATH...]",
+		Use:   "replay TURN [-f PATH...] [--manifests PATH...]",
 		Short: "Prepare a recorded Turn again with another prompt or model, and compare the answers",
 		Long:  replayHelp, Example: replayExamples, Args: oneTurn,
 		RunE: func(cmd *cobra.Command, args []string) error { return o.Run(cmd.Context(), args[0]) },
@@ -64,12 +64,12 @@ func newReplay(env terminal.Environment) *cobra.Command {
 	return cmd
 }
 
-// addSourceOfTurns adds the flags of commands that replay Turns, which say where the journals are.
+// addSourceOfTurns adds the flags of commands that replay Turns which specify where the journals are.
 func addSourceOfTurns(cmd *cobra.Command, j *journals.Source) {
 	f := cmd.Flags()
 	f.StringVarP(&j.Namespace, "namespace", "n", "",
 		"namespace of the Turn, and of objects that do not name one; default: the namespace of the kubeconfig's context, or else default")
-	f.StringVar(&j.DataDir, "data-dir", "", "read journals that capstan run keeps in this folder, instead of those in a cluster")
+	f.StringVar(&j.DataDir, "data-dir", "", "read journals that capstan run keeps in this directory, instead of those in a cluster")
 	addClusterFlags(f, &j.Cluster)
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
@@ -78,18 +78,18 @@ func addSourceOfTurns(cmd *cobra.Command, j *journals.Source) {
 	}
 }
 
-// addStateFlags adds the flags of commands that replay Turns, which say what changes.
+// addStateFlags adds the flags of commands that replay Turns which specify the change.
 func addStateFlags(cmd *cobra.Command, s *replay.Flags) {
 	f := cmd.Flags()
 	f.StringArrayVarP(&s.Files, "filename", "f", nil, "`PATH` of a file or directory of the changed manifests, or -; may be repeated")
 	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil,
 		"`PATH` of a file or directory of the other manifests, which those of -f replace; may be repeated")
-	f.StringVar(&s.Profile, "profile", "", "PromptProfile to use; default: the only one of -f, or else that of the Agent")
+	f.StringVar(&s.Profile, "profile", "", "PromptProfile to use; default: the only PromptProfile of -f, or else the Agent's")
 	f.StringVar(&s.Model, "model", "", "model to ask, as MODEL or PROVIDER:MODEL; default: the models of the Agent")
 	f.StringArrayVar(&s.EnvSecrets, "env-secret", nil,
 		"set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")
 	f.StringVar(&s.SkillsFile, "skills-file", "",
-		"`PATH` of a YAML file of skills that every Agent may load; default: those that were recorded")
+		"`PATH` of a YAML file of skills that every Agent may load; default: the recorded skills")
 	for _, flag := range []string{"profile", "model", "env-secret"} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}

@@ -39,8 +39,8 @@ const twoPrompts = `rules:
 - reply: {text: "One."}
 `
 
-// secondFolder returns the folder of the second profile.
-func secondFolder(t *testing.T) string {
+// secondDir returns the directory of the second profile.
+func secondDir(t *testing.T) string {
 	t.Helper()
 	return files{"profile.yaml": secondProfile}.written(t, nowhere)
 }
@@ -73,14 +73,14 @@ func replayOf(t *testing.T, text string) (r replayed) {
 }
 
 // TestReplay replays a Turn that has closed a ticket. The call is answered from the journal, and the ticket is not
-// closed again. A call without a recorded result is not made, and the model learns that.
+// closed again. A call without a recorded result is not made, and the model is told so.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, twoPrompts)
 	tools := serveTools(t, "")
 	dir, data := withTools(t, tools.url, approved).written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data, "--approve", "all").mustEnd(t, exit.OK)
-	args := []string{"replay", "first", "--data-dir", data, "-f", secondFolder(t), "--manifests", dir}
+	args := []string{"replay", "first", "--data-dir", data, "-f", secondDir(t), "--manifests", dir}
 
 	got := capstan(t, args...).mustEnd(t, exit.OK)
 	mustSay(t, got.out, "Turn default/first: the prompts differ\n--- recorded at 2026-04-09T",
@@ -88,29 +88,29 @@ func TestReplay(t *testing.T) {
 		"+++ replayed: PromptProfile second 2.0.0, model demo:small\n", "-Answer questions about the helpdesk.\n",
 		"+Speak about the helpdesk as version two.\n", "\nAnswer\n@@ -1 +1 @@\n-One.\n+Two. Closed.\n",
 		"        RECORDED", "calls   1 ", "1 from the journal, 1 not made\n",
-		"Calls that were not made, because the recorded Turn has no result of them: 1\n* get_ticket {\"id\": \"7\"}\n")
+		"Calls that were not made, because the recorded Turn has no result for them: 1\n* get_ticket {\"id\": \"7\"}\n")
 	r := replayOf(t, capstan(t, append(args, "-o", "json")...).mustEnd(t, exit.OK).out)
 	if !r.Prompt.Differs || r.Recorded.Answer != "One." || r.Replayed.Answer != "Two. Closed." || r.Replayed.End != "Completed" ||
 		r.Replayed.Cost == nil || r.Replayed.Usage.InputTokens == 0 || r.Calls.Recorded != 1 || r.Calls.NotMade != 1 ||
 		r.Replayed.PromptProfile != "second" || r.Recorded.ToolCalls != 1 {
-		t.Errorf("the replay is %+v", r)
+		t.Errorf("want both answers, one call from the journal and one call not made, have %+v", r)
 	}
 	if tools.closedTickets() != "1042" {
-		t.Errorf("closed tickets %q, want only that of the run", tools.closedTickets())
+		t.Errorf("closed tickets %q, want only the ticket of the run", tools.closedTickets())
 	}
 	same := capstan(t, "replay", "first", "--data-dir", data, "-f", dir).mustEnd(t, exit.OK)
 	mustSay(t, same.out, "Turn default/first: the prompts are the same: promptHash ", "\nThe answers are the same\n",
 		"1 from the journal\n")
 }
 
-// TestReplayPromptOnly needs nothing but the changed profile, and asks no model.
+// TestReplayPromptOnly checks that --prompt-only needs only the changed profile, and asks no model.
 func TestReplayPromptOnly(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, skilled)
 	dir, data := complete().written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	before := model.Stats().Requests
-	got := capstan(t, "replay", "first", "--data-dir", data, "-f", secondFolder(t), "--prompt-only").mustEnd(t, exit.OK)
+	got := capstan(t, "replay", "first", "--data-dir", data, "-f", secondDir(t), "--prompt-only").mustEnd(t, exit.OK)
 	mustSay(t, got.out, "+Speak about the helpdesk as version two.\n")
 	if strings.Contains(got.out, "REPLAYED") || model.Stats().Requests != before {
 		t.Errorf("%d requests after %d, want none, and no answer in\n%s", model.Stats().Requests, before, got.out)
@@ -119,7 +119,7 @@ func TestReplayPromptOnly(t *testing.T) {
 	mustSay(t, all.out, "-- provider: demo\n"[1:], "+- model: large\n", "model             demo:small → demo:large\n")
 }
 
-// TestReplayWithAnotherModel asks a model that the Agent does not have.
+// TestReplayWithAnotherModel checks a replay with a model that is not in the Agent's chain.
 func TestReplayWithAnotherModel(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules:\n- {when: {model: large}, reply: {text: Large.}}\n- {reply: {text: Small.}}\n")
@@ -132,8 +132,8 @@ func TestReplayWithAnotherModel(t *testing.T) {
 	}
 }
 
-// TestReplayOfLyingModel replays with a model that never ends to ask for calls that nobody has recorded.
-func TestReplayOfLyingModel(t *testing.T) {
+// TestReplayOfEndlessCalls checks that a replay ends if the model keeps requesting calls that were not recorded.
+func TestReplayOfEndlessCalls(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, `rules:
 - when: {systemContains: "version two", hasTools: true}
@@ -144,16 +144,16 @@ func TestReplayOfLyingModel(t *testing.T) {
 	f := withTools(t, tools.url, approved).with(t, "agent.yaml", "timeoutSeconds: 30", "maxSteps: 3, timeoutSeconds: 60")
 	dir, data := f.written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
-	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-f", secondFolder(t), "-m", dir, "-o", "json").out)
+	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-f", secondDir(t), "-m", dir, "-o", "json").out)
 	if c := r.Calls; c == nil || c.Recorded != 0 || c.NotMade < 2 || len(c.Unanswered) != c.NotMade || r.Replayed.End != "MaxSteps" {
-		t.Errorf("the replay is %+v, want that it ends at the limit of steps", r)
+		t.Errorf("the replay is %+v, want an end at the limit of steps", r)
 	}
 	if tools.closedTickets() != "" {
 		t.Errorf("closed tickets %q, want none", tools.closedTickets())
 	}
 }
 
-// TestReplayOfTurns replays Turns that did not run to an answer.
+// TestReplayOfTurns checks replays of Turns that did not end with an answer.
 func TestReplayOfTurns(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -203,7 +203,7 @@ func TestReplayOfTurns(t *testing.T) {
 	}
 }
 
-// TestReplayOfSession replays the second Turn of a Session: it has the messages of the first one.
+// TestReplayOfSession checks that the replay of the second Turn of a Session has the messages of the first Turn.
 func TestReplayOfSession(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
@@ -215,7 +215,7 @@ func TestReplayOfSession(t *testing.T) {
 	mustSay(t, got.out, "the prompts are the same", "The answers are the same")
 }
 
-// TestReplayOfLongOutput answers a call from the artifact that has the whole output.
+// TestReplayOfLongOutput checks that a replay answers a call from the artifact with the whole output.
 func TestReplayOfLongOutput(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, `rules:
@@ -229,11 +229,11 @@ func TestReplayOfLongOutput(t *testing.T) {
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-m", dir, "-o", "json").mustEnd(t, exit.OK).out)
 	if r.Recorded.Answer != "Read." || r.Replayed.Answer != "Read." || r.Calls.Recorded != 1 || r.Calls.NotMade != 0 {
-		t.Errorf("the replay is %+v, want that it reads the same artifact", r)
+		t.Errorf("the replay is %+v, want the text of the same artifact", r)
 	}
 }
 
-// TestReplayErrors checks that each error names its cause, and that no model is asked then.
+// TestReplayErrors checks that each error names its cause, and that no model is asked.
 func TestReplayErrors(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, skilled)
@@ -249,7 +249,7 @@ func TestReplayErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		"no manifests":   {nil, exit.Usage, "there are no manifests: name the changed ones with -f"},
+		"no manifests":   {nil, exit.Usage, "there are no manifests: set -f to the changed manifests"},
 		"no file":        {[]string{"-f", "missing.yaml"}, exit.Usage, "missing.yaml"},
 		"broken profile": {[]string{"-f", broken}, exit.Failed, "profile.yaml:"},
 		"new variable":   {[]string{"-f", required}, exit.Failed, "product"},
@@ -257,11 +257,11 @@ func TestReplayErrors(t *testing.T) {
 			[]string{"-m", dir, "--profile", "none"}, exit.Failed, `PromptProfile "default/none" is not in the manifests`,
 		},
 		"only another profile": {
-			[]string{"-m", secondFolder(t)},
+			[]string{"-m", secondDir(t)},
 			exit.Failed,
 			`neither Agent "default/support" nor PromptProfile "default/support", but PromptProfile default/second`,
 		},
-		"no Agent":  {[]string{"-f", secondFolder(t)}, exit.Failed, `the manifests have no Agent "support": add its file with --manifests`},
+		"no Agent":  {[]string{"-f", secondDir(t)}, exit.Failed, `the manifests have no Agent "support": add its file with --manifests`},
 		"no Secret": {[]string{"-f", noSecret.written(t, url)}, exit.Failed, "--env-secret model-key/apiKey="},
 		"unknown model": {
 			[]string{"-m", dir, "--model", "large"},
@@ -271,8 +271,8 @@ func TestReplayErrors(t *testing.T) {
 		"unknown provider": {
 			[]string{"-m", dir, "--model", "none:large"}, exit.Failed, `ModelProvider "default/none" is not in the manifests`,
 		},
-		"cluster and folder": {[]string{"-m", dir, "--server", "https://x"}, exit.Usage, "data-dir"},
-		"format":             {[]string{"-m", dir, "-o", "yaml"}, exit.Usage, "must be text or json"},
+		"cluster and directory": {[]string{"-m", dir, "--server", "https://x"}, exit.Usage, "data-dir"},
+		"format":                {[]string{"-m", dir, "-o", "yaml"}, exit.Usage, "must be text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := capstan(t, append([]string{"replay", "first", "--data-dir", data}, tc.args...)...).mustEnd(t, tc.code)
@@ -284,10 +284,10 @@ func TestReplayErrors(t *testing.T) {
 	}
 	mustSay(t, capstan(t, "replay", "none", "--data-dir", data, "-m", dir).mustEnd(t, exit.Failed).err,
 		"has no journal of Turn default/none; it has journals of these Turns: default/first")
-	mustSay(t, capstan(t, "replay", "-m", dir).mustEnd(t, exit.Usage).err, "name one Turn")
+	mustSay(t, capstan(t, "replay", "-m", dir).mustEnd(t, exit.Usage).err, "specify one Turn")
 }
 
-// TestReplayHostileTexts shows texts of a model and of a tool on a terminal, which must not obey them.
+// TestReplayHostileTexts checks that a terminal receives no control characters from texts of a model and of a tool.
 func TestReplayHostileTexts(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, `rules:
@@ -301,15 +301,15 @@ func TestReplayHostileTexts(t *testing.T) {
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	on := call{terminal: true, env: map[string]string{"TERM": "dumb"}}
 	for _, format := range []string{"text", "json"} {
-		got := on.run(t.Context(), "replay", "first", "--data-dir", data, "-f", secondFolder(t), "-m", dir,
+		got := on.run(t.Context(), "replay", "first", "--data-dir", data, "-f", secondDir(t), "-m", dir,
 			"-o", format).mustEnd(t, exit.OK)
 		if strings.ContainsAny(got.out, "\x1b\x07\u009b") || strings.Contains(got.out, "\nTurn default/first: the prompts are the same") {
-			t.Errorf("a text of a model is obeyed, or looks like Capstan's own:\n%q", got.out)
+			t.Errorf("want no control characters, and no line that imitates Capstan's own output, have\n%q", got.out)
 		}
 	}
 }
 
-// TestReplayOfRequest replays a Turn with an attachment, a schema and redacted texts. All come from the journal.
+// TestReplayOfRequest checks that the attachment, the schema and the redacted texts of a replay come from the journal.
 func TestReplayOfRequest(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, `rules:
@@ -337,7 +337,7 @@ func TestReplayOfRequest(t *testing.T) {
 	}
 }
 
-// TestReplayCompletion offers the names of the Turns of a folder.
+// TestReplayCompletion checks that the completion offers the names of the Turns of a directory.
 func TestReplayCompletion(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)

@@ -36,7 +36,7 @@ func runInterrupted(t *testing.T, model *server.Server, args ...string) output {
 	case got := <-ended:
 		return got
 	case <-patience.Done():
-		t.Fatal("the run must end at once when it is interrupted")
+		t.Fatal("want the run to end when it is interrupted")
 		return output{}
 	}
 }
@@ -58,7 +58,7 @@ func TestFinishedTurnDoesNotRunAgain(t *testing.T) {
 	first := capstan(t, args...).mustEnd(t, exit.OK)
 	again := capstan(t, args...).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(first.out, again.out); diff != "" {
-		t.Errorf("want the Turn as it ended; -first +again:\n%s", diff)
+		t.Errorf("want the same finished Turn; -first +again:\n%s", diff)
 	}
 	mustSay(t, again.err, "note: the Turn ended at "+noon+" and does not run again", data)
 	if n := model.Stats().Requests; n != 1 {
@@ -77,23 +77,23 @@ func TestChangedTurnRunsAgain(t *testing.T) {
 		file, old, new string
 		want           int64
 	}{
-		"message":       {"another question", "turn.yaml", "What is up?", "What else?", 2},
-		"profile":       {"another prompt", "profile.yaml", "Be brief.", "Be long.", 2},
-		"agent":         {"another limit", "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 20", 2},
-		"provider":      {"another price", "provider.yaml", `outputPerMillion: "2"`, `outputPerMillion: "3"`, 2},
-		"time to live":  {"it has no effect", "turn.yaml", "message:", "ttlSecondsAfterFinished: 5\n  message:", 1},
-		"rotated key":   {"it does not change the answer", "secret.yaml", key, "another", 1},
-		"nothing":       {"comments do not count", "turn.yaml", "kind: Turn", "kind: Turn # mine", 1},
-		"ConfigMap":     {"another text in the prompt", "notes.yaml", "The shop is closed.", "The shop is open.", 2},
-		"other key":     {"nothing refers to it", "notes.yaml", "Pay back within a week.", "Pay back.", 1},
-		"name of files": {"nor do positions in a file", "agent.yaml", "kind: Agent", "kind: Agent\n", 1},
+		"message":      {"another question", "turn.yaml", "What is up?", "What else?", 2},
+		"profile":      {"another prompt", "profile.yaml", "Be brief.", "Be long.", 2},
+		"agent":        {"another limit", "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 20", 2},
+		"provider":     {"another price", "provider.yaml", `outputPerMillion: "2"`, `outputPerMillion: "3"`, 2},
+		"time to live": {"it has no effect", "turn.yaml", "message:", "ttlSecondsAfterFinished: 5\n  message:", 1},
+		"rotated key":  {"it does not change the answer", "secret.yaml", key, "another", 1},
+		"nothing":      {"comments do not count", "turn.yaml", "kind: Turn", "kind: Turn # mine", 1},
+		"ConfigMap":    {"another text in the prompt", "notes.yaml", "The shop is closed.", "The shop is open.", 2},
+		"other key":    {"nothing refers to it", "notes.yaml", "Pay back within a week.", "Pay back.", 1},
+		"position":     {"the position in a file does not count", "agent.yaml", "kind: Agent", "kind: Agent\n", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			model, url := fake(t, answers)
 			data := t.TempDir()
-			capstan(t, "run", "-f", noted(t).written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
-			changed := noted(t).with(t, tc.file, tc.old, tc.new).written(t, url)
+			capstan(t, "run", "-f", withNotes(t).written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
+			changed := withNotes(t).with(t, tc.file, tc.old, tc.new).written(t, url)
 			capstan(t, "run", "-f", changed, "--data-dir", data).mustEnd(t, exit.OK)
 			if n := model.Stats().Requests; n != tc.want {
 				t.Errorf("%s: want %d requests for two runs, have %d", tc.reason, tc.want, n)
@@ -102,8 +102,8 @@ func TestChangedTurnRunsAgain(t *testing.T) {
 	}
 }
 
-// noted returns the complete manifests with a contribution from a ConfigMap.
-func noted(t *testing.T) files {
+// withNotes returns the complete manifests with a contribution from a ConfigMap.
+func withNotes(t *testing.T) files {
 	t.Helper()
 	f := complete().with(t, "turn.yaml", "  context:\n",
 		"  context:\n    contributions: [{name: notes, configMapKeyRef: {name: notes, key: today}}]\n")
@@ -132,7 +132,7 @@ func TestInterruptedTurnContinuesFromJournal(t *testing.T) {
 	got := runInterrupted(t, model, args...).mustEnd(t, exit.Interrupted)
 	mustSay(t, got.err, "Turn default/first: interrupted before it ended; run the same command again to continue")
 	if got.out != "" {
-		t.Errorf("want no Turn printed that has not ended, have:\n%s", got.out)
+		t.Errorf("want no output of a Turn that has not ended, have:\n%s", got.out)
 	}
 	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, again.out, "Back.")
@@ -143,7 +143,8 @@ func TestInterruptedTurnContinuesFromJournal(t *testing.T) {
 	}
 }
 
-// TestRunningTurnIsNotStartedTwice: the second run sends no request to the model, and the first run keeps the Turn.
+// TestRunningTurnIsNotStartedTwice checks that a second run sends no request to the model, and that the first run keeps
+// the Turn.
 func TestRunningTurnIsNotStartedTwice(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
@@ -160,16 +161,16 @@ func TestRunningTurnIsNotStartedTwice(t *testing.T) {
 	}
 	second := capstan(t, args...).mustEnd(t, exit.Failed)
 	mustSay(t, second.err, "another process uses it (process ",
-		"another capstan run uses the same --data-dir: wait for it, or use another folder")
+		"another capstan run uses the same --data-dir: wait for it, or use another directory")
 	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK) // reading does not count as use
 	if s := model.Stats(); s.Requests != 1 || s.InFlight != 1 {
-		t.Errorf("want the request of the first run and no other, have %+v", s)
+		t.Errorf("want only the request of the first run, have %+v", s)
 	}
 	interrupt()
 	got := <-first
 	got.mustEnd(t, exit.Interrupted)
 	if got := capstan(t, args...).mustEnd(t, exit.OK); got.out != "Back.\n" {
-		t.Errorf("want the Turn given back by the first run, have %q", got.out)
+		t.Errorf("want the Turn to continue after the first run was interrupted, have %q", got.out)
 	}
 }
 
@@ -206,7 +207,7 @@ func TestTemporaryJournalIsRemoved(t *testing.T) {
 	capstan(t, "run", "-f", dir).mustEnd(t, exit.OK)
 	left, err := filepath.Glob(filepath.Join(temporary, "capstan-run-*"))
 	if err != nil || len(left) != 0 {
-		t.Errorf("want nothing left behind, have %v (%v)", left, err)
+		t.Errorf("want no temporary files, have %v (%v)", left, err)
 	}
 }
 
@@ -217,7 +218,7 @@ func TestKeyIsNotInJournal(t *testing.T) {
 	capstan(t, "run", "-f", complete().written(t, url), "--data-dir", data).mustEnd(t, exit.Failed)
 	names, err := filepath.Glob(filepath.Join(data, "*"))
 	if err != nil || len(names) == 0 {
-		t.Fatalf("want a journal in the folder, have %v (%v)", names, err)
+		t.Fatalf("want a journal in the directory, have %v (%v)", names, err)
 	}
 	for _, name := range names {
 		content, err := os.ReadFile(name)
@@ -234,5 +235,5 @@ func TestUnusableDataDir(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
 	got := capstan(t, "run", "-f", dir, "--data-dir", filepath.Join(dir, "turn.yaml")).mustEnd(t, exit.Failed)
-	mustSay(t, got.err, "failed to create the folder of the journal", "turn.yaml")
+	mustSay(t, got.err, "of the journal", "turn.yaml")
 }

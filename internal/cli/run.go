@@ -15,20 +15,20 @@ func newRun(env terminal.Environment) *cobra.Command {
 		Use:   "run -f PATH... [--turn NAME]",
 		Short: "Run a Turn here, without a cluster",
 		Long: `run runs a Turn from manifests on this machine, with the same objects, the same engine and the same
-record as in a cluster. It prints the whole answer to standard output, and everything else to standard
+journal as in a cluster. It prints the whole answer to standard output, and everything else to standard
 error. -o json and -o yaml print the finished Turn instead, whose status contains the first 32 KiB of the
 answer. spec.ttlSecondsAfterFinished has no effect here.
 
 Keys come from Secrets in the manifests, or with --env-secret from the environment. They are never
 printed or stored.
 
-With --data-dir, run keeps the journal. The same Turn with the same Agent, PromptProfile, ModelProviders,
-ConfigMaps, skills and --now then continues where it stopped, or shows its result again, without paying
-twice for the same replies. Any change makes it a new Turn. Only one run at a time may use a folder.
-capstan logs shows what a Turn did, even while it runs.
+With --data-dir, run keeps the journal. If you run the same Turn again with the same Agent, PromptProfile,
+ModelProviders, ConfigMaps, skills and --now, it continues where it stopped, or shows its result again,
+without paying twice for the same replies. Any change makes it a new Turn. Only one run at a time may use a
+directory. capstan logs shows what a Turn did, even while it runs.
 
 The Turns of a Session run one after another, and each sees the earlier messages. If the manifests do not
-contain the Session, run creates it. The history of a Session belongs to its name, whatever else changes.
+contain the Session, run creates it. A Session with the same name keeps its history, even if it changes.
 
 --attach NAME=FILE attaches an image (PNG, JPEG, WebP, GIF), a PDF or a text to the Turn. Its type is taken from
 the content. An attachment with an artifactRef is read from the journals of --data-dir.
@@ -39,9 +39,9 @@ waits (exit code 3), and continues when the same command with the same --data-di
 --approve=all approves all such calls, --approve=none denies them.
 
 Standard error shows each request, reply and call on its own line as it happens, and on a terminal also
-the current activity. --quiet hides these lines only.
+the current activity. --quiet hides only these lines.
 
-Ctrl-C stops the run at once. A second Ctrl-C kills the program.
+Ctrl-C stops the run immediately. A second Ctrl-C kills the program.
 
 ` + exitCodesHelp,
 		Example: `  # start a fake model server in another terminal
@@ -67,7 +67,7 @@ Ctrl-C stops the run at once. A second Ctrl-C kills the program.
 	f := cmd.Flags()
 	f.StringArrayVar(&r.EnvSecrets, "env-secret", nil,
 		"set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")
-	f.StringVar(&r.DataDir, "data-dir", "", "folder for the journal, created if necessary; default: keep no journal")
+	f.StringVar(&r.DataDir, "data-dir", "", "directory of the journal, created if necessary; default: keep no journal")
 	f.Var(approvalValue{&r.Approve}, "approve", "decision about tool calls that require approval")
 	f.BoolVarP(&r.Quiet, "quiet", "q", false, "do not show requests, replies and calls as they happen")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("approve", cobra.FixedCompletions(approvalModes, cobra.ShellCompDirectiveNoFileComp)))

@@ -15,20 +15,23 @@ func TestRunFailures(t *testing.T) {
 		want   []string
 		out    string
 	}{
-		"key refused": {
-			"the Secret to look at is named, and the key is not shown even if the server repeats it",
+		"the server refuses the key and repeats it": {
+			"the error names the Secret",
 			"rules: [{fault: {echoAuthorization: true}}]",
 			[]string{"Turn default/first: ModelFailed: ", `"model-key"`},
 			"",
 		},
-		"unknown model": {"the model is named", "models: [large]", []string{"ModelFailed", "small"}, ""},
+		"unknown model": {"the error names the model", "models: [large]", []string{"ModelFailed", "small"}, ""},
 		"cut off": {
-			"the part that was received is shown", "rules: [{reply: {text: half an ans, finishReason: length}}]",
+			"the beginning of the answer is printed", "rules: [{reply: {text: half an ans, finishReason: length}}]",
 			[]string{"OutputInvalid", "maxOutputTokens"},
 			"half an ans\n",
 		},
-		"filtered": {"nothing is printed", "rules: [{reply: {text: x, finishReason: content_filter}}]", []string{"PolicyViolated"}, ""},
-		"rubbish":  {"nothing is printed", "rules: [{fault: {rubbish: HTML}}]", []string{"ModelFailed"}, ""},
+		"filtered": {
+			"a filtered answer is not printed", "rules: [{reply: {text: x, finishReason: content_filter}}]",
+			[]string{"PolicyViolated"}, "",
+		},
+		"HTML instead of JSON": {"there is no answer", "rules: [{fault: {rubbish: HTML}}]", []string{"ModelFailed"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +67,7 @@ func TestRunWithMissingObjects(t *testing.T) {
 	}{
 		"no Secret": {"secret.yaml", `provider.yaml: ModelProvider default/demo: Secret "model-key" does not ` +
 			`exist in namespace "default": ` +
-			`create it with key "apiKey" (the manifests contain none), or pass it with --env-secret model-key/apiKey=ENVVAR`},
+			`create it with key "apiKey" (the manifests contain none), or pass the value with --env-secret model-key/apiKey=ENVVAR`},
 		"no ModelProvider": {"provider.yaml", `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ` +
 			`ModelProvider "default/demo" is not in the manifests, which contain none: correct the name, or add its file with -f`},
 	} {
@@ -78,8 +81,8 @@ func TestRunWithMissingObjects(t *testing.T) {
 	}
 }
 
-// TestRunWithSharedModel checks a run whose ModelProvider is in another namespace.
-func TestRunWithSharedModel(t *testing.T) {
+// TestRunWithSharedObjects checks runs whose ModelProvider or PromptProfile is in another namespace.
+func TestRunWithSharedObjects(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "{apiKeys: ["+key+"], rules: [{reply: {text: The shared model answers.}}]}")
 	shared := func(allowed string) files {
@@ -95,7 +98,8 @@ func TestRunWithSharedModel(t *testing.T) {
 	for _, allowed := range []string{"", "  allowedNamespaces: {from: Same}"} {
 		got := capstan(t, "run", "-f", shared(allowed).written(t, url)).mustEnd(t, exit.Failed)
 		mustSay(t, got.err, `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ModelProvider "platform/demo" does not `+
-			`allow namespace "default": set its spec.allowedNamespaces, or use an object of this namespace`)
+			`allow namespace "default": allow it in spec.allowedNamespaces of the ModelProvider, or refer to another ModelProvider, `+
+			`in namespace "default"`)
 	}
 	profile := complete().
 		with(t, "agent.yaml", "promptProfileRef: {name: support", "promptProfileRef: {name: support, namespace: platform").

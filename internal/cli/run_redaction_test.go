@@ -16,8 +16,8 @@ const redactionYAML = `  redaction:
     jsonPaths: ["$..pin"]
 `
 
-// TestRunRedacts runs a Turn whose message, facts, ConfigMap and attachment have personal data, with a model that
-// repeats it. Neither the requests nor any file of the store may have it.
+// TestRunRedacts runs a Turn whose message, facts, ConfigMap and attachment contain personal data, with a model that
+// repeats the data. Neither the requests nor a file of the store may contain the data.
 func TestRunRedacts(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, `rules: [{reply: {text: "I write to z\u200boe@shop.example."}}]`)
@@ -31,7 +31,7 @@ func TestRunRedacts(t *testing.T) {
 	rendered := capstan(t, "render", "-f", dir, "--now", noon).mustEnd(t, exit.OK)
 	got := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	if got.out != "I write to [redacted:email].\n" {
-		t.Errorf("the answer is %q", got.out)
+		t.Errorf("the answer is %q, want [redacted:email] in place of the address", got.out)
 	}
 	logs := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, logs.out, `"text.redacted"`)
@@ -58,14 +58,14 @@ func TestRunRedacts(t *testing.T) {
 	for name, text := range texts {
 		for _, secret := range []string{"shop.example", "998877665544"} {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s has %q", name, secret)
+				t.Errorf("want no %q in %s", secret, name)
 			}
 		}
 	}
 }
 
-// TestRunRefusesRedactionRules checks the error for a rule that cannot be used.
-func TestRunRefusesRedactionRules(t *testing.T) {
+// TestRunWithInvalidRedactionRule checks the error for an invalid rule.
+func TestRunWithInvalidRedactionRule(t *testing.T) {
 	t.Parallel()
 	f := complete()
 	f["agent.yaml"] += "  redaction: {patterns: [{name: all, pattern: 'a*'}]}\n"

@@ -41,7 +41,7 @@ func conversing(t *testing.T) files {
 
 func TestTurnsOfASessionSeeEarlierMessages(t *testing.T) {
 	t.Parallel()
-	for name, manifest := range map[string]string{"made here": "", "of the manifests": sessionYAML} {
+	for name, manifest := range map[string]string{"created by the run": "", "in the manifests": sessionYAML} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			model, url := fake(t, memory)
@@ -54,7 +54,7 @@ func TestTurnsOfASessionSeeEarlierMessages(t *testing.T) {
 			second := capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
 			turn := decoded(t, second.out)
 			if turn.Status.Result.Text != "Monday, as I said." {
-				t.Errorf("want the second Turn to know of the first, have %q", turn.Status.Result.Text)
+				t.Errorf("want an answer that uses the first Turn, have %q", turn.Status.Result.Text)
 			}
 			for n, text := range map[int64]string{1: first.out, 2: second.out} {
 				if d := decoded(t, text).Status.Decision; d.SessionName != "chat" || d.TurnNumber != n {
@@ -63,7 +63,7 @@ func TestTurnsOfASessionSeeEarlierMessages(t *testing.T) {
 			}
 			capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
 			if n := model.Stats().Requests; n != 2 {
-				t.Errorf("want no Turn run again because its Session went on, have %d requests", n)
+				t.Errorf("want 2 requests: the first Turn does not run again after the second; have %d", n)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func TestBudgetOfSession(t *testing.T) {
 	f.with(t, "session.yaml", "maxTurns: 1", "maxTurns: 2")
 	got = capstan(t, "run", "-f", f.written(t, url), "--turn", "second", "--data-dir", data).mustEnd(t, exit.OK)
 	if got.out != "Monday, as I said.\n" {
-		t.Errorf("want the Session open again when its budget is raised, have %q", got.out)
+		t.Errorf("want the Turn to run after the budget of the Session was raised, have %q", got.out)
 	}
 	if n := model.Stats().Requests; n != 2 {
 		t.Errorf("want a request for each Turn, have %d", n)
@@ -114,7 +114,7 @@ func TestOtherSubjectMakesAnotherTurn(t *testing.T) {
 		capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	}
 	if n := model.Stats().Requests; n != 2 {
-		t.Errorf("want a request for each subject, which is in the prompt, have %d", n)
+		t.Errorf("want one request for each subject, because the prompt contains it; have %d", n)
 	}
 }
 

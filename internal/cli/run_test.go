@@ -138,7 +138,7 @@ func TestRunPrintsTheAnswer(t *testing.T) {
 	_, url := fake(t, answers)
 	got := capstan(t, "run", "-f", complete().written(t, url)).mustEnd(t, exit.OK)
 	if got.out != "All is well.\n" {
-		t.Errorf("want the answer alone on standard output, have %q", got.out)
+		t.Errorf("want only the answer on standard output, have %q", got.out)
 	}
 	want := `Asking small of ModelProvider demo: What is up?
 Step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD
@@ -156,7 +156,7 @@ func TestRunShowsProgressOnATerminal(t *testing.T) {
 	got := call{terminal: true}.run(t.Context(), "run", "-f", complete().written(t, url)).mustEnd(t, exit.OK)
 	mustSay(t, got.err, "Asking small of ModelProvider demo: What is up?\n")
 	if got.out != "Fine.[2J\n" {
-		t.Errorf("want an answer that cannot steer the terminal, have %q", got.out)
+		t.Errorf("want no control characters of the answer on the terminal, have %q", got.out)
 	}
 }
 
@@ -177,11 +177,11 @@ func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
 	wantSteps := "Asking small of ModelProvider demo: What is up?\nStep 1: small of ModelProvider demo, 120 " +
 		"tokens (100 in, 20 out), cost 0.00014 USD\n"
 	if diff := cmp.Diff(wantSteps, measured.ReplaceAllString(out.err, "")); diff != "" {
-		t.Errorf("want the steps alone beside the Turn where all went well; -want +have:\n%s", diff)
+		t.Errorf("want only the steps on standard error; -want +have:\n%s", diff)
 	}
 	if quiet := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml", "-q").mustEnd(t, exit.OK); quiet.err != "" ||
 		quiet.out != out.out {
-		t.Errorf("want nothing beside the Turn where nothing else is wanted, have:\n%s", quiet.err)
+		t.Errorf("want the same Turn and nothing on standard error, have:\n%s", quiet.err)
 	}
 	rendered := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, rendered.out, turn.Status.Preparation.PromptRenderHash, turn.Status.Preparation.PromptHash)
@@ -236,9 +236,9 @@ func TestRunTakesKeysFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestRunHidesKeysOfOthers: a model writes the key of another provider of the Agent, plain and with invisible
-// characters.
-func TestRunHidesKeysOfOthers(t *testing.T) {
+// TestRunRedactsKeysOfOtherProviders runs a model that writes the key of another provider of the Agent, plain and with
+// invisible characters.
+func TestRunRedactsKeysOfOtherProviders(t *testing.T) {
 	t.Parallel()
 	const other = "sk-the-key-of-another-provider"
 	hidden := strings.Join(strings.Split(other, ""), "\u200b")
@@ -266,8 +266,8 @@ func TestRunFallsBackAlongTheChain(t *testing.T) {
 	mustSay(t, got.err, "Asking small of", "Asking spare of", "demo/spare answered in place of demo/small")
 }
 
-// TestRunNamesTheProviderThatItWaitsFor checks that the progress says why the next request is not sent. The provider
-// allows the second request after 4 seconds.
+// TestRunNamesTheProviderThatItWaitsFor checks that the progress shows why the next request waits. The provider allows
+// the second request after 4 seconds.
 func TestRunNamesTheProviderThatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	url, _ := strictServers["Generic"].serve(t, "Generic", false)

@@ -73,9 +73,9 @@ func TestRunAsksAtATerminal(t *testing.T) {
 		want                  string
 	}{
 		"yes":     {"the call is made", "y\n", "1042", exit.OK, "The call call_1 of step 1 was approved by local user\n"},
-		"no":      {"it is not", "n\n", "", exit.OK, "The call call_1 of step 1 was denied by local user\n"},
-		"unclear": {"it is asked again", "what?\nyes\n", "1042", exit.OK, "Please reply y or n.\n"},
-		"gone": {
+		"no":      {"the call is not made", "n\n", "", exit.OK, "The call call_1 of step 1 was denied by local user\n"},
+		"unclear": {"the question is repeated", "what?\nyes\n", "1042", exit.OK, "Please reply y or n.\n"},
+		"end of input": {
 			"there is no decision", "", "", exit.Parked,
 			"AwaitingApproval: approval is required for close_ticket (call_1): run the command at a terminal",
 		},
@@ -92,7 +92,7 @@ func TestRunAsksAtATerminal(t *testing.T) {
 			mustSay(t, got.err, tc.want, "  tool     close_ticket\n", "  call     call_1\n",
 				"arguments\n| {\n|   \"id\": \"1042\",\n|   \"note\": \"a\\nb\"\n| }\napprove? [y/N] ")
 			if strings.Contains(got.err, "continued from its journal") {
-				t.Error("want nothing said of an earlier run: there was none")
+				t.Error("want no mention of an earlier run, because there was none")
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestWaitingTurnContinuesLater(t *testing.T) {
 		if output == "json" {
 			pending := turnOf(t, waits.out).Status.PendingApprovals
 			if len(pending) != 1 || pending[0].CallID != "call_1" || len(pending[0].ArgumentsHash) != 64 {
-				t.Errorf("want the call that waits in the status, have %+v", pending)
+				t.Errorf("want the pending call in the status, have %+v", pending)
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func TestWaitingTurnContinuesLater(t *testing.T) {
 		"--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, later.err, "The Turn continued from its journal.")
 	if tools.closedTickets() != "1042" || model.Stats().Requests != 2 {
-		t.Errorf("want the call made once, and nothing asked again, have %q and %d requests", tools.closedTickets(), model.Stats().Requests)
+		t.Errorf("want one call and two requests, have %q and %d requests", tools.closedTickets(), model.Stats().Requests)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestRunReportsUnreachableToolServer(t *testing.T) {
 	}
 	recorded := capstan(t, "run", "-f", withTools(t, "http://127.0.0.1:1/mcp", "").written(t, url), "-o", "json").mustEnd(t, exit.OK)
 	if p := turnOf(t, recorded.out).Status.Preparation; p == nil || !slices.Equal(p.ToolServersMissing, []string{"tickets"}) {
-		t.Errorf("want the server that is missing in the status, have %+v", p)
+		t.Errorf("want the missing server in the status, have %+v", p)
 	}
 }
 
@@ -229,11 +229,11 @@ func TestTokenOfToolServerComesFromSecret(t *testing.T) {
 	f["tools.yaml"] += "  credentialsRef: {name: tickets, key: token}\n"
 	dir := f.written(t, url)
 	missing := capstan(t, "run", "-f", dir).mustEnd(t, exit.Failed)
-	mustSay(t, missing.err, "tools.yaml: ToolServer default/tickets: ", "or pass it with --env-secret tickets/token=ENVVAR")
+	mustSay(t, missing.err, "tools.yaml: ToolServer default/tickets: ", "or pass the value with --env-secret tickets/token=ENVVAR")
 	c := call{env: map[string]string{"TICKETS": key}}
 	got := c.run(t.Context(), "run", "-f", dir, "--env-secret", "tickets/token=TICKETS").mustEnd(t, exit.OK)
 	if tools.closedTickets() != "1042" || strings.Contains(got.out+got.err, key) {
-		t.Errorf("want the call made and the token shown nowhere, have %q and:\n%s", tools.closedTickets(), got.err)
+		t.Errorf("want the call made, and no token in the output, have %q and:\n%s", tools.closedTickets(), got.err)
 	}
 }
 
@@ -248,7 +248,7 @@ func TestObjectsOfAgentToolsMustExist(t *testing.T) {
 				`in the manifests, which contain default/tickets`,
 		},
 		"an agent": {
-			"it cannot be called", "agentRef: {name: closer}", "agentRef: {name: gone}",
+			"the Agent cannot be called", "agentRef: {name: closer}", "agentRef: {name: gone}",
 			`agent.yaml: Agent default/support: spec.tools[0].agentRef.name: Agent "default/gone" is not in the ` +
 				`manifests, which contain default/closer, default/support`,
 		},
@@ -282,14 +282,14 @@ func TestQuietHidesSteps(t *testing.T) {
 	mustSay(t, got.err, "The model is offered 2 tools\n", "Asking small of ModelProvider demo: What is up?\n",
 		"Calling close_ticket (call_1)\n")
 	if strings.Contains(got.err, "\x1b") {
-		t.Errorf("want plain lines where no terminal is, have %q", got.err)
+		t.Errorf("want plain lines without a terminal, have %q", got.err)
 	}
 	for _, flag := range []string{"-q", "--quiet"} {
-		for where, c := range map[string]call{"elsewhere": {}, "terminal": {terminal: true}} {
+		for where, c := range map[string]call{"no terminal": {}, "terminal": {terminal: true}} {
 			quiet := c.run(t.Context(), "run", "-f", dir, flag).mustEnd(t, exit.OK)
 			if !strings.Contains(quiet.out, "Ticket 1042 is closed.") ||
 				!strings.HasPrefix(quiet.err, "Completed, strategy ToolAssisted, ") || strings.Contains(quiet.err, "\x1b") {
-				t.Errorf("%s, %s: want no steps and all else, have %q and:\n%s", where, flag, quiet.out, quiet.err)
+				t.Errorf("%s, %s: want the answer and the summary, but no steps, have %q and:\n%s", where, flag, quiet.out, quiet.err)
 			}
 		}
 	}
@@ -312,7 +312,7 @@ func TestRenderDiscoversToolsOfServers(t *testing.T) {
 	}
 	if len(got.Tools) != 3 || got.Tools[0].Name != "get_ticket" || got.Tools[0].Description != "Returns a ticket." ||
 		got.Tools[1].Name != "closer" || online.err != "" {
-		t.Errorf("want the tools as a run has them, and no note, have %+v and %q", got.Tools, online.err)
+		t.Errorf("want the same tools as in a run, and no note, have %+v and %q", got.Tools, online.err)
 	}
 }
 
@@ -332,10 +332,11 @@ func TestArtifactIsFoundByName(t *testing.T) {
 			t.Errorf("%v: want the whole output, have %d bytes", command, len(got.out))
 		}
 		if got := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, exit.OK); strings.Contains(got.out, "\x1b") {
-			t.Errorf("%v: want nothing that a terminal acts on", command)
+			t.Errorf("%v: want no control characters on a terminal", command)
 		}
 		args[len(args)-1] = "call-9-9"
-		mustSay(t, capstan(t, args...).mustEnd(t, exit.Failed).err, `--artifact: the Turn has no artifact "call-9-9": it has call-1-1`)
+		mustSay(t, capstan(t, args...).mustEnd(t, exit.Failed).err,
+			`--artifact: the Turn has no artifact "call-9-9": its artifacts are call-1-1`)
 	}
 }
 
@@ -357,7 +358,7 @@ func TestLateDecisionIsADenial(t *testing.T) {
 }
 
 // TestRunWithSubAgentOfAnotherNamespace checks that a sub-agent of another namespace works with the objects there, and
-// that it needs the consent of its owner.
+// that its Agent must allow the namespace of the caller.
 func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, delegated)
@@ -372,7 +373,7 @@ func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 	f["secret-2.yaml"] = strings.Replace(secretYAML, "{name: model-key}", "{name: model-key, namespace: platform}", 1)
 	refused := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)
 	mustSay(t, refused.err, `agent.yaml: Agent default/support: spec.tools[0].agentRef.name: Agent "platform/closer" does not allow `+
-		`namespace "default": set its spec.allowedNamespaces, or use an object of this namespace`)
+		`namespace "default": allow it in spec.allowedNamespaces of the Agent`)
 
 	f = f.with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}")
 	dir, data := f.written(t, url), t.TempDir()
@@ -387,7 +388,7 @@ func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 		args := append([]string{"backtest", "-m", dir, "--agent", "platform/closer", "--data-dir", data, "-o", "json"}, more...)
 		r := backtestOf(t, capstan(t, args...).mustEnd(t, exit.OK).out)
 		if r.Agent != "platform/closer" || r.Total != 1 || r.Passed != 1 || r.Backtest.Same != 1 || len(r.Backtest.Skipped) > 0 {
-			t.Fatalf("backtest %q: %+v, want that the prompt of one Turn is the same", more, r)
+			t.Fatalf("backtest %q: %+v, want one Turn with the same prompt", more, r)
 		}
 		child = r.Cases[0].Name
 	}

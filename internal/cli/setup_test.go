@@ -107,7 +107,7 @@ func complete() files {
 func (f files) with(t *testing.T, name, old, replacement string) files {
 	t.Helper()
 	if !strings.Contains(f[name], old) {
-		t.Fatalf("%s must hold %q", name, old)
+		t.Fatalf("%s must contain %q", name, old)
 	}
 	f[name] = strings.Replace(f[name], old, replacement, 1)
 	return f

@@ -11,26 +11,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/undo"
 )
 
-const undoHelp = `undo undoes the tool calls of a Turn that has ended: it runs the compensations that the ToolServer declared
-for the called tools. It shows what it will do, asks for confirmation, and creates a Turn that makes the
-calls, in the reverse order of the calls to undo. No model is asked. A call is undone at most once.
+const undoHelp = `undo undoes the tool calls of a Turn that has ended: it runs the compensations that the ToolServers declared
+for the called tools. It shows the plan, asks for confirmation, and creates a Turn that makes the
+compensating calls, in the reverse order of the calls to undo. No model is asked. A call is undone at most
+once.
 
-Each compensation requires approval, by the rules of the Agent, whether or not the Agent requires it for
-this tool. The first compensation that does not succeed ends the Turn: the calls before it stay as they
-are. Run undo again to continue, or select calls with --call. The calls that --call leaves out count as
-not undone.
+Each compensation requires approval, even for tools that the Agent does not list in requireApproval. The
+Agent's approval settings (such as forbidRequester) apply. The first compensation that does not succeed
+ends the Turn. The calls that were made earlier are then not undone. Run undo again to continue, or select
+calls with --call. Calls that --call does not select count as not undone.
 
-In a cluster, undo requires create and get on turns, and the rights of capstan logs. It waits for the end
-of the new Turn, for at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this
-machine, with the manifests of -f. It then asks about each call, or --approve decides.
+In a cluster, undo requires create and get on turns, and the permissions of capstan logs. It waits for the
+end of the new Turn, for at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this
+machine, with the manifests of -f, and asks about each call, unless --approve is all or none.
 
 -o json and -o yaml print the new Turn. If no call can be undone, they print the calls with the reasons, as with
 --dry-run.
 
 Exit codes:
-  0    all calls that may have changed something are undone, or there are none
-  1    at least one call is not undone, selected or not; the output has the reason for each
-  2    the flags are wrong, or manifests or the kubeconfig cannot be read
+  0    all calls that may have changed something are undone, or no call has changed anything
+  1    at least one call is not undone, selected or not; the output shows the reason for each
+  2    the flags are invalid, or manifests or the kubeconfig cannot be read
   3    a compensation requires approval
   130  interrupted`
 

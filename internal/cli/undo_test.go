@@ -53,7 +53,7 @@ func TestUndoWithoutACluster(t *testing.T) {
 	f := withTools(t, "", "    allow: [add_note, close_ticket]\n")
 	f["tools.yaml"] = strings.ReplaceAll(compensated, "TOOLSURL", web.URL+"/mcp")
 	dir, data := f.written(t, url), t.TempDir()
-	noted := func(id string) bool {
+	hasNote := func(id string) bool {
 		ticket, err := desk.Get(id)
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestUndoWithoutACluster(t *testing.T) {
 		return slices.Contains(ticket.Notes, "On Monday.")
 	}
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
-	if !noted("1042") || !noted("1061") {
+	if !hasNote("1042") || !hasNote("1061") {
 		t.Fatal("want both notes after the run")
 	}
 
@@ -90,13 +90,13 @@ func TestUndoWithoutACluster(t *testing.T) {
 	if err := json.Unmarshal([]byte(asJSON.out), &plan); err != nil || len(plan.Of) != 3 || plan.Of[1].State != "Impossible" {
 		t.Errorf("want the plan as JSON, have %v and %s", err, asJSON.out)
 	}
-	unsure := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--approve", "all").mustEnd(t, exit.Usage)
-	mustSay(t, unsure.err, "set --yes to undo")
+	unconfirmed := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--approve", "all").mustEnd(t, exit.Usage)
+	mustSay(t, unconfirmed.err, "set --yes to undo")
 	mustSay(t, capstan(t, "undo", "first", "--data-dir", data, "--call", "call_9", "--dry-run").mustEnd(t, exit.Failed).err,
 		`has no call "call_9" that may have changed something`)
 	waits := capstan(t, "undo", "first", "--data-dir", data, "-f", dir).mustEnd(t, exit.Parked)
 	mustSay(t, waits.err, "approval is required for remove_note (call_3), remove_note (call_1)")
-	if !noted("1042") || !noted("1061") {
+	if !hasNote("1042") || !hasNote("1061") {
 		t.Fatal("want both notes before the approval")
 	}
 
@@ -105,7 +105,7 @@ func TestUndoWithoutACluster(t *testing.T) {
 	one := capstan(t, "undo", "first", "--data-dir", data, "-f", dir, "--yes", "--approve", "all", "--call", "call_3",
 		"-o", "json").mustEnd(t, exit.Failed)
 	turn := turnOf(t, one.out)
-	if turn.Status.StopReason != v1alpha1.StopUndoIncomplete || noted("1061") || !noted("1042") {
+	if turn.Status.StopReason != v1alpha1.StopUndoIncomplete || hasNote("1061") || !hasNote("1042") {
 		t.Errorf("want the note of call_3 undone and the others left, have %s: %+v", turn.Status.StopReason, turn.Status.Result)
 	}
 	mustSay(t, turn.Status.Result.Text, "add_note (call call_1): not undone: it was not selected\n")
@@ -121,7 +121,7 @@ func TestUndoWithoutACluster(t *testing.T) {
 	mustSay(t, all.out, "add_note (call call_3): the Turn \"first-undo-", "has undone the call\n",
 		"add_note (call call_1): undone by remove_note\n",
 		"close_ticket (call call_2): not undone: the ToolServer declared no compensation")
-	if noted("1042") {
+	if hasNote("1042") {
 		t.Error("want both notes undone")
 	}
 
