@@ -21,14 +21,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// filesOfAttach is the name of the ConfigMap that has the files of --attach. It exists only in the Bundle, and hides a
-// ConfigMap of this name in the manifests.
-const filesOfAttach = "attached-files"
+// attachedFiles is the name of the ConfigMap that has the files of --attach. It exists only in the Bundle. For the keys
+// that are names of attached files, it hides a ConfigMap of the same name in the manifests.
+const attachedFiles = "attached-files"
 
 // maxAttachments is the maximum number of attachments of a Turn.
 const maxAttachments = 8
 
-// textTypes are the media types of texts by the ends of their names. Other texts are text/plain.
+// textTypes are the media types of text files by their extension. Other text files are text/plain.
 var textTypes = map[string]string{
 	".csv": "text/csv", ".htm": "text/html", ".html": "text/html", ".json": "application/json", ".md": "text/markdown",
 	".xml": "text/xml", ".yaml": "text/yaml", ".yml": "text/yaml",
@@ -61,7 +61,7 @@ func (p *Bundle) attachFile(spec string) error {
 	case len(validation.IsDNS1123Label(name)) > 0:
 		return fmt.Errorf("the name %q must be a lower-case DNS label: letters, digits and '-'", name)
 	}
-	if _, twice := p.files[name]; twice {
+	if _, exists := p.files[name]; exists {
 		return fmt.Errorf("the name %q is given twice", name)
 	}
 	data, err := readFile(path)
@@ -69,29 +69,29 @@ func (p *Bundle) attachFile(spec string) error {
 		return err
 	}
 	mediaType := attachment.Sniff(data)
-	if own := textTypes[strings.ToLower(filepath.Ext(path))]; own != "" && mediaType == "text/plain" {
-		mediaType = own
+	if exact := textTypes[strings.ToLower(filepath.Ext(path))]; exact != "" && mediaType == "text/plain" {
+		mediaType = exact
 	}
 	if mediaType == "" {
-		return fmt.Errorf("%s is of no supported type: it must be a PNG, JPEG, WebP or GIF, a PDF, or a text in UTF-8", path)
+		return fmt.Errorf("the type of %s is not supported: it must be a PNG, JPEG, WebP or GIF, a PDF, or a text in UTF-8", path)
 	}
 	if most := attachment.MaxOf(mediaType); len(data) > most {
 		return fmt.Errorf("%s has more than %d bytes, the maximum for %s: use a smaller file", path, most, mediaType)
 	}
 	p.files[name] = string(data)
 	attached := v1alpha1.Attachment{
-		Name: name, MediaType: mediaType, ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: filesOfAttach, Key: name},
+		Name: name, MediaType: mediaType, ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: attachedFiles, Key: name},
 	}
 	all := &p.Turn.Spec.Attachments
-	if at := slices.IndexFunc(*all, func(a v1alpha1.Attachment) bool { return a.Name == name }); at >= 0 {
-		(*all)[at] = attached
+	if i := slices.IndexFunc(*all, func(a v1alpha1.Attachment) bool { return a.Name == name }); i >= 0 {
+		(*all)[i] = attached
 	} else {
 		*all = append(*all, attached)
 	}
 	return nil
 }
 
-// readFile reads a file up to the maximum of an attachment and one byte.
+// readFile reads at most one byte more than an attachment may have, so that the caller can reject a larger file.
 func readFile(path string) (data []byte, err error) {
 	f, err := os.Open(path) //nolint:gosec // because the file is the one that the user names
 	if err != nil {
@@ -127,17 +127,17 @@ func (p *Bundle) CheckAttachments() error {
 	return nil
 }
 
-// contentsOfConfigMaps is configMaps for attachments, which may be binary, or files of --attach.
+// contentsOfConfigMaps is like configMaps, but for attachments: a value may be binary, or a file of --attach.
 func (p *Bundle) contentsOfConfigMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	key := configMapKey{p.Turn.Namespace, ref}
 	p.read[key] = nil
-	if content, ok := p.files[ref.Key]; ok && ref.Name == filesOfAttach {
+	if content, ok := p.files[ref.Key]; ok && ref.Name == attachedFiles {
 		p.read[key] = new(attachment.Digest([]byte(content)))
 		return content, nil
 	}
 	object, ok := p.Set.ConfigMap(p.Turn.Namespace, ref.Name)
 	if !ok {
-		return "", &translate.MissingError{Reason: p.absent(kindConfigMap, ref.Name)}
+		return "", &translate.MissingError{Reason: p.notFound(kindConfigMap, ref.Name)}
 	}
 	value, err := translate.ConfigMapValue(ref, translate.ConfigMapContents(object.Data, object.BinaryData))
 	if err != nil {

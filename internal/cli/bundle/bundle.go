@@ -60,14 +60,14 @@ func (s *Source) Clock() func() time.Time {
 	return func() time.Time { return s.Now }
 }
 
-// Bundle is a Turn with the objects that it refers to, as far as the manifests hold them.
+// Bundle is a Turn with the objects of the manifests that it refers to.
 type Bundle struct {
 	// Set holds all objects of the manifests.
 	Set     *manifest.Set
 	Turn    *v1alpha1.Turn
 	Agent   *v1alpha1.Agent
 	Profile *v1alpha1.PromptProfile
-	// Session is the Session of the Turn, with its local UID. It is nil if the Turn has none.
+	// Session is the Session of the Turn, with its local UID. It is nil if the Turn has no Session.
 	Session *v1alpha1.Session
 	// Team holds the Agent and all Agents that it can call directly or indirectly, by AgentName.
 	Team map[string]*Bundle
@@ -75,12 +75,13 @@ type Bundle struct {
 	Skills []prepare.Skill
 	// files holds the contents of the files of --attach by the names of their attachments.
 	files map[string]string
-	// read holds the values of the ConfigMap keys that were read. The value of a missing key is nil.
+	// read holds the values of the ConfigMap keys that were read; for attachments, their digests. The value of a
+	// missing key is nil.
 	read map[configMapKey]*string
 }
 
-// Load reads the manifests and finds the Turn, its Agent and the Agent's PromptProfile. Arguments are more paths,
-// so that -f *.yaml works when a shell expands it.
+// Load reads the manifests and finds the objects of the Turn. args are more paths, so that -f *.yaml works when a shell
+// expands it.
 func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
 	if len(s.Files) == 0 {
 		return nil, errors.New("there are no manifests: name a file, a directory or - with -f")
@@ -115,7 +116,7 @@ func (s *Source) Manifests(ctx context.Context, paths []string) (*manifest.Set, 
 		return nil, exit.WithCode(exit.Usage, err)
 	}
 	for _, line := range set.Ignored {
-		s.Env.Tell("note: %s", line)
+		s.Env.Logf("note: %s", line)
 	}
 	return set, nil
 }
@@ -129,7 +130,7 @@ func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, erro
 	return ForTurn(set, t, skills)
 }
 
-// ForTurn returns a Turn that need not be in the manifests, with the objects that it refers to.
+// ForTurn returns a Turn, which need not be in the manifests, with the objects that it refers to.
 func ForTurn(set *manifest.Set, t *v1alpha1.Turn, skills []prepare.Skill) (*Bundle, error) {
 	p := &Bundle{Set: set, Turn: t, Skills: skills, read: map[configMapKey]*string{}}
 	if err := p.findAgent(p.Turn.AgentKey(), p.Turn.Namespace); err != nil {
@@ -187,7 +188,7 @@ func (p *Bundle) configMaps(namespace string) translate.ConfigMaps {
 		p.read[key] = nil
 		object, ok := p.Set.ConfigMap(namespace, ref.Name)
 		if !ok {
-			return "", &translate.MissingError{Reason: p.absentFrom(kindConfigMap, namespace, ref.Name)}
+			return "", &translate.MissingError{Reason: p.notFoundIn(kindConfigMap, namespace, ref.Name)}
 		}
 		if _, binary := object.BinaryData[ref.Key]; binary {
 			return "", &translate.MissingError{Reason: fmt.Sprintf("key %q of ConfigMap %q is in its binaryData: put the text into data",
@@ -208,23 +209,23 @@ func (p *Bundle) configMaps(namespace string) translate.ConfigMaps {
 func (p *Bundle) provider(ref v1alpha1.SharedReference) (*v1alpha1.ModelProvider, error) {
 	key := ref.Key(p.Agent.Namespace)
 	object, ok := p.Set.ModelProvider(key.Namespace, key.Name)
-	return object, p.consent(kindModelProvider, key, p.Agent.Namespace, ok,
+	return object, p.checkShared(kindModelProvider, key, p.Agent.Namespace, ok,
 		func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
 }
 
-// consent returns an error if an object does not exist, or does not allow the namespace user.
-func (p *Bundle) consent(
+// checkShared returns an error if an object does not exist, or does not allow the namespace user.
+func (p *Bundle) checkShared(
 	kind string, key types.NamespacedName, user string, exists bool, allowed func() *v1alpha1.AllowedNamespaces,
 ) error {
 	if !exists {
-		return errors.New(p.absentFrom(kind, key.Namespace, key.Name))
+		return errors.New(p.notFoundIn(kind, key.Namespace, key.Name))
 	}
 	if key.Namespace == user {
 		return nil
 	}
 	if a := allowed(); a == nil || a.From == v1alpha1.NamespacesFromSame || a.From == "" {
-		return fmt.Errorf("%s %q does not allow namespace %q: set its spec.allowedNamespaces, or use an object of this namespace",
-			kind, key, user)
+		return fmt.Errorf("%s %q does not allow namespace %q: allow it in spec.allowedNamespaces of the %s, or refer to another %s, "+
+			"in namespace %q", kind, key, user, kind, kind, user)
 	}
 	return nil
 }
@@ -249,10 +250,13 @@ func (p *Bundle) problemOf(kind, namespace, name, field, message string) *manife
 	return e
 }
 
-// absent returns a message that an object is not in the manifests.
-func (p *Bundle) absent(kind, name string) string { return p.absentFrom(kind, p.Turn.Namespace, name) }
+// notFound returns a message that an object of the Turn's namespace is not in the manifests.
+func (p *Bundle) notFound(kind, name string) string {
+	return p.notFoundIn(kind, p.Turn.Namespace, name)
+}
 
-func (p *Bundle) absentFrom(kind, namespace, name string) string {
+// notFoundIn is like notFound, for an object of any namespace.
+func (p *Bundle) notFoundIn(kind, namespace, name string) string {
 	return fmt.Sprintf("%s %q is not in the manifests, which contain %s: correct the name, or add its file with -f",
 		kind, namespace+"/"+name, p.namesOf(kind))
 }
@@ -270,8 +274,9 @@ func (p *Bundle) namesOf(kind string) string {
 	return strings.Join(names[:min(len(names), output.MostListed)], ", ") + more
 }
 
-// Located adds the object and its file to a message of the engine. Such a message starts with the kind and the
-// field. Messages that start with "tools[" are about the Agent, but the engine does not name its kind there.
+// Located adds the object and its file to an error message of the engine that starts with a kind and a field. Messages
+// that start with "tools[" are about the Agent, although the engine does not name its kind there. Other messages stay
+// unchanged.
 func (p *Bundle) Located(message string) error {
 	if strings.HasPrefix(message, "tools[") {
 		message = kindAgent + " " + message
@@ -296,7 +301,7 @@ func isField(text string) bool {
 // Title returns the kind, the namespace and the name of the Turn.
 func (p *Bundle) Title() string { return kindTurn + " " + p.Turn.Namespace + "/" + p.Turn.Name }
 
-// ObjectName names an object in the namespace of a Turn.
+// ObjectName is the kind and the name of an object in the namespace of a Turn.
 type ObjectName struct{ Kind, Name string }
 
 // ObjectNames returns the objects from which the messages were made.

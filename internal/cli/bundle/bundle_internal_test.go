@@ -26,9 +26,9 @@ func TestLocated(t *testing.T) {
 			"the object's name is added", "Agent metadata.name: must be given",
 			"Agent default/support: metadata.name: must be given",
 		},
-		"a tool":        {"tools are the Agent's", "tools[0].name: bad", "Agent default/support: tools[0].name: bad"},
-		"a sentence":    {"a kind alone is not a field", "Turn after Turn fails", "Turn after Turn fails"},
-		"another error": {"it stays unchanged", "failed to read it", "failed to read it"},
+		"a tool":        {"tools belong to the Agent", "tools[0].name: bad", "Agent default/support: tools[0].name: bad"},
+		"a sentence":    {"a kind without a field names no object", "Turn after Turn fails", "Turn after Turn fails"},
+		"another error": {"the error stays unchanged", "failed to read it", "failed to read it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

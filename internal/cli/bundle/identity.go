@@ -17,9 +17,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// Identity returns the UID of the Turn. The same inputs give the same UID, and any change gives another one.
-// desiredState, the time to live and Secrets do not count as inputs: they do not change the run, and Secrets may be
-// rotated.
+// Identity returns the UID of the Turn. The same inputs give the same UID, and any change gives another UID.
+// desiredState, ttlSecondsAfterFinished and Secrets do not count as inputs: they do not change the prompts or the
+// calls, and Secrets may be rotated.
 func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error) {
 	inputs := struct {
 		Namespace, Turn, Agent, Profile string
@@ -73,15 +73,15 @@ type subAgentSpec struct {
 	ProfileSpec v1alpha1.PromptProfileSpec
 }
 
-// UIDOf returns the UID that these bytes identify.
+// UIDOf returns a UID that is computed from data.
 func UIDOf(data []byte) types.UID {
 	const version = 8 // UUID version 8: the vendor defines how it is made
 	return types.UID(uuid.NewHash(sha256.New(), uuid.Nil, data, version).String())
 }
 
-// contents returns the values that the objects take from ConfigMaps, by name and key; a missing value is nil. It
-// prepares the messages and records which keys are read. If that fails, the run fails with the same error and
-// reports it.
+// contents returns the values that the objects take from ConfigMaps, by name and key; a missing value is nil. To find
+// the keys that are read, it prepares the messages. It ignores errors, because the run fails with the same errors and
+// reports them.
 func (p *Bundle) contents(ctx context.Context, now time.Time) map[string]*string {
 	for _, member := range p.Team {
 		_, _ = translate.Preparation(ctx, member.Objects(), now)
@@ -113,12 +113,12 @@ func (p *Bundle) sessionOf(name string) *v1alpha1.Session {
 	return s
 }
 
-// sessionUID returns the UID of a Session without a cluster. It depends only on the namespace and the name, so that
-// a changed Session keeps its history.
+// sessionUID returns the UID of a Session outside a cluster. It depends only on the namespace and the name, so that a
+// changed Session keeps its history.
 func sessionUID(namespace, name string) types.UID {
 	data, _ := json.Marshal(map[string]string{"Session": name, "Namespace": namespace}) // maps of strings always marshal
 	return UIDOf(data)
 }
 
-// nameOf returns the name of an object, with its namespace unless that is the Turn's.
+// nameOf returns the name of an object. If its namespace is not that of the Turn, it returns NAMESPACE/NAME.
 func (p *Bundle) nameOf(o client.Object) string { return p.relative(client.ObjectKeyFromObject(o)) }

@@ -26,9 +26,9 @@ func (p *Bundle) ReadSecret(_ context.Context, key types.NamespacedName) (*corev
 	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 }
 
-// Chain returns the providers of the Agent's models. In a cluster, one usable provider suffices. Here all must exist,
-// because the user can add the missing ones first. A Turn with PrepareOnly uses no provider and needs no Secret. waits
-// is called while a request waits for a provider: see pace.Caller.
+// Chain returns the models of the Agent with their providers. In a cluster, one usable provider suffices. Here all must
+// exist, because the user can add a missing provider before the run. A Turn with PrepareOnly uses no provider and needs
+// no Secret. waits is called while a request waits for a provider: see pace.Caller.
 func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
 	var chain []translate.Link
 	for i, m := range p.Agent.Spec.Models {
@@ -74,8 +74,8 @@ func (p *Bundle) JudgeLink(ctx context.Context, cache *providers.Cache, i int, w
 	return l, p.connect(ctx, cache, &l, waits)
 }
 
-// LearningLinks returns the models that extract memories for the Agent. It returns nil if the Agent names none, so that
-// the models of its chain extract them.
+// LearningLinks returns the models that extract memories for the Agent. It returns nil if the Agent does not name such
+// models; the models of its chain then extract the memories.
 func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
 	var all []translate.Link
 	for i, m := range p.Agent.Spec.Memory.Learning.Models {
@@ -96,8 +96,9 @@ func (p *Bundle) LearningLinks(ctx context.Context, cache *providers.Cache, wait
 	return all, nil
 }
 
-// EmbeddingsLink returns the model that turns texts into vectors for the Agent, which must have one. The requests of a
-// model that cannot be used fail with the reason. Then words alone decide, as in a cluster.
+// EmbeddingsLink returns the model that turns texts into vectors for the Agent, which must have such a model. If the
+// model cannot be used, its requests fail with the reason; texts are then compared only by their words, as in a
+// cluster.
 func (p *Bundle) EmbeddingsLink(ctx context.Context, cache *providers.Cache, waits func(provider string)) translate.Link {
 	l := translate.Link{Reference: translate.EmbeddingsModel(p.Agent)}
 	object, err := p.provider(l.Reference.ProviderRef)
@@ -116,7 +117,7 @@ func (p *Bundle) EmbeddingsLink(ctx context.Context, cache *providers.Cache, wai
 func (p *Bundle) CheckSecrets(ctx context.Context) error {
 	read := secrets.Reader(p.ReadSecret)
 	for _, s := range p.ToolServers() {
-		to := "" // a server without an address receives no request
+		to := "" // a server without a URL receives no request
 		if s.Spec.MCP != nil {
 			to = s.Spec.MCP.URL
 		}
@@ -142,7 +143,7 @@ func (p *Bundle) noSecret(kind string, of client.Object, err error) error {
 		if of.GetNamespace() != p.Turn.Namespace {
 			secret = of.GetNamespace() + "/" + secret
 		}
-		message = fmt.Sprintf("%s (the manifests contain %s), or pass it with --env-secret %s/%s=ENVVAR",
+		message = fmt.Sprintf("%s (the manifests contain %s), or pass the value with --env-secret %s/%s=ENVVAR",
 			missing.Reason, p.namesOf(kindSecret), secret, missing.Key)
 	}
 	return p.problemOf(kind, of.GetNamespace(), of.GetName(), "", message)

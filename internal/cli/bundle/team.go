@@ -50,16 +50,16 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 	return nil
 }
 
-// Member returns the member of the team with the name by which an Agent of the team knows it. It returns nil if there
-// is none.
+// Member returns the Agent of the team with a name, as the AgentRef of another Agent states it. It returns nil if the
+// team has no such Agent.
 func (p *Bundle) Member(name string) *Bundle {
 	return p.Team[p.relative(v1alpha1.ParseSharedReference(name).Key(p.Turn.Namespace))]
 }
 
-// AgentName returns the name of the Agent; NAMESPACE/NAME if it is in another namespace than the Turn.
+// AgentName returns the name of the Agent, or NAMESPACE/NAME if it is not in the namespace of the Turn.
 func (p *Bundle) AgentName() string { return p.nameOf(p.Agent) }
 
-// relative returns the name of an object; NAMESPACE/NAME if it is in another namespace than the Turn.
+// relative returns the name of an object, or NAMESPACE/NAME if it is not in the namespace of the Turn.
 func (p *Bundle) relative(key types.NamespacedName) string {
 	if key.Namespace == p.Turn.Namespace {
 		return key.Name
@@ -67,11 +67,11 @@ func (p *Bundle) relative(key types.NamespacedName) string {
 	return key.String()
 }
 
-// findAgent finds an Agent, which must allow these namespaces.
+// findAgent finds an Agent, which must allow the namespaces users.
 func (p *Bundle) findAgent(key types.NamespacedName, users ...string) error {
 	agent, ok := p.Set.Agent(key.Namespace, key.Name)
 	for _, user := range users {
-		err := p.consent(kindAgent, key, user, ok, func() *v1alpha1.AllowedNamespaces { return agent.Spec.AllowedNamespaces })
+		err := p.checkShared(kindAgent, key, user, ok, func() *v1alpha1.AllowedNamespaces { return agent.Spec.AllowedNamespaces })
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (p *Bundle) findAgent(key types.NamespacedName, users ...string) error {
 func (p *Bundle) findProfile() error {
 	key := p.Agent.Spec.PromptProfileRef.Key(p.Agent.Namespace)
 	profile, ok := p.Set.PromptProfile(key.Namespace, key.Name)
-	err := p.consent(kindPromptProfile, key, p.Agent.Namespace, ok,
+	err := p.checkShared(kindPromptProfile, key, p.Agent.Namespace, ok,
 		func() *v1alpha1.AllowedNamespaces { return profile.Spec.AllowedNamespaces })
 	if err != nil {
 		return exit.WithCode(exit.Failed, p.problem(kindAgent, p.Agent.Name, "spec.promptProfileRef.name", err.Error()))
@@ -100,7 +100,7 @@ func (p *Bundle) findProfile() error {
 func (p *Bundle) toolServer(ref v1alpha1.SharedReference) (*v1alpha1.ToolServer, error) {
 	key := ref.Key(p.Agent.Namespace)
 	object, ok := p.Set.ToolServer(key.Namespace, key.Name)
-	return object, p.consent(kindToolServer, key, p.Agent.Namespace, ok,
+	return object, p.checkShared(kindToolServer, key, p.Agent.Namespace, ok,
 		func() *v1alpha1.AllowedNamespaces { return object.Spec.AllowedNamespaces })
 }
 

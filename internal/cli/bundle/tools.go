@@ -38,7 +38,8 @@ func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 	return box
 }
 
-// gone returns a NotFound error. It is only a safeguard, because find has checked that the manifests have all objects.
+// gone returns a NotFound error. It is only a safeguard, because findTeam has checked that the manifests have all
+// objects.
 func gone(kind, name string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: kind}, name)
 }
@@ -48,11 +49,12 @@ type Connections struct {
 	*toolservers.Cache
 	env *terminal.Environment
 
-	mu   sync.Mutex
-	told map[string]bool
+	mu sync.Mutex
+	// noted holds the names of the servers about which a note was printed.
+	noted map[string]bool
 }
 
-// Connect returns a cache that has no connections yet. The caller must close it.
+// Connect returns a cache of connections, which is empty at first. The caller must close it.
 func (p *Bundle) Connect(env *terminal.Environment) *Connections {
 	return &Connections{Cache: toolservers.NewCache(p.ReadSecret, netpolicy.NewLocalPolicy(), env.Now, logr.Discard()), env: env}
 }
@@ -69,12 +71,12 @@ func (s *Connections) Tools(ctx context.Context, server *v1alpha1.ToolServer) ([
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.told == nil {
-		s.told = map[string]bool{}
+	if s.noted == nil {
+		s.noted = map[string]bool{}
 	}
-	if name := server.Namespace + "/" + server.Name; !s.told[name] {
-		s.told[name] = true
-		s.env.Tell("note: the tools of ToolServer %s are not offered: %s", name, err)
+	if name := server.Namespace + "/" + server.Name; !s.noted[name] {
+		s.noted[name] = true
+		s.env.Logf("note: the tools of ToolServer %s are not offered: %s", name, err)
 	}
 	return nil, toolbox.ErrUnknown
 }

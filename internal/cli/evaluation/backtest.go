@@ -29,8 +29,8 @@ import (
 const (
 	// MaxLast is the maximum number of Turns of a backtest.
 	MaxLast = 1000
-	// maxChanges is the maximum number of different changes of prompts in a report, and maxChange bounds each, in
-	// characters. maxNames is the number of Turns that a change names.
+	// maxChanges is the maximum number of different changes of prompts in a report, and maxChange the maximum length of
+	// each change, in characters. maxNames is the maximum number of Turns that a change names.
 	maxChanges, maxChange, maxNames = 10, 4000, 5
 	// maxUnreadable is the number of Turns that may fail to be read before the first one that can be read. More
 	// failures mean that the reason is not the Turn.
@@ -40,7 +40,7 @@ const (
 // BacktestOptions holds the flags of capstan backtest.
 type BacktestOptions struct {
 	replay.Flags
-	// Source says where the journals are.
+	// Source specifies where the journals are.
 	Source journals.Source
 	// Agent is the Agent whose Turns are prepared again: NAME in the namespace of the Turns, or NAMESPACE/NAME.
 	Agent string
@@ -48,7 +48,8 @@ type BacktestOptions struct {
 	Last int
 	// Replay also asks the models and the judges, instead of only comparing the prompts.
 	Replay bool
-	// Feedback selects the Turns to which people have given feedback, and makes their scores expectations.
+	// Feedback selects the Turns to which people have given feedback. The new answers must then be different or no
+	// worse, depending on the scores.
 	Feedback bool
 	// Threshold is the share of Turns that must pass, a decimal from 0 to 1.
 	Threshold string
@@ -85,7 +86,7 @@ type Backtest struct {
 	// number first. MoreChanges is the number of further changes.
 	Changes     []*Change `json:"changes,omitempty"`
 	MoreChanges int       `json:"moreChanges,omitempty"`
-	// Skipped are the Turns that cannot be replayed, whatever the prompt is. They do not count.
+	// Skipped are the Turns whose recordings cannot be replayed with any prompt. They do not count.
 	Skipped []Skipped `json:"skipped,omitempty"`
 	// Spent is the usage and cost of the recorded Turns, without their sub-agents.
 	Spent Spent `json:"spent"`
@@ -93,10 +94,10 @@ type Backtest struct {
 
 // Change is a change that the prompts of one or more Turns have in common.
 type Change struct {
-	// Turns is the number of these Turns. Names are the first of them, at most 5.
+	// Turns is the number of these Turns. Names are the names of the first 5.
 	Turns int      `json:"turns"`
 	Names []string `json:"names"`
-	// Diff is the change, at most its first 4000 characters.
+	// Diff is the change as a diff, cut after 4000 characters.
 	Diff string `json:"diff"`
 }
 
@@ -108,16 +109,16 @@ type Skipped struct {
 
 // RecordedTurn is a Turn as it was recorded.
 type RecordedTurn struct {
-	// Reason is the reason for which it ended.
+	// Reason is the stop reason.
 	Reason string `json:"reason"`
-	// Answer is the answer, at most its first 32000 characters.
+	// Answer is the answer, cut after 32000 characters.
 	Answer string `json:"answer,omitempty"`
 	// Evaluations are the evaluations of the recorded answer by the same judges.
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
 	Spent       Spent        `json:"spent"`
 }
 
-// backtest is a backtest that is under way.
+// backtest is a running backtest.
 type backtest struct {
 	*BacktestOptions
 	recordings *journals.Recordings
@@ -125,12 +126,12 @@ type backtest struct {
 	// agent is the Agent whose Turns are prepared again.
 	agent types.NamespacedName
 	names []journals.TurnName
-	// scores are the scores that people have given, by the names of the Turns. It is nil without --feedback.
+	// scores holds the scores that people have given, by Turn. It is nil without --feedback.
 	scores map[journals.TurnName]*PeopleScore
 }
 
-// Run compares the prompts of recorded Turns, replays the Turns on request, and prints the report. It returns an error
-// with exit.Failed if fewer Turns pass than Threshold demands, and one with exit.Usage if the input cannot be used.
+// Run compares the prompts of recorded Turns, replays the Turns if Replay is set, and prints the report. Its error has
+// the code exit.Failed if fewer Turns pass than Threshold requires, and exit.Usage if the input is invalid.
 func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	threshold, err := judge.ParseScore(o.Threshold)
 	switch {
@@ -143,31 +144,31 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	}
 	agent := v1alpha1.ParseSharedReference(o.Agent)
 	if agent.Name == "" || strings.Contains(agent.Name, "/") || strings.HasPrefix(o.Agent, "/") {
-		return exit.WithCode(exit.Usage, errors.New("--agent: must be NAME, for an Agent of the namespace (--namespace) of the Turns, or "+
-			"NAMESPACE/NAME, for an Agent that is shared with it"))
+		return exit.WithCode(exit.Usage, errors.New("--agent: must be NAME, for an Agent in the namespace of the Turns (--namespace), or "+
+			"NAMESPACE/NAME, for a shared Agent of another namespace"))
 	}
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
 	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	b := &backtest{BacktestOptions: o}
 	if b.recordings, err = o.Source.Recordings(watched); err != nil {
-		return exit.InterruptedOr(watched, asInput(err))
+		return exit.InterruptedOr(watched, inputError(err))
 	}
 	defer func() { err = errors.Join(err, b.recordings.Close()) }()
 	b.agent = agent.Key(b.recordings.Namespace)
 	if b.state, err = o.Load(watched, b.recordings.Namespace); err != nil {
-		return exit.InterruptedOr(watched, asInput(err))
+		return exit.InterruptedOr(watched, inputError(err))
 	}
 	if b.names, err = b.find(watched); err != nil {
-		return exit.InterruptedOr(watched, asInput(err))
+		return exit.InterruptedOr(watched, inputError(err))
 	}
 	switch {
 	case len(b.names) > 0:
 	case o.Feedback:
-		return exit.WithCode(exit.Usage, fmt.Errorf("no Turn of Agent %q in namespace %q that has ended has feedback: give it with "+
+		return exit.WithCode(exit.Usage, fmt.Errorf("no finished Turn of Agent %q in namespace %q has feedback: give feedback with "+
 			"capstan feedback, or leave out --feedback", b.agentName(), b.recordings.Namespace))
 	default:
-		return exit.WithCode(exit.Usage, fmt.Errorf("there is no Turn of Agent %q in namespace %q that has ended: see --agent, "+
+		return exit.WithCode(exit.Usage, fmt.Errorf("there is no finished Turn of Agent %q in namespace %q: see --agent, "+
 			"--namespace and --data-dir", b.agentName(), b.recordings.Namespace))
 	}
 	report, err := b.run(watched, threshold)
@@ -177,7 +178,8 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
 }
 
-// agentName returns the name of the Agent as the Turns have it: without a namespace that is their own.
+// agentName returns the name of the Agent as the Turns refer to it: NAME if the Agent is in the namespace of the Turns,
+// and NAMESPACE/NAME otherwise.
 func (b *backtest) agentName() string {
 	if b.agent.Namespace == b.recordings.Namespace {
 		return b.agent.Name
@@ -203,7 +205,7 @@ func (b *backtest) find(ctx context.Context) ([]journals.TurnName, error) {
 	return b.recordings.Newest(ctx, b.agent, b.Last, func(name journals.TurnName) bool { return b.scores[name] != nil })
 }
 
-// run prepares the Turns again, and replays them on request. All Turns share the models.
+// run prepares the Turns again, and replays them if Replay is set. All Turns share the models.
 func (b *backtest) run(ctx context.Context, threshold judge.Score) (*Report, error) {
 	env := b.Env
 	w := &workers{env: env, parallel: b.Parallel, quiet: b.Quiet, unit: "Turns"}
@@ -249,14 +251,14 @@ func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error)
 		}
 		p, err := b.state.For(recording)
 		if err != nil {
-			return nil, asInput(err)
+			return nil, inputError(err)
 		}
 		if r.PromptProfile, r.Version = p.Profile(); !b.Replay {
 			return nil, nil //nolint:nilnil // because no model is asked
 		}
 		batch, err := p.Batch(ctx)
 		if err != nil {
-			return nil, asInput(err)
+			return nil, inputError(err)
 		}
 		if len(batch.Judges()) == 0 && b.hasGood() {
 			b.Env.Tell("note: PromptProfile %s has no judge, so nothing is checked for the Turns to which people gave 0.5 or more",
@@ -265,7 +267,7 @@ func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error)
 		return batch, nil
 	}
 	if unreadable != nil {
-		return nil, asInput(unreadable)
+		return nil, inputError(unreadable)
 	}
 	return nil, exit.WithCode(exit.Usage, fmt.Errorf("none of the last %d Turns of Agent %q can be replayed; the newest: %w",
 		len(b.names), b.agentName(), newest))
@@ -281,7 +283,7 @@ func (b *backtest) hasGood() bool {
 func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
 	begin := b.Env.Now()
 	out := &Result{Name: name.Name, Outcome: Passed, Feedback: b.scores[name]}
-	if b.Source.DataDir != "" && name.UID != "" && b.repeated(name) {
+	if b.Source.DataDir != "" && name.UID != "" && b.isRepeated(name) {
 		out.Name += " (" + name.UID + ")"
 	}
 	recording, err := b.recordings.Read(ctx, name)
@@ -289,7 +291,7 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 		return out.failed(err)
 	}
 	if recording.Result != nil {
-		out.used.add(tokens(recording.Usage), recording.Cost)
+		out.recordedSpent.add(tokens(recording.Usage), recording.Cost)
 	}
 	p, err := b.state.For(recording)
 	if err != nil {
@@ -321,12 +323,12 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 	return out
 }
 
-// repeated reports whether several Turns have the same name, as after several runs of capstan run.
-func (b *backtest) repeated(name journals.TurnName) bool {
+// isRepeated reports whether another Turn has the same name. capstan run keeps several Turns of one name.
+func (b *backtest) isRepeated(name journals.TurnName) bool {
 	return slices.ContainsFunc(b.names, func(o journals.TurnName) bool { return o.Name == name.Name && o.UID != name.UID })
 }
 
-// failed returns the result of a Turn that has none. A Turn that cannot be replayed is skipped.
+// failed stores an error as the outcome of a Turn, and returns r. A Turn that cannot be replayed is marked as skipped.
 func (r *Result) failed(err error) *Result {
 	r.Outcome, r.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
 	_, r.skipped = errors.AsType[*turn.NotReplayableError](err)
@@ -340,7 +342,7 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 	old, recorded := &RecordedTurn{}, ""
 	if r := p.Result; r != nil {
 		recorded = redaction.Remove(r.Text)
-		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(recorded), out.used
+		old.Reason, old.Answer, old.Spent = string(r.Stop), shortAnswer(recorded), out.recordedSpent
 	}
 	out.Recorded = old
 	again, err := p.Replay(batch) //nolint:contextcheck // because the batch holds its life
@@ -351,10 +353,10 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 	out.Reason, out.Answer, out.Calls = again.Turn.StateReason(), shortAnswer(again.Result.Text), &again.Calls
 	out.Spent.add(tokens(again.Result.Record.Usage), again.Result.Record.Cost)
 	expect := Expect{}
-	if why := expect.end(again.Turn); why != "" {
+	if why := expect.unexpectedEnd(again.Turn); why != "" {
 		out.Outcome, out.Problems = Failed, []string{why}
 		if again.Result.Stop == turn.StopModelError {
-			out.Outcome = Errored // the answer is not wrong: there is none
+			out.Outcome = Errored // there is no answer to check
 		}
 	}
 	if again.Result.Text != "" {
@@ -406,7 +408,7 @@ func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, recorded *j
 	return true
 }
 
-// shortAnswer returns an answer for a report.
+// shortAnswer returns the beginning of an answer, without control characters.
 func shortAnswer(text string) string {
 	text = termsafe.Safe(text)
 	if runes := []rune(text); len(runes) > maxAnswer {
@@ -415,7 +417,7 @@ func shortAnswer(text string) string {
 	return text
 }
 
-// addTurns adds the results of recorded Turns. Those that cannot be replayed do not count.
+// addTurns adds the results of recorded Turns. Turns that cannot be replayed do not count.
 func (r *Report) addTurns(results []*Result, threshold judge.Score) {
 	t := r.Backtest
 	changes := map[string]*Change{}
@@ -431,7 +433,7 @@ func (r *Report) addTurns(results []*Result, threshold judge.Score) {
 			continue
 		}
 		counted = append(counted, one)
-		t.Spent.merge(&one.used)
+		t.Spent.merge(&one.recordedSpent)
 		switch one.Prompt {
 		case PromptSame:
 			t.Same++
@@ -464,7 +466,7 @@ func shortDiff(text string) string {
 	return string(runes[:maxChange]) + fmt.Sprintf("\n(%d more characters are left out)\n", len(runes)-maxChange)
 }
 
-// title says how many Turns a change is of.
+// title returns a line with the number and the names of the Turns that a change affects.
 func (c *Change) title() string {
 	unit := "Turns"
 	if c.Turns == 1 {
@@ -477,7 +479,7 @@ func (c *Change) title() string {
 	return text
 }
 
-// total says in one sentence how the prompts change.
+// total returns how many prompts change, and how many Turns were skipped.
 func (t *Backtest) total() string {
 	text := fmt.Sprintf("Prompts: %d changed, %d same, %d cannot be made.", t.Changed, t.Same, t.Fails)
 	if n := len(t.Skipped); n > 0 {
@@ -486,7 +488,7 @@ func (t *Backtest) total() string {
 	return text
 }
 
-// calls says how the calls of a replay were answered.
+// calls returns how many calls of a replay were answered, and how many were not made.
 func (r *Result) calls() string {
 	if r.Calls == nil {
 		return ""

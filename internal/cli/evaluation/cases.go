@@ -24,7 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
-// The bounds of a file of cases.
+// The limits of a file of cases.
 const (
 	maxFileBytes = 8 << 20
 	// MaxCases is the maximum number of cases of a file.
@@ -37,7 +37,7 @@ const (
 type file struct {
 	// Agent is the Agent that answers, as NAME or NAMESPACE/NAME.
 	Agent string `json:"agent"`
-	// Manifests are the paths of manifests, relative to the folder of the file.
+	// Manifests are the paths of manifests, relative to the directory of the file.
 	Manifests []string `json:"manifests"`
 	// Cases are the cases, with the fields of a Turn's spec.
 	Cases []map[string]json.RawMessage `json:"cases"`
@@ -51,9 +51,9 @@ type Case struct {
 	spec map[string]json.RawMessage
 }
 
-// Expect are the expectations of a case. Its Turn must also succeed, unless Reason names another end.
+// Expect are the expectations of a case. If Reason is empty, the Turn must also succeed.
 type Expect struct {
-	// Reason is the reason of the condition Succeeded. Empty means any reason of a Turn that has succeeded.
+	// Reason is the expected reason of the condition Succeeded. If it is empty, the condition must be true.
 	Reason string `json:"reason,omitempty"`
 	// Contains and NotContains are texts that the answer must or must not contain.
 	Contains    []string `json:"contains,omitempty"`
@@ -65,14 +65,14 @@ type Expect struct {
 	Expressions []string `json:"expressions,omitempty"`
 	// Tools are the names of tools, as the model uses them.
 	Tools Tools `json:"tools,omitzero"`
-	// Judges replace the thresholds of judges of the profile, by name.
+	// Judges holds thresholds by the name of the judge. They replace the thresholds of the profile.
 	Judges map[string]string `json:"judges,omitempty"`
 	// Feedback is the feedback of people about an earlier answer, or nil if there is none.
 	Feedback *Feedback `json:"feedback,omitempty"`
 }
 
-// Feedback is an earlier answer with the score that people gave it. If the score is at least 0.5, no judge must find
-// the new answer worse. Otherwise the new answer must differ.
+// Feedback is an earlier answer with the score that people gave it. If the score is at least 0.5, no judge may score
+// the new answer much lower than the earlier one: see tolerance. Otherwise the new answer must be different.
 type Feedback struct {
 	Answer string `json:"answer"`
 	// Score is a decimal from 0 to 1.
@@ -85,10 +85,10 @@ type Tools struct {
 	NotCalled []string `json:"notCalled,omitempty"`
 }
 
-// fixed are the fields of a Turn that a case cannot have, and why.
-var fixed = map[string]string{
+// fixedFields holds the fields of a Turn that a case cannot have, and why.
+var fixedFields = map[string]string{
 	"agentRef":                "the file names the Agent",
-	"sessionRef":              "each case is a conversation of its own: use history",
+	"sessionRef":              "each case is a separate conversation: use history",
 	"undo":                    "each case asks a model",
 	"execution":               "each case asks a model",
 	"desiredState":            "each case runs to its end",
@@ -120,7 +120,7 @@ func parse(text []byte) (*file, []Case, error) {
 		return nil, nil, err
 	}
 	f := &file{}
-	if err := strict(data, f); err != nil {
+	if err := decodeStrict(data, f); err != nil {
 		return nil, nil, err
 	}
 	switch n := len(f.Cases); {
@@ -139,7 +139,7 @@ func parse(text []byte) (*file, []Case, error) {
 			return nil, nil, fmt.Errorf("cases[%d]: name: another case has the name %q", i, c.Name)
 		}
 		_, given := c.spec["message"]
-		if _, referred := c.spec["messageFrom"]; !given && !referred { // the schema would name undo, too
+		if _, referred := c.spec["messageFrom"]; !given && !referred { // the schema's error would also mention undo
 			return nil, nil, fmt.Errorf("case %s: message: Required value", c.Name)
 		}
 		cases = append(cases, c)
@@ -147,10 +147,10 @@ func parse(text []byte) (*file, []Case, error) {
 	return f, cases, nil
 }
 
-// strict decodes JSON, and refuses fields that do not exist or occur twice.
-func strict(data []byte, into any) error {
-	wrong, err := kjson.UnmarshalStrict(data, into)
-	return errors.Join(append(wrong, err)...)
+// decodeStrict decodes JSON, and rejects fields that do not exist or occur twice.
+func decodeStrict(data []byte, into any) error {
+	problems, err := kjson.UnmarshalStrict(data, into)
+	return errors.Join(append(problems, err)...)
 }
 
 func parseCase(fields map[string]json.RawMessage) (Case, error) {
@@ -159,7 +159,7 @@ func parseCase(fields map[string]json.RawMessage) (Case, error) {
 		return c, errors.New("name: is required, as a string")
 	}
 	for field, value := range fields {
-		if why := fixed[field]; why != "" {
+		if why := fixedFields[field]; why != "" {
 			return c, fmt.Errorf("%s: must not be given: %s", field, why)
 		}
 		if field != "name" && field != "expect" {
@@ -167,14 +167,14 @@ func parseCase(fields map[string]json.RawMessage) (Case, error) {
 		}
 	}
 	if expect, ok := fields["expect"]; ok {
-		if err := strict(expect, &c.Expect); err != nil {
+		if err := decodeStrict(expect, &c.Expect); err != nil {
 			return c, fmt.Errorf("expect: %w", err)
 		}
 	}
 	return c, c.Expect.check()
 }
 
-// check returns an error if an expectation cannot be used.
+// check returns an error if an expectation is invalid.
 func (e *Expect) check() error {
 	for _, l := range []struct {
 		field   string
@@ -209,7 +209,7 @@ func (e *Expect) check() error {
 	return e.Feedback.check()
 }
 
-// check returns an error if the feedback cannot be used.
+// check returns an error if the feedback is invalid.
 func (f *Feedback) check() error {
 	if f == nil {
 		return nil
@@ -223,7 +223,7 @@ func (f *Feedback) check() error {
 	return nil
 }
 
-// checkEntry returns an error if a pattern or an expression cannot be used.
+// checkEntry returns an error if a pattern or an expression is invalid.
 func checkEntry(field, at, text string) error {
 	switch field {
 	case "matches", "notMatches":
@@ -235,8 +235,8 @@ func checkEntry(field, at, text string) error {
 			return fmt.Errorf("%s: must have at most %d characters", at, outputpolicy.MaxExpression)
 		}
 		err := outputpolicy.Check("", []outputpolicy.Policy{{Expression: text}})
-		if wrong, ok := errors.AsType[*invalid.Error](err); ok {
-			wrong.Field = at
+		if e, ok := errors.AsType[*invalid.Error](err); ok {
+			e.Field = at
 		}
 		return err
 	}
@@ -279,13 +279,13 @@ func turns(cases []Case, namespace, agent string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// load reads the manifests together with the Turns of the cases, as a cluster would check them.
+// load reads the manifests and the Turns of the cases, and checks them as a cluster would.
 func load(ctx context.Context, path string, manifests []string, documents []byte, namespace string) (*manifest.Set, error) {
 	set, err := manifest.Load(ctx, append(slices.Clone(manifests), "-"), manifest.Options{
 		Stdin: bytes.NewReader(documents), Namespace: namespace,
 	})
-	if wrong, ok := errors.AsType[manifest.Errors](err); ok {
-		for _, e := range wrong {
+	if all, ok := errors.AsType[manifest.Errors](err); ok {
+		for _, e := range all {
 			if e.File == "-" { // the Turn of a case
 				e.File, e.Line, e.Kind, e.Namespace, e.Field = path, 0, "case", "", strings.TrimPrefix(e.Field, "spec.")
 			}
@@ -297,7 +297,7 @@ func load(ctx context.Context, path string, manifests []string, documents []byte
 	return set, nil
 }
 
-// relativeTo resolves a path relative to the folder of a file.
+// relativeTo resolves a path relative to the directory of a file.
 func relativeTo(file, path string) string {
 	if filepath.IsAbs(path) || file == "-" {
 		return path

@@ -23,7 +23,7 @@ import (
 func (e *Expect) unmet(ctx context.Context, t *v1alpha1.Turn, r *turn.Result) []string {
 	var problems []string
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	if why := e.end(t); why != "" {
+	if why := e.unexpectedEnd(t); why != "" {
 		add("%s", why)
 	}
 	for _, text := range e.Contains {
@@ -46,7 +46,7 @@ func (e *Expect) unmet(ctx context.Context, t *v1alpha1.Turn, r *turn.Result) []
 			add("the answer must not match %q", text)
 		}
 	}
-	o := visible(r)
+	o := outputOf(r)
 	for _, text := range e.Expressions {
 		p := outputpolicy.Policy{Expression: text}
 		if holds, why := p.Holds(ctx, o); !holds {
@@ -56,7 +56,7 @@ func (e *Expect) unmet(ctx context.Context, t *v1alpha1.Turn, r *turn.Result) []
 	called := calledBy(r)
 	for _, name := range e.Tools.Called {
 		if !slices.Contains(called, name) {
-			add("the tool %q must be called; called were: %s", name, orNone(called))
+			add("the tool %q must be called; the called tools are: %s", name, orNone(called))
 		}
 	}
 	for _, name := range e.Tools.NotCalled {
@@ -67,14 +67,14 @@ func (e *Expect) unmet(ctx context.Context, t *v1alpha1.Turn, r *turn.Result) []
 	return problems
 }
 
-// end returns why the end of a Turn is not the expected one, or "".
-func (e *Expect) end(t *v1alpha1.Turn) string {
+// unexpectedEnd returns why the end of a Turn is not as expected, or "" if it is.
+func (e *Expect) unexpectedEnd(t *v1alpha1.Turn) string {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	switch {
 	case c == nil:
 		return "the Turn has no result"
 	case e.Reason != "" && c.Reason != e.Reason:
-		return fmt.Sprintf("the Turn must end with reason %s, and not %s: %s", e.Reason, c.Reason, c.Message)
+		return fmt.Sprintf("the Turn must end with reason %s, not %s: %s", e.Reason, c.Reason, c.Message)
 	case e.Reason == "" && c.Status != metav1.ConditionTrue:
 		return fmt.Sprintf("%s: %s", c.Reason, c.Message)
 	}
@@ -86,8 +86,8 @@ func matches(expression, text string) bool {
 	return err == nil && p.MatchString(text) // check has compiled it
 }
 
-// visible returns the variables of expressions for a result.
-func visible(r *turn.Result) *outputpolicy.Output {
+// outputOf returns the variables that expressions can use, for a result.
+func outputOf(r *turn.Result) *outputpolicy.Output {
 	u := r.Record.Usage
 	o := &outputpolicy.Output{
 		Text: r.WithoutSources(), Citations: outputpolicy.Citations{Local: r.Record.Citations, Web: r.Record.WebCitations},
@@ -129,8 +129,8 @@ func orNone(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// unmetBy returns why an answer does not pass a judge, or "".
-func unmetBy(e *judge.Evaluation) string {
+// refusal returns why an answer does not pass a judge, or "" if it passes.
+func refusal(e *judge.Evaluation) string {
 	switch e.Verdict {
 	case judge.Passed:
 		return ""

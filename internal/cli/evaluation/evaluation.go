@@ -39,11 +39,12 @@ type Options struct {
 	Manifests []string
 	// Namespace is the namespace of objects that do not name one.
 	Namespace string
-	// Agent is NAME or NAMESPACE/NAME of the Agent. If it is empty, the file names it, or there is only one.
+	// Agent is NAME or NAMESPACE/NAME of the Agent. If it is empty, the file must name the Agent, or the manifests must
+	// contain only one.
 	Agent string
 	// Profile is the name of a PromptProfile that replaces the Agent's PromptProfile. It may be empty.
 	Profile string
-	// Cases are the names of the cases to run. If there are none, all run.
+	// Cases are the names of the cases to run. If it is empty, all cases run.
 	Cases []string
 	// Threshold is the share of cases that must pass, a decimal from 0 to 1.
 	Threshold string
@@ -63,8 +64,8 @@ type Options struct {
 	Output Format
 }
 
-// Run runs the cases and prints the report. It returns an error with exit.Failed if fewer cases pass than Threshold
-// demands, and one with exit.Usage if the input cannot be used.
+// Run runs the cases and prints the report. Its error has the code exit.Failed if fewer cases pass than Threshold
+// requires, and exit.Usage if the input is invalid.
 func (o *Options) Run(ctx context.Context) error {
 	threshold, err := judge.ParseScore(o.Threshold)
 	if err != nil {
@@ -75,7 +76,7 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	e, err := o.prepare(ctx)
 	if err != nil {
-		return asInput(err)
+		return inputError(err)
 	}
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -98,15 +99,16 @@ func (r *Report) deliver(env terminal.Environment, format Format, threshold judg
 	}
 	switch {
 	case interrupted:
-		return exit.WithCode(exit.Interrupted, fmt.Errorf("interrupted: the report has the %s that had ended", r.unit()))
+		return exit.WithCode(exit.Interrupted, fmt.Errorf("interrupted: the report has only the %s that had ended", r.unit()))
 	case !r.OK:
 		return exit.WithCode(exit.Failed, fmt.Errorf("%s, want %s of the %s", r.summary(), percent(threshold), r.unit()))
 	}
 	return nil
 }
 
-// asInput gives an error of the input the exit code of wrong input: no case has run.
-func asInput(err error) error {
+// inputError gives an error the code exit.Usage, which means that the input is invalid and no case has run. An
+// interruption keeps its code.
+func inputError(err error) error {
 	if f, ok := errors.AsType[*exit.Error](err); ok && f.Code == exit.Interrupted {
 		return err
 	}
@@ -163,7 +165,7 @@ func (o *Options) prepare(ctx context.Context) (*evaluation, error) {
 		return nil, err
 	}
 	for _, line := range set.Ignored {
-		o.Env.Tell("note: %s", line)
+		o.Env.Logf("note: %s", line)
 	}
 	return o.assemble(set, cases, namespace, agent)
 }
@@ -192,7 +194,7 @@ func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent str
 			return nil, err
 		}
 		if b.Turn.Spec.Citations == v1alpha1.CitationsHide {
-			b.Turn.Spec.Citations = "" // expressions see the sources of an answer that does not list them, too
+			b.Turn.Spec.Citations = "" // expressions must see the sources even if the answer does not list them
 		}
 		e.bundles = append(e.bundles, b)
 	}
@@ -259,7 +261,7 @@ func CaseNames(path string) []string {
 	return names
 }
 
-// run runs the cases, Parallel of them at the same time. After the end of ctx, no case begins.
+// run runs the cases, at most Parallel at the same time. After the end of ctx, no case begins.
 func (e *evaluation) run(ctx context.Context, threshold judge.Score) (*Report, error) {
 	r := &localrun.Options{Source: &bundle.Source{Env: e.Env, Now: e.Now}, Approve: e.Approve}
 	var live *terminal.Spinner
@@ -271,7 +273,7 @@ func (e *evaluation) run(ctx context.Context, threshold judge.Score) (*Report, e
 	}
 	batch, err := r.NewBatch(ctx, e.bundles[0])
 	if err != nil {
-		return nil, asInput(err)
+		return nil, inputError(err)
 	}
 	w := &workers{env: r.Env, parallel: e.Parallel, quiet: e.Quiet, live: live, unit: "cases"}
 	results := w.run(ctx, len(e.cases), func(i int) *Result { return e.one(ctx, batch, i) })
@@ -287,7 +289,7 @@ type workers struct {
 	quiet bool
 	// live shows the number of cases that have ended. It may be nil.
 	live *terminal.Spinner
-	// unit is the name of the cases.
+	// unit is the plural noun for the cases: "cases" or "Turns".
 	unit string
 }
 
@@ -309,7 +311,7 @@ func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Re
 				results[i] = result
 				done++
 				if !w.quiet {
-					w.env.Tell("%s", result.line())
+					w.env.Logf("%s", result.line())
 				}
 				if w.live != nil {
 					w.live.Show(fmt.Sprintf("%d of %d %s have ended", done, n, w.unit))
@@ -346,7 +348,7 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 	out.addTurn(result)
 	out.Problems = c.Expect.unmet(ctx, t, result)
 	if t.StateReason() == v1alpha1.TurnReasonModelFailed && c.Expect.Reason == "" {
-		out.Outcome = Errored // the answer is not wrong: there is none
+		out.Outcome = Errored // there is no answer to check
 	}
 	if result.Text != "" && !c.judge(ctx, batch, string(t.UID), result, out) {
 		return nil

@@ -12,18 +12,19 @@ import (
 
 // PeopleScore is what people think of an earlier answer.
 type PeopleScore struct {
-	// Score is the mean of their scores, a decimal from 0 to 1, rounded down to two digits after the point, so that a
-	// mean below 0.5 shows as one. People is their number, or 0 if it is not known.
+	// Score is the mean of their scores, a decimal from 0 to 1. It is rounded down to two digits, so that a mean below
+	// 0.5 is never shown as 0.5. People is the number of people, or 0 if it is not known.
 	Score  string `json:"score"`
 	People int    `json:"people"`
 	// isGood is true if the mean is at least 0.5.
 	isGood bool
 }
 
-// good is the least mean of a good answer, and tolerance how much less than the earlier answer a judge may give to
-// the new one. Judges do not give the same score twice.
+// good is the lowest mean of a good answer.
 var good = decimal.RequireFromString("0.5")
 
+// tolerance is by how much a judge's score of the new answer may be lower than its score of the earlier answer, because
+// a judge does not give the same answer the same score each time.
 const tolerance judge.Score = 10
 
 // peopleScore returns the mean of the scores.
@@ -57,7 +58,7 @@ func (s *PeopleScore) String() string {
 	return s.Score
 }
 
-// by says who gave the score.
+// by returns how many people gave which score.
 func (s *PeopleScore) by() string {
 	switch s.People {
 	case 0:
@@ -68,8 +69,8 @@ func (s *PeopleScore) by() string {
 	return fmt.Sprintf("%d people gave %s", s.People, s.Score)
 }
 
-// expectChange returns why an answer is wrong that is the same as one that people did not like, or an empty text. The
-// space around an answer makes no difference.
+// expectChange returns a problem if people gave the scored answer a bad score and the new answer is the same, apart
+// from leading and trailing space. Otherwise it returns an empty text.
 func (s *PeopleScore) expectChange(scored, now string) string {
 	if s == nil || s.isGood || strings.TrimSpace(scored) != strings.TrimSpace(now) {
 		return ""

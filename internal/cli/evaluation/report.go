@@ -57,15 +57,15 @@ type Outcome string
 const (
 	// Passed means that all expectations are met.
 	Passed Outcome = "Passed"
-	// Failed means that there is a result, and that it does not meet an expectation.
+	// Failed means that the result does not meet an expectation.
 	Failed Outcome = "Failed"
 	// Errored means that there is no answer to check: no model answered, or the Turn could not run.
 	Errored Outcome = "Error"
 )
 
 const (
-	// maxProblem bounds a problem in a report, and maxAnswer an answer, in characters. maxShown bounds an answer in a
-	// text.
+	// maxProblem and maxAnswer are the maximum lengths of a problem and of an answer in a report, in characters.
+	// maxShown is the maximum length of texts that a person reads in a table or on one line.
 	maxProblem, maxAnswer, maxShown = 2000, 32_000, 300
 )
 
@@ -78,8 +78,8 @@ type Report struct {
 	// OK is true if enough cases passed. Threshold is the share of cases that must pass.
 	OK        bool   `json:"ok"`
 	Threshold string `json:"threshold"`
-	// Total is the number of cases that have run, and Passed, Failed and Errors their outcomes. Missing is the number
-	// of cases that have not run, because the evaluation was interrupted.
+	// Total is the number of cases that have run; Passed, Failed and Errors are the numbers of cases by outcome.
+	// Missing is the number of cases that have not run, because the evaluation was interrupted.
 	Total   int `json:"total"`
 	Passed  int `json:"passed"`
 	Failed  int `json:"failed"`
@@ -89,16 +89,17 @@ type Report struct {
 	Spent       Spent     `json:"spent"`
 	JudgesSpent Spent     `json:"judgesSpent"`
 	Cases       []*Result `json:"cases"`
-	// Backtest is about the recorded Turns of a backtest, whose cases are these Turns. It is nil for a file of cases.
+	// Backtest is about the recorded Turns of a backtest, which are the cases of the report. It is nil for capstan
+	// eval.
 	Backtest *Backtest `json:"backtest,omitempty"`
 }
 
 // Spent is an amount of tokens and its cost.
 type Spent struct {
 	Tokens int64 `json:"tokens"`
-	// Cost is absent if it is not known, or if it has several currencies.
+	// Cost is absent if it is not known, or if the parts have several currencies.
 	Cost *finalize.Cost `json:"cost,omitempty"`
-	// unknown is true if the cost of a part is not known.
+	// unknown is true if the cost of a part is not known, or has another currency.
 	unknown bool
 }
 
@@ -110,27 +111,27 @@ type Result struct {
 	Reason string `json:"reason,omitempty"`
 	// Problems are the expectations that are not met.
 	Problems []string `json:"problems,omitempty"`
-	// Answer is the answer, at most its first 32000 characters.
+	// Answer is the answer, cut after 32000 characters.
 	Answer      string       `json:"answer,omitempty"`
 	Evaluations []Evaluation `json:"evaluations,omitempty"`
 	Spent       Spent        `json:"spent"`
 	JudgesSpent Spent        `json:"judgesSpent"`
-	// Milliseconds is the time of the case with its judges.
+	// Milliseconds is the duration of the case, including its judges.
 	Milliseconds int64 `json:"milliseconds"`
-	// Prompt says how the prompt of a recorded Turn changes, and Changed names the messages that change. Both are
-	// empty for a case of a file.
+	// Prompt says how the prompt of a recorded Turn changes, and Changed lists the names of the messages that change.
+	// Both are empty for capstan eval.
 	Prompt  PromptChange `json:"prompt,omitempty"`
 	Changed []string     `json:"changed,omitempty"`
 	// Recorded is the Turn as it was recorded, and Calls says how the calls of its replay were answered. Both are nil
-	// for a case of a file, and if no model was asked.
+	// for capstan eval, and if no model was asked.
 	Recorded *RecordedTurn       `json:"recorded,omitempty"`
 	Calls    *turn.AnswerSummary `json:"calls,omitempty"`
 	// Feedback is the feedback of people about the recorded answer, or nil without --feedback.
 	Feedback *PeopleScore `json:"feedback,omitempty"`
 	// diff is the beginning of the changes of the prompt, and change identifies all of them.
 	diff, change string
-	// used is the usage and cost of the recorded Turn.
-	used Spent
+	// recordedSpent is the usage and cost of the recorded Turn.
+	recordedSpent Spent
 	// skipped is true for a Turn that cannot be replayed.
 	skipped bool
 }
@@ -146,7 +147,7 @@ type Evaluation struct {
 	Reason    string        `json:"reason,omitempty"`
 }
 
-// add adds an amount. A cost that is not known makes the sum unknown, unless nothing was used.
+// add adds an amount. If cost is nil, the cost of the sum becomes unknown, unless tokens is 0.
 func (s *Spent) add(tokens int64, cost *finalize.Cost) {
 	s.Tokens += tokens
 	switch {
@@ -197,7 +198,7 @@ func (r *Result) addTurn(result *turn.Result) {
 func (r *Result) addEvaluation(e *judge.Evaluation) {
 	r.Evaluations = append(r.Evaluations, evaluationOf(e))
 	r.addCost(e)
-	if why := unmetBy(e); why != "" {
+	if why := refusal(e); why != "" {
 		r.Problems = append(r.Problems, why)
 	}
 }
@@ -224,7 +225,8 @@ func evaluationOf(e *judge.Evaluation) Evaluation {
 	return out
 }
 
-// scores returns the scores of the judges for people. Those of a recorded answer stand before an arrow.
+// scores returns the scores of the judges for people. If a recorded answer has another score, scores returns both:
+// see arrow.
 func (r *Result) scores() string {
 	var all []string
 	for i := range r.Evaluations {
@@ -254,7 +256,8 @@ func arrow(recorded, now string) string {
 	return recorded + " → " + now
 }
 
-// tokens and cost return the tokens and the cost for people. The values of a recorded Turn come before an arrow.
+// tokens returns the tokens for people. If a recorded Turn used another number of tokens, tokens returns both: see
+// arrow.
 func (r *Result) tokens() string {
 	now := termsafe.Thousands(r.Spent.Tokens)
 	if r.Recorded == nil {
@@ -263,6 +266,7 @@ func (r *Result) tokens() string {
 	return arrow(termsafe.Thousands(r.Recorded.Spent.Tokens), now)
 }
 
+// cost is like tokens, for the cost.
 func (r *Result) cost() string {
 	if r.Recorded == nil {
 		return r.Spent.cost()
@@ -348,8 +352,8 @@ func (r *Report) passed() string {
 
 func percent(s judge.Score) string { return strconv.Itoa(int(s)) + "%" }
 
-// encode returns the report in a format. screen is true if it is for a terminal.
-func (r *Report) encode(f Format, screen bool) (string, error) {
+// encode returns the report in a format. isScreen is true if it is for a terminal.
+func (r *Report) encode(f Format, isScreen bool) (string, error) {
 	switch f {
 	case JSON:
 		return output.Encode(r, output.JSON)
@@ -360,7 +364,7 @@ func (r *Report) encode(f Format, screen bool) (string, error) {
 	case Text:
 	}
 	text := r.text()
-	if screen {
+	if isScreen {
 		text = termsafe.Safe(text)
 	}
 	return text, nil
