@@ -10,28 +10,28 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// Activities are the activities at the moment, in the order in which they began.
-type Activities []struct{ key, what string }
+// Activities are the current activities of a Turn, in the order in which they began.
+type Activities []struct{ key, text string }
 
 // Follow updates the activities after a journal entry, and reports whether they may have changed.
 func (a *Activities) Follow(e journal.Entry) (changed bool) {
-	var said struct {
+	var payload struct {
 		Step         int
 		CallID, Name string
 		Model        string
 	}
-	if json.Unmarshal(e.Payload, &said) != nil {
+	if json.Unmarshal(e.Payload, &payload) != nil {
 		return false
 	}
-	call := fmt.Sprintf("%d/%s", said.Step, said.CallID)
+	call := fmt.Sprintf("%d/%s", payload.Step, payload.CallID)
 	const request = "request"
 	switch e.Kind {
 	case journal.ModelRequested:
-		*a = a.begin(request, "waiting for "+termsafe.Line(said.Model, terminal.LongestActivity))
+		*a = a.begin(request, "waiting for "+termsafe.Line(payload.Model, terminal.LongestActivity))
 	case journal.ModelReplied, journal.ModelFailed:
 		*a = a.end(request)
 	case journal.ToolIntended:
-		*a = a.begin(call, termsafe.Line(said.Name, terminal.LongestActivity)+" is running")
+		*a = a.begin(call, termsafe.Line(payload.Name, terminal.LongestActivity)+" is running")
 	case journal.ToolFinished:
 		*a = a.end(call)
 	case journal.RunStarted, journal.RunParked, journal.Finalized:
@@ -42,12 +42,12 @@ func (a *Activities) Follow(e journal.Entry) (changed bool) {
 	return true
 }
 
-// begin returns the activities with one more.
-func (a Activities) begin(key, what string) Activities {
-	return append(a.end(key), struct{ key, what string }{key, what})
+// begin returns the activities with a new one. It replaces an activity with the same key.
+func (a Activities) begin(key, text string) Activities {
+	return append(a.end(key), struct{ key, text string }{key, text})
 }
 
-// end returns the activities without the activity of a key.
+// end returns the activities without the activity with a key.
 func (a Activities) end(key string) Activities {
 	var rest Activities
 	for _, one := range a {
@@ -62,7 +62,7 @@ func (a Activities) end(key string) Activities {
 func (a Activities) String() string {
 	all := make([]string, 0, len(a))
 	for _, one := range a {
-		all = append(all, one.what)
+		all = append(all, one.text)
 	}
 	return strings.Join(all, ", ")
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// content prints the content of an artifact to standard output.
-func (j *Source) content(ctx context.Context, turn, artifact string) (err error) {
+// printContent prints the content of an artifact to standard output.
+func (j *Source) printContent(ctx context.Context, turn, artifact string) (err error) {
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
 	defer context.AfterFunc(watched, release)()
@@ -51,11 +51,10 @@ func (j *Source) printArtifact(ctx context.Context, r reader, artifact string) e
 	return nil
 }
 
-// sha256Form matches a SHA-256 in hexadecimal. No artifact name looks like that.
+// sha256Form matches a SHA-256 in hexadecimal. No artifact name has this form.
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// hashOf returns the SHA-256 of an artifact. The artifact is given by its SHA-256 or by a name from the Turn's
-// journal.
+// hashOf returns the SHA-256 of an artifact, given by its SHA-256 or by its name in the Turn's journal.
 func hashOf(ctx context.Context, r reader, artifact string) (string, error) {
 	if sha256Form.MatchString(artifact) {
 		return artifact, nil
@@ -79,10 +78,10 @@ func hashOf(ctx context.Context, r reader, artifact string) (string, error) {
 	if len(names) == 0 {
 		return "", fmt.Errorf("the Turn has no artifact %q: it has no artifacts so far", artifact)
 	}
-	return "", fmt.Errorf("the Turn has no artifact %q: it has %s", artifact, strings.Join(names, ", "))
+	return "", fmt.Errorf("the Turn has no artifact %q: its artifacts are %s", artifact, strings.Join(names, ", "))
 }
 
-// printSafely prints content that may hold terminal control characters. It removes them if Out is a terminal.
+// printSafely prints content. If Out is a terminal, it removes control characters from the content.
 func printSafely(env terminal.Environment, r io.Reader) error {
 	data, err := io.ReadAll(r)
 	if err != nil {

@@ -22,20 +22,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// ClusterFlags hold the flags that select the cluster and the way to its manager.
+// ClusterFlags holds the flags that specify how to reach the cluster and its manager.
 type ClusterFlags struct {
 	cluster.Flags
-	// Server is the URL of a read API. If it is empty, a port is forwarded to an executor. ServerCA is the path of
-	// a file with the certificates that Server may have.
+	// Server is the URL of a read API. If it is empty, a port is forwarded to an executor. ServerCA is the path of a
+	// file with the certificate authorities that the certificate of Server may have. If it is empty, they are those
+	// of the system.
 	Server, ServerCA string
-	// ServiceAccount is the name of a ServiceAccount in the Turn's namespace. Its token is sent if there is no
-	// other.
+	// ServiceAccount is the name of a ServiceAccount in the Turn's namespace. Its token is sent if neither Token nor
+	// the kubeconfig has a token.
 	ServiceAccount string
 	// ManagerNamespace is the namespace of the manager's Leases and Pods.
 	ManagerNamespace string
 }
 
-// Open returns a reader of a Turn's journal in the cluster. It sends no request yet.
+// Open returns a reader of a Turn's journal in the cluster. Open itself sends no request.
 func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespace, name string) (*Remote, error) {
 	if c.Server != "" {
 		if err := readapi.CheckServer(c.Server); err != nil {
@@ -47,7 +48,7 @@ func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespa
 	}
 	config, namespace, err := c.Config(namespace)
 	if err != nil {
-		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
 	api, err := cluster.NewClient(config)
 	if err != nil {
@@ -92,21 +93,21 @@ func (c *ClusterFlags) direct(env terminal.Environment, config *rest.Config, api
 }
 
 // newConnection returns a connection to a server. It authenticates with --token, the kubeconfig's token or a token of
-// --service-account.
+// --service-account. closed is called when the connection is closed or could not be made.
 func (c *ClusterFlags) newConnection(
 	ctx context.Context, config *rest.Config, as tokenSource, server string, base http.RoundTripper, closed func(),
 ) (*connection, error) {
-	authorised, err := c.withToken(ctx, config, as, base)
+	transport, err := c.withToken(ctx, config, as, base)
 	if err != nil {
 		closed()
 		return nil, exit.WithCode(exit.Failed, err)
 	}
-	reads, err := readapi.NewClient(server, authorised)
+	readClient, err := readapi.NewClient(server, transport)
 	if err != nil {
 		closed()
 		return nil, exit.WithCode(exit.Failed, err)
 	}
-	return &connection{Client: reads, close: closed}, nil
+	return &connection{Client: readClient, close: closed}, nil
 }
 
 // withToken adds a bearer token to requests: --token, else the token of the kubeconfig (a text, a file or the
@@ -121,7 +122,7 @@ func (c *ClusterFlags) withToken(
 		return nil, errors.New("the kubeconfig impersonates another user (as: ...), which the read API does not " +
 			"support: use a kubeconfig with its own token, or --token")
 	}
-	if c.ServiceAccount != "" && !bearsToken(config) {
+	if c.ServiceAccount != "" && !mayHaveToken(config) {
 		token, err := as.token(ctx, c.ServiceAccount)
 		if err != nil {
 			return nil, err
@@ -136,7 +137,7 @@ var errNoToken = errors.New(`the kubeconfig has no bearer token (it may have a c
 	`set --service-account to a ServiceAccount of the Turn's namespace that may get turns/log, or pass a token ` +
 	`with --token "$(kubectl create token NAME)"`)
 
-// tokenOnly is a transport that refuses requests without a bearer token.
+// tokenOnly is a transport that sends only requests with a bearer token. Other requests fail with errNoToken.
 type tokenOnly struct{ http.RoundTripper }
 
 // RoundTrip sends a request if it has a bearer token.

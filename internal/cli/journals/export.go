@@ -9,7 +9,7 @@ import (
 // Export holds the flags of capstan export turn.
 type Export struct {
 	Source
-	// WithContent prints the content, which is redacted otherwise.
+	// WithContent prints the content. If it is false, the content is redacted.
 	WithContent bool
 	// Artifact is the name or the SHA-256 of an artifact to print instead. If it is empty, the journal is printed.
 	Artifact string
@@ -18,7 +18,7 @@ type Export struct {
 // Run prints the journal of a Turn, given as NAME or NAMESPACE/NAME, as JSON lines.
 func (x *Export) Run(ctx context.Context, turn string) error {
 	if x.Artifact != "" {
-		return x.content(ctx, turn, x.Artifact)
+		return x.printContent(ctx, turn, x.Artifact)
 	}
 	_, err := x.read(ctx, turn, readapi.Query{Redact: !x.WithContent}, x.jsonLine)
 	return err

@@ -32,21 +32,21 @@ import (
 )
 
 const (
-	// forwardTimeout is how long find waits for a forwarded port to become ready.
+	// forwardTimeout is how long forward waits for a forwarded port to become ready.
 	forwardTimeout = 20 * time.Second
-	// dialTimeout is how long find waits for a server on this machine to accept a connection.
+	// dialTimeout is how long checkListens waits for a server on this machine to accept a connection.
 	dialTimeout = 3 * time.Second
 )
 
-// find connects to an executor that can read the journal of a Turn. It tries the Turn's own executor first, then
-// the others, which have the journal if the executors share the store.
+// find connects to an executor that can read the journal of a Turn. It tries the Turn's own executor first, then the
+// other executors, which can read the journal if all executors share a store.
 func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client.Client, namespace, name string) (*connection, error) {
 	var t v1alpha1.Turn
 	if err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, exit.WithCode(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
 		}
-		return nil, exit.WithCode(exit.Failed, elsewhere("failed to get the Turn", err))
+		return nil, exit.WithCode(exit.Failed, requestError("failed to get the Turn", err))
 	}
 	own := ""
 	if e := t.Status.Executor; e != nil {
@@ -55,16 +55,16 @@ func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client
 	return c.reachAny(ctx, config, tokenSource{api, namespace}, own)
 }
 
-// reachAny connects to an executor: the one with the given name first, if there is one.
+// reachAny connects to an executor. It tries the executor named own first, then the others.
 func (c *ClusterFlags) reachAny(ctx context.Context, config *rest.Config, as tokenSource, own string) (*connection, error) {
 	var leases coordinationv1.LeaseList
 	if err := as.api.List(ctx, &leases, client.InNamespace(c.ManagerNamespace),
 		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
-		return nil, exit.WithCode(exit.Failed, elsewhere(
+		return nil, exit.WithCode(exit.Failed, requestError(
 			fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.ManagerNamespace), err))
 	}
 	var tried []error
-	for _, l := range byNearness(leases.Items, executor.LeasePrefix+own) {
+	for _, l := range sortLeases(leases.Items, executor.LeasePrefix+own) {
 		found, err := c.reach(ctx, config, as, l)
 		if err == nil {
 			return found, nil
@@ -77,25 +77,26 @@ func (c *ClusterFlags) reachAny(ctx context.Context, config *rest.Config, as tok
 	if len(tried) == 0 {
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
 			"%w: --manager-namespace %q has no Lease of an executor; check that the manager runs in this namespace",
-			errNowhere, c.ManagerNamespace))
+			errNoExecutor, c.ManagerNamespace))
 	}
-	return nil, exit.WithCode(exit.Failed, fmt.Errorf("%w: %w", errNowhere, errors.Join(tried...)))
+	return nil, exit.WithCode(exit.Failed, fmt.Errorf("%w: %w", errNoExecutor, errors.Join(tried...)))
 }
 
-// elsewhere wraps an error of the API server. If access was denied, the message says that --server avoids the
-// request.
-func elsewhere(what string, err error) error {
+// requestError wraps an error of the API server. If access was denied, the message says that --server avoids the
+// request. Otherwise the error is errNoExecutor, too, unless the user is not authenticated: another attempt may
+// succeed.
+func requestError(message string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%s: %w; this right is not needed with --server and the URL of the manager's read API", what, err)
+		return fmt.Errorf("%s: %w; with --server and the URL of the manager's read API, this permission is not required", message, err)
 	}
 	if apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", message, err)
 	}
-	return fmt.Errorf("%w: %s: %w", errNowhere, what, err)
+	return fmt.Errorf("%w: %s: %w", errNoExecutor, message, err)
 }
 
-// byNearness sorts Leases: first the Lease named own, and then the others, the most recently renewed Lease first.
-func byNearness(leases []coordinationv1.Lease, own string) []coordinationv1.Lease {
+// sortLeases sorts Leases: first the Lease named own, then the others by the time of their renewal, the latest first.
+func sortLeases(leases []coordinationv1.Lease, own string) []coordinationv1.Lease {
 	renewed := func(l coordinationv1.Lease) time.Time {
 		if l.Spec.RenewTime == nil {
 			return time.Time{}
@@ -119,7 +120,7 @@ func byNearness(leases []coordinationv1.Lease, own string) []coordinationv1.Leas
 // cannot direct the user's token elsewhere.
 func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, as tokenSource, l coordinationv1.Lease) (*connection, error) {
 	if at := l.Annotations[readapi.AddressAnnotation]; strings.HasPrefix(at, "http://") && readapi.CheckServer(at) == nil {
-		if err := listens(ctx, at); err != nil {
+		if err := checkListens(ctx, at); err != nil {
 			return nil, err
 		}
 		base := plainTransport()
@@ -138,8 +139,8 @@ func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, as tokenS
 	})
 }
 
-// listens returns an error if no process listens at a URL. The Lease of a killed manager still exists for a while.
-func listens(ctx context.Context, at string) error {
+// checkListens returns an error if no process listens at a URL. The Lease of a killed manager still exists for a while.
+func checkListens(ctx context.Context, at string) error {
 	u, err := url.Parse(at)
 	if err != nil {
 		return err
@@ -166,9 +167,9 @@ func forward(ctx context.Context, config *rest.Config, namespace, pod, port stri
 		return nil, err
 	}
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ready, said := make(chan struct{}), &errorLog{}
+	ready, messages := make(chan struct{}), &errorLog{}
 	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(life, dialer, []string{"127.0.0.1"},
-		[]string{"0:" + port}, ready, io.Discard, said)
+		[]string{"0:" + port}, ready, io.Discard, messages)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -191,7 +192,7 @@ func forward(ctx context.Context, config *rest.Config, namespace, pod, port stri
 				cancel()
 				<-ended
 			}
-			return &forwarding{url: fmt.Sprintf("http://127.0.0.1:%d", ports[0].Local), stop: stop, errorLog: said}, nil
+			return &forwarding{url: fmt.Sprintf("http://127.0.0.1:%d", ports[0].Local), stop: stop, errorLog: messages}, nil
 		}
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -245,7 +246,7 @@ func (w *errorLog) String() string {
 	return strings.TrimSpace(w.text.String())
 }
 
-// errorLogTransport is a transport that adds the messages of the port forwarding to the error of a request.
+// errorLogTransport is a transport that adds the messages of the forwarding to the error of a request.
 type errorLogTransport struct {
 	http.RoundTripper
 	by *forwarding
@@ -254,8 +255,8 @@ type errorLogTransport struct {
 // RoundTrip sends a request.
 func (t errorLogTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.RoundTripper.RoundTrip(r)
-	if said := t.by.errorLog.String(); err != nil && said != "" {
-		err = fmt.Errorf("%w: %s", err, said)
+	if messages := t.by.errorLog.String(); err != nil && messages != "" {
+		err = fmt.Errorf("%w: %s", err, messages)
 	}
 	return response, err
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// kubelet forwards ports like an API server that supports only SPDY. Each Pod's port leads to target.
+// kubelet forwards ports, as an API server does that supports only SPDY. The port of each Pod leads to target.
 type kubelet struct {
 	target string
 	mu     sync.Mutex
@@ -115,7 +115,7 @@ func TestPortIsForwardedToExecutor(t *testing.T) {
 	defer k.mu.Unlock()
 	const path = "/api/v1/namespaces/capstan-system/pods/capstan-0/portforward Bearer mine"
 	if len(k.asked) != 2 || k.asked[0] != "GET "+path || k.asked[1] != "POST "+path {
-		t.Errorf("want websockets tried and then SPDY, have %q", k.asked)
+		t.Errorf("want a request for WebSockets and then one for SPDY, have %q", k.asked)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestErrorNamesMissingPod(t *testing.T) {
 		coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "capstan-executor-capstan-1"}})
 	if err == nil || !strings.Contains(err.Error(), "failed to forward a port to pod capstan-system/capstan-1") ||
 		!strings.Contains(err.Error(), "not found") {
-		t.Errorf("want the pod that is gone named, have %v", err)
+		t.Errorf("want an error that names the missing pod, have %v", err)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestLeaseCannotRedirectToken(t *testing.T) {
 	t.Parallel()
 	for name, address := range map[string]string{
 		"another machine": "http://192.0.2.1:8082", "with TLS": "https://example.com",
-		"user info": "http://127.0.0.1@192.0.2.1:80", "rubbish": "x",
+		"user info": "http://127.0.0.1@192.0.2.1:80", "no URL": "x",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -151,13 +151,13 @@ func TestLeaseCannotRedirectToken(t *testing.T) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			if len(k.asked) == 0 {
-				t.Errorf("want a port of the pod in place of %q", address)
+				t.Errorf("want a request for a port of the pod, not for %q", address)
 			}
 		})
 	}
 }
 
-func TestByNearness(t *testing.T) {
+func TestSortLeases(t *testing.T) {
 	t.Parallel()
 	lease := func(name string, age time.Duration) coordinationv1.Lease {
 		return coordinationv1.Lease{
@@ -168,13 +168,13 @@ func TestByNearness(t *testing.T) {
 		}
 	}
 	never := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "never"}}
-	sorted := byNearness([]coordinationv1.Lease{never, lease("old", time.Hour), lease("own", time.Minute), lease("new", 0)}, "own")
+	sorted := sortLeases([]coordinationv1.Lease{never, lease("old", time.Hour), lease("own", time.Minute), lease("new", 0)}, "own")
 	got := make([]string, 0, len(sorted))
 	for _, l := range sorted {
 		got = append(got, l.Name)
 	}
 	if want := "own new old never"; strings.Join(got, " ") != want {
-		t.Errorf("want the Turn's own executor, then the liveliest: %s, have %s", want, got)
+		t.Errorf("want the Turn's own executor first, then the most recently renewed Leases: %s, have %s", want, got)
 	}
 }
 
@@ -214,8 +214,8 @@ func TestTokenIsRequired(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s: want %q, have %v", tc.reason, tc.want, err)
 			}
-			if errors.Is(err, errNoToken) && passes(errors.Join(readapi.ErrBroken, err)) {
-				t.Error("want no second try without a token")
+			if errors.Is(err, errNoToken) && isTemporary(errors.Join(readapi.ErrBroken, err)) {
+				t.Error("want no second attempt without a token")
 			}
 		})
 	}

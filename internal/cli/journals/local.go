@@ -31,17 +31,17 @@ const (
 	localPoll = 500 * time.Millisecond
 )
 
-// FileName is the name of the journal in --data-dir. It differs from the manager's journal, because a manager
-// deletes the journals of Turns that its cluster does not have.
+// FileName is the name of the journal in --data-dir. The manager's journal has another name, because a manager deletes
+// the journals of Turns that its cluster does not have.
 const FileName = "capstan-run.db"
 
-// local reads the journal of one Turn from a folder of capstan run.
+// local reads the journal of one Turn from a directory of capstan run.
 type local struct {
 	store *sqlite.Reader
 	uid   string
 }
 
-// storedTurn identifies a Turn whose journal is in a folder.
+// storedTurn identifies a Turn whose journal is in a directory.
 type storedTurn struct {
 	uid, namespace, name string
 	began                time.Time
@@ -49,9 +49,9 @@ type storedTurn struct {
 
 func (t storedTurn) title() string { return t.namespace + "/" + t.name }
 
-// openFolder opens the journals of a folder for reading, even while capstan run writes them. It fails if they do
-// not exist and creates no file.
-func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
+// openDir opens the journals of a directory for reading, even while capstan run writes them. If they do not exist, it
+// returns an error and creates no file.
+func openDir(ctx context.Context, dir string) (*sqlite.Reader, error) {
 	path := filepath.Join(dir, FileName)
 	if _, err := os.Stat(path); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -66,10 +66,10 @@ func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
 	return s, nil
 }
 
-// openLocal returns a reader of a Turn's journal in a folder. If uid is empty, it is the newest journal of a Turn with
-// the name.
+// openLocal returns a reader of a Turn's journal in a directory. If uid is empty, it selects the newest journal of a
+// Turn with this name.
 func openLocal(ctx context.Context, env terminal.Environment, dir, namespace, name, uid string) (reader, error) {
-	s, err := openFolder(ctx, dir)
+	s, err := openDir(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +81,8 @@ func openLocal(ctx context.Context, env terminal.Environment, dir, namespace, na
 	return &local{store: s, uid: found.uid}, nil
 }
 
+// choose returns the Turn with a name and a UID. If uid is empty, it returns the newest Turn with this name, and
+// prints a note if there are several.
 func choose(ctx context.Context, env terminal.Environment, s *sqlite.Reader, dir, namespace, name, uid string) (storedTurn, error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {
@@ -99,32 +101,33 @@ func choose(ctx context.Context, env terminal.Environment, s *sqlite.Reader, dir
 	if uid != "" {
 		i := slices.IndexFunc(found, func(t storedTurn) bool { return t.uid == uid })
 		if i < 0 {
-			return storedTurn{}, fmt.Errorf("--uid: %s has no Turn %s with the UID %q: it has %s", dir, title, uid, uids(found))
+			return storedTurn{}, fmt.Errorf("--uid: %s has no Turn %s with the UID %q: the Turns with this name have the UIDs %s",
+				dir, title, uid, uids(found))
 		}
 		return found[i], nil
 	}
 	if n := len(found); n > 1 {
-		env.Tell("note: %s has journals of %d Turns %s; this is the newest one, and --uid selects another: %s", dir, n,
+		env.Logf("note: %s has journals of %d Turns with the name %s. This is the newest one. To select another, set --uid: %s", dir, n,
 			title, uids(found[1:]))
 	}
 	return found[0], nil
 }
 
-// folder has the journals of a folder.
-type folder interface {
+// journalDir is a store with the journals of one directory.
+type journalDir interface {
 	journal.Journal
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
 }
 
-// Newest returns the UID of the newest Turn with a name that has a journal, or "" if there is none. It leaves out the
-// Turn with the UID besides.
-func Newest(ctx context.Context, s folder, namespace, name, besides string) (uid string, err error) {
+// Newest returns the UID of the newest Turn with a name that has a journal, or "" if there is no such Turn. It
+// ignores the Turn with the UID except.
+func Newest(ctx context.Context, s journalDir, namespace, name, except string) (uid string, err error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {
 		return "", err
 	}
 	for _, t := range all {
-		if t.namespace == namespace && t.name == name && t.uid != besides {
+		if t.namespace == namespace && t.name == name && t.uid != except {
 			return t.uid, nil
 		}
 	}
@@ -132,7 +135,7 @@ func Newest(ctx context.Context, s folder, namespace, name, besides string) (uid
 }
 
 // listLocal returns the Turns that have a journal, newest first.
-func listLocal(ctx context.Context, s folder) ([]storedTurn, error) {
+func listLocal(ctx context.Context, s journalDir) ([]storedTurn, error) {
 	var all []storedTurn
 	for after := ""; ; {
 		page, err := s.UIDs(ctx, after, pageOfUIDs)
@@ -143,7 +146,7 @@ func listLocal(ctx context.Context, s folder) ([]storedTurn, error) {
 			break
 		}
 		for _, uid := range page {
-			t, ok, err := firstOf(ctx, s, uid)
+			t, ok, err := turnOf(ctx, s, uid)
 			if err != nil {
 				return nil, err
 			}
@@ -157,8 +160,9 @@ func listLocal(ctx context.Context, s folder) ([]storedTurn, error) {
 	return all, nil
 }
 
-// firstOf returns the Turn to which a journal belongs. ok is false for the journal of a Session.
-func firstOf(ctx context.Context, s folder, uid string) (t storedTurn, ok bool, err error) {
+// turnOf returns the Turn to which a journal belongs. ok is false for the journal of a Session, and for a damaged
+// journal.
+func turnOf(ctx context.Context, s journalDir, uid string) (t storedTurn, ok bool, err error) {
 	for e, err := range s.Read(ctx, uid, 0) {
 		if err != nil {
 			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
@@ -173,7 +177,7 @@ func firstOf(ctx context.Context, s folder, uid string) (t storedTurn, ok bool, 
 	return t, ok, nil
 }
 
-// titles lists the names of Turns, each once.
+// titles returns the names of Turns as a list for messages, without duplicates.
 func titles(all []storedTurn) string {
 	var names []string
 	for _, t := range all {
@@ -189,7 +193,7 @@ func titles(all []storedTurn) string {
 	return cmp.Or(strings.Join(names, ", ")+more, "none")
 }
 
-// uids lists Turns of the same name by UID and start time.
+// uids returns the UIDs and the start times of Turns as a list for messages.
 func uids(all []storedTurn) string {
 	more := ""
 	if n := len(all) - output.MostListed; n > 0 {
@@ -202,9 +206,9 @@ func uids(all []storedTurn) string {
 	return strings.Join(parts, ", ") + more
 }
 
-// storedTurns returns the names of the Turns of a folder, for completion.
-func storedTurns(ctx context.Context, dir, namespace string) (found []string, err error) {
-	s, err := openFolder(ctx, dir)
+// turnNames returns the names of the Turns of a directory, for shell completion.
+func turnNames(ctx context.Context, dir, namespace string) (found []string, err error) {
+	s, err := openDir(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

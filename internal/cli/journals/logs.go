@@ -25,7 +25,7 @@ type Logs struct {
 // Run prints the journal of a Turn, given as NAME or NAMESPACE/NAME.
 func (l *Logs) Run(ctx context.Context, turn string) error {
 	if l.Artifact != "" {
-		return l.content(ctx, turn, l.Artifact)
+		return l.printContent(ctx, turn, l.Artifact)
 	}
 	var live *terminal.Spinner
 	if l.Follow {
@@ -38,19 +38,19 @@ func (l *Logs) Run(ctx context.Context, turn string) error {
 		show = l.jsonLine
 	}
 	if live != nil {
-		show = waiting(live, show)
+		show = withActivities(live, show)
 	}
 	n, err := l.read(ctx, turn, readapi.Query{Follow: l.Follow}, show)
 	if err == nil && n == 0 {
-		l.Env.Tell("note: the journal of Turn %s is empty: the Turn has not run, or its journal is in another "+
+		l.Env.Logf("note: the journal of Turn %s is empty: the Turn has not run, or its journal is in another "+
 			"store; see the status of the Turn", termsafe.Line(turn, output.LongestID))
 	}
 	return err
 }
 
-// waiting returns a function that calls show for an entry. Until the last entry, it then shows in the spinner what the
-// Turn is waiting for.
-func waiting(live *terminal.Spinner, show func(journal.Entry) error) func(journal.Entry) error {
+// withActivities returns a function that calls show for an entry. Before that, it shows the current activities of the
+// Turn in the spinner; after the last entry, the spinner shows nothing.
+func withActivities(live *terminal.Spinner, show func(journal.Entry) error) func(journal.Entry) error {
 	const next = "waiting for the next entry"
 	var now Activities
 	live.Show(next)

@@ -29,20 +29,20 @@ import (
 // TurnName identifies a recorded Turn.
 type TurnName struct {
 	Namespace, Name string
-	// UID selects one of several Turns of the same name in a folder. It is empty in a cluster.
+	// UID selects one of several Turns of the same name in a directory. It is empty in a cluster.
 	UID string
 }
 
 // String returns NAMESPACE/NAME.
 func (t TurnName) String() string { return t.Namespace + "/" + t.Name }
 
-// Recordings reads recorded Turns, from a folder or from a cluster. It is safe for concurrent use.
+// Recordings reads recorded Turns, from a directory or from a cluster. It is safe for concurrent use.
 type Recordings struct {
 	source *Source
-	// Namespace is the namespace of Turns that do not name one.
+	// Namespace is the namespace of the Turns if a name does not include it.
 	Namespace string
-	// folder has the journals of --data-dir. It is nil for a cluster.
-	folder *sqlite.Reader
+	// dirStore has the journals of --data-dir. It is nil for a cluster.
+	dirStore *sqlite.Reader
 }
 
 // Recordings opens the journals. The caller must close them.
@@ -52,7 +52,7 @@ func (j *Source) Recordings(ctx context.Context) (*Recordings, error) {
 	switch {
 	case j.DataDir != "":
 		r.Namespace = cmp.Or(r.Namespace, "default")
-		r.folder, err = openFolder(ctx, j.DataDir)
+		r.dirStore, err = openDir(ctx, j.DataDir)
 		return r, err
 	case j.UID != "":
 		return nil, exit.WithCode(exit.Usage, errors.New("--uid requires --data-dir: in a cluster, the name identifies the Turn"))
@@ -60,7 +60,7 @@ func (j *Source) Recordings(ctx context.Context) (*Recordings, error) {
 		r.Namespace = cmp.Or(r.Namespace, "default")
 	default:
 		if _, r.Namespace, err = j.Cluster.Config(r.Namespace); err != nil {
-			err = exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+			err = exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 		}
 	}
 	return r, err
@@ -68,13 +68,13 @@ func (j *Source) Recordings(ctx context.Context) (*Recordings, error) {
 
 // Close closes the journals.
 func (r *Recordings) Close() error {
-	if r.folder == nil {
+	if r.dirStore == nil {
 		return nil
 	}
-	return r.folder.Close()
+	return r.dirStore.Close()
 }
 
-// Find returns the Turn with a name, given as NAME or NAMESPACE/NAME. If a folder has several Turns with this name,
+// Find returns the Turn with a name, given as NAME or NAMESPACE/NAME. If a directory has several Turns with this name,
 // Find returns the Turn of --uid, or without --uid the newest one.
 func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
 	namespace, name, err := cluster.SplitName(name, r.source.Namespace)
@@ -82,10 +82,10 @@ func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
 		return TurnName{}, err
 	}
 	namespace = cmp.Or(namespace, r.Namespace)
-	if r.folder == nil {
+	if r.dirStore == nil {
 		return TurnName{Namespace: namespace, Name: name}, nil
 	}
-	t, err := choose(ctx, r.source.Env, r.folder, r.source.DataDir, namespace, name, r.source.UID)
+	t, err := choose(ctx, r.source.Env, r.dirStore, r.source.DataDir, namespace, name, r.source.UID)
 	if err != nil {
 		return TurnName{}, exit.WithCode(exit.Failed, err)
 	}
@@ -93,21 +93,21 @@ func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
 }
 
 // Newest returns the newest Turns of an Agent that have ended, newest first, at most most. They are in the namespace of
-// the recordings, also if the Agent is shared from another one. If wanted is not nil, only Turns count for which it
-// returns true.
+// the recordings, even if the Agent is in another namespace. If wanted is not nil, Newest returns only Turns for which
+// wanted returns true.
 func (r *Recordings) Newest(ctx context.Context, agent types.NamespacedName, most int, wanted func(TurnName) bool) ([]TurnName, error) {
 	if wanted == nil {
 		wanted = func(TurnName) bool { return true }
 	}
-	if r.folder != nil {
-		return r.newestOfFolder(ctx, agent, most, wanted)
+	if r.dirStore != nil {
+		return r.newestInDir(ctx, agent, most, wanted)
 	}
 	return r.source.Cluster.newest(ctx, r.Namespace, agent, most, wanted)
 }
 
-// Feedback returns the feedback to the Turns of an Agent that have some. agent is NAME, or NAMESPACE/NAME for one of
-// another namespace. The keys have no UID in a cluster, where the
-// newest Turn of a name counts.
+// Feedback returns the feedback to the Turns of an Agent. agent is NAME, or NAMESPACE/NAME for an Agent of another
+// namespace. The result contains only Turns with feedback. In a cluster, the keys have no UID, and only the newest
+// Turn of each name counts.
 func (r *Recordings) Feedback(ctx context.Context, agent string) (map[TurnName][]turnrecord.Feedback, error) {
 	found := map[TurnName][]turnrecord.Feedback{}
 	seen := map[TurnName]bool{}
@@ -118,7 +118,7 @@ func (r *Recordings) Feedback(ctx context.Context, agent string) (map[TurnName][
 				return exit.WithCode(exit.Failed, ExplainRecords(err))
 			}
 			name := TurnName{Namespace: one.Namespace, Name: one.Turn}
-			if r.folder != nil {
+			if r.dirStore != nil {
 				name.UID = one.UID
 			}
 			if !seen[name] && len(one.Feedback) > 0 {
@@ -128,8 +128,8 @@ func (r *Recordings) Feedback(ctx context.Context, agent string) (map[TurnName][
 		}
 		return nil
 	}
-	if r.folder != nil {
-		return found, add(r.folder.Records)
+	if r.dirStore != nil {
+		return found, add(r.dirStore.Records)
 	}
 	return found, r.source.Cluster.WithServer(ctx, r.source.Env, r.Namespace, func(c *readapi.Client, _ string) error {
 		return add(func(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
@@ -147,10 +147,11 @@ func (p pagesOfRecords) Records(ctx context.Context, q store.RecordQuery) ([]tur
 	return p(ctx, q)
 }
 
-func (r *Recordings) newestOfFolder(
+// newestInDir is Newest for a directory.
+func (r *Recordings) newestInDir(
 	ctx context.Context, agent types.NamespacedName, most int, wanted func(TurnName) bool,
 ) ([]TurnName, error) {
-	all, err := listLocal(ctx, r.folder)
+	all, err := listLocal(ctx, r.dirStore)
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
@@ -170,28 +171,28 @@ func (r *Recordings) newestOfFolder(
 	return found, nil
 }
 
-// agentOf returns the Agent of a journal, and whether its Turn has ended. A damaged journal has no Agent, so that it
-// does not hide the others.
+// agentOf returns the name of the Agent in a journal, and whether its Turn has ended. For a damaged journal, the name
+// is empty: one damaged journal must not hide the others.
 func (r *Recordings) agentOf(ctx context.Context, uid string) (agent string, ended bool, err error) {
-	last, err := r.folder.Last(ctx, uid)
+	last, err := r.dirStore.Last(ctx, uid)
 	if err != nil {
 		return "", false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 	}
-	for e, err := range r.folder.Read(ctx, uid, max(0, last-1)) {
+	for e, err := range r.dirStore.Read(ctx, uid, max(0, last-1)) {
 		if err != nil {
 			return "", false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		// Another Turn that has undone calls leaves its marks after the end.
+		// If another Turn has undone calls of this Turn, entries about that follow the end.
 		ended = e.Kind == journal.Finalized || e.Kind == journal.UndoBegun || e.Kind == journal.UndoEnded
 	}
 	if !ended {
 		return "", false, nil
 	}
-	for e, err := range r.folder.Read(ctx, uid, 0) {
+	for e, err := range r.dirStore.Read(ctx, uid, 0) {
 		if err != nil {
 			return "", false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		if agent = agentIn(ctx, r.folder, uid, e); agent != "" {
+		if agent = agentIn(ctx, r.dirStore, uid, e); agent != "" {
 			break
 		}
 	}
@@ -200,35 +201,35 @@ func (r *Recordings) agentOf(ctx context.Context, uid string) (agent string, end
 
 // agentIn returns the name of the Agent that an entry names, or an empty text.
 func agentIn(ctx context.Context, j journal.Journal, uid string, e journal.Entry) string {
-	var said struct {
+	var payload struct {
 		Agent string `json:"agent"`
 		Input struct{ Agent struct{ Name string } }
 	}
 	if e.Kind != journal.RunStarted && e.Kind != journal.PreparationInput || journal.LoadPayload(ctx, j, uid, &e) != nil ||
-		json.Unmarshal(e.Payload, &said) != nil {
+		json.Unmarshal(e.Payload, &payload) != nil {
 		return ""
 	}
-	return cmp.Or(said.Agent, said.Input.Agent.Name)
+	return cmp.Or(payload.Agent, payload.Input.Agent.Name)
 }
 
 // pageOfTurns is the number of Turns that one request lists.
 const pageOfTurns = 500
 
-// newest lists the Turns of a cluster.
+// newest is Recordings.Newest for a cluster.
 func (c *ClusterFlags) newest(
 	ctx context.Context, namespace string, agent types.NamespacedName, most int, wanted func(TurnName) bool,
 ) ([]TurnName, error) {
 	config, namespace, err := c.Config(namespace)
 	if err != nil {
-		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
 	api, err := cluster.NewClient(c.Identity(config))
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
 	type ended struct {
-		name string
-		at   time.Time
+		name    string
+		created time.Time
 	}
 	var all []ended
 	for page := ""; ; {
@@ -243,7 +244,7 @@ func (c *ClusterFlags) newest(
 				all = append(all, ended{t.Name, t.CreationTimestamp.Time})
 			}
 		}
-		slices.SortFunc(all, func(a, b ended) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(a.name, b.name)) })
+		slices.SortFunc(all, func(a, b ended) int { return cmp.Or(b.created.Compare(a.created), cmp.Compare(a.name, b.name)) })
 		all = all[:min(len(all), most)]
 		if page = list.Continue; page == "" {
 			break
@@ -259,8 +260,8 @@ func (c *ClusterFlags) newest(
 // Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed, for example because
 // it was deleted.
 func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, error) {
-	var from reader = &local{store: r.folder, uid: t.UID}
-	if r.folder == nil {
+	var from reader = &local{store: r.dirStore, uid: t.UID}
+	if r.dirStore == nil {
 		remote, err := r.source.Cluster.Open(ctx, r.source.Env, t.Namespace, t.Name)
 		if err != nil {
 			return nil, err

@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// WithServer calls do with a client of a read API of the cluster, and with the namespace: the given one, or else that
-// of the kubeconfig.
+// WithServer calls do with a client of a read API of the cluster, and with the namespace. If the given namespace is
+// empty, do receives the namespace of the kubeconfig's context.
 func (c *ClusterFlags) WithServer(
 	ctx context.Context, env terminal.Environment, namespace string, do func(client *readapi.Client, namespace string) error,
 ) error {
@@ -46,7 +46,7 @@ func (c *ClusterFlags) anyServer(env terminal.Environment, namespace string) (*R
 	}
 	config, namespace, err := c.Config(namespace)
 	if err != nil {
-		return nil, "", exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+		return nil, "", exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
 	api, err := cluster.NewClient(config)
 	if err != nil {
@@ -61,12 +61,12 @@ func (c *ClusterFlags) anyServer(env terminal.Environment, namespace string) (*R
 	}}, namespace, nil
 }
 
-// ChangeFolder opens the journals and the records that capstan run keeps in a folder, for writing. It fails if there
-// are none. The caller must close the store.
-func ChangeFolder(ctx context.Context, dir string) (*sqlite.Store, error) {
-	folder, err := openFolder(ctx, dir) // does not create it
+// OpenDirForWriting opens the journals and the records that capstan run keeps in a directory, for writing. It returns
+// an error if they do not exist. The caller must close the store.
+func OpenDirForWriting(ctx context.Context, dir string) (*sqlite.Store, error) {
+	dirStore, err := openDir(ctx, dir) // checks that the file exists, because sqlite.Open would create it
 	if err == nil {
-		err = folder.Close()
+		err = dirStore.Close()
 	}
 	if err != nil {
 		return nil, err
@@ -74,6 +74,6 @@ func ChangeFolder(ctx context.Context, dir string) (*sqlite.Store, error) {
 	return sqlite.Open(ctx, filepath.Join(dir, FileName))
 }
 
-// OpenFolder opens the journals and the records that capstan run keeps in a folder, for reading. The caller must close
+// OpenDir opens the journals and the records that capstan run keeps in a directory, for reading. The caller must close
 // the reader.
-func OpenFolder(ctx context.Context, dir string) (*sqlite.Reader, error) { return openFolder(ctx, dir) }
+func OpenDir(ctx context.Context, dir string) (*sqlite.Reader, error) { return openDir(ctx, dir) }

@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// followPatience is how long a followed journal may be out of reach. A lost executor is replaced in less time.
+// followPatience is how long a followed journal may be unreachable. A lost executor is replaced in less time.
 const followPatience = 2 * time.Minute
 
 // connection is a connection to a read API.
@@ -50,7 +50,7 @@ func (r *Remote) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 	q.Namespace, q.Name = r.namespace, r.name
 	return func(yield func(journal.Entry, error) bool) {
 		if q.Follow && r.turn != nil {
-			defer r.tellWaits(ctx)()
+			defer r.logWaits(ctx)()
 		}
 		wait := backoff.NewExponentialBackOff()
 		wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
@@ -62,20 +62,20 @@ func (r *Remote) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 			if progress {
 				reached = r.env.Now()
 			}
-			// A server that closes each connection at once does not reset the wait.
+			// A server that closes each connection immediately does not reset the wait.
 			if progress && (q.After > after || reached.Sub(since) > wait.MaxInterval) {
 				wait.Reset()
 			}
 			switch {
 			case stopped || err == nil:
 				return
-			case !q.Follow, !begun, !passes(err) && (!progress || !expired(err)), ctx.Err() != nil,
+			case !q.Follow, !begun, !isTemporary(err) && (!progress || !isExpired(err)), ctx.Err() != nil,
 				r.env.Now().Sub(reached) > followPatience:
 				yield(journal.Entry{}, err)
 				return
 			}
 			again := wait.NextBackOff()
-			r.env.Tell("Reading continues after entry %d in %s: %s", q.After, again.Round(100*time.Millisecond), err)
+			r.env.Logf("Reading continues in %s, after entry %d: %s", again.Round(100*time.Millisecond), q.After, err)
 			select {
 			case <-time.After(again):
 			case <-ctx.Done():
@@ -109,31 +109,30 @@ func (r *Remote) attempt(ctx context.Context, q *readapi.Query, yield func(journ
 	return progress, false, nil
 }
 
-// pin stores the UID of the Turn, and returns an error if the journal belonged to another Turn before.
+// pin stores the UID of the Turn. It returns an error if an earlier reply came from the journal of another Turn.
 func (r *Remote) pin(uid string) error {
 	if r.UID != "" && uid != "" && uid != r.UID {
 		return fmt.Errorf("the Turn was deleted and created again while its journal was read: the output so far "+
-			"is of the Turn with UID %s, "+
-			"and the new one has UID %s; read its journal from the start", r.UID, uid)
+			"is from the Turn with UID %s, and the new Turn has UID %s; read the new journal from the start", r.UID, uid)
 	}
 	r.UID = cmp.Or(r.UID, uid)
 	return nil
 }
 
-// errNowhere is the error for a connection that cannot be made now and may succeed later.
-var errNowhere = errors.New("no executor can be reached")
+// errNoExecutor is the error if no executor can be reached. A later attempt may succeed.
+var errNoExecutor = errors.New("no executor can be reached")
 
-// passes reports whether another attempt to read the journal may succeed.
-func passes(err error) bool {
+// isTemporary reports whether another attempt to read the journal may succeed.
+func isTemporary(err error) bool {
 	if e, ok := errors.AsType[*readapi.Error](err); ok {
 		return e.Status == http.StatusServiceUnavailable
 	}
-	return (errors.Is(err, readapi.ErrBroken) && !errors.Is(err, errNoToken)) || errors.Is(err, errNowhere)
+	return (errors.Is(err, readapi.ErrBroken) && !errors.Is(err, errNoToken)) || errors.Is(err, errNoExecutor)
 }
 
-// expired reports whether the token expired while a journal was followed. The next connection creates a new token
-// if it can; if it cannot, the server refuses it before any progress.
-func expired(err error) bool {
+// isExpired reports whether the server has refused the token: while a journal is followed, the token may expire. The
+// next connection creates a new token if it can. If it cannot, the server refuses the connection before any progress.
+func isExpired(err error) bool {
 	e, ok := errors.AsType[*readapi.Error](err)
 	return ok && e.Status == http.StatusUnauthorized
 }
@@ -149,17 +148,17 @@ func (r *Remote) Artifact(ctx context.Context, sha256 string) (io.ReadCloser, er
 		c.close()
 		return nil, err
 	}
-	return &closingBody{ReadCloser: body, then: c.close}, nil
+	return &closingBody{ReadCloser: body, closeConnection: c.close}, nil
 }
 
-// closingBody is a body that closes its connection, too.
+// closingBody is a body that also closes its connection.
 type closingBody struct {
 	io.ReadCloser
-	then func()
+	closeConnection func()
 }
 
 // Close closes the body and the connection.
 func (c *closingBody) Close() error {
-	defer c.then()
+	defer c.closeConnection()
 	return c.ReadCloser.Close()
 }

@@ -19,9 +19,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// followed follows a journal that a server returns in parts, one per connection. The server breaks each connection
-// except the last one.
-func followed(t *testing.T, parts ...part) (seqs []int64, failure error) {
+// follow follows a journal that a server returns in parts, one per connection. The server breaks each connection except
+// the last one.
+func follow(t *testing.T, parts ...part) (seqs []int64, failure error) {
 	t.Helper()
 	var n atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -60,30 +60,30 @@ func followed(t *testing.T, parts ...part) (seqs []int64, failure error) {
 // part is what a server sends before the connection breaks.
 type part struct{ uid, body string }
 
-// said returns the JSON of an entry.
-func said(seq int) string {
+// entry returns the JSON of an entry.
+func entry(seq int) string {
 	return fmt.Sprintf(`{"seq":%d,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:00Z","payload":{}}`+"\n", seq)
 }
 
 func TestFollowContinuesWithoutNewEntries(t *testing.T) {
 	t.Parallel()
-	got, err := followed(t, part{"a", "\n"}, part{"a", said(1)}, part{"a", "\n"}, part{"a", said(2)})
+	got, err := follow(t, part{"a", "\n"}, part{"a", entry(1)}, part{"a", "\n"}, part{"a", entry(2)})
 	if err != nil || fmt.Sprint(got) != "[1 2]" {
-		t.Errorf("want both entries over four connections, two of which were silent; have %v, %v", got, err)
+		t.Errorf("want both entries, although two of the four connections had none; have %v, %v", got, err)
 	}
 }
 
 func TestFollowEndsWhenTheTurnIsReplaced(t *testing.T) {
 	t.Parallel()
-	got, err := followed(t, part{"a", said(1)}, part{"b", said(1) + said(2)})
+	got, err := follow(t, part{"a", entry(1)}, part{"b", entry(1) + entry(2)})
 	if err == nil || !strings.Contains(err.Error(), "the Turn was deleted and created again") || fmt.Sprint(got) != "[1]" {
-		t.Errorf("want no entry of another Turn of the name, have %v, %v", got, err)
+		t.Errorf("want no entry of another Turn with the same name, have %v, %v", got, err)
 	}
 }
 
 func TestFollowWithoutUIDFromServer(t *testing.T) {
 	t.Parallel()
-	got, err := followed(t, part{"", said(1)}, part{"a", said(2)}, part{"", said(3)})
+	got, err := follow(t, part{"", entry(1)}, part{"a", entry(2)}, part{"", entry(3)})
 	if err != nil || fmt.Sprint(got) != "[1 2 3]" {
 		t.Errorf("want all entries, have %v, %v", got, err)
 	}

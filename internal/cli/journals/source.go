@@ -1,4 +1,4 @@
-// Package journals reads and prints the journals of Turns, from a cluster or from a folder of capstan run.
+// Package journals reads and prints the journals of Turns, from a cluster or from a directory of capstan run.
 package journals
 
 import (
@@ -20,21 +20,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// Source holds the flags of logs and export, which say where the journal of a Turn is.
+// Source holds the flags that specify where the journal of a Turn is.
 type Source struct {
 	Env terminal.Environment
 	// Namespace is the namespace of the Turn. If it is empty, the default namespace is used.
 	Namespace string
-	// DataDir is a folder of capstan run, or empty to read from a cluster. UID selects one of several Turns of the
-	// same name in that folder.
+	// DataDir is a directory of capstan run, or empty to read from a cluster. UID selects one of several Turns of the
+	// same name in that directory.
 	DataDir, UID string
 	Cluster      ClusterFlags
 }
 
 // reader reads the journal of one Turn.
 type reader interface {
-	// Entries returns the entries of the Turn's journal that a query selects. With Follow it continues until the
-	// Turn has ended and recovers from temporary failures.
+	// Entries returns the entries of the Turn's journal that a query selects. With Follow it continues until the Turn
+	// has ended, and connects again after temporary failures.
 	Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error]
 	// Artifact returns the content of an artifact. The caller must close it.
 	Artifact(ctx context.Context, sha256 string) (io.ReadCloser, error)
@@ -61,15 +61,15 @@ func (j *Source) open(ctx context.Context, turn string) (reader, error) {
 // anyTurn returns true for each Turn.
 func anyTurn(*v1alpha1.Turn) bool { return true }
 
-// TurnNames returns the names of the Turns of the folder or of the cluster, for completion.
+// TurnNames returns the names of the Turns of the directory or of the cluster, for completion.
 func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
 	if j.DataDir != "" {
-		return storedTurns(ctx, j.DataDir, j.Namespace)
+		return turnNames(ctx, j.DataDir, j.Namespace)
 	}
 	return j.Cluster.TurnNames(ctx, j.Namespace, anyTurn)
 }
 
-// read passes the entries that a query selects to take, and returns their number. A signal stops it.
+// read calls take for each entry that a query selects, and returns the number of entries. A signal stops it.
 func (j *Source) read(ctx context.Context, turn string, q readapi.Query, take func(journal.Entry) error) (n int, err error) {
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -109,7 +109,7 @@ func (j *Source) jsonLine(entry journal.Entry) error {
 	return j.Env.Print(text + "\n")
 }
 
-// Explain returns an error that tells the user why the journal could not be read.
+// Explain adds to an error that the journal could not be read, except to errNoToken, which explains itself.
 func Explain(err error) error {
 	if errors.Is(err, errNoToken) {
 		return errNoToken
@@ -117,20 +117,20 @@ func Explain(err error) error {
 	return fmt.Errorf("failed to read the journal: %w", err)
 }
 
-// ExplainRecords returns an error that tells the user why records could not be read or deleted.
+// ExplainRecords is like Explain, for requests about records.
 func ExplainRecords(err error) error {
 	if errors.Is(err, errNoToken) {
 		return errNoToken
 	}
-	return fmt.Errorf("failed to use the records of Turns: %w", err)
+	return fmt.Errorf("failed to access the records of Turns: %w", err)
 }
 
-// ExplainMemories returns an error that tells the user why memories could not be read or deleted.
+// ExplainMemories is like Explain, for requests about memories.
 func ExplainMemories(err error) error {
 	if errors.Is(err, errNoToken) {
 		return errNoToken
 	}
-	return fmt.Errorf("failed to use the memories of Turns: %w", err)
+	return fmt.Errorf("failed to access the memories of Turns: %w", err)
 }
 
 // stdout is a writer to Out whose errors name standard output.

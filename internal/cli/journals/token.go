@@ -14,17 +14,17 @@ import (
 const (
 	// DefaultServiceAccount is the ServiceAccount that reads journals by default if the kubeconfig has no token.
 	DefaultServiceAccount = "capstan-turn-reader"
-	// tokenSeconds is the lifetime of its token: the minimum that the API server allows.
+	// tokenSeconds is the lifetime of a token in seconds: the minimum that the API server allows.
 	tokenSeconds = 600
 )
 
-// tokenSource creates tokens for ServiceAccounts of a Turn's namespace, with the rights of the kubeconfig.
+// tokenSource creates tokens for ServiceAccounts of a Turn's namespace, as the user of the kubeconfig.
 type tokenSource struct {
 	api       client.Client
 	namespace string
 }
 
-// token returns a new token for a ServiceAccount. The user must have the right to create the subresource
+// token returns a new token for a ServiceAccount. The user must have permission to create the subresource
 // serviceaccounts/token.
 func (r tokenSource) token(ctx context.Context, name string) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenSeconds))}}
@@ -32,14 +32,14 @@ func (r tokenSource) token(ctx context.Context, name string) (string, error) {
 	if err := r.api.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", fmt.Errorf("the kubeconfig has no bearer token (it may have a client certificate), and no "+
 			"token could be created for ServiceAccount %s/%s, "+
-			"which reads the journal then: %w; docs/access.md says how to set this up; or pass a token with --token",
+			"which reads the journal in this case: %w; set this up as in docs/access.md, or pass a token with --token",
 			r.namespace, name, err)
 	}
 	return request.Status.Token, nil
 }
 
-// bearsToken reports whether a kubeconfig may have a bearer token: a text, a file or the output of a plug-in. A
+// mayHaveToken reports whether a kubeconfig may have a bearer token: a text, a file or the output of a plug-in. A
 // plug-in may return a client certificate instead; the request then fails with errNoToken.
-func bearsToken(config *rest.Config) bool {
+func mayHaveToken(config *rest.Config) bool {
 	return config.BearerToken != "" || config.BearerTokenFile != "" || config.ExecProvider != nil || config.AuthProvider != nil
 }

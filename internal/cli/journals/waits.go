@@ -12,17 +12,17 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// waitInterval is the time between two looks at the status of a Turn that is followed. A watch would need one more
-// right.
+// waitInterval is the time between two reads of the status of a Turn that is followed. A watch would require one more
+// permission.
 const waitInterval = 3 * time.Second
 
-// tellWaits prints why the Turn waits each time the reason changes, because the journal of a Turn that waits has no new
-// entries. It prints nothing without the right to get Turns. The caller must call stop.
-func (r *Remote) tellWaits(ctx context.Context) (stop func()) {
+// logWaits prints why the Turn waits, each time the reason changes, because the journal of a waiting Turn gets no new
+// entries. If the user has no permission to get Turns, it prints nothing. The caller must call stop.
+func (r *Remote) logWaits(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	all.Go(func() {
-		said := ""
+		logged := ""
 		for {
 			t, err := r.turn(ctx)
 			if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
@@ -30,10 +30,10 @@ func (r *Remote) tellWaits(ctx context.Context) (stop func()) {
 			}
 			if err == nil {
 				now := waitOf(t)
-				if now != "" && now != said {
-					r.env.Tell("%s", now)
+				if now != "" && now != logged {
+					r.env.Logf("%s", now)
 				}
-				said = now
+				logged = now
 			}
 			select {
 			case <-time.After(waitInterval):
@@ -48,7 +48,7 @@ func (r *Remote) tellWaits(ctx context.Context) (stop func()) {
 	}
 }
 
-// waitOf returns why a Turn waits, as its status says. It returns an empty text for a Turn that runs or has ended.
+// waitOf returns why a Turn waits, from its status. It returns an empty text for a Turn that runs or has ended.
 func waitOf(t *v1alpha1.Turn) string {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if c == nil || c.Status != metav1.ConditionUnknown || c.Reason == v1alpha1.TurnReasonRunning {
