@@ -27,23 +27,23 @@ const (
 	ApproveNone ApprovalMode = "none"
 )
 
-// decidedBy is the name of the approver, because without a cluster people have no names.
+// decidedBy is the name of the approver, because without a cluster no user is authenticated.
 const decidedBy = "local user"
 
-// errExpired is the cause of a question that expired without a reply.
+// errExpired is the error for a request that expired before a reply.
 var errExpired = errors.New("the request for approval has expired")
 
-// waitingCall identifies a request for an approval. The call that the request shows never changes.
-type waitingCall struct {
+// approvalKey identifies a request for an approval. A request is always about the same call.
+type approvalKey struct {
 	turnUID, request string
 }
 
-func waitingOf(w *localTurn, a loop.Approval) waitingCall {
-	return waitingCall{string(w.turn.UID), a.Request}
+func approvalKeyOf(w *localTurn, a loop.Approval) approvalKey {
+	return approvalKey{string(w.turn.UID), a.Request}
 }
 
-// decide returns the decision about a call, or nil if there is none or if the request has expired. It never asks a
-// question, because the Turn's time is running.
+// decide returns the decision about a call, or nil if no decision was made, or if the request has expired. It never
+// asks a question, because the Turn's deadline is running.
 func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 	d := a.Decided(false)
 	d.By = decidedBy
@@ -56,7 +56,7 @@ func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 		return d
 	case ApproveAsk:
 	}
-	approved, ok := j.decided[waitingOf(w, a)]
+	approved, ok := j.decided[approvalKeyOf(w, a)]
 	if !ok {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 }
 
 // resolve asks for a decision about a pending call. It reports whether the Turn can continue: there is a reply, the
-// request has expired, or the run is being stopped. The Turn's time does not run during the question.
+// request has expired, or the run is being stopped. The Turn's deadline does not run during the question.
 func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
 	now := j.Clock()()
 	switch {
@@ -78,29 +78,29 @@ func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
 	defer func() { j.asking += time.Since(begun) }()
 	ctx, cancel := context.WithTimeoutCause(j.watched, a.Expires.Sub(now), errExpired)
 	defer cancel()
-	j.Env.Tell("%s", strings.TrimSuffix(j.card(w, a), "\n"))
+	j.Env.Logf("%s", strings.TrimSuffix(j.card(w, a), "\n"))
 	approved, err := j.ask.Yes(ctx, "approve?")
 	switch {
 	case errors.Is(err, terminal.ErrNoReply):
-		j.Env.Tell("")
-		j.ask = nil // and no later question would get a reply
+		j.Env.Logf("")
+		j.ask = nil // the input has ended, so no later question would get a reply
 		return false, nil
 	case ctx.Err() != nil && err != nil:
-		j.Env.Tell("")
-		j.ask = nil // a late reply would count for the next question
+		j.Env.Logf("")
+		j.ask = nil // a late reply would be taken for the reply to the next question
 		return true, nil
 	case err != nil:
 		return false, exit.WithCode(exit.Failed, fmt.Errorf("failed to ask about %s: %w", termsafe.Line(a.CallID, output.LongestID), err))
 	}
-	j.decided[waitingOf(w, a)] = approved
+	j.decided[approvalKeyOf(w, a)] = approved
 	return true, nil
 }
 
 // card returns the text that a person sees before the decision about a call.
 func (j *localRun) card(w *localTurn, a loop.Approval) string {
-	elsewhere := "with --data-dir, capstan logs shows all"
+	elsewhere := "with --data-dir, capstan logs shows all lines"
 	if j.DataDir != "" {
-		elsewhere = fmt.Sprintf("run capstan logs %s/%s --data-dir %s to see all", w.turn.Namespace, w.turn.Name, j.DataDir)
+		elsewhere = fmt.Sprintf("run capstan logs %s/%s --data-dir %s to see all lines", w.turn.Namespace, w.turn.Name, j.DataDir)
 	}
 	return decisions.Card{
 		Turn: w.turn.Namespace + "/" + w.turn.Name, Agent: w.AgentName(),
@@ -109,17 +109,17 @@ func (j *localRun) card(w *localTurn, a loop.Approval) string {
 	}.Text(a.Arguments, elsewhere, j.Clock()())
 }
 
-// waits returns an error that names the pending calls and says what to do.
-func (r *Options) waits() error {
+// undecidedError returns an error that names the pending calls and explains how to continue.
+func (r *Options) undecidedError() error {
 	message := "approval is required for " + strings.Join(r.undecided, ", ") + ": "
 	if r.DataDir == "" {
 		return errors.New(message + "run the command at a terminal, or with --approve=all or --approve=none; " +
-			"with --data-dir, the Turn could continue from here")
+			"with --data-dir, the Turn can continue later from this point")
 	}
 	return errors.New(message + "run the same command again at a terminal, or with --approve=all or --approve=none")
 }
 
-// elapsed returns how long a Turn has run, without the time of questions.
+// elapsed returns how long a Turn has run, without the time in which a question was open.
 func (j *localRun) elapsed(w *localTurn) time.Duration {
 	return time.Since(w.begun) - (j.asking - w.asked)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// artifacts returns the function that reads artifacts of other Turns of the folder for a Turn. The newest Turn of a
-// name counts. Every Turn of the folder may be named, because all are of the same user. If there is none, the Turn does
-// not end, so the same command continues it later.
+// artifacts returns a function that reads artifacts of other Turns from the journals of --data-dir. If several Turns
+// have the same name, it reads from the newest one. Any Turn may be named, because all belong to the same user. If
+// the named Turn does not exist, the Turn t does not end, so the same command can continue it later.
 func (j *localRun) artifacts(t *v1alpha1.Turn) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
 		uid, err := journals.Newest(ctx, j.store, t.Namespace, a.ArtifactRef.TurnName, string(t.UID))

@@ -22,8 +22,8 @@ type Batch struct {
 }
 
 // NewBatch connects to the models and the tools of the Agent of a bundle, and to the models of its judges. The end of
-// ctx cancels the Turns. Approve must not be ApproveAsk, because no question can be asked while Turns run in
-// parallel. The caller must close the batch.
+// ctx cancels the Turns. Approve must not be ApproveAsk, because no person can be asked while Turns run in parallel.
+// The caller must close the batch.
 func (r *Options) NewBatch(ctx context.Context, p *bundle.Bundle) (*Batch, error) {
 	r.Quiet, r.DataDir = true, ""
 	j, err := r.newLocalRun(ctx, p)
@@ -33,7 +33,7 @@ func (r *Options) NewBatch(ctx context.Context, p *bundle.Bundle) (*Batch, error
 	j.watched, j.life, j.cancel = ctx, context.WithoutCancel(ctx), ctx
 	b := &Batch{run: j}
 	if err := b.findJudges(ctx, p); err != nil {
-		_ = b.Close(ctx) // the first error says more
+		_ = b.Close(ctx) // the first error is more useful
 		return nil, err
 	}
 	return b, nil
@@ -52,7 +52,7 @@ func (b *Batch) findJudges(ctx context.Context, p *bundle.Bundle) (err error) {
 		links := b.run.chains[p.AgentName()]
 		thinking := p.Agent.Spec.Thinking
 		if b.judges[i].Provider != "" {
-			link, err := p.JudgeLink(ctx, b.run.providers, i, b.run.awaits)
+			link, err := p.JudgeLink(ctx, b.run.providers, i, b.run.logWait)
 			if err != nil {
 				return err
 			}
@@ -92,23 +92,23 @@ func (b *Batch) Run(p *bundle.Bundle) (*v1alpha1.Turn, *turn.Result, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return j.toEnd(w)
+	return j.runToEnd(w)
 }
 
-// toEnd runs a Turn to its end, and returns it with its status.
-func (j *localRun) toEnd(w *localTurn) (*v1alpha1.Turn, *turn.Result, error) {
+// runToEnd runs a Turn to its end, and returns it with its status.
+func (j *localRun) runToEnd(w *localTurn) (*v1alpha1.Turn, *turn.Result, error) {
 	if err := j.drive(w); err != nil {
 		return nil, nil, fmt.Errorf("the Turn has not ended: %w", err)
 	}
 	return w.turn, w.result, nil
 }
 
-// Judge makes a judge evaluate the answer of a Turn that Run has run, given by its UID. i is the index of the judge.
+// Judge asks judge i to evaluate the answer of a Turn that Run has run. The Turn is given by its UID.
 func (b *Batch) Judge(ctx context.Context, uid string, i int) judge.Evaluation {
 	return b.JudgeAnswer(ctx, uid, "", i)
 }
 
-// JudgeAnswer is like Judge, but judges the given answer instead of the Turn's answer, unless the given one is empty.
+// JudgeAnswer is like Judge, but if answer is not empty, the judge evaluates it instead of the Turn's answer.
 func (b *Batch) JudgeAnswer(ctx context.Context, uid, answer string, i int) judge.Evaluation {
 	s, err := turn.Subject(ctx, b.run.store, uid, nil)
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *Batch) JudgeAnswer(ctx context.Context, uid, answer string, i int) judg
 	return b.JudgeSubject(ctx, s, i)
 }
 
-// JudgeSubject makes a judge evaluate an answer that Run need not have made. i is the index of the judge.
+// JudgeSubject asks judge i to evaluate any answer, for example one that was recorded elsewhere.
 func (b *Batch) JudgeSubject(ctx context.Context, s *judge.Subject, i int) judge.Evaluation {
 	return b.askers[i].Ask(ctx, &b.judges[i], s)
 }

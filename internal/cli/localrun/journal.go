@@ -19,17 +19,17 @@ import (
 // store is a SQLite store, which may be temporary.
 type store struct {
 	*sqlite.Store
-	// temporary is the folder to remove at the end. It is empty if the journal is kept.
+	// temporary is the directory to remove at the end. It is empty if the journal is kept.
 	temporary string
 }
 
-// openStore opens the journal of --data-dir, or a temporary one. Only the owner can read either.
+// openStore opens the journal of --data-dir, or a temporary journal. Only the user of this process can read it.
 func (r *Options) openStore(ctx context.Context) (*store, error) {
 	dir, temporary := r.DataDir, ""
 	if dir == "" {
 		var err error
 		if dir, err = os.MkdirTemp("", "capstan-run-"); err != nil {
-			return nil, fmt.Errorf("failed to create a folder for the journal: %w", err)
+			return nil, fmt.Errorf("failed to create a directory for the journal: %w", err)
 		}
 		temporary = dir
 	}
@@ -39,7 +39,7 @@ func (r *Options) openStore(ctx context.Context) (*store, error) {
 			err = errors.Join(err, os.RemoveAll(temporary))
 		}
 		if errors.Is(err, sqlite.ErrInUse) {
-			err = fmt.Errorf("%w; another capstan run uses the same --data-dir: wait for it, or use another folder", err)
+			err = fmt.Errorf("%w; another capstan run uses the same --data-dir: wait for it, or use another directory", err)
 		}
 		return nil, err
 	}
@@ -59,8 +59,8 @@ func (s *store) close() error {
 
 // earlierRuns describes the earlier runs of a Turn. It is the zero value if there were none.
 type earlierRuns struct {
-	// first and last are the first and the last entry of the journal. Entries about calls that other Turns undo follow
-	// the end of the Turn; they do not count.
+	// first and last are the first and the last entry of the journal. Entries about the undo of the Turn's calls, which
+	// follow its end, do not count.
 	first, last journal.Entry
 }
 
@@ -87,7 +87,7 @@ type binding struct {
 	clock func() time.Time
 	// ended is when the Turn ended in an earlier run. It is zero if the Turn had not ended.
 	ended time.Time
-	// since is when the first run of the Turn began. It is zero if this is the first run.
+	// since is when the first run of the Turn began. It is zero if this run is the first.
 	since time.Time
 }
 
@@ -99,12 +99,12 @@ func (b binding) end() time.Time {
 	return b.ended
 }
 
-// bind binds a Turn to this run. An unfinished Turn gets a new epoch and its full time again, as after a
-// suspension. A finished Turn is shown with its old epoch and times.
+// bind binds a Turn to this run. An unfinished Turn gets a new epoch and a new deadline, as after a suspension. A
+// finished Turn keeps its epoch and its times.
 func (r *Options) bind(t *v1alpha1.Turn, p earlierRuns) binding {
 	b := boundAfter(p, r.Clock())
 	if !b.ended.IsZero() {
-		r.Env.Tell("note: the Turn ended at %s and does not run again: to run it again, change it or delete %s",
+		r.Env.Logf("note: the Turn ended at %s and does not run again: to run it again, change it or delete %s",
 			b.ended.Format(time.RFC3339), filepath.Join(r.DataDir, journals.FileName))
 	}
 	turnstatus.Bind(t, b.Binding, b.end())

@@ -34,7 +34,7 @@ import (
 // sub-agents.
 type localRun struct {
 	*Options
-	// Env replaces the Env of Options: its output erases the line of live first.
+	// Env replaces the Env of Options. If live is not nil, its writers erase the line of live first.
 	Env       terminal.Environment
 	store     *store
 	providers *providers.Cache
@@ -45,7 +45,7 @@ type localRun struct {
 	traces *tracing.Provider
 	// chains holds the chains of models by the AgentName of their Agent.
 	chains map[string][]translate.Link
-	// vectors are those of the tools of Agents.
+	// vectors are the vectors of the Agents' tools.
 	vectors vectors.Cache
 	// live shows the current activity. It is nil if there is no terminal or if --quiet is set.
 	live *terminal.Spinner
@@ -53,18 +53,18 @@ type localRun struct {
 	// cancelled; if it is nil, they are never cancelled.
 	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
 	cancel        context.Context //nolint:containedctx // because it is a signal, and not the context of a call
-	// ask asks a person. It is nil if there is no terminal. decided holds the replies, and asking is the total time
-	// of the questions.
+	// ask asks a person. It is nil if no person can be asked, or must not be asked. decided holds the replies, and
+	// asking is the total time for which questions were open.
 	ask     *terminal.Asker
-	decided map[waitingCall]bool
+	decided map[approvalKey]bool
 	asking  time.Duration
 }
 
-// newLocalRun opens the journal, the models and the tools. As in a cluster, all must exist before the first is
-// used.
+// newLocalRun opens the journal, the models and the tools. As in a cluster, all of them must exist before the Turn
+// starts.
 func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun, error) {
 	j := &localRun{
-		Options: r, Env: r.Env, credentials: redact.NewSet(), decided: map[waitingCall]bool{},
+		Options: r, Env: r.Env, credentials: redact.NewSet(), decided: map[approvalKey]bool{},
 		chains: map[string][]translate.Link{},
 	}
 	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.NewLocalPolicy(), nil)
@@ -95,7 +95,7 @@ func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
 		return err
 	}
 	for _, member := range p.Team {
-		if j.chains[member.AgentName()], err = member.Chain(ctx, j.providers, j.awaits); err != nil {
+		if j.chains[member.AgentName()], err = member.Chain(ctx, j.providers, j.logWait); err != nil {
 			return err
 		}
 		if err := member.CheckSecrets(ctx); err != nil {
@@ -108,16 +108,17 @@ func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
 	return nil
 }
 
-// awaits prints that a request waits for a ModelProvider. When the wait is over, the journal shows the request.
-func (j *localRun) awaits(provider string) {
+// logWait prints that a request waits for a ModelProvider. When the wait ends, the provider is empty, and logWait
+// prints nothing: the journal then shows the request.
+func (j *localRun) logWait(provider string) {
 	if provider == "" || j.Quiet {
 		return
 	}
 	message := turnstatus.WaitForProvider(provider)
-	j.Env.Tell("%s", strings.ToUpper(message[:1])+message[1:])
+	j.Env.Logf("%s", strings.ToUpper(message[:1])+message[1:])
 }
 
-// closeLive erases the line of live for good.
+// closeLive erases the line of live and stops the spinner.
 func (j *localRun) closeLive() {
 	if j.live != nil {
 		j.live.Close()
@@ -133,15 +134,15 @@ func (j *localRun) close(ctx context.Context) error {
 	return j.store.close()
 }
 
-// lastSpans is the time for which a run that ends sends its last spans.
-const lastSpans = 3 * time.Second
+// exportTimeout is the maximum time for sending the last spans at the end of a run.
+const exportTimeout = 3 * time.Second
 
-// closeTraces sends the last spans. A collector that does not answer delays the end only for lastSpans.
+// closeTraces sends the last spans. If the collector does not answer, the end of the run is delayed by exportTimeout.
 func (j *localRun) closeTraces(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTimeout)
 	defer cancel()
 	if err := j.traces.Close(ctx); err != nil {
-		j.Env.Tell("Failed to export traces: %s", err)
+		j.Env.Logf("Failed to export traces: %s", err)
 	}
 }
 
@@ -155,7 +156,7 @@ type localTurn struct {
 	in      turn.Input
 	// redaction removes texts from the Turn.
 	redaction *redact.Turn
-	// begun is when the Turn's time started to run. asked is the value of localRun.asking at that moment.
+	// begun is when the Turn's deadline started to run. asked is the value of localRun.asking at that moment.
 	begun time.Time
 	asked time.Duration
 	// result is the result of the Turn. It is nil until the Turn has ended.
@@ -190,12 +191,12 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 	in.Redact, in.Redactions = redaction.Redact, redaction.Take
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
-	in.Progress, in.Recall = w.note, j.recall(w)
+	in.Progress, in.Recall = w.setProgress, j.recall(w)
 	if in.Embeddings, err = j.embeddings(ctx, w); err != nil {
 		return nil, err
 	}
 	in.NotEmbedded = func(failure *model.Error) {
-		j.Env.Tell("note: words alone decide which memories and tools fit, because there are no embeddings: %s", failure.Message)
+		j.Env.Logf("note: memories and tools are selected only by their words, because the embeddings failed: %s", failure.Message)
 	}
 	trace := j.traces.Of(t)
 	in.Observer, in.TraceID = trace, trace.TraceID()
@@ -203,8 +204,8 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 	return w, nil
 }
 
-// note stores the progress of the Turn.
-func (w *localTurn) note(p turn.Progress) {
+// setProgress stores the progress of the Turn.
+func (w *localTurn) setProgress(p turn.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = &p
@@ -232,13 +233,13 @@ func (j *localRun) engine(ctx context.Context, w *localTurn) *turn.Engine {
 		e.Journal = p
 	}
 	e.Waiting = func(_ turn.Input, err error, again time.Duration) {
-		j.Env.Tell("Waiting for the journal, trying again in %s: %s", again.Round(time.Millisecond), err)
+		j.Env.Logf("Waiting for the journal; the next attempt is in %s: %s", again.Round(time.Millisecond), err)
 	}
 	return e
 }
 
-// drive runs a Turn and the Turns of its sub-agents to their ends. It returns a *loop.Parked if the Turn requires
-// an approval and no person can be asked.
+// drive runs a Turn and the Turns of its sub-agents to their ends. It returns a *loop.Parked if one of them requires an
+// approval and no person can be asked.
 func (j *localRun) drive(w *localTurn) error {
 	for {
 		in := w.in
@@ -255,16 +256,16 @@ func (j *localRun) drive(w *localTurn) error {
 		if bug, panicked := errors.AsType[*turn.PanicError](err); panicked {
 			return fmt.Errorf("%w; please report this stack:\n%s", err, bug.Stack)
 		}
-		waits, parked := errors.AsType[*loop.Parked](err)
-		if !parked {
+		parked, isParked := errors.AsType[*loop.Parked](err)
+		if !isParked {
 			return err
 		}
-		moved, err := j.serve(w, waits)
+		canContinue, err := j.serve(w, parked)
 		if err != nil {
 			return err
 		}
-		if !moved {
-			return waits
+		if !canContinue {
+			return parked
 		}
 		turnstatus.Adopt(w.turn, j.Clock()()) // a cluster would bind the Turn again
 		w.in.Epoch = w.turn.Epoch()
@@ -273,7 +274,7 @@ func (j *localRun) drive(w *localTurn) error {
 
 // serve does the work for which a Turn is parked: it runs sub-agents and asks for approvals. It reports whether the
 // Turn can continue.
-func (j *localRun) serve(w *localTurn, waits *loop.Parked) (moved bool, err error) {
+func (j *localRun) serve(w *localTurn, waits *loop.Parked) (canContinue bool, err error) {
 	for _, name := range waits.Turns {
 		w.mu.Lock()
 		child := w.children[name]
@@ -288,7 +289,7 @@ func (j *localRun) serve(w *localTurn, waits *loop.Parked) (moved bool, err erro
 		if err != nil {
 			return false, err
 		}
-		moved = true
+		canContinue = true
 	}
 	for _, a := range waits.Approvals {
 		ok, err := j.resolve(w, a)
@@ -299,7 +300,7 @@ func (j *localRun) serve(w *localTurn, waits *loop.Parked) (moved bool, err erro
 			!slices.Contains(j.undecided, call) {
 			j.undecided = append(j.undecided, call)
 		}
-		moved = moved || ok
+		canContinue = canContinue || ok
 	}
-	return moved, nil
+	return canContinue, nil
 }

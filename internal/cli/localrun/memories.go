@@ -15,16 +15,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// learns reports whether the run learns from a Turn, and uses memories. They are kept in --data-dir.
-func (j *localRun) learns(w *localTurn) bool { return j.DataDir != "" && translate.Learns(w.Agent) }
+// usesMemories reports whether the run usesMemories memories from a Turn, and recalls them. They are kept in
+// --data-dir.
+func (j *localRun) usesMemories(w *localTurn) bool {
+	return j.DataDir != "" && translate.Learns(w.Agent)
+}
 
-// user returns the user to whom memories belong. A folder belongs to one person, so the name that the Turn states is
-// not checked.
+// user returns the user to whom memories belong: the requester of the Turn. The requester is not authenticated, because
+// --data-dir belongs to one person.
 func (w *localTurn) user() string { return cmp.Or(w.turn.Requester(), executorName) }
 
-// recall returns the memories that fit a message.
+// recall returns a function that returns the memories that fit a message, or nil if the run uses no memories.
 func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string, vector ranking.Vector) (turn.Recalled, error) {
-	if !j.learns(w) {
+	if !j.usesMemories(w) {
 		return nil
 	}
 	return func(ctx context.Context, message string, vector ranking.Vector) (r turn.Recalled, err error) {
@@ -39,13 +42,13 @@ func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string
 	}
 }
 
-// embeddings returns the model that turns texts into vectors for the Agent of a Turn. It returns nil if it has none, or
-// if the Turn sends no request.
+// embeddings returns the model that turns texts into vectors for the Agent of a Turn. It returns nil if the Agent has
+// no such model, or if the Turn sends no request.
 func (j *localRun) embeddings(ctx context.Context, w *localTurn) (*turn.Embeddings, error) {
 	if w.Agent.Spec.Embeddings == nil || w.turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	}
-	e, err := translate.Embeddings(w.Agent, w.EmbeddingsLink(ctx, j.providers, j.awaits))
+	e, err := translate.Embeddings(w.Agent, w.EmbeddingsLink(ctx, j.providers, j.logWait))
 	if err != nil {
 		return nil, err
 	}
@@ -53,18 +56,18 @@ func (j *localRun) embeddings(ctx context.Context, w *localTurn) (*turn.Embeddin
 	return e, nil
 }
 
-// learn extracts memories from a Turn that has ended, and keeps them. The answer is printed already, so a failure is
-// only a note.
+// learn extracts memories from a Turn that has ended, and keeps them. If that fails, it prints only a note, because the
+// answer is printed already.
 func (j *localRun) learn(ctx context.Context, w *localTurn) {
-	if !j.learns(w) || w.result == nil || w.result.Text == "" || !w.binding.ended.IsZero() {
+	if !j.usesMemories(w) || w.result == nil || w.result.Text == "" || !w.binding.ended.IsZero() {
 		return
 	}
 	n, err := j.extract(ctx, w)
 	switch {
 	case err != nil:
-		j.Env.Tell("note: nothing was learned from the Turn: %s", err)
+		j.Env.Logf("note: nothing was learned from the Turn: %s", err)
 	case n > 0 && !j.Quiet:
-		j.Env.Tell("Learned %d memories: capstan memory list --data-dir %s", n, j.DataDir)
+		j.Env.Logf("Learned %d memories: capstan memory list --data-dir %s", n, j.DataDir)
 	}
 }
 
@@ -73,7 +76,7 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 	if err != nil {
 		return 0, err
 	}
-	links, err := w.LearningLinks(ctx, j.providers, j.awaits)
+	links, err := w.LearningLinks(ctx, j.providers, j.logWait)
 	if err != nil {
 		return 0, err
 	}
@@ -111,12 +114,12 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 		return 0, err
 	}
 	if err := j.embed(ctx, w, learned.Memories); err != nil {
-		j.Env.Tell("note: the memories have no vectors, so they are found by their words: %s", err)
+		j.Env.Logf("note: the memories have no vectors, so they are found only by their words: %s", err)
 	}
 	return len(learned.Memories), nil
 }
 
-// embed gives memories their vectors, if the Agent has a model for that.
+// embed computes and stores the vectors of memories, if the Agent has a model that turns texts into vectors.
 func (j *localRun) embed(ctx context.Context, w *localTurn, learned []memories.Memory) error {
 	e := w.in.Embeddings
 	if e == nil || len(learned) == 0 {
@@ -126,7 +129,7 @@ func (j *localRun) embed(ctx context.Context, w *localTurn, learned []memories.M
 	return errors.Join(err, j.store.EmbedMemories(ctx, all))
 }
 
-// without returns the scopes but one.
+// without returns all scopes except one.
 func without(all []memories.Scope, one memories.Scope) (rest []memories.Scope) {
 	for _, s := range all {
 		if s != one {

@@ -26,9 +26,10 @@ type progress struct {
 	// live shows the current activity. If it is nil, no activity is shown.
 	live *terminal.Spinner
 
-	mu    sync.Mutex
-	asked int
-	now   journals.Activities
+	mu sync.Mutex
+	// requests is the number of requests to models so far.
+	requests int
+	now      journals.Activities
 }
 
 // Append appends entries and prints a line for each.
@@ -39,14 +40,14 @@ func (p *progress) Append(ctx context.Context, uid string, entries ...journal.En
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range entries {
-		p.tell(e)
+		p.logEntry(e)
 	}
 	return nil
 }
 
-// tell prints a line about an entry. It prints nothing about the end, which the report covers, or about entries
-// that cannot be read.
-func (p *progress) tell(e journal.Entry) {
+// logEntry prints a line about an entry. It prints nothing about the end of the Turn of the command line, which the
+// report describes, and nothing about entries that cannot be read.
+func (p *progress) logEntry(e journal.Entry) {
 	for _, a := range e.Artifacts {
 		if a.SHA256 != e.Artifact {
 			continue
@@ -71,18 +72,18 @@ func (p *progress) tell(e journal.Entry) {
 		return
 	}
 	if e.Kind == journal.ModelRequested {
-		if p.asked++; p.asked > 1 {
-			line += fmt.Sprintf(" (request %d)", p.asked)
+		if p.requests++; p.requests > 1 {
+			line += fmt.Sprintf(" (request %d)", p.requests)
 		}
 		line += ": " + p.question
 	}
-	if e.Kind != journal.ToolFinished && e.Kind != journal.ApprovalRequested { // those headlines start with the name of a tool
+	if e.Kind != journal.ToolFinished && e.Kind != journal.ApprovalRequested { // their headlines start with the name of a tool
 		line = strings.ToUpper(line[:1]) + line[1:]
 	}
 	if p.agent != "" {
 		line = p.agent + "> " + line
 	}
-	p.env.Tell("%s", line)
+	p.env.Logf("%s", line)
 }
 
 // follow updates the current activity after an entry, and shows it.

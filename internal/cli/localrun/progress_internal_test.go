@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// nowhereJournal is a journal that stores nothing.
-type nowhereJournal struct{ journal.Journal }
+// discardJournal is a journal that stores nothing.
+type discardJournal struct{ journal.Journal }
 
-func (nowhereJournal) Append(context.Context, string, ...journal.Entry) error { return nil }
+func (discardJournal) Append(context.Context, string, ...journal.Entry) error { return nil }
 
 // screen keeps the text that is written to it. It is safe for concurrent use.
 type screen struct {
@@ -50,7 +50,7 @@ func TestSpinnerFollowsJournal(t *testing.T) {
 		env := terminal.Environment{Err: &shown, ErrIsTerminal: true, LookupEnv: func(string) (string, bool) { return "", false }}
 		s := env.StartSpinner()
 		defer s.Close()
-		p := &progress{Journal: nowhereJournal{}, env: terminal.Environment{Err: io.Discard}, live: s}
+		p := &progress{Journal: discardJournal{}, env: terminal.Environment{Err: io.Discard}, live: s}
 		for _, tc := range []struct {
 			kind          journal.Kind
 			payload, want string
@@ -74,7 +74,7 @@ func TestSpinnerFollowsJournal(t *testing.T) {
 				t.Fatal(err)
 			}
 			shown.take()
-			time.Sleep(250 * time.Millisecond) // the spinner draws its next picture
+			time.Sleep(250 * time.Millisecond) // the spinner draws its next frame
 			synctest.Wait()
 			want := tc.want
 			if want != "" {
@@ -82,7 +82,7 @@ func TestSpinnerFollowsJournal(t *testing.T) {
 			}
 			_, got, _ := strings.Cut(shown.take(), " ")
 			if got, _, _ = strings.Cut(got, "\r"); got != want {
-				t.Errorf("after %s: want %q shown, have %q", tc.kind, want, got)
+				t.Errorf("after %s: want the activity %q, have %q", tc.kind, want, got)
 			}
 		}
 	})

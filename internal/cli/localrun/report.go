@@ -57,18 +57,18 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 		return
 	}
 	if f := result.Fallback; f != nil {
-		r.Env.Tell("%s", f)
+		r.Env.Logf("%s", f)
 	}
-	if r.wentOn {
-		r.Env.Tell("The Turn continued from its journal.")
+	if r.continued {
+		r.Env.Logf("The Turn continued from its journal.")
 	}
 	for i := range result.Violations {
-		r.Env.Tell("%s", violation(&result.Violations[i]))
+		r.Env.Logf("%s", violation(&result.Violations[i]))
 	}
 	if result.Withheld {
-		r.Env.Tell("The text of the model is withheld; capstan logs shows it.")
+		r.Env.Logf("The text of the model is withheld; capstan logs shows it.")
 	}
-	r.Env.Tell("%s", translate.Summary(t))
+	r.Env.Logf("%s", translate.Summary(t))
 	if t.Status.Result != nil && t.Status.Result.Citations != nil {
 		sources := make([]string, 0, len(t.Status.Result.Citations.Local))
 		for _, s := range t.Status.Result.Citations.Local {
@@ -77,17 +77,17 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 		for _, p := range t.Status.Result.Citations.Web {
 			sources = append(sources, termsafe.Line(p.URL, longestSource))
 		}
-		r.Env.Tell("Sources: %s", strings.Join(sources, ", "))
+		r.Env.Logf("Sources: %s", strings.Join(sources, ", "))
 	}
 }
 
 // violation returns one line about an output policy that the answer violates.
 func violation(v *turn.PolicyViolation) string {
-	what := "The answer violates"
+	finding := "The answer violates"
 	if v.Unchecked {
-		what = "The answer could not be checked against"
+		finding = "The answer could not be checked against"
 	}
-	return fmt.Sprintf("%s the output policy %s (%s): %s", what, termsafe.Line(v.Policy, longestSource), v.OnViolation,
+	return fmt.Sprintf("%s the output policy %s (%s): %s", finding, termsafe.Line(v.Policy, longestSource), v.OnViolation,
 		termsafe.Line(v.Rule, longestSource))
 }
 
@@ -101,7 +101,7 @@ func (r *Options) verdict(p *bundle.Bundle, t *v1alpha1.Turn) error {
 		return exit.WithCode(exit.Failed, fmt.Errorf("%s has no result", p.Title()))
 	}
 	if c.Status == metav1.ConditionUnknown && c.Reason != v1alpha1.TurnReasonSuspended {
-		return exit.WithCode(exit.Parked, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, r.waits()))
+		return exit.WithCode(exit.Parked, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, r.undecidedError()))
 	}
 	cause := errors.New(c.Message)
 	if c.Reason == v1alpha1.TurnReasonPreparationFailed {

@@ -31,7 +31,7 @@ type Options struct {
 	*bundle.Source
 	// EnvSecrets set keys of Secrets from environment variables, as [NAMESPACE/]NAME/KEY=ENVVAR.
 	EnvSecrets []string
-	// DataDir is the folder of the journal. If it is empty, no journal is kept.
+	// DataDir is the directory of the journal. If it is empty, no journal is kept.
 	DataDir string
 	// Quiet hides requests, replies and calls as they happen.
 	Quiet bool
@@ -39,9 +39,9 @@ type Options struct {
 	Approve ApprovalMode
 	// Output is text, json or yaml.
 	Output output.Format
-	// wentOn reports whether this run continued a Turn that an earlier run had started. undecided lists the calls
-	// that still require an approval, for messages.
-	wentOn    bool
+	// continued is true if this run continued a Turn that an earlier run had started. undecided lists the calls that
+	// still require an approval, for messages.
+	continued bool
 	undecided []string
 }
 
@@ -61,15 +61,15 @@ func (r *Options) Run(ctx context.Context, args []string) error {
 	if t.UID, err = p.Identity(ctx, r.Now); err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	if endedBefore(t, r.Clock()()) {
+	if endOrSuspend(t, r.Clock()()) {
 		return r.report(p, t, nil)
 	}
 	return r.execute(ctx, p, t)
 }
 
-// endedBefore ends or suspends a Turn that must not run, as a cluster does before it binds one, and reports whether
-// it did.
-func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
+// endOrSuspend ends or suspends a Turn that must not run, as a cluster does before it binds the Turn. It reports
+// whether it did.
+func endOrSuspend(t *v1alpha1.Turn, now time.Time) bool {
 	switch t.Spec.DesiredState {
 	case v1alpha1.DesiredStateCancelled:
 		turnstatus.End(t, v1alpha1.TurnReasonCancelled, "the turn was cancelled before it ran", now)
@@ -82,8 +82,8 @@ func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
 	return false
 }
 
-// execute runs the Turn from its start or from its journal, and prints its outcome. Then it learns from the Turn, so
-// that the answer does not wait for that.
+// execute runs the Turn from its start or from its journal, and prints its outcome. It learns from the Turn only after
+// that, so that the answer is not delayed.
 func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (err error) {
 	// A second signal kills the program, which is its default effect.
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
@@ -97,7 +97,7 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	if err != nil {
 		return err
 	}
-	defer func() { err = joined(err, j.close(steady)) }()
+	defer func() { err = joinErrors(err, j.close(steady)) }()
 	j.watched, j.life = watched, life
 	w, err := j.runTurn(ctx, p, t, abandon)
 	if err != nil {
@@ -117,16 +117,16 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	return nil
 }
 
-// joined returns the first of two errors that is not nil, or both. The first one keeps its exit code.
-func joined(err, last error) error {
+// joinErrors joins two errors like errors.Join. If last is nil, it returns err itself.
+func joinErrors(err, last error) error {
 	if last == nil {
 		return err
 	}
 	return errors.Join(err, last)
 }
 
-// runTurn runs the Turn, and writes its status. It returns nil if the Turn did not run, and a Turn without a result if
-// it waits.
+// runTurn runs the Turn, and writes its status. It returns nil if the Turn did not run. If the Turn waits, the returned
+// Turn has no result.
 func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, abandon context.CancelCauseFunc) (*localTurn, error) {
 	r, watched, life, steady := j.Options, j.watched, j.life, context.WithoutCancel(ctx)
 	before, err := j.store.earlierRuns(steady, string(t.UID))
@@ -148,8 +148,8 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 	if err != nil {
 		return nil, err
 	}
-	r.wentOn = before.last.Seq > 0 && before.last.Kind != journal.Finalized
-	err = j.drive(w) //nolint:contextcheck // because the job holds its life
+	r.continued = before.last.Seq > 0 && before.last.Kind != journal.Finalized
+	err = j.drive(w) //nolint:contextcheck // because the localRun holds its context
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
 		w.park(waits)
 		return w, nil

@@ -25,7 +25,7 @@ func (r *Options) enterSession(
 		return false, exit.WithCode(exit.Failed, err)
 	}
 	if r.DataDir == "" {
-		r.Env.Tell("note: Session %s/%s has no history and is not kept: set --data-dir to keep it",
+		r.Env.Logf("note: Session %s/%s has no history and is not kept: set --data-dir to keep it",
 			p.Session.Namespace, p.Session.Name)
 	}
 	now := r.Clock()()

@@ -26,7 +26,7 @@ type subAgent struct {
 	agent    string
 }
 
-// Call creates or finds the child Turn. It returns the child's answer, or a *tool.Pending if there is none yet.
+// Call creates or finds the child Turn. It returns the child's answer, or a *tool.Pending if the child has not ended.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	t, err := translate.ChildOf(s.parent.turn, s.parent.Agent, s.agent, c)
 	if err != nil {

@@ -15,13 +15,14 @@ import (
 // traceVariable is the environment variable with the trace of the caller, in the form of the header traceparent.
 const traceVariable = "TRACEPARENT"
 
-// firstRun is the entry for the beginning of the first run of a Turn.
+// firstRun is the payload of the entry for the start of the first run of a Turn.
 type firstRun struct {
 	TraceID string    `json:"traceID"`
 	Begun   time.Time `json:"begun"`
 }
 
-// started returns the entry for the beginning of the first run. It is the zero value if there was none.
+// started returns the payload of the entry for the start of the first run. It is the zero value if there was no earlier
+// run.
 func (p earlierRuns) started() (s firstRun) {
 	if len(p.first.Payload) > 0 {
 		_ = json.Unmarshal(p.first.Payload, &s) // the engine reports a damaged journal

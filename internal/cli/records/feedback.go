@@ -45,9 +45,9 @@ func (f *Feedback) Run(ctx context.Context, turn string) error {
 
 // stored prints which Turn has the feedback.
 func (f *Feedback) stored(namespace, name string, deleted bool) error {
-	text := fmt.Sprintf("feedback to Turn %s/%s stored\n", namespace, name)
+	text := fmt.Sprintf("The feedback to Turn %s/%s is stored.\n", namespace, name)
 	if deleted {
-		text = fmt.Sprintf("feedback to the deleted Turn %s/%s stored\n", namespace, name)
+		text = fmt.Sprintf("The feedback to the deleted Turn %s/%s is stored.\n", namespace, name)
 	}
 	return f.printDone(text, struct {
 		Namespace   string `json:"namespace"`
@@ -57,12 +57,12 @@ func (f *Feedback) stored(namespace, name string, deleted bool) error {
 	}{namespace, name, deleted, f.Score})
 }
 
-// localUser is the name in feedback to Turns of a folder if the name of the user is not known.
+// localUser is the user in feedback to Turns of --data-dir if the name of the user is not known.
 const localUser = "local"
 
 // local stores the feedback in --data-dir, under the name of the user of this process.
 func (f *Feedback) local(ctx context.Context, namespace, name string) (err error) {
-	w, err := journals.ChangeFolder(ctx, f.DataDir)
+	w, err := journals.OpenDirForWriting(ctx, f.DataDir)
 	if err != nil {
 		return failed(err)
 	}
@@ -71,8 +71,8 @@ func (f *Feedback) local(ctx context.Context, namespace, name string) (err error
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		who = u.Username
 	}
-	said := turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()}
-	err = w.AddFeedback(ctx, namespace, name, "", said)
+	given := turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()}
+	err = w.AddFeedback(ctx, namespace, name, "", given)
 	if errors.Is(err, store.ErrNoRecord) {
 		err = fmt.Errorf("the Turn %s/%s has not ended in %s, or was not kept there", namespace, name, f.DataDir)
 	}

@@ -22,12 +22,12 @@ import (
 // Memories lists, prints and deletes memories that were learned from Turns.
 type Memories struct {
 	Options
-	// Turn, Scope and ID select memories. An empty one selects any value.
+	// Turn, Scope and ID select memories by their fields. An empty field selects any value.
 	Turn, Scope, ID string
 }
 
-// keeper has the memories of a cluster or of a folder.
-type keeper interface {
+// memoryStore has the memories of a cluster or of a directory.
+type memoryStore interface {
 	list(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error)
 	remove(ctx context.Context, s store.MemorySelector) (int, error)
 }
@@ -45,7 +45,7 @@ func (c inCluster) remove(ctx context.Context, s store.MemorySelector) (all int,
 		out, err := c.DeleteMemories(ctx, s)
 		all += out.Deleted
 		if err != nil {
-			return all, fmt.Errorf("%d memories are deleted so far: %w", all, err)
+			return all, fmt.Errorf("failed after %d memories were deleted: %w", all, err)
 		}
 		if !out.More {
 			return all, nil
@@ -53,23 +53,23 @@ func (c inCluster) remove(ctx context.Context, s store.MemorySelector) (all int,
 	}
 }
 
-// inFolder has the memories of a folder of capstan run.
-type inFolder struct {
+// inDir has the memories of a directory of capstan run.
+type inDir struct {
 	dir string
 	now time.Time
 }
 
-func (f inFolder) list(ctx context.Context, q store.MemoryQuery) (all []memories.Memory, err error) {
-	folder, err := journals.OpenFolder(ctx, f.dir)
+func (f inDir) list(ctx context.Context, q store.MemoryQuery) (all []memories.Memory, err error) {
+	dirStore, err := journals.OpenDir(ctx, f.dir)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, folder.Close()) }()
-	return folder.ListMemories(ctx, q)
+	defer func() { err = errors.Join(err, dirStore.Close()) }()
+	return dirStore.ListMemories(ctx, q)
 }
 
-func (f inFolder) remove(ctx context.Context, s store.MemorySelector) (all int, err error) {
-	w, err := journals.ChangeFolder(ctx, f.dir)
+func (f inDir) remove(ctx context.Context, s store.MemorySelector) (all int, err error) {
+	w, err := journals.OpenDirForWriting(ctx, f.dir)
 	if err != nil {
 		return 0, err
 	}
@@ -82,8 +82,8 @@ func (f inFolder) remove(ctx context.Context, s store.MemorySelector) (all int, 
 	}
 }
 
-// with calls do with the memories and the selector that the options mean.
-func (m *Memories) with(ctx context.Context, do func(k keeper, s store.MemorySelector) error) error {
+// withMemories calls do with the store and the selector that the options specify.
+func (m *Memories) withMemories(ctx context.Context, do func(k memoryStore, s store.MemorySelector) error) error {
 	if s := memories.Scope(m.Scope); s != "" && s != memories.Session && s != memories.User {
 		return exit.WithCode(exit.Usage, fmt.Errorf("--scope %q must be %s or %s", m.Scope, memories.Session, memories.User))
 	}
@@ -97,7 +97,7 @@ func (m *Memories) with(ctx context.Context, do func(k keeper, s store.MemorySel
 		}
 	}
 	if m.DataDir != "" {
-		return do(inFolder{m.DataDir, m.Env.Now()}, selector(cmp.Or(m.Namespace, "default")))
+		return do(inDir{m.DataDir, m.Env.Now()}, selector(cmp.Or(m.Namespace, "default")))
 	}
 	return m.Cluster.WithServer(ctx, m.Env, m.Namespace, func(client *readapi.Client, namespace string) error {
 		return do(inCluster{client}, selector(namespace))
@@ -106,7 +106,7 @@ func (m *Memories) with(ctx context.Context, do func(k keeper, s store.MemorySel
 
 // each calls do for each selected memory, newest first.
 func (m *Memories) each(ctx context.Context, do func(*memories.Memory) error) error {
-	return m.with(ctx, func(k keeper, s store.MemorySelector) error {
+	return m.withMemories(ctx, func(k memoryStore, s store.MemorySelector) error {
 		for one, err := range store.AllMemories(ctx, lister{k}, store.MemoryQuery{MemorySelector: s}) {
 			if err != nil {
 				return failedMemories(err)
@@ -119,8 +119,8 @@ func (m *Memories) each(ctx context.Context, do func(*memories.Memory) error) er
 	})
 }
 
-// lister adapts a keeper to the interface of a store.
-type lister struct{ keeper }
+// lister adapts a memoryStore to the interface of a store.
+type lister struct{ memoryStore }
 
 // ListMemories returns a page of memories.
 func (l lister) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
@@ -195,7 +195,8 @@ func (m *Memories) Show(ctx context.Context) error {
 		}))
 	})
 	if err == nil && !found {
-		err = exit.WithCode(exit.Failed, fmt.Errorf("there is no memory %q in this namespace: it was deleted, or has expired", m.ID))
+		err = exit.WithCode(exit.Failed, fmt.Errorf(
+			"there is no memory %q in this namespace: the ID may be wrong, or the memory was deleted or has expired", m.ID))
 	}
 	return err
 }
@@ -203,9 +204,9 @@ func (m *Memories) Show(ctx context.Context) error {
 // Delete deletes the selected memories, and prints their number.
 func (m *Memories) Delete(ctx context.Context) error {
 	if m.Turn == "" && m.Session == "" && m.Requester == "" && m.ID == "" {
-		return exit.WithCode(exit.Usage, errors.New("name a memory, or set --turn, --session or --requester"))
+		return exit.WithCode(exit.Usage, errors.New("specify the ID of a memory, or set --turn, --session or --requester"))
 	}
-	return m.with(ctx, func(k keeper, s store.MemorySelector) error {
+	return m.withMemories(ctx, func(k memoryStore, s store.MemorySelector) error {
 		n, err := k.remove(ctx, s)
 		if err != nil {
 			return failedMemories(err)
@@ -213,7 +214,7 @@ func (m *Memories) Delete(ctx context.Context) error {
 		if n == 0 && m.ID != "" {
 			return exit.WithCode(exit.Failed, fmt.Errorf("there is no memory %q in this namespace", m.ID))
 		}
-		return m.printDone(fmt.Sprintf("%d memories deleted\n", n), deleted{n})
+		return m.printDone(fmt.Sprintf("deleted memories: %d\n", n), deleted{n})
 	})
 }
 

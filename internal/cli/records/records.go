@@ -1,4 +1,4 @@
-// Package records prints the records of Turns and their usage, from a cluster or from a folder of capstan run.
+// Package records prints the records of Turns and their usage, from a cluster or from a directory of capstan run.
 package records
 
 import (
@@ -35,7 +35,7 @@ const (
 	Text Format = "text"
 )
 
-// Options select records, and say where they are.
+// Options select records, and specify where they are.
 type Options struct {
 	Env terminal.Environment
 	// Namespace is the namespace of the Turns. If it is empty, the default namespace is used. AllNamespaces selects the
@@ -48,7 +48,7 @@ type Options struct {
 	Since string
 	// Output is the format.
 	Output Format
-	// DataDir is a folder of capstan run, or empty to read from a cluster.
+	// DataDir is a directory of capstan run, or empty to read from a cluster.
 	DataDir string
 	Cluster journals.ClusterFlags
 }
@@ -74,8 +74,8 @@ type Delete struct {
 	Turn string
 }
 
-// ParseSince returns the time that a text means: a duration before now, such as 24h or 7d, a day such as 2026-06-11, or
-// an RFC 3339 time.
+// ParseSince parses a time. The text is a duration before now, such as 24h or 7d, a day such as 2026-06-11, or an RFC
+// 3339 time. For an empty text, ParseSince returns the zero time.
 func ParseSince(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -116,12 +116,12 @@ func (o *Options) local(ctx context.Context, do func(page pages, q store.RecordQ
 	if err != nil {
 		return err
 	}
-	folder, err := journals.OpenFolder(ctx, o.DataDir)
+	dirStore, err := journals.OpenDir(ctx, o.DataDir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, folder.Close()) }()
-	return do(func(q store.RecordQuery) ([]turnrecord.Record, error) { return folder.Records(ctx, q) }, q)
+	defer func() { err = errors.Join(err, dirStore.Close()) }()
+	return do(func(q store.RecordQuery) ([]turnrecord.Record, error) { return dirStore.Records(ctx, q) }, q)
 }
 
 // Run prints the records, newest first.
@@ -147,11 +147,11 @@ func (d *Decisions) Run(ctx context.Context) error {
 	})
 }
 
-// print reads page after page, and prints the records of each.
+// print reads the records page by page, and prints them.
 func (d *Decisions) print(q store.RecordQuery, read func(store.RecordQuery) (readapi.RecordPage, error)) error {
-	var widths *table
+	var rows *table
 	if d.Output == Table {
-		widths = newTable("ENDED", "NAMESPACE", "TURN", "AGENT", "REASON", "STRATEGY", "TOKENS", "COST", "ELAPSED")
+		rows = newTable("ENDED", "NAMESPACE", "TURN", "AGENT", "REASON", "STRATEGY", "TOKENS", "COST", "ELAPSED")
 	}
 	for printed := 0; ; {
 		q.Limit = store.MaxRecords
@@ -164,8 +164,8 @@ func (d *Decisions) print(q store.RecordQuery, read func(store.RecordQuery) (rea
 		}
 		for i := range page.Records {
 			r := &page.Records[i]
-			if widths != nil {
-				widths.row(rowOf(r))
+			if rows != nil {
+				rows.row(rowOf(r))
 				continue
 			}
 			if err := d.printJSON(r); err != nil {
@@ -178,10 +178,10 @@ func (d *Decisions) print(q store.RecordQuery, read func(store.RecordQuery) (rea
 		}
 		q.After = store.PositionOf(&page.Records[len(page.Records)-1])
 	}
-	if widths == nil {
+	if rows == nil {
 		return nil
 	}
-	return d.Env.Print(widths.text())
+	return d.Env.Print(rows.text())
 }
 
 // printJSON prints a record as one line of JSON.
@@ -205,7 +205,7 @@ func rowOf(r *turnrecord.Record) []string {
 	}
 	sum := usage.NewSum(nil)
 	cost, own := "unknown", *r
-	own.Evaluations, own.Expenses = nil, nil // their cost is not that of the Turn
+	own.Evaluations, own.Expenses = nil, nil // their cost is not part of the Turn's cost
 	if err := sum.Add(&own); err == nil {
 		cost = costOf(sum.Groups()[0])
 	}
@@ -290,14 +290,14 @@ func (u *Usage) print(page readapi.UsagePage) error {
 	}
 	t := newTable(append(titles, "TURNS", "INPUT", "OUTPUT", "COST")...)
 	for _, g := range groups {
-		t.row(append(shown(g.Values), strconv.FormatInt(g.Turns, 10), strconv.FormatInt(g.Usage.InputTokens, 10),
+		t.row(append(withDashes(g.Values), strconv.FormatInt(g.Turns, 10), strconv.FormatInt(g.Usage.InputTokens, 10),
 			strconv.FormatInt(g.Usage.OutputTokens, 10), costOf(g)))
 	}
 	return u.Env.Print(t.text())
 }
 
-// printCSV prints one line for each group and currency. The figures of a group that do not depend on the currency stand
-// in its first line only, so that a sum over a column is right. A cost that is not known is empty.
+// printCSV prints one line for each group and currency. If a group has several lines, the figures that do not depend on
+// the currency are only in its first line, so that the sum of a column is correct. A cost that is not known is empty.
 func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	var b strings.Builder
 	w := csv.NewWriter(&b)
@@ -322,7 +322,7 @@ func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 			costs = []turnrecord.Cost{{}}
 		}
 		for _, c := range costs {
-			line := append([]string{}, safe(g.Values)...)
+			line := append([]string{}, escapeFormulas(g.Values)...)
 			lines = append(lines, append(append(line, figures...), c.Amount, c.Currency, unknown))
 			figures, unknown = []string{"0", "0", "0", "0", "0", "0"}, "0"
 		}
@@ -333,8 +333,8 @@ func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	return u.Env.Print(b.String())
 }
 
-// safe returns values that a spreadsheet does not take for formulas.
-func safe(values []string) []string {
+// escapeFormulas changes values that a spreadsheet would take for formulas.
+func escapeFormulas(values []string) []string {
 	out := make([]string, len(values))
 	for i, v := range values {
 		if out[i] = v; v != "" && strings.ContainsRune("=+-@\t\r", rune(v[0])) {
@@ -344,8 +344,8 @@ func safe(values []string) []string {
 	return out
 }
 
-// shown returns values for a table: a dash in place of an unknown one.
-func shown(values []string) []string {
+// withDashes returns values for a table, with a dash in place of each empty value.
+func withDashes(values []string) []string {
 	out := make([]string, len(values))
 	for i, v := range values {
 		out[i] = cmp.Or(v, "-")
@@ -356,7 +356,7 @@ func shown(values []string) []string {
 // Run deletes the records of a cluster that the options select, and prints their number.
 func (d *Delete) Run(ctx context.Context) error {
 	if d.Turn == "" && d.Session == "" && d.Requester == "" {
-		return exit.WithCode(exit.Usage, errors.New("name a Turn, or set --session or --requester"))
+		return exit.WithCode(exit.Usage, errors.New("specify a Turn, or set --session or --requester"))
 	}
 	return d.Cluster.WithServer(ctx, d.Env, d.Namespace, func(client *readapi.Client, namespace string) error {
 		all := 0
@@ -366,10 +366,10 @@ func (d *Delete) Run(ctx context.Context) error {
 			})
 			all += out.Deleted
 			if err != nil {
-				return failed(fmt.Errorf("%d records are deleted so far: %w", all, err))
+				return failed(fmt.Errorf("failed after %d records were deleted: %w", all, err))
 			}
 			if !out.More {
-				return d.printDone(fmt.Sprintf("%d records deleted\n", all), deleted{all})
+				return d.printDone(fmt.Sprintf("deleted records: %d\n", all), deleted{all})
 			}
 		}
 	})
@@ -392,12 +392,12 @@ func (o *Options) printDone(text string, object any) error {
 	return o.Env.Print(text)
 }
 
-// failed explains why the records could not be read.
+// failed returns an error with exit.Failed about a request for records.
 func failed(err error) error {
 	return exit.WithCode(exit.Failed, journals.ExplainRecords(err))
 }
 
-// table aligns columns. A tab or a line feed cannot be in a value, because they are escaped.
+// table aligns columns. Tabs and line feeds in values are escaped.
 type table struct {
 	out *strings.Builder
 	w   *tabwriter.Writer

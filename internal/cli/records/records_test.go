@@ -26,19 +26,19 @@ func TestParseSince(t *testing.T) {
 	}
 }
 
-// TestASpreadsheetRunsNoFormula checks that a name that a person chose cannot become a formula.
-func TestASpreadsheetRunsNoFormula(t *testing.T) {
-	got := safe([]string{"=HYPERLINK(1)", "+1", "-1", "@x", "ada@example.com", ""})
+// TestCSVContainsNoFormula checks that a spreadsheet does not take a name that a person chose for a formula.
+func TestCSVContainsNoFormula(t *testing.T) {
+	got := escapeFormulas([]string{"=HYPERLINK(1)", "+1", "-1", "@x", "ada@example.com", ""})
 	if diff := cmp.Diff([]string{"'=HYPERLINK(1)", "'+1", "'-1", "'@x", "ada@example.com", ""}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-func TestTableKeepsItsColumns(t *testing.T) {
+func TestTableEscapesTabsAndLineFeeds(t *testing.T) {
 	table := newTable("A", "B")
 	table.row([]string{"x\ty\nz\x1b[31m", "1"})
 	got := table.text()
 	if strings.Count(got, "\n") != 2 || strings.ContainsAny(got, "\t\x1b") {
-		t.Errorf("a value breaks the table: %q", got)
+		t.Errorf("want two lines without tabs and escape characters, have %q", got)
 	}
 }

@@ -39,11 +39,11 @@ func attachments(ctx context.Context, p *bundle.Bundle) ([]model.Attachment, err
 
 func isArtifact(a v1alpha1.Attachment) bool { return a.ArtifactRef != nil }
 
-// withoutArtifacts prints a note for each attachment that is not shown, because it is an artifact of another Turn.
-func (r *Options) withoutArtifacts(p *bundle.Bundle) {
+// noteArtifacts prints a note for each attachment that is not shown, because it is an artifact of another Turn.
+func (r *Options) noteArtifacts(p *bundle.Bundle) {
 	for _, a := range p.Turn.Spec.Attachments {
 		if a.ArtifactRef != nil {
-			r.Env.Tell("note: attachment %s is not shown; a run reads artifact %s of Turn %s", a.Name, a.ArtifactRef.Name,
+			r.Env.Logf("note: attachment %s is not shown; a run reads artifact %s of Turn %s", a.Name, a.ArtifactRef.Name,
 				a.ArtifactRef.TurnName)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // the differences.
 var ErrDiffer = errors.New("the prompts differ")
 
-// standardInput is the path that stands for standard input.
+// standardInput is the path that means standard input.
 const standardInput = "-"
 
 // comparison holds a prompt before and after a change.
@@ -26,7 +26,7 @@ type comparison struct {
 	turn string
 	// oldPath and newPath are the paths from which the states were read.
 	oldPath, newPath string
-	// fromOther lists the objects behind the old prompt that were read from oldPath.
+	// fromOther lists the objects of oldPath on which the old prompt depends.
 	fromOther []string
 
 	before, after *prepare.Prepared
@@ -53,7 +53,7 @@ func (r *Options) Compare(ctx context.Context, args []string) error {
 	}
 	before, err := bundle.Find(other.Over(after.Set), after.Turn.Namespace+"/"+after.Turn.Name, after.Skills)
 	if err != nil {
-		return oldState(err)
+		return oldStateError(err)
 	}
 	if err := r.AttachFiles(before); err != nil {
 		return err
@@ -64,16 +64,16 @@ func (r *Options) Compare(ctx context.Context, args []string) error {
 		return err
 	}
 	if c.before, err = r.prepared(ctx, before, now); err != nil {
-		return oldState(err)
+		return oldStateError(err)
 	}
-	r.withoutTools(after)
-	if err := c.attribute(before, other.Origin); err != nil {
+	r.noteTools(after)
+	if err := c.setFromOther(before, other.Origin); err != nil {
 		return err
 	}
 	if err := c.compare(); err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	return r.tellDifference(c)
+	return r.printDifference(c)
 }
 
 // compare finds the messages and the tools that differ.
@@ -83,13 +83,13 @@ func (c *comparison) compare() (err error) {
 	return err
 }
 
-// oldState wraps an error that occurred in the old state. Some files of that state may belong to the new one.
-func oldState(err error) error {
+// oldStateError wraps an error about the old state. Some objects of the old state may come from -f.
+func oldStateError(err error) error {
 	return exit.WithCode(exit.Failed, fmt.Errorf(
 		"--diff: the old state, which is OTHER with the missing objects from -f, cannot be prepared: %w", err))
 }
 
-// pathNames returns the names of paths for messages.
+// pathNames returns paths as a list for messages.
 func pathNames(paths ...string) string {
 	shown := make([]string, 0, len(paths))
 	for _, path := range paths {
@@ -101,9 +101,9 @@ func pathNames(paths ...string) string {
 	return strings.Join(shown, ", ")
 }
 
-// attribute records which objects of the old prompt come from OTHER. It fails if none do: such a comparison could
-// never find a difference, and the user must have meant another path.
-func (c *comparison) attribute(before *bundle.Bundle, origin func(kind, namespace, name string) (string, int)) error {
+// setFromOther sets the objects of OTHER on which the old prompt depends. It returns an error if there are none: such a
+// comparison could never find a difference, so the path is probably a mistake.
+func (c *comparison) setFromOther(before *bundle.Bundle, origin func(kind, namespace, name string) (string, int)) error {
 	var unchanged []string
 	for _, o := range before.ObjectNames() {
 		title := o.Kind + " " + before.Turn.Namespace + "/" + o.Name
@@ -121,10 +121,11 @@ func (c *comparison) attribute(before *bundle.Bundle, origin func(kind, namespac
 	return nil
 }
 
-// differs reports whether the model receives anything else than before.
+// differs reports whether the model receives other messages or tools than before.
 func (c *comparison) differs() bool { return len(c.messages)+len(c.tools) > 0 }
 
-func (r *Options) tellDifference(c *comparison) error {
+// printDifference prints a comparison. It returns ErrDiffer if the prompts differ.
+func (r *Options) printDifference(c *comparison) error {
 	text, err := r.difference(c)
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)

@@ -24,10 +24,11 @@ const (
 
 // messageChange is the change of one message. Its JSON form is part of the output of render --diff.
 type messageChange struct {
-	// Position is the position of the message, starting at 1: in the new prompt, or in the old one if the message
-	// was removed.
+	// Position is the position of the message in the new prompt, starting at 1. If the message was removed, it is the
+	// position in the old prompt.
 	Position int `json:"position"`
-	// Role and Name are those of the message. OldRole is its former role; it is empty if the role has not changed.
+	// Role and Name are the role and the name of the message. OldRole is its old role, or empty if the role has not
+	// changed.
 	Role    model.Role `json:"role"`
 	OldRole model.Role `json:"oldRole,omitempty"`
 	Name    string     `json:"name"`
@@ -38,8 +39,8 @@ type messageChange struct {
 	before, after model.Message
 }
 
-// compareMessages returns the messages that differ. It compares messages of the same name in their order. Only the
-// messages of the history share a name; the order of all others is fixed.
+// compareMessages returns the messages that differ. It compares messages that have the same name. If several messages
+// have the same name, which only messages of the history do, it compares them in their order.
 func compareMessages(before, after []model.Message) ([]messageChange, error) {
 	old := map[string][]int{}
 	for i, m := range before {
@@ -48,8 +49,8 @@ func compareMessages(before, after []model.Message) ([]messageChange, error) {
 	var changes []messageChange
 	for i, m := range after {
 		c := messageChange{Position: i + 1, Role: m.Role, Name: m.Name, Change: added, after: m}
-		if places := old[m.Name]; len(places) > 0 {
-			c.Change, c.before, old[m.Name] = changed, before[places[0]], places[1:]
+		if positions := old[m.Name]; len(positions) > 0 {
+			c.Change, c.before, old[m.Name] = changed, before[positions[0]], positions[1:]
 			if c.before.Role != m.Role {
 				c.OldRole = c.before.Role
 			}
@@ -74,11 +75,11 @@ func compareMessages(before, after []model.Message) ([]messageChange, error) {
 	return changes, nil
 }
 
-// unified returns a unified diff of two texts, or an empty string if they are equal. Most messages end without a
-// line feed; if both do, the diff does not mention that.
+// unified returns a unified diff of two texts, or an empty string if they are equal. Most messages end without a line
+// feed; if both texts end without one, the diff does not mention it.
 func unified(name, before, after string) (string, error) {
 	if !strings.HasSuffix(before, "\n") && !strings.HasSuffix(after, "\n") {
-		before, after = ended(before), ended(after)
+		before, after = withLineFeed(before), withLineFeed(after)
 	}
 	text, err := udiff.ToUnified("old/"+name, "new/"+name, before, udiff.Lines(before, after), udiff.DefaultContextLines)
 	if err != nil {
@@ -87,7 +88,8 @@ func unified(name, before, after string) (string, error) {
 	return text, nil
 }
 
-func ended(text string) string {
+// withLineFeed returns a text that ends with a line feed, unless it is empty.
+func withLineFeed(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -101,7 +103,8 @@ type toolChange struct {
 	Change change `json:"change"`
 }
 
-// compareTools returns the tools that differ, and those whose position changed.
+// compareTools returns the tools that differ. If the number of tools is the same, a tool whose position changed also
+// counts.
 func compareTools(before, after []prompt.Tool) []toolChange {
 	changes := []toolChange{}
 	at := func(tools []prompt.Tool, name string) int {

@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// text returns the comparison for a person. Only lines of a diff start with a space, a plus, a minus, a backslash
-// or an at sign. No message can therefore imitate the other lines.
+// text returns the comparison for a person. A line of a message always starts with a space, a plus, a minus, a
+// backslash or an at sign, so no message can imitate the headings.
 func (c *comparison) text() string {
 	if !c.differs() {
 		return fmt.Sprintf("%s: the prompts are the same: %d messages, promptHash %s\n", c.turn, len(c.after.Messages),
@@ -80,14 +80,14 @@ func arrow(from, to string) string {
 	return from + " → " + to
 }
 
-// changedRows returns the rows of the report that differ, with the old value before the new one. For lists they
-// name the added and removed items.
+// changedRows returns the rows of the report with their old and new values. The value of a row that has not changed is
+// empty. The value of a list names the added and removed items.
 func (c *comparison) changedRows() []output.Row {
 	before, after := reportRows(c.before), reportRows(c.after)
 	lists := map[string]string{
 		"sections": listChange(c.before.Report.Sections, c.after.Report.Sections),
 		"tools":    c.toolsText(),
-		// The blank sections follow from the sections.
+		// The change of the sections implies the change of the blank sections.
 		"blank sections": "",
 	}
 	rows := []output.Row{
@@ -120,11 +120,11 @@ func changedValue(before, after string) string {
 
 // listChange returns the items that a list gained and lost, or its new order.
 func listChange(before, after []string) string {
-	lacks := func(list []string) func(string) bool {
+	isIn := func(list []string) func(string) bool {
 		return func(s string) bool { return slices.Contains(list, s) }
 	}
-	text := gainsAndLosses(slices.DeleteFunc(slices.Clone(after), lacks(before)),
-		slices.DeleteFunc(slices.Clone(before), lacks(after)), nil)
+	text := gainsAndLosses(slices.DeleteFunc(slices.Clone(after), isIn(before)),
+		slices.DeleteFunc(slices.Clone(before), isIn(after)), nil)
 	if text == "" && !slices.Equal(before, after) {
 		text = "now in the order " + names(after)
 	}
@@ -132,19 +132,20 @@ func listChange(before, after []string) string {
 }
 
 func (c *comparison) toolsText() string {
-	of := map[change][]string{}
+	byChange := map[change][]string{}
 	for _, t := range c.tools {
-		of[t.Change] = append(of[t.Change], t.Name)
+		byChange[t.Change] = append(byChange[t.Change], t.Name)
 	}
-	return gainsAndLosses(of[added], of[removed], of[changed])
+	return gainsAndLosses(byChange[added], byChange[removed], byChange[changed])
 }
 
-func gainsAndLosses(gained, lost, other []string) string {
+// gainsAndLosses returns the added, the removed and the changed items of a list on one line.
+func gainsAndLosses(gained, lost, modified []string) string {
 	var parts []string
 	for _, p := range []struct {
 		verb string
 		list []string
-	}{{"added", gained}, {"removed", lost}, {"changed", other}} {
+	}{{"added", gained}, {"removed", lost}, {"changed", modified}} {
 		if len(p.list) > 0 {
 			parts = append(parts, p.verb+" "+names(p.list))
 		}
@@ -169,7 +170,7 @@ const (
 // set (see no-color.org).
 func Coloured(env terminal.Environment, diff string) string {
 	noColour, _ := env.LookupEnv("NO_COLOR")
-	if !env.OutIsTerminal || noColour != "" || env.Dumb() {
+	if !env.OutIsTerminal || noColour != "" || env.IsDumb() {
 		return diff
 	}
 	var b strings.Builder

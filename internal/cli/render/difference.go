@@ -18,7 +18,7 @@ func Compare(before, after *prepare.Prepared) (*Difference, error) {
 	return d, d.of.compare()
 }
 
-// Differs reports whether the model receives anything else than before.
+// Differs reports whether the model receives other messages or tools than before.
 func (d *Difference) Differs() bool { return d.of.differs() }
 
 // Text returns the changed messages and the report of the prompt for people, as capstan render --diff prints them. It
@@ -42,8 +42,8 @@ func (d *Difference) Messages() []string {
 	return names
 }
 
-// Hunks returns the changed messages and tools without their positions and sizes: prompts of several Turns that change
-// in the same way have the same hunks.
+// Hunks returns the changed messages and tools without their positions and sizes. Two prompts that change in the same
+// way have the same hunks.
 func (d *Difference) Hunks() string {
 	var b strings.Builder
 	for _, m := range d.of.messages {
@@ -52,13 +52,13 @@ func (d *Difference) Hunks() string {
 	if text := d.of.toolsText(); text != "" {
 		b.WriteString("tools " + text + "\n")
 	}
-	return termsafe.Safe(place.ReplaceAllString(b.String(), "@@"))
+	return termsafe.Safe(hunkHeader.ReplaceAllString(b.String(), "@@"))
 }
 
-// place matches the line of a unified diff that says where a change is.
-var place = regexp.MustCompile(`(?m)^@@ -\d+(,\d+)? \+\d+(,\d+)? @@$`)
+// hunkHeader matches the line of a unified diff with the position of a change.
+var hunkHeader = regexp.MustCompile(`(?m)^@@ -\d+(,\d+)? \+\d+(,\d+)? @@$`)
 
-// Unified returns a unified diff of two texts, or an empty text if they are equal. name is in its first lines.
+// Unified returns a unified diff of two texts, or an empty text if they are equal. Its first lines contain the name.
 func Unified(name, before, after string) (string, error) { return unified(name, before, after) }
 
 // HunksOf returns a unified diff without the lines that name the texts.

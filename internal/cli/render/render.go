@@ -21,7 +21,7 @@ import (
 // Options holds the flags of capstan render.
 type Options struct {
 	*bundle.Source
-	// Other is the path of the old state for a comparison. If it is empty, nothing is compared.
+	// Other is the path of the old state for Compare. Render does not use it.
 	Other string
 	// Discover connects to the ToolServers to list their tools.
 	Discover bool
@@ -33,9 +33,9 @@ type Options struct {
 type rendering struct {
 	// Messages are the messages to the model.
 	Messages []model.Message `json:"messages"`
-	// Tools are the tools that the model is offered.
+	// Tools are the tools that are offered to the model.
 	Tools []prompt.Tool `json:"tools"`
-	// Preparation is the record that a Turn's status would hold.
+	// Preparation is the preparation in the form of a Turn's status.
 	Preparation *v1alpha1.Preparation `json:"preparation"`
 	// Assembly describes how the content of the messages was chosen.
 	Assembly turncontext.Assembly `json:"assembly"`
@@ -51,9 +51,9 @@ func (r *Options) Render(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	r.withoutTools(p)
-	r.withoutHistory(p)
-	r.withoutArtifacts(p)
+	r.noteTools(p)
+	r.noteHistory(p)
+	r.noteArtifacts(p)
 	if r.Output == output.Text {
 		return r.Env.Print(termsafe.Safe(describe(p, prepared)))
 	}
@@ -67,15 +67,15 @@ func (r *Options) Render(ctx context.Context, args []string) error {
 	return r.Env.Print(text)
 }
 
-// withoutHistory prints a note if the Turn belongs to a Session, because the history is not shown.
-func (r *Options) withoutHistory(p *bundle.Bundle) {
+// noteHistory prints a note if the Turn belongs to a Session, because the history is not shown.
+func (r *Options) noteHistory(p *bundle.Bundle) {
 	if p.Session != nil {
-		r.Env.Tell("note: the earlier messages of Session %s/%s are not shown; a run puts them before the message",
+		r.Env.Logf("note: the earlier messages of Session %s/%s are not shown; a run puts them before the message",
 			p.Session.Namespace, p.Session.Name)
 	}
 }
 
-// preparation returns the record of a preparation as a Turn's status holds it.
+// preparation returns a preparation in the form of a Turn's status.
 func preparation(p *prepare.Prepared) *v1alpha1.Preparation {
 	return translate.PreparationStatus(&p.Report, p.Provider, p.Model, len(p.Messages))
 }
@@ -91,7 +91,7 @@ func (r *Options) prepared(ctx context.Context, p *bundle.Bundle, now time.Time)
 	return prepared, nil
 }
 
-// messages returns the messages for the first model, as the start of a run makes them.
+// messages returns the messages for the first model, made in the same way as at the start of a run.
 func messages(ctx context.Context, p *bundle.Bundle, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
 	at, err := translate.FirstModel(p.Turn, p.Agent)
 	if err != nil {

@@ -37,7 +37,7 @@ func reportRows(p *prepare.Prepared) []output.Row {
 	}
 }
 
-// names returns names and IDs as a list on one line.
+// names returns names or IDs as a list on one line.
 func names(all []string) string {
 	shown := make([]string, 0, len(all))
 	for _, name := range all {
@@ -59,7 +59,7 @@ func toolNames(p *prepare.Prepared) []string {
 	return all
 }
 
-// usedOf returns how many of the candidates were used, or an empty string if there were none.
+// usedOf returns how many candidates were used, and which, or an empty string if there were no candidates.
 func usedOf(used, dropped []string) string {
 	if len(used)+len(dropped) == 0 {
 		return ""

@@ -13,28 +13,29 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// connections returns connections to the ToolServers. Without --discover it connects to none and lists no tools.
+// connections returns connections to the ToolServers. Without --discover, it connects to no server, and no tools are
+// listed.
 func (r *Options) connections(p *bundle.Bundle) (known toolbox.Servers, closed func()) {
 	if !r.Discover {
-		return unasked{}, func() {}
+		return noServers{}, func() {}
 	}
 	servers := p.Connect(&r.Env)
 	return servers, servers.Close
 }
 
-// unasked is a toolbox.Servers without connections.
-type unasked struct{}
+// noServers is a toolbox.Servers without connections.
+type noServers struct{}
 
 // Tools returns no tools.
-func (unasked) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
+func (noServers) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
 // Current returns no tools, because none is called.
-func (unasked) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
+func (noServers) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
 // Caller returns nil, because no tool is called.
-func (unasked) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
+func (noServers) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 
-// tools returns the tools that the model is offered. They are selected as in a run.
+// tools returns the tools that are offered to the model. They are selected as in a run.
 func tools(ctx context.Context, p *bundle.Bundle, known toolbox.Servers) ([]prompt.Tool, error) {
 	offers, err := p.Box(p.Turn, known).Offers(ctx)
 	if err != nil {
@@ -51,8 +52,8 @@ func tools(ctx context.Context, p *bundle.Bundle, known toolbox.Servers) ([]prom
 	return tool.Prompted(tool.NewExposure(offers, tool.Reserved(), in.Selection).Tools), nil
 }
 
-// withoutTools prints a note that names the ToolServers whose tools are not shown.
-func (r *Options) withoutTools(p *bundle.Bundle) {
+// noteTools prints a note that names the ToolServers whose tools are not shown.
+func (r *Options) noteTools(p *bundle.Bundle) {
 	if r.Discover {
 		return
 	}
@@ -63,6 +64,6 @@ func (r *Options) withoutTools(p *bundle.Bundle) {
 		}
 	}
 	if len(names) > 0 {
-		r.Env.Tell("note: the tools of ToolServer %s are not shown: add --discover to list them", strings.Join(names, ", "))
+		r.Env.Logf("note: the tools of ToolServer %s are not shown: add --discover to list them", strings.Join(names, ", "))
 	}
 }

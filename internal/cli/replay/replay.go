@@ -25,7 +25,7 @@ import (
 // Options holds the flags of capstan replay.
 type Options struct {
 	Flags
-	// Source says where the journal of the Turn is.
+	// Source specifies where the journal of the Turn is.
 	Source journals.Source
 	// PromptOnly compares only the prompts, and asks no model.
 	PromptOnly bool
@@ -150,8 +150,8 @@ type side struct {
 	End     turn.Stop `json:"end,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Answer  string    `json:"answer,omitempty"`
-	// Usage and Cost are those of the Turn itself, without its sub-agents and its requests for vectors. Cost is absent
-	// if it is not known.
+	// Usage and Cost are the usage and the cost of the Turn itself, without its sub-agents and without its requests for
+	// vectors. Cost is absent if it is not known.
 	Usage model.Usage    `json:"usage"`
 	Cost  *finalize.Cost `json:"cost,omitempty"`
 	Steps int            `json:"steps"`
@@ -203,8 +203,8 @@ func (o *Options) print(c *comparison) error {
 	return env.Print(text)
 }
 
-// text returns the comparison for a person. Only lines of a diff start with a space, a plus, a minus, a backslash or
-// an at sign, so no text of the Turn can imitate the other lines.
+// text returns the comparison for a person. A line of a message or an answer always starts with a space, a plus, a
+// minus, a backslash or an at sign, so no text of the Turn can imitate the headings.
 func (c *comparison) text() string {
 	var b strings.Builder
 	after := sideOf(c.after, nil)
@@ -228,7 +228,7 @@ func (c *comparison) text() string {
 	}
 	b.WriteString("\n" + c.table())
 	if c.Calls.NotMade > 0 {
-		fmt.Fprintf(&b, "\nCalls that were not made, because the recorded Turn has no result of them: %d\n", c.Calls.NotMade)
+		fmt.Fprintf(&b, "\nCalls that were not made, because the recorded Turn has no result for them: %d\n", c.Calls.NotMade)
 		for _, u := range c.Calls.Unanswered {
 			fmt.Fprintf(&b, "* %s %s\n", termsafe.Line(u.Name, output.LongestID), termsafe.Line(u.Arguments, maxArguments))
 		}
@@ -260,11 +260,11 @@ func (c *comparison) table() string {
 	row("steps", fmt.Sprint(old.Steps), fmt.Sprint(now.Steps))
 	row("calls", fmt.Sprint(old.ToolCalls), calls(c.Calls))
 	w.Flush() //nolint:errcheck,gosec // because a strings.Builder takes all
-	return trimmed(b.String())
+	return trimLines(b.String())
 }
 
-// trimmed returns lines without spaces at their ends.
-func trimmed(text string) string {
+// trimLines removes the spaces at the ends of all lines.
+func trimLines(text string) string {
 	var all []string
 	for line := range strings.Lines(text) {
 		all = append(all, strings.TrimRight(line, " \n")+"\n")

@@ -34,14 +34,14 @@ type Flags struct {
 	Files []string
 	// Manifests are the paths of the other manifests: the Agent, its ModelProviders and Secrets.
 	Manifests []string
-	// Profile is the name of the PromptProfile to use. If it is empty and Files have exactly one PromptProfile, this
-	// one is used; otherwise the PromptProfile of the Agent.
+	// Profile is the name of the PromptProfile to use. If it is empty, it is the only PromptProfile of Files, or else
+	// the PromptProfile of the Agent: see named.
 	Profile string
 	// Model is the model to ask, as MODEL or PROVIDER:MODEL. If it is empty, the Agent decides.
 	Model string
 	// EnvSecrets set keys of Secrets from environment variables, as [NAMESPACE/]NAME/KEY=ENVVAR.
 	EnvSecrets []string
-	// SkillsFile is the path of a file of skills that every Agent may load. If it is empty, the recorded ones stay.
+	// SkillsFile is the path of a file of skills that every Agent may load. If it is empty, the recorded skills stay.
 	SkillsFile string
 }
 
@@ -54,14 +54,14 @@ type State struct {
 	skills  []prepare.Skill
 
 	mu sync.Mutex
-	// adapted are the Agents that adapt has changed.
+	// adapted holds the names of the Agents that adapt has changed.
 	adapted map[types.NamespacedName]bool
 }
 
 // Load reads the manifests. namespace is the namespace of objects that do not name one.
 func (f *Flags) Load(ctx context.Context, namespace string) (*State, error) {
 	if len(f.Files)+len(f.Manifests) == 0 {
-		return nil, errors.New("there are no manifests: name the changed ones with -f, and the others with --manifests")
+		return nil, errors.New("there are no manifests: set -f to the changed manifests, and --manifests to the others")
 	}
 	all := slices.Concat(f.Files, f.Manifests)
 	if i := slices.Index(all, "-"); i >= 0 && slices.Contains(all[i+1:], "-") {
@@ -129,7 +129,7 @@ func (s *State) For(r *turn.Recording) (*Prepared, error) {
 	if err := s.adapt(agent, key); err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
-	for _, m := range agent.Spec.Models { // the prompts of two models always differ
+	for _, m := range agent.Spec.Models { // prefer the recorded model: prompts for different models always differ
 		if m.ProviderRef.String() == r.Prepared.Provider && m.Model == r.Prepared.Model {
 			t.Spec.Model = r.Prepared.Provider + ":" + r.Prepared.Model
 		}
@@ -168,7 +168,8 @@ func listed(set *manifest.Set) string {
 	return strings.Join(all, ", ")
 }
 
-// named returns the name of the profile that the flags select. It returns false if the Agent decides.
+// named returns the name of the profile that the flags select: the profile of --profile, or the only profile of -f if
+// -f does not contain the Agent. Otherwise it returns false, and the Agent's profile is used.
 func (s *State) named(agent types.NamespacedName) (types.NamespacedName, bool) {
 	if s.flags.Profile != "" {
 		return types.NamespacedName{Namespace: agent.Namespace, Name: s.flags.Profile}, true
@@ -187,8 +188,9 @@ func (s *State) named(agent types.NamespacedName) (types.NamespacedName, bool) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, true
 }
 
-// adapt changes an Agent for replays: it gets the selected profile and model, and no tools, because the replay uses the
-// recorded results of tools. It gets no embeddings either: the recorded tools and memories need no selection.
+// adapt changes an Agent for replays. The Agent gets the selected profile and model. It loses its tools, because the
+// replay uses the recorded results of tools, and its embeddings, because the recorded tools and memories need no
+// selection.
 func (s *State) adapt(a *v1alpha1.Agent, key types.NamespacedName) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,8 +290,8 @@ func (p *Prepared) Redaction(ctx context.Context) (*redact.Turn, error) {
 func (p *Prepared) Batch(ctx context.Context) (*localrun.Batch, error) {
 	if p.bundle.Agent == nil {
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
-			"a model can be asked only with the Agent, its ModelProviders and their Secrets: the manifests have no Agent %q: add "+
-				"its file with --manifests", p.Agent))
+			"to ask a model, the manifests must contain the Agent, its ModelProviders and their Secrets; the manifests have no Agent %q: "+
+				"add its file with --manifests", p.Agent))
 	}
 	o := &localrun.Options{Source: &bundle.Source{Env: p.state.flags.Env}, Approve: localrun.ApproveNone}
 	return o.NewBatch(ctx, p.bundle)
