@@ -322,6 +322,6 @@ var _ = Describe("The command cancel", func() {
 		s.turn(ctx, "second")
 		viewer := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", approverRules[0])})}
 		refused := capstan(ctx, append([]string{"cancel", "second"}, viewer...)...).must(ctx, exit.Failed)
-		Expect(refused.err.String()).To(ContainSubstring("this requires the right to patch turns.capstan.dev"))
+		Expect(refused.err.String()).To(ContainSubstring("this requires permission to patch turns.capstan.dev"))
 	})
 })

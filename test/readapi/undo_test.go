@@ -77,6 +77,6 @@ var _ = Describe("The command undo", func() {
 		By("saying which right is missing")
 		token = s.user(ctx, "grace", approverRules...)
 		Expect(capstan(ctx, as("--yes")...).must(ctx, exit.Failed).err.String()).To(
-			ContainSubstring("this requires the right to create turns.capstan.dev"))
+			ContainSubstring("this requires permission to create turns.capstan.dev"))
 	})
 })

@@ -40,8 +40,8 @@ func (f *Flags) clientConfig() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
 }
 
-// Config reads the kubeconfig. It returns the client configuration and the namespace, which is the namespace of
-// the kubeconfig's context if none is given.
+// Config reads the kubeconfig. It returns the client configuration and the given namespace. If namespace is empty, it
+// returns the namespace of the kubeconfig's context instead.
 func (f *Flags) Config(namespace string) (*rest.Config, string, error) {
 	given := f.clientConfig()
 	config, err := given.ClientConfig()
@@ -54,7 +54,8 @@ func (f *Flags) Config(namespace string) (*rest.Config, string, error) {
 	return config, namespace, nil
 }
 
-// Identity returns a client configuration that uses --token, or else the credentials of the kubeconfig.
+// Identity returns a client configuration that uses --token if it is set, and otherwise the credentials of the
+// kubeconfig.
 func (f *Flags) Identity(config *rest.Config) *rest.Config {
 	if f.Token == "" {
 		return config
@@ -106,7 +107,8 @@ const (
 	completionTimeout = 3 * time.Second
 )
 
-// TurnNames returns the names of the Turns of a namespace for which wanted returns true, for completion.
+// TurnNames returns the names of the Turns of a namespace for which wanted returns true. It is for shell completion, so
+// it lists at most mostCompleted Turns.
 func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1alpha1.Turn) bool) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
@@ -131,7 +133,7 @@ func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1
 	return found, nil
 }
 
-// SplitName splits NAME or NAMESPACE/NAME of a Turn. The --namespace in given applies to a NAME alone.
+// SplitName splits NAME or NAMESPACE/NAME of a Turn. given is the value of --namespace, which applies to a NAME alone.
 func SplitName(turn, given string) (namespace, name string, err error) {
 	namespace, name, qualified := strings.Cut(turn, "/")
 	switch {

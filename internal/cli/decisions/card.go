@@ -19,9 +19,9 @@ const (
 	maxArgumentBytes = 16_000
 )
 
-// show returns the text that a person sees before the decision about a call.
-func (c *pendingCalls) show(p v1alpha1.PendingApproval, arguments json.RawMessage) string {
-	elsewhere := fmt.Sprintf("run capstan logs %s -n %s to see all", c.turn.Name, c.turn.Namespace)
+// card returns the text that a person sees before the decision about a call.
+func (c *pendingCalls) card(p v1alpha1.PendingApproval, arguments json.RawMessage) string {
+	elsewhere := fmt.Sprintf("run capstan logs %s -n %s to see all lines", c.turn.Name, c.turn.Namespace)
 	return Card{
 		Turn: c.turn.Namespace + "/" + c.turn.Name, Agent: c.turn.Spec.AgentRef.String(),
 		Tool: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, Step: int(p.Step), CallID: p.CallID, RequestID: p.RequestID,
@@ -65,7 +65,7 @@ func (c Card) Text(arguments json.RawMessage, elsewhere string, now time.Time) s
 	shown, more := shortened(transcript.Arguments(arguments))
 	text += "arguments\n" + shown
 	if more > 0 {
-		text += fmt.Sprintf("lines that are not shown: %s. %s\n", termsafe.Thousands(more), elsewhere)
+		text += fmt.Sprintf("lines that are not shown: %s; %s\n", termsafe.Thousands(more), elsewhere)
 	}
 	return text
 }
@@ -82,9 +82,9 @@ func expiry(at, now time.Time) string {
 // shortened returns the first lines of a text, and the number of lines that it leaves out.
 func shortened(text string) (kept string, more int) {
 	lines := strings.SplitAfter(text, "\n")
-	room := maxArgumentBytes
+	left := maxArgumentBytes
 	for i, line := range lines {
-		if room -= len(line); i == maxArgumentLines || room < 0 {
+		if left -= len(line); i == maxArgumentLines || left < 0 {
 			return strings.Join(lines[:i], ""), len(lines) - i - 1
 		}
 	}

@@ -27,14 +27,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// pendingCalls decides about calls of one Turn.
+// pendingCalls are calls of one Turn about which the user decides.
 type pendingCalls struct {
 	*Options
 	api   client.Client
 	turn  *v1alpha1.Turn
 	calls []v1alpha1.PendingApproval
-	// who is the name of the user, according to the API server. groups are the groups of the user that the Agent of the
-	// Turn may require for a decision.
+	// who is the name of the user, according to the API server. groups are the groups of the user that the decision
+	// names, because the Agent of the Turn may require one of them.
 	who    string
 	groups []string
 	// created lists the ToolApprovals that this command has created.
@@ -45,8 +45,8 @@ type pendingCalls struct {
 const maxGroups = 64
 
 // checkRules sets the groups of the user that the decision must name. It returns an error if the Agent of the Turn does
-// not let this user decide. If the user may not get the Agent, it checks nothing, and names all groups of the user: the
-// manager checks the decision in any case.
+// not let this user decide. If the user has no permission to get the Agent, it checks nothing, and names all groups of
+// the user, up to maxGroups. The manager checks the decision in any case.
 func (c *pendingCalls) checkRules(ctx context.Context, user authenticationv1.UserInfo) error {
 	var agent v1alpha1.Agent
 	err := c.api.Get(ctx, c.turn.AgentKey(), &agent)
@@ -74,7 +74,7 @@ func (c *pendingCalls) checkRules(ctx context.Context, user authenticationv1.Use
 	return nil
 }
 
-// decide shows the calls, asks for a reply and creates the ToolApprovals.
+// decide shows the calls, asks for confirmation, creates the ToolApprovals, and waits until the Turn uses them.
 func (c *pendingCalls) decide(ctx context.Context) error {
 	arguments, unread := c.arguments(ctx)
 	if ctx.Err() != nil {
@@ -92,7 +92,7 @@ func (c *pendingCalls) decide(ctx context.Context) error {
 	for _, group := range groups {
 		err := c.decideTogether(ctx, ask, group, arguments, unread)
 		if ctx.Err() != nil || errors.Is(err, terminal.ErrNoReply) {
-			c.Env.Tell("") // end the line of the question
+			c.Env.Logf("") // end the line of the question
 			return exit.WithCode(exit.Failed, err)
 		}
 		undecided = append(undecided, err)
@@ -104,7 +104,7 @@ func (c *pendingCalls) decide(ctx context.Context) error {
 	return nil
 }
 
-// decideTogether decides about a group of calls with one reply.
+// decideTogether decides about a group of calls, with one question for all of them.
 func (c *pendingCalls) decideTogether(
 	ctx context.Context, ask *terminal.Asker, group []v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error,
 ) error {
@@ -115,7 +115,7 @@ func (c *pendingCalls) decideTogether(
 		if err != nil {
 			return err
 		}
-		c.Env.Tell("%s", strings.TrimSuffix(c.show(p, shown), "\n"))
+		c.Env.Logf("%s", strings.TrimSuffix(c.card(p, shown), "\n"))
 	}
 	if !c.Yes {
 		ok, err := ask.Yes(ctx, fmt.Sprintf("%s as %s?", c.Verb.Name, termsafe.Exact(c.who)))
@@ -142,12 +142,12 @@ func (c *pendingCalls) argumentsOf(
 	if found, ok := arguments[requestKey(p)]; ok {
 		return found, nil
 	}
-	why, need := unread, !c.WithoutArguments && c.Verb.Decision == v1alpha1.ApprovalApproved
+	why, required := unread, !c.WithoutArguments && c.Verb.Decision == v1alpha1.ApprovalApproved
 	if why == nil {
 		why = errors.New("the journal has no arguments with the hash in the Turn's status: it may be damaged, or in another store")
 	}
-	if !need {
-		c.Env.Tell("note: the arguments of %s cannot be shown: %s", termsafe.Line(p.CallID, output.LongestID), why)
+	if !required {
+		c.Env.Logf("note: the arguments of %s cannot be shown: %s", termsafe.Line(p.CallID, output.LongestID), why)
 		return nil, nil //nolint:nilnil // because the arguments are optional here
 	}
 	return nil, fmt.Errorf("the arguments of %s cannot be read, so the call was not approved: %w; to approve it "+
@@ -203,11 +203,12 @@ func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.Raw
 	return found, nil
 }
 
-// maxUnused is the number of ToolApprovals about one call that the Turn does not use, after which no more are created.
+// maxUnused is the maximum number of ToolApprovals for one request for an approval, including those that the Turn does
+// not use.
 const maxUnused = 3
 
-// create creates the ToolApproval for one call. Each ToolApproval that the Turn does not use gets a successor, because
-// approvers may not delete ToolApprovals.
+// create creates the ToolApproval for one call. If the Turn does not use an earlier ToolApproval for the call, create
+// uses another name, because approvers have no permission to delete ToolApprovals.
 func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) error {
 	a := c.approval(p, 0)
 	err := c.api.Create(ctx, a)
@@ -215,22 +216,22 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 		a = c.approval(p, unused)
 		err = c.api.Create(ctx, a)
 	}
-	what := fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, output.LongestID),
+	title := fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, output.LongestID),
 		termsafe.Line(p.Name, output.LongestID), c.turn.Namespace, c.turn.Name)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return c.reportEarlier(ctx, a, what)
+		return c.reportEarlier(ctx, a, title)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%q may not decide about the %s: %w; this requires the right to create "+
+		return fmt.Errorf("%q may not decide about the %s: %w; this requires permission to create "+
 			"toolapprovals.capstan.dev, which this command grants: "+
-			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, what, err, c.turn.Namespace,
+			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, title, err, c.turn.Namespace,
 			roleName(ctx, c.api, "approver"), c.who)
 	case err != nil:
-		return fmt.Errorf("failed to decide about the %s: %w", what, err)
+		return fmt.Errorf("failed to decide about the %s: %w", title, err)
 	}
 	c.created = append(c.created, created{name: a.Name, call: p})
 	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // the client clears both fields
-	return output.PrintObject(c.Env, a, toolApprovals, fmt.Sprintf("%s was %s by %s", what, c.Verb.Done, c.who), c.Output)
+	return output.PrintObject(c.Env, a, toolApprovals, fmt.Sprintf("%s was %s by %s", title, c.Verb.Done, c.who), c.Output)
 }
 
 const (
@@ -239,8 +240,8 @@ const (
 	toolApprovals = "toolapproval.capstan.dev"
 )
 
-// approval returns the object that holds the decision. Its name does not depend on the user or the decision, so
-// that only the first decision can be created. unused is the number of earlier decisions that the Turn does not use.
+// approval returns the ToolApproval with the decision. Its name does not depend on the user or the decision, so that
+// only the first decision can be created. unused is the number of earlier decisions that the Turn does not use.
 func (c *pendingCalls) approval(p v1alpha1.PendingApproval, unused int) *v1alpha1.ToolApproval {
 	const digits, longest = 16, 253
 	key := fmt.Sprintf("%s/%s", c.turn.UID, requestKey(p))
@@ -266,23 +267,23 @@ func (c *pendingCalls) approval(p v1alpha1.PendingApproval, unused int) *v1alpha
 
 // reportEarlier reports an earlier decision about the same call. It returns an error unless that decision is the
 // same and counts.
-func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApproval, what string) error {
+func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApproval, title string) error {
 	var before v1alpha1.ToolApproval
 	if err := c.api.Get(ctx, client.ObjectKeyFromObject(a), &before); err != nil {
-		return fmt.Errorf("there is already a decision about the %s; failed to read it: %w", what, err)
+		return fmt.Errorf("there is already a decision about the %s; failed to read it: %w", title, err)
 	}
-	said := fmt.Sprintf("%s was already %s by %s at %s", what, strings.ToLower(string(before.Spec.Decision)),
+	message := fmt.Sprintf("%s was already %s by %s at %s", title, strings.ToLower(string(before.Spec.Decision)),
 		termsafe.Line(before.Spec.DecidedBy, output.LongestID), before.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"))
 	if before.Spec.Reason != "" {
-		said += ": " + termsafe.Line(before.Spec.Reason, longestReason)
+		message += ": " + termsafe.Line(before.Spec.Reason, longestReason)
 	}
 	if why := unusedReason(c.turn, before.Name); why != "" {
 		return fmt.Errorf("%s, but the Turn does not use this decision: %s; delete it with kubectl delete %s %s "+
-			"-n %s, and then decide again", said, why, toolApprovals, before.Name, before.Namespace)
+			"-n %s, and then decide again", message, why, toolApprovals, before.Name, before.Namespace)
 	}
 	if before.Spec.Decision != c.Verb.Decision {
-		return errors.New(said)
+		return errors.New(message)
 	}
 	before.APIVersion, before.Kind = v1alpha1.GroupVersion.String(), kindToolApproval
-	return output.PrintObject(c.Env, &before, toolApprovals, said, c.Output)
+	return output.PrintObject(c.Env, &before, toolApprovals, message, c.Output)
 }

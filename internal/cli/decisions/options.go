@@ -48,14 +48,15 @@ type Options struct {
 	WithoutArguments bool
 	// Reason is stored with the decision. It has at most 1024 characters.
 	Reason string
-	// WaitSeconds is the time in seconds to wait until the Turn uses the decisions, or says that it does not use them.
+	// WaitSeconds is the maximum time to wait, in seconds, until the Turn uses the decisions, or its status says that
+	// it does not use them.
 	WaitSeconds int
 	// Output is text, json, yaml or name.
 	Output output.Format
 }
 
 // Run decides about pending calls of a Turn, given as NAME or NAMESPACE/NAME. It returns an error if one of the
-// selected calls remains without this decision, or if the Turn says that it does not use the decision.
+// selected calls does not get this decision, or if the status of the Turn says that it does not use the decision.
 func (d *Options) Run(ctx context.Context, turn string) error {
 	if n := len([]rune(d.Reason)); n > longestReason {
 		return fmt.Errorf("--reason has %d characters: it must have at most %d", n, longestReason)

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// pollInterval is the time between two reads of a Turn. Approvers may get a Turn by its name, but not watch it.
+// pollInterval is the time between two reads of a Turn. Approvers have permission to get a Turn, but not to watch it.
 const pollInterval = 250 * time.Millisecond
 
 // created is a ToolApproval that this command has created, and its call.
@@ -27,7 +27,8 @@ type created struct {
 }
 
 // awaitUse waits until the Turn has used the decisions, for at most WaitSeconds. It returns an error for the decisions
-// that the Turn does not use. If the Turn has used none by then, the manager may be away: it uses them later.
+// that the Turn does not use. If the time ends first, it returns no error: the manager may be down, and the Turn then
+// uses the decisions later.
 func (c *pendingCalls) awaitUse(ctx context.Context) error {
 	if c.WaitSeconds == 0 || len(c.created) == 0 {
 		return nil
@@ -43,7 +44,7 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 			unread = c.api.Get(ctx, client.ObjectKeyFromObject(c.turn), &now)
 			switch {
 			case apierrors.IsNotFound(unread), unread == nil && now.UID != c.turn.UID:
-				return true, nil // a Turn that was deleted waits for nothing
+				return true, nil // a deleted Turn uses no decision
 			case unread != nil:
 				failures++
 				return false, nil //nolint:nilerr // because the API server may answer again
@@ -63,10 +64,10 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 	case err == nil:
 		return nil
 	}
-	c.Env.Tell("note: the Turn has not continued within %d s; its state is %s: %s", c.WaitSeconds, t.StateReason(),
+	c.Env.Logf("note: the Turn has not continued within %d s; its state is %s: %s", c.WaitSeconds, t.StateReason(),
 		termsafe.Line(succeededMessage(&t), longestReason))
-	if failures > 1 { // the last read may fail for want of time
-		c.Env.Tell("note: failed to read the Turn: %s", termsafe.Line(unread.Error(), longestReason))
+	if failures > 1 { // a single failure may be the last read, which the timeout interrupts
+		c.Env.Logf("note: failed to read the Turn: %s", termsafe.Line(unread.Error(), longestReason))
 	}
 	return nil
 }

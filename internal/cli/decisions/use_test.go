@@ -38,7 +38,7 @@ func TestUnusedDecisions(t *testing.T) {
 			nil,
 			[]string{"the Turn does not use ToolApproval t-1: eve may not decide", "the Turn does not use ToolApproval t-2: " + why},
 		},
-		"another is not used": {
+		"a decision of another command is not used": {
 			waiting, "2 calls wait; ToolApproval t-22 is not used: " + why, []v1alpha1.PendingApproval{second}, []string{"t-2"}, nil,
 		},
 		"the Turn waits for another request of a call": {

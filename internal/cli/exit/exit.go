@@ -12,9 +12,9 @@ const (
 	OK = 0
 	// Failed: the Turn did not succeed, or could not be prepared.
 	Failed = 1
-	// Usage: the flags are wrong, or manifests cannot be read or are invalid.
+	// Usage: the flags are invalid, or manifests cannot be read or are invalid.
 	Usage = 2
-	// Parked: the Turn requires an approval, and there is no terminal on which to ask a person.
+	// Parked: the Turn requires an approval, and there is no terminal at which to ask a person.
 	Parked = 3
 	// Differs: render --diff found a difference. With --diff, usage errors exit with Failed instead of Usage, so
 	// that 2 always means a difference.
@@ -23,7 +23,7 @@ const (
 	Interrupted = 130
 )
 
-// Error is an error with its exit code. Errors of other types come from parsing the command line.
+// Error is an error with its exit code. Errors of other types are about the command line, and have the code Usage.
 type Error struct {
 	// Code is the exit code.
 	Code int
@@ -39,7 +39,7 @@ func (f *Error) Unwrap() error { return f.err }
 // WithCode returns an error with an exit code. The message is that of err.
 func WithCode(code int, err error) error { return &Error{Code: code, err: err} }
 
-// InterruptedOr returns err, or an error that says "interrupted" if a signal was the cause of err.
+// InterruptedOr returns err. If err is not nil and ctx has ended, it returns an error "interrupted" instead.
 func InterruptedOr(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return WithCode(Interrupted, errors.New("interrupted"))

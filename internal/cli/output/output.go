@@ -17,7 +17,7 @@ import (
 // Format is a format of a command's output.
 type Format string
 
-// The formats. A command that prints no YAML or no names accepts some of them only.
+// The formats. Some commands accept only some of them.
 const (
 	Text Format = "text"
 	JSON Format = "json"
@@ -46,7 +46,7 @@ func Encode(object any, format Format) (string, error) {
 	return string(text), nil
 }
 
-// PrintObject prints an object in the given format. The text format prints line instead.
+// PrintObject prints an object in the given format. In the text format, it prints line instead.
 func PrintObject(env terminal.Environment, o metav1.Object, resource, line string, format Format) error {
 	switch format {
 	case Text:

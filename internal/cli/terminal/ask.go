@@ -30,8 +30,8 @@ func NewAsker(env Environment) *Asker {
 // Yes asks a question and reports whether the reply is yes. An empty reply means no. At the end of the input, Yes
 // returns ErrNoReply.
 //
-// If ctx ends first, Yes returns its cause. The Asker must not be used again then: the goroutine that reads the
-// reply runs until a line arrives or the program ends.
+// If ctx ends first, Yes returns its cause, and the Asker must not be used again: the goroutine that reads the reply
+// runs until a line arrives or the program ends.
 func (a *Asker) Yes(ctx context.Context, question string) (bool, error) {
 	type reply struct {
 		line string
@@ -61,6 +61,6 @@ func (a *Asker) Yes(ctx context.Context, question string) (bool, error) {
 		case "n", "no", "":
 			return false, nil
 		}
-		a.env.Tell("Please reply y or n.")
+		a.env.Logf("Please reply y or n.")
 	}
 }

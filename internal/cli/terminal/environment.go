@@ -31,8 +31,8 @@ type Environment struct {
 	Now func() time.Time
 }
 
-// Tell writes a line to Err. It ignores write errors, because there is no other place to report them.
-func (e Environment) Tell(format string, args ...any) {
+// Logf writes a line to Err. It ignores write errors, because there is no other place to report them.
+func (e Environment) Logf(format string, args ...any) {
 	_, _ = io.WriteString(e.Err, termsafe.Safe(fmt.Sprintf(format, args...))+"\n")
 }
 
@@ -44,13 +44,13 @@ func (e Environment) Print(text string) error {
 	return nil
 }
 
-// Dumb reports whether the terminal has no colours and cannot erase a line.
-func (e *Environment) Dumb() bool {
+// IsDumb reports whether the terminal has no colours and cannot erase a line.
+func (e *Environment) IsDumb() bool {
 	kind, _ := e.LookupEnv("TERM")
 	return kind == "dumb"
 }
 
-// ForScreen removes control characters from a text if Out is a terminal, because the terminal would obey them.
+// ForScreen removes control characters from a text if Out is a terminal, because the terminal would execute them.
 func (e Environment) ForScreen(text string) string {
 	if !e.OutIsTerminal {
 		return text

@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// frame is the time between two frames of the spinner, and frames are their characters.
-	frame  = 120 * time.Millisecond
-	frames = `-\|/`
+	// frameInterval is the time between two frames of the spinner, and frames are their characters.
+	frameInterval = 120 * time.Millisecond
+	frames        = `-\|/`
 	// LongestActivity is the maximum number of characters shown of an activity. A longer one could wrap, and a
 	// wrapped line cannot be erased.
 	LongestActivity = 60
-	// wipe moves to the start of the line and erases it.
-	wipe = "\r\x1b[K"
+	// eraseLine moves the cursor to the start of the line and erases the line.
+	eraseLine = "\r\x1b[K"
 )
 
-// StartSpinner starts a spinner on the terminal of Err, and makes Out and Err write around it. The caller must
-// close the spinner. StartSpinner returns nil and changes nothing if Err is not a terminal that can erase a line.
+// StartSpinner starts a spinner on the terminal of Err. It replaces Out and Err by writers that erase the spinner's
+// line first. The caller must close the spinner. If Err is not a terminal that can erase a line, StartSpinner returns
+// nil and changes nothing.
 func (e *Environment) StartSpinner() *Spinner {
-	if !e.ErrIsTerminal || e.Dumb() {
+	if !e.ErrIsTerminal || e.IsDumb() {
 		return nil
 	}
 	s := newSpinner(e.Err)
@@ -52,11 +53,12 @@ type Spinner struct {
 	since func(time.Time) time.Duration
 
 	mu sync.Mutex
-	// activity is shown since begun; it is empty for none. drawn is true while the line is on the screen.
+	// activity is the current activity, or empty if there is none; it is shown since begun. drawn is true while the
+	// line is on the screen. drawings is the number of frames drawn so far.
 	activity string
 	begun    time.Time
 	drawn    bool
-	turned   int
+	drawings int
 
 	stop, stopped chan struct{}
 }
@@ -70,7 +72,7 @@ func newSpinner(terminal io.Writer) *Spinner {
 
 func (s *Spinner) spin() {
 	defer close(s.stopped)
-	ticker := time.NewTicker(frame)
+	ticker := time.NewTicker(frameInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -104,17 +106,17 @@ func (s *Spinner) draw() {
 	if s.activity == "" {
 		return
 	}
-	s.turned++
-	picture := frames[s.turned%len(frames)]
+	s.drawings++
+	picture := frames[s.drawings%len(frames)]
 	s.drawn = true
 	// A failed write does not matter: the spinner is only decoration.
-	_, _ = fmt.Fprintf(s.out, "%s%c %s, %.0f s", wipe, picture, s.activity, s.since(s.begun).Truncate(time.Second).Seconds())
+	_, _ = fmt.Fprintf(s.out, "%s%c %s, %.0f s", eraseLine, picture, s.activity, s.since(s.begun).Truncate(time.Second).Seconds())
 }
 
 // clear erases the line if it is on the screen.
 func (s *Spinner) clear() {
 	if s.drawn {
 		s.drawn = false
-		_, _ = io.WriteString(s.out, wipe)
+		_, _ = io.WriteString(s.out, eraseLine)
 	}
 }

@@ -19,7 +19,7 @@ func TestSpinnerShowsActivityAndIsErased(t *testing.T) {
 		var out bytes.Buffer
 		env := Environment{Out: &out, Err: &out, ErrIsTerminal: true, LookupEnv: func(string) (string, bool) { return "", false }}
 		s := env.StartSpinner()
-		look := func() string {
+		newOutput := func() string {
 			synctest.Wait()
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -28,35 +28,35 @@ func TestSpinnerShowsActivityAndIsErased(t *testing.T) {
 			return text
 		}
 		time.Sleep(time.Second)
-		if got := look(); got != "" {
-			t.Errorf("there is no activity: want no output, have %q", got)
+		if got := newOutput(); got != "" {
+			t.Errorf("want no output without an activity, have %q", got)
 		}
 		s.Show("waiting for small\x1b[2J\nand " + strings.Repeat("x", 200))
 		time.Sleep(2500 * time.Millisecond)
-		got := look()
+		got := newOutput()
 		if !strings.HasPrefix(got, "\r\x1b[K\\ waiting for small[2J and xxx") || !strings.HasSuffix(got, "…, 2 s") {
-			t.Errorf("want the activity on one short line, with the seconds, have %q", got)
+			t.Errorf("want the activity on one line, cut and with its duration in seconds, have %q", got)
 		}
 		if _, err := io.WriteString(env.Out, "a line\n"); err != nil {
 			t.Fatal(err)
 		}
-		if got := look(); got != "\r\x1b[Ka line\n" {
-			t.Errorf("want the line wiped off before another is written, have %q", got)
+		if got := newOutput(); got != "\r\x1b[Ka line\n" {
+			t.Errorf("want the spinner's line erased before another line is written, have %q", got)
 		}
 		if _, err := io.WriteString(env.Err, "another\n"); err != nil {
 			t.Fatal(err)
 		}
-		if got := look(); got != "another\n" {
-			t.Errorf("want nothing wiped off that is not there, have %q", got)
+		if got := newOutput(); got != "another\n" {
+			t.Errorf("want no line erased, because the spinner's line is not on the screen; have %q", got)
 		}
-		time.Sleep(frame)
+		time.Sleep(frameInterval)
 		s.Close()
-		if got := look(); !strings.HasSuffix(got, "\r\x1b[K") {
-			t.Errorf("want nothing left at the end, have %q", got)
+		if got := newOutput(); !strings.HasSuffix(got, "\r\x1b[K") {
+			t.Errorf("want the line erased after Close, have %q", got)
 		}
 		time.Sleep(time.Second)
-		if got := look(); got != "" {
-			t.Errorf("want nothing after the end, have %q", got)
+		if got := newOutput(); got != "" {
+			t.Errorf("want no output after Close, have %q", got)
 		}
 	})
 }

@@ -53,11 +53,11 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 	switch {
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "ValidatingAdmissionPolicy"):
 		return exit.WithCode(exit.Failed, fmt.Errorf(
-			"you may not create %s: %w; this requires the right to create turns.capstan.dev", title, err))
+			"you may not create %s: %w; this requires permission to create turns.capstan.dev", title, err))
 	case err != nil:
 		return exit.WithCode(exit.Failed, fmt.Errorf("failed to create %s: %w", title, err))
 	}
-	o.Env.Tell("%s was created; capstan logs -f %s/%s shows what it does", title, t.Namespace, t.Name)
+	o.Env.Logf("%s was created; capstan logs -f %s/%s shows what it does", title, t.Namespace, t.Name)
 	if o.WaitSeconds == 0 {
 		return o.printTurn(t)
 	}
@@ -70,9 +70,9 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 	return verdict(t, title, o.WaitSeconds)
 }
 
-// await waits for the end of the Turn, and prints its states. It returns no error if the time is over.
+// await waits for the end of the Turn, for at most WaitSeconds, and prints its states. A timeout is not an error.
 func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
-	before, told := "", map[string]bool{}
+	before, noted := "", map[string]bool{}
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(o.WaitSeconds)*time.Second, true,
 		func(ctx context.Context) (bool, error) {
 			now := &v1alpha1.Turn{}
@@ -86,12 +86,12 @@ func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn
 			*t = *now
 			if state := t.StateReason(); state != before && !t.IsFinished() {
 				before = state
-				o.Env.Tell("%s", termsafe.Line(state, output.LongestID))
+				o.Env.Logf("%s", termsafe.Line(state, output.LongestID))
 			}
 			for _, p := range t.Status.PendingApprovals {
-				if !told[p.CallID] {
-					told[p.CallID] = true
-					o.Env.Tell("approval is required for %s (call %s): run capstan approve %s -n %s",
+				if !noted[p.CallID] {
+					noted[p.CallID] = true
+					o.Env.Logf("approval is required for %s (call %s): run capstan approve %s -n %s",
 						termsafe.Line(p.Name, output.LongestID), termsafe.Line(p.CallID, output.LongestID), t.Name, t.Namespace)
 				}
 			}
@@ -128,10 +128,11 @@ func verdict(t *v1alpha1.Turn, title string, waited int) error {
 	switch {
 	case !t.IsFinished() && t.StateReason() == v1alpha1.TurnReasonAwaitingApproval:
 		return exit.WithCode(exit.Parked, fmt.Errorf(
-			"%s requires approval, and has not ended within %d s: it continues when its calls are decided", title, waited))
+			"%s requires approval, and has not ended within %d s: it continues after a decision about its calls (capstan approve)",
+			title, waited))
 	case !t.IsFinished() || c == nil:
 		return exit.WithCode(exit.Failed, fmt.Errorf(
-			"%s has not ended within %d s: it continues, and capstan logs -f shows it", title, waited))
+			"%s has not ended within %d s: it continues, and capstan logs -f follows it", title, waited))
 	case c.Status != metav1.ConditionTrue:
 		return exit.WithCode(exit.Failed, fmt.Errorf("%s: %s: %s", title, c.Reason, termsafe.Line(c.Message, longestReason)))
 	}

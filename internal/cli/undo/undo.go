@@ -1,4 +1,4 @@
-// Package undo undoes the tool calls of a Turn, in a cluster or with the journal of a folder.
+// Package undo undoes the tool calls of a Turn, in a cluster or with the journal of a directory.
 package undo
 
 import (
@@ -30,7 +30,7 @@ const longestReason = 1024
 // Options holds the flags of capstan undo.
 type Options struct {
 	journals.Source
-	// Local has the flags for a journal of --data-dir: the manifests, and who approves.
+	// Local has the flags for a journal of --data-dir: the manifests, and the decision about the compensations.
 	Local *localrun.Options
 	// Calls are the IDs of the calls to undo. If it is empty, all calls are undone.
 	Calls []string
@@ -53,7 +53,7 @@ func (o *Options) Run(ctx context.Context, name string) error {
 	if o.DryRun {
 		return o.print(plan)
 	}
-	o.Env.Tell("%s", strings.TrimSuffix(describe(plan), "\n"))
+	o.Env.Logf("%s", strings.TrimSuffix(describe(plan), "\n"))
 	if plan.Possible() == 0 {
 		if o.Output != output.Text { // there is no new Turn to print
 			if err := o.print(plan); err != nil {
@@ -61,7 +61,7 @@ func (o *Options) Run(ctx context.Context, name string) error {
 			}
 		}
 		switch {
-		case !left(plan):
+		case !hasOpenCall(plan):
 			return nil
 		case len(o.Calls) > 0:
 			return exit.WithCode(exit.Failed, fmt.Errorf("no selected call of Turn %s/%s can be undone", plan.Namespace, plan.Name))
@@ -97,8 +97,8 @@ func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error)
 	return plan, nil
 }
 
-// left reports whether a call is left that may have changed something.
-func left(p *turn.UndoPlan) bool {
+// hasOpenCall reports whether the plan has a call that may have changed something and is not undone.
+func hasOpenCall(p *turn.UndoPlan) bool {
 	for i := range p.Calls {
 		if p.Calls[i].State != turn.UndoDone {
 			return true
@@ -149,7 +149,7 @@ func describe(p *turn.UndoPlan) string {
 
 // confirm asks for confirmation, unless --yes is set or the run asks about each call.
 func (o *Options) confirm(ctx context.Context, p *turn.UndoPlan) error {
-	if o.Yes || o.DataDir != "" && o.Local.Approve == localrun.ApproveAsk { // then each call requires a reply
+	if o.Yes || o.DataDir != "" && o.Local.Approve == localrun.ApproveAsk { // with ApproveAsk, the run asks about each call
 		return nil
 	}
 	if !o.Env.CanAsk() {
@@ -160,7 +160,7 @@ func (o *Options) confirm(ctx context.Context, p *turn.UndoPlan) error {
 	yes, err := terminal.NewAsker(o.Env).Yes(watched, fmt.Sprintf("undo %d of these calls?", p.Possible()))
 	switch {
 	case err != nil:
-		o.Env.Tell("")
+		o.Env.Logf("")
 		return exit.InterruptedOr(watched, exit.WithCode(exit.Failed, fmt.Errorf("nothing was undone: %w", err)))
 	case !yes:
 		return exit.WithCode(exit.Failed, errors.New("nothing was undone"))
@@ -169,7 +169,7 @@ func (o *Options) confirm(ctx context.Context, p *turn.UndoPlan) error {
 }
 
 const (
-	// suffix is a part of the names of Turns that undo other Turns.
+	// suffix is the part between the other Turn's name and the random characters in the name of a Turn that undoes it.
 	suffix = "-undo-"
 	// suffixChars is the number of random characters after suffix.
 	suffixChars = 5
