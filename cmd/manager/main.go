@@ -24,8 +24,8 @@ import (
 var version = "dev"
 
 // gcPercent is the value of GOGC if the environment does not set it. Go's default of 100 doubles the memory of a
-// thousand Turns that wait for models. 50 halves that overhead and costs little, because a manager mostly waits,
-// too.
+// thousand Turns that wait for models. 50 halves that overhead and costs little CPU time, because a manager mostly waits
+// for models, too.
 const gcPercent = 50
 
 func main() {
@@ -35,7 +35,7 @@ func main() {
 	var o manager.Options
 	cmd := command(&o)
 	if err := cmd.Execute(); err != nil {
-		// Format and level of the log may be in the environment, which has not been read if a flag is wrong.
+		// The environment may set the format and the level of the log. It has not been read if a flag is invalid.
 		_ = manager.FromEnvironment(cmd.Flags(), os.LookupEnv)
 		logger(&o).Error(err, "Failed")
 		os.Exit(1)
@@ -52,7 +52,7 @@ func command(o *manager.Options) *cobra.Command {
 		Use:   "manager",
 		Short: "Run Capstan's controllers and executor",
 		Long: `manager watches the objects of Capstan, which kubectl get capstan lists, and runs the Turns. One process
-does both, unless --roles says otherwise.
+does both, unless --roles selects one of these roles.
 
 Each flag can also be set by an environment variable: CAPSTAN_ and the flag's name in capitals, with
 underscores (--data-dir: CAPSTAN_DATA_DIR).
@@ -62,7 +62,7 @@ and the remaining Turns are handed back.`,
 		Example: `  # use the cluster of your kubeconfig, with readable logs
   manager --kubeconfig ~/.kube/config --log-format console
 
-  # use two namespaces only
+  # watch only two namespaces
   manager --watch-namespaces helpdesk,sales
 
   # run Turns in another process, in addition to a manager with the same database
@@ -97,7 +97,8 @@ and the remaining Turns are handed back.`,
 	return cmd
 }
 
-// clientsOf returns clients for the cluster of a kubeconfig, or for the cluster in which this process runs.
+// clientsOf returns clients for the cluster of a kubeconfig. If kubeconfig is empty, it selects the cluster as the manager
+// does.
 func clientsOf(kubeconfig, command string) (kubernetes.Interface, error) {
 	options := manager.Options{Kubeconfig: kubeconfig}
 	cfg, err := options.RESTConfig()
@@ -121,7 +122,7 @@ func drainCommand() *cobra.Command {
 		Use:   "drain",
 		Short: "Stop the Pods of a manager's Deployments and wait until they are gone",
 		Long: `drain scales Deployments to zero and waits until their Pods are gone. The Pods hand back their Turns while
-they still have the rights to do so. The Helm chart runs drain before helm uninstall removes anything.`,
+they still have the permissions to do so. The Helm chart runs drain before helm uninstall removes anything.`,
 		Example: `  manager drain --namespace capstan-system --deployments capstan`,
 		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error {
@@ -145,7 +146,7 @@ func checkCommand() *cobra.Command {
 		Short: "Check whether an installation works",
 		Long: `check verifies that the custom resource definitions are served, all Pods of the Deployments are ready, an
 executor accepts Turns, a manager leads, and the read API replies. It waits for checks that do not pass
-yet, and fails when the time is over. The Helm chart runs check for helm test.`,
+yet, and fails after the timeout. The Helm chart runs check for helm test.`,
 		Example: `  manager check --namespace capstan-system --deployments capstan`,
 		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -171,8 +172,8 @@ func level(name string) zapcore.Level {
 	return zapcore.InfoLevel
 }
 
-// quiet is a log sink for the messages of controller-runtime about itself, such as the start of a server. It logs
-// them at the debug level; errors stay errors.
+// quiet is a log sink for the messages of controller-runtime about its own work, such as the start of a server. It logs
+// these messages at the debug level; errors stay errors.
 type quiet struct{ logr.LogSink }
 
 // Enabled reports whether messages of this level, moved down by one, are logged.
