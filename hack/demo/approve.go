@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
-// approver is the ServiceAccount that decides about calls, because the control plane has no users for people.
+// approver is the ServiceAccount that decides about calls, because the control plane has no user accounts for people.
 const approver = "grace"
 
 // allowApprovals installs the objects that decisions need: the role for approvers, an approver with that role, and
@@ -57,22 +57,22 @@ func (d *demo) allowApprovals(ctx context.Context) error {
 // approve approves the calls for which a Turn waits. It runs the command line, as a person would, and prints the
 // output.
 func (d *demo) approve(ctx context.Context, turn *v1alpha1.Turn) error {
-	if err := await(ctx, d.approvable); err != nil {
+	if err := sleepUntil(ctx, d.approvable); err != nil {
 		return err
 	}
-	shown := fmt.Sprintf("%s approve %s --yes --token \"$GRACE\"", d.capstan, turn.Name)
+	commandLine := fmt.Sprintf("%s approve %s --yes --token \"$GRACE\"", d.capstan, turn.Name)
 	cmd := exec.CommandContext(ctx, d.capstan, "approve", turn.Name, "--yes", "--token", d.token)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig)
 	output, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("failed to run %s: %w: %s", shown, err, strings.TrimSpace(string(output)))
+		return fmt.Errorf("failed to run %s: %w: %s", commandLine, err, strings.TrimSpace(string(output)))
 	}
-	d.print("\n$ %s\n%s\n", shown, output)
+	d.print("\n$ %s\n%s\n", commandLine, output)
 	return nil
 }
 
-// await waits until a point in time.
-func await(ctx context.Context, at time.Time) error {
+// sleepUntil waits until a point in time, or until ctx ends.
+func sleepUntil(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
 	select {

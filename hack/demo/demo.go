@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// modelAddress is the address of the model in the ModelProviders of the examples. toolsAddress is the address
-	// of the tool server in their ToolServer.
+	// modelAddress and toolsAddress are the addresses of the model server and of the tool server in the manifests of
+	// the examples.
 	modelAddress = "127.0.0.1:8089"
 	toolsAddress = "127.0.0.1:8090"
-	// loopback lists the networks of this machine. A manager connects to them only if a flag allows it.
+	// loopback lists the loopback networks. A manager connects to them only if a flag allows it.
 	loopback = "127.0.0.0/8,::1/128"
 	// systemNamespace is the namespace of the manager's Leases.
 	systemNamespace = "capstan-system"
@@ -57,8 +57,8 @@ type demo struct {
 	harness *harness.Harness
 	cluster *harness.ControlPlane
 	api     client.WithWatch
-	// token is the approver's token. approvable is the time from which decisions are accepted; just after the
-	// policy was installed they are not.
+	// token is the approver's token. approvable is the time from which decisions are accepted: shortly after the
+	// installation of the policy they are not.
 	token      string
 	approvable time.Time
 	// shown holds the last printed states of the Turns, by name.
@@ -72,7 +72,7 @@ func (d *demo) acts() []act {
 	all := []act{{"One Turn: a question, with facts for the answer", d.manifests, d.turn}}
 	if d.tools != "" {
 		all = append(all, act{
-			"One Turn with tools: it searches, reads, hands work on, and asks before it closes a ticket",
+			"One Turn with tools: it searches, reads, delegates to another agent, and asks before it closes a ticket",
 			d.tools, d.toolsTurn,
 		})
 	}
@@ -83,8 +83,8 @@ func newDemo(o options, w workspace, out io.Writer) *demo {
 	return &demo{options: o, workspace: w, out: out, started: time.Now(), shown: map[string]string{}}
 }
 
-// run runs the whole demo: start, apply, watch, show; then it stops, or stays until a signal arrives. It always
-// stops the parts that it has started.
+// run runs the whole demo: it starts the programs, applies the manifests, watches the Turns and shows the results. With
+// --keep it then waits for a signal. At the end it always stops the programs that it has started.
 func (d *demo) run(signals context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(signals)
 	defer cancel(nil)
@@ -94,7 +94,7 @@ func (d *demo) run(signals context.Context) (err error) {
 	d.harness = harness.New(d.workspace.dir, cancel)
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause // the end of a program says more than the call that it interrupted
+			err = cause // that a program has exited explains more than the error of the interrupted call
 		}
 		err = d.finish(err, signals.Err() != nil)
 	}()
@@ -106,10 +106,10 @@ func (d *demo) run(signals context.Context) (err error) {
 		}
 	}
 	if !d.keep {
-		d.sayNext()
+		d.printNextSteps()
 		return nil
 	}
-	return d.stay(ctx, signals)
+	return d.keepRunning(ctx, signals)
 }
 
 // finish prints the error, if there is one, and stops everything.
@@ -209,7 +209,7 @@ func (d *demo) apply(ctx context.Context, manifests string) error {
 	return nil
 }
 
-// explain prints why the demo failed, and the ends of the programs' logs.
+// explain prints why the demo failed, and the last lines of the programs' logs.
 func (d *demo) explain(err error) {
 	d.print("\nFailed: %v\n\n", err)
 	for _, log := range d.harness.Logs() {
@@ -235,7 +235,7 @@ func (d *demo) print(format string, args ...any) {
 	_, _ = fmt.Fprintf(d.out, format, args...)
 }
 
-// indent indents each line and adds a line break after the last one.
+// indent indents each line and ends the last line with a line break.
 func indent(text string, by int) string {
 	margin := strings.Repeat(" ", by)
 	return margin + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+margin) + "\n"

@@ -20,7 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/test/harness"
 )
 
-// TestMain lets the test's own executable play a running demo: "hold FOLDER" holds the folder's lock until SIGTERM.
+// TestMain lets the test's own executable act as a running demo: "hold DIRECTORY" holds the lock of the directory until
+// SIGTERM.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "hold" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -52,10 +53,10 @@ func TestStopEndsTheRunningDemo(t *testing.T) {
 	}
 	line := make([]byte, len("<nil>\n"))
 	if _, err := printed.Read(line); err != nil || string(line) != "<nil>\n" {
-		t.Fatalf("the other demo said %q, error %v; want that it has the folder", line, err)
+		t.Fatalf("the other demo printed %q, error %v; want <nil> after it has locked the directory", line, err)
 	}
 	if _, err := w.claim(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d", held.Process.Pid)) {
-		t.Errorf("claiming a folder in use: %v, want an error that names the process", err)
+		t.Errorf("claiming a directory in use: %v, want an error that names the process", err)
 	}
 
 	for _, want := range []string{"The demo has stopped.\n", "No demo is running.\n"} {
@@ -64,7 +65,7 @@ func TestStopEndsTheRunningDemo(t *testing.T) {
 			t.Fatalf("stop: %v", err)
 		}
 		if diff := cmp.Diff(want, out.String()); diff != "" {
-			t.Errorf("stop said (-want +got):\n%s", diff)
+			t.Errorf("output of stop (-want +got):\n%s", diff)
 		}
 	}
 	if err := held.Wait(); err != nil {
@@ -94,12 +95,12 @@ func TestSecondDemoReportsTheKeptOne(t *testing.T) {
 	}
 	release()
 	if release, err = w.claim(); err != nil {
-		t.Fatalf("the folder is not free after its demo has ended: %v", err)
+		t.Fatalf("want no lock on the directory after the demo has ended, have %v", err)
 	}
 	release()
 }
 
-func TestClearLeavesNothingOfAnEarlierDemoAndIsIgnoredByGit(t *testing.T) {
+func TestClearRemovesFilesOfAnEarlierDemoAndAddsGitignore(t *testing.T) {
 	w := workspace{dir: t.TempDir()}
 	for _, dir := range []string{"logs", "data/kubectl"} {
 		if err := os.MkdirAll(w.path(dir), 0o700); err != nil {
@@ -124,7 +125,7 @@ func TestClearLeavesNothingOfAnEarlierDemoAndIsIgnoredByGit(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	if content, err := os.ReadFile(w.path(".gitignore")); err != nil || string(content) != "*\n" {
-		t.Errorf(".gitignore holds %q, error %v; want everything ignored", content, err)
+		t.Errorf(".gitignore is %q, error %v; want *", content, err)
 	}
 }
 
@@ -137,7 +138,7 @@ func TestFailedDemoReportsTheReasonAndStops(t *testing.T) {
 	}
 	err = newDemo(o, workspace{dir: t.TempDir()}, &out).run(t.Context())
 	if _, ok := errors.AsType[shownError](err); !ok {
-		t.Errorf("error %v, want one that is marked as shown", err)
+		t.Errorf("error %v, want a shownError", err)
 	}
 	for _, want := range []string{"Failed: failed to find etcd", "All logs are in", "Stopping everything"} {
 		if !strings.Contains(out.String(), want) {
@@ -146,7 +147,7 @@ func TestFailedDemoReportsTheReasonAndStops(t *testing.T) {
 	}
 }
 
-func TestFailureShowsTheLogsButNoneTwice(t *testing.T) {
+func TestFailureShowsTheEndOfEachLogOnce(t *testing.T) {
 	w := workspace{dir: t.TempDir()}
 	if err := os.MkdirAll(w.path("logs"), 0o700); err != nil {
 		t.Fatal(err)
@@ -170,7 +171,7 @@ func TestFailureShowsTheLogsButNoneTwice(t *testing.T) {
 	}
 }
 
-func TestStateOfATurnInWords(t *testing.T) {
+func TestDescribeState(t *testing.T) {
 	for name, tc := range map[string]struct {
 		conditions []metav1.Condition
 		want       string
@@ -319,14 +320,14 @@ func TestStatesArePrintedOnceEach(t *testing.T) {
 
 func TestWrapBreaksBetweenWords(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
-		"empty":            {"", ""},
-		"fits":             {"one two", "one two"},
-		"breaks":           {"one two three four", "one two\nthree four"},
-		"a long word":      {"a incomprehensible b", "a\nincomprehensible\nb"},
-		"keeps lines":      {"one\n\ntwo", "one\n\ntwo"},
-		"counts runes":     {"ööööö ööööö", "ööööö\nööööö"},
-		"runes that fit":   {"öööö ööööö", "öööö ööööö"},
-		"many white space": {"one   two", "one two"},
+		"empty":          {"", ""},
+		"fits":           {"one two", "one two"},
+		"breaks":         {"one two three four", "one two\nthree four"},
+		"a long word":    {"a incomprehensible b", "a\nincomprehensible\nb"},
+		"keeps lines":    {"one\n\ntwo", "one\n\ntwo"},
+		"counts runes":   {"ööööö ööööö", "ööööö\nööööö"},
+		"runes that fit": {"öööö ööööö", "öööö ööööö"},
+		"several spaces": {"one   two", "one two"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, wrap(tc.text, 10)); diff != "" {

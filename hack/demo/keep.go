@@ -16,7 +16,8 @@ const (
 	// backgroundVariable marks the background process that the process in the terminal has started.
 	backgroundVariable = "CAPSTAN_DEMO_BACKGROUND"
 
-	// stopTimeout bounds the wait for a kept demo to stop. Each of its parts is killed earlier than that.
+	// stopTimeout is the maximum time to wait until a kept demo has stopped. The demo kills each of its programs
+	// earlier.
 	stopTimeout  = 2 * time.Minute
 	pollInterval = 100 * time.Millisecond
 )
@@ -27,7 +28,7 @@ func (w workspace) stop(ctx context.Context, out io.Writer) error {
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	asked := false
+	signalled := false
 	for {
 		release, busy, err := w.lock()
 		if err != nil {
@@ -36,14 +37,14 @@ func (w workspace) stop(ctx context.Context, out io.Writer) error {
 		if !busy {
 			release()
 			message := "No demo is running."
-			if asked {
+			if signalled {
 				message = "The demo has stopped."
 			}
 			_, err := fmt.Fprintln(out, message)
 			return err
 		}
-		if !asked {
-			if asked, err = w.terminate(); err != nil {
+		if !signalled {
+			if signalled, err = w.terminate(); err != nil {
 				return err
 			}
 		}
@@ -67,27 +68,27 @@ func (w workspace) terminate() (ok bool, err error) {
 	return true, nil
 }
 
-// stay prints how to use the demo and closes the terminal's pipe. It keeps everything running until a signal
-// arrives or a program ends.
-func (d *demo) stay(ctx, signals context.Context) error {
+// keepRunning prints how to use the demo and closes the terminal's pipe. It returns when a signal arrives or a program
+// exits.
+func (d *demo) keepRunning(ctx, signals context.Context) error {
 	if err := d.workspace.write(state{PID: os.Getpid(), Kept: true, Kubeconfig: d.cluster.Kubeconfig}); err != nil {
 		return err
 	}
-	d.sayKept()
-	// The end of this pipe tells the process in the terminal to exit. Standard error is a log.
+	d.printUsage()
+	// When this pipe is closed, the process in the terminal exits. Standard error is a log.
 	d.out = os.Stderr
 	if err := os.Stdout.Close(); err != nil {
 		return fmt.Errorf("failed to close the terminal's pipe: %w", err)
 	}
 	<-ctx.Done()
 	if signals.Err() != nil {
-		return nil //nolint:nilerr // because being asked to stop is how a kept demo ends
+		return nil //nolint:nilerr // because a kept demo normally ends by a signal
 	}
 	return context.Cause(ctx)
 }
 
-// runInBackground runs this program again in a session of its own and copies its output. It returns when the demo
-// has failed, or has succeeded and stays. Until then, a Ctrl-C stops everything.
+// runInBackground runs this program again in another process session and copies its output. It returns when the demo
+// has failed, or has succeeded and keeps running. Until then, Ctrl-C stops the demo.
 func (w workspace) runInBackground(ctx context.Context, args []string, out io.Writer) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -101,7 +102,7 @@ func (w workspace) runInBackground(ctx context.Context, args []string, out io.Wr
 		return w.explainBusy()
 	}
 	defer release()
-	// The state of an earlier demo that was killed must not be mistaken for this one's.
+	// Remove the state of an earlier demo that was killed, so that it is not taken for the state of this demo.
 	if err := ignore(os.Remove(w.path("state.json")), fs.ErrNotExist); err != nil {
 		return fmt.Errorf("failed to clear the demo's state: %w", err)
 	}

@@ -1,8 +1,8 @@
 // Command demo shows Capstan at work on this machine. It starts a real control plane, the fake model server, a tool
 // server and the manager. Then it applies the manifests of the quickstart and shows the progress of the Turn. After
-// that it does the same for an Agent with tools, and approves its call. In the end it stops everything.
+// that it does the same for an Agent with tools, and approves a call. At the end it stops all of them.
 //
-// With KEEP=1 or --keep, everything stays running in the background until --stop.
+// With KEEP=1 or --keep, all of them keep running in the background, until demo --stop.
 package main
 
 import (
@@ -21,9 +21,9 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// workFolder holds logs, data, the kubeconfig and the state of a demo that was kept. It contains a .gitignore for
-// itself.
-const workFolder = ".demo"
+// workDir is the directory of the logs, the data, the kubeconfig and the state of a demo. Its .gitignore excludes the
+// whole directory from git.
+const workDir = ".demo"
 
 // options holds the values of the flags.
 type options struct {
@@ -50,14 +50,14 @@ func main() {
 type shownError struct{ error }
 
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
-	// The logs of the libraries are noise here: the important facts are returned as errors.
+	// Discard the logs of the libraries. The libraries return what matters as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	o, err := parse(args, errOut)
 	if err != nil {
 		return err
 	}
-	w := workspace{dir: workFolder}
+	w := workspace{dir: workDir}
 	switch {
 	case o.stop:
 		return w.stop(ctx, out)
@@ -81,15 +81,15 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.StringVar(&o.toolserver, "toolserver", "bin/toolserver", "path of the tool server's executable file")
 	f.StringVar(&o.capstan, "capstan", "bin/capstan", "path of the command line's executable file, which approves a call")
 	f.StringVar(&o.rules, "rules", "test/fakemodel/rules.yaml", "rules file of the fake model")
-	f.StringVar(&o.manifests, "manifests", "examples/quickstart", "folder of manifests to apply")
-	f.StringVar(&o.tools, "tools", "examples/tools", "second folder of manifests to apply, or empty")
-	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
-	f.StringVar(&o.config, "config", "config", "folder of the approver role and of the approval policy")
+	f.StringVar(&o.manifests, "manifests", "examples/quickstart", "directory of manifests to apply")
+	f.StringVar(&o.tools, "tools", "examples/tools", "second directory of manifests to apply, or empty")
+	f.StringVar(&o.crds, "crds", "config/crd/bases", "directory of the CRDs")
+	f.StringVar(&o.config, "config", "config", "directory of the approver role and of the approval policy")
 	f.StringVar(&o.turn, "turn", "open-loops", "name of the Turn to wait for")
 	f.StringVar(&o.toolsTurn, "tools-turn", "printer-works", "name of the Turn of --tools")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "time limit of each Turn")
 	f.BoolVar(&o.keep, "keep", os.Getenv("KEEP") == "1", "keep everything running (KEEP=1)")
-	f.BoolVar(&o.stop, "stop", false, "stop the demo that an earlier call has kept running")
+	f.BoolVar(&o.stop, "stop", false, "stop the demo that --keep keeps running")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Events are written after the status change that they report.
+// The interval and the timeout of the wait for an Event. Events are written after the status change that they report.
 const (
 	eventInterval = 50 * time.Millisecond
 	eventTimeout  = 5 * time.Second
@@ -130,19 +130,19 @@ func wrap(text string, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// sayNext prints the next steps, for a demo that is about to stop.
-func (d *demo) sayNext() {
+// printNextSteps prints what a user can do after the demo.
+func (d *demo) printNextSteps() {
 	d.print(`
 Next
-  make demo KEEP=1                              leave all of this running and look around
+  make demo KEEP=1                              keep all of this running and look around
   %-45s see the exact prompt: no cluster, no model
   README.md, docs/                              your own agent on your own cluster
 
 `, d.capstan+" render -f "+d.manifests)
 }
 
-// sayKept prints how to use a demo that stays.
-func (d *demo) sayKept() {
+// printUsage prints how to use a demo that keeps running.
+func (d *demo) printUsage() {
 	path := ""
 	if _, err := exec.LookPath("kubectl"); err != nil {
 		path = "\n  export PATH=\"$PATH:" + filepath.Dir(d.cluster.Kubectl) + "\""

@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// workspace is the folder of a demo. Only one demo at a time runs in it: the demo's process holds a lock until the
-// process ends, in whatever way. So no code relies on process IDs that another process may have reused.
+// workspace is the directory of a demo. Only one demo at a time runs in it: the demo's process holds a file lock
+// until it exits, even if it is killed. So a process ID that was reused does no harm.
 type workspace struct{ dir string }
 
 // state is the state that a running demo publishes.
 type state struct {
 	// PID is the process that holds the lock. It stops everything when it receives SIGTERM.
 	PID int `json:"pid"`
-	// Kept is true after the demo has succeeded and stays.
+	// Kept is true if the demo has succeeded and keeps running.
 	Kept bool `json:"kept"`
 	// Kubeconfig is the path of the kubeconfig of a kept demo.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
@@ -29,7 +29,7 @@ func (w workspace) path(name string) string { return filepath.Join(w.dir, name) 
 // lock takes the lock of the workspace. busy is true if another demo holds it.
 func (w workspace) lock() (release func(), busy bool, err error) {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
-		return nil, false, fmt.Errorf("failed to make the demo's folder: %w", err)
+		return nil, false, fmt.Errorf("failed to make the demo's directory: %w", err)
 	}
 	f, err := os.OpenFile(w.path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -40,11 +40,11 @@ func (w workspace) lock() (release func(), busy bool, err error) {
 		err = errors.Join(ignore(err, syscall.EWOULDBLOCK), f.Close())
 		return nil, true, err
 	}
-	// closing the file releases the lock, and so does the end of the process
+	// The lock is released when the file is closed, or when the process exits.
 	return func() { _ = f.Close() }, false, nil
 }
 
-// claim takes the workspace for a new demo. If another demo has it, the error describes that demo.
+// claim locks the workspace for a new demo. If another demo has locked it, the error describes that demo.
 func (w workspace) claim() (release func(), err error) {
 	unlock, busy, err := w.lock()
 	if err != nil {
@@ -58,7 +58,7 @@ func (w workspace) claim() (release func(), err error) {
 		return nil, err
 	}
 	return func() {
-		_ = os.Remove(w.path("state.json")) // without the lock, readers ignore the file
+		_ = os.Remove(w.path("state.json")) // an error does not matter: without the lock, readers ignore the file
 		unlock()
 	}, nil
 }
@@ -80,14 +80,14 @@ func (w workspace) explainBusy() error {
 func (w workspace) clear() error {
 	for _, name := range []string{"logs", "data", "cache", "kubeconfig"} {
 		if err := os.RemoveAll(w.path(name)); err != nil {
-			return fmt.Errorf("failed to clear the demo's folder: %w", err)
+			return fmt.Errorf("failed to clear the demo's directory: %w", err)
 		}
 	}
 	if err := os.MkdirAll(w.path("data"), 0o700); err != nil {
-		return fmt.Errorf("failed to make the demo's folder: %w", err)
+		return fmt.Errorf("failed to make the demo's directory: %w", err)
 	}
 	if err := os.WriteFile(w.path(".gitignore"), []byte("*\n"), 0o600); err != nil {
-		return fmt.Errorf("failed to make the demo's folder: %w", err)
+		return fmt.Errorf("failed to make the demo's directory: %w", err)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (w workspace) write(s state) error {
 	return nil
 }
 
-// read returns the state, or an empty one if there is none.
+// read returns the state, or an empty state if the file does not exist.
 func (w workspace) read() (state, error) {
 	var s state
 	content, err := os.ReadFile(w.path("state.json"))
