@@ -3,12 +3,12 @@
 //
 //   - config/crd/bases/*.yaml, byte for byte, to charts/capstan/files/crds;
 //   - the rules of the ClusterRole and of the Role in config/rbac/role.yaml to charts/capstan/files, where the chart's
-//     templates put them into the Roles that its values ask for;
+//     templates put them into the Roles that the values of the chart select;
 //   - the policies in config/policy and the roles of people in config/rbac, byte for byte, to charts/capstan/files,
 //     where templates take their specs and rules;
-//   - the defaults of charts/capstan/values.yaml to charts/capstan/files, where a template takes those that an
-//     upgrade with --reuse-values lacks, and with their comments to the table of values in
-//     charts/capstan/README.md.
+//   - the defaults of charts/capstan/values.yaml to charts/capstan/files, where a template finds the values that are
+//     missing in an upgrade with --reuse-values;
+//   - the same defaults with their comments to the table of values in charts/capstan/README.md.
 //
 // Run it from the root of the repository: go run ./hack/chart. Running it again changes nothing.
 package main
@@ -73,7 +73,7 @@ func sync(root string) error {
 	for source, target := range copied {
 		data, err := os.ReadFile(filepath.Join(root, source))
 		if err != nil {
-			return fmt.Errorf("failed to read a file that the chart has as well: %w", err)
+			return fmt.Errorf("failed to read a file to copy into the chart: %w", err)
 		}
 		if err := write(filepath.Join(root, target), data); err != nil {
 			return err
@@ -92,7 +92,7 @@ func syncCRDs(source, target string) error {
 		return fmt.Errorf("failed to find a CRD in %q: generate them first with controller-gen", source)
 	}
 	if err := os.MkdirAll(target, 0o750); err != nil {
-		return fmt.Errorf("failed to make the folder of CRDs: %w", err)
+		return fmt.Errorf("failed to make the directory of CRDs: %w", err)
 	}
 	current := make(map[string]bool, len(found))
 	for _, path := range found {
@@ -149,8 +149,8 @@ func syncRules(root string) error {
 	return nil
 }
 
-// rulesByKind returns the rules of each role in a manifest with several documents. A second role of the same kind
-// is an error, because the chart would not know in which namespace its rules apply.
+// rulesByKind returns the rules of each role in a manifest with several documents, by kind. A second role of the same
+// kind is an error, because it is not clear in which namespace its rules apply.
 func rulesByKind(manifest []byte) (map[string][]rbacv1.PolicyRule, error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	rules := map[string][]rbacv1.PolicyRule{}
@@ -171,13 +171,14 @@ func rulesByKind(manifest []byte) (map[string][]rbacv1.PolicyRule, error) {
 			continue
 		}
 		if _, twice := rules[role.Kind]; twice {
-			return nil, fmt.Errorf("failed to use %s %q: there must be one %s only", role.Kind, role.Name, role.Kind)
+			return nil, fmt.Errorf("failed to use %s %q: there must be only one %s", role.Kind, role.Name, role.Kind)
 		}
 		rules[role.Kind] = role.Rules
 	}
 }
 
-// write writes data to path, unless the file is unchanged, so that it keeps its modification time.
+// write writes data to path. If the file already has this content, write leaves it alone, so that it keeps its
+// modification time.
 func write(path string, data []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil

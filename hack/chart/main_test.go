@@ -14,7 +14,7 @@ const (
 	role        = "kind: Role\nmetadata: {name: manager}\nrules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}]\n"
 )
 
-// repository creates a folder that looks like the repository for sync, and returns its root.
+// repository creates a directory that looks like the repository for sync, and returns its root.
 func repository(t *testing.T, roles string, crds map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -118,7 +118,7 @@ func TestSyncRefuses(t *testing.T) {
 		},
 		"TwoRoles": {
 			reason: "it is not known where the second holds",
-			roles:  clusterRole + "---\n" + role + "---\n" + role, crds: crds, want: "there must be one Role only",
+			roles:  clusterRole + "---\n" + role + "---\n" + role, crds: crds, want: "there must be only one Role",
 		},
 		"UnknownField": {
 			reason: "it would be lost in the chart",

@@ -21,7 +21,7 @@ const (
 	tableHead      = "| value | default | what it does |\n| --- | --- | --- |\n"
 )
 
-// value is an entry of values.yaml. A value with other values below it has no default of its own.
+// value is an entry of values.yaml. If isGroup is true, the entry contains other values and has no default itself.
 type value struct {
 	path, comment string
 	node          *yamlv3.Node
@@ -29,8 +29,8 @@ type value struct {
 	mayBeNull     bool
 }
 
-// valueSchema is the part of the schema that shows where values end. The content of an object without properties
-// belongs to the user.
+// valueSchema is the part of the JSON schema that shows which entries are groups. An object without properties in the
+// schema is a single value, whose content the user chooses.
 type valueSchema struct {
 	Type       any                    `json:"type"`
 	Ref        string                 `json:"$ref"`
@@ -112,7 +112,7 @@ func walk(prefix string, mapping *yamlv3.Node, schema valueSchema, definitions m
 		}
 		v := value{
 			path: prefix + key.Value, comment: comment(key.HeadComment), node: node,
-			// The fields inside resources belong to Kubernetes: a user removes a limit with null.
+			// resources is one value, because its fields are those of Kubernetes. A user removes a limit with null.
 			isGroup:   len(of.Properties) > 0 && len(node.Content) > 0 && key.Value != "resources",
 			mayBeNull: of.allowsNull(),
 		}
@@ -158,8 +158,8 @@ func shown(n *yamlv3.Node) string {
 	return n.Value
 }
 
-// defaultsOf returns the file with each default and its path. It leaves out defaults that a user may set to null,
-// because Helm passes null on as a missing value.
+// defaultsOf returns the content of the file with each default and its path. It leaves out defaults that a user may set
+// to null, because Helm passes null on as a missing value, and the template could not tell the two apart.
 func defaultsOf(all []value) []byte {
 	type entry struct {
 		Path  []string `json:"path"`

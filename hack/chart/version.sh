@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # version.sh check: fails if the chart has changed since the last change of its version.
 #
-# version.sh bump: raises the last number of the version, and keeps the old values for the tests of upgrades, unless an
-# earlier version had the same.
+# version.sh bump: raises the last number of the version, and keeps the old values.yaml for the tests of upgrades, unless
+# an earlier version had the same values.
 #
-# version.sh previous: prints the last commit of the chart with the previous version.
+# version.sh previous: prints the last commit in which the chart had the previous version.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 chart=charts/capstan
@@ -12,7 +12,7 @@ version=$(sed -n 's/^version: //p' $chart/Chart.yaml)
 
 case ${1:-} in
 check)
-  [ "$(git show HEAD:$chart/Chart.yaml 2>/dev/null | sed -n 's/^version: //p')" = "$version" ] || exit 0 # it changes with the next commit
+  [ "$(git show HEAD:$chart/Chart.yaml 2>/dev/null | sed -n 's/^version: //p')" = "$version" ] || exit 0 # the version changes with the next commit
   since=$(git log -1 --format=%H -G '^version: ' -- $chart/Chart.yaml)
   if ! git diff --stat --exit-code "${since:-HEAD}" -- $chart; then
     echo "version.sh: the chart has changed since it got the version $version: run 'bash hack/chart/version.sh bump'" >&2

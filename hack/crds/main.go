@@ -1,7 +1,7 @@
-// Command crds works before and after controller-gen.
+// Command crds prepares the input of controller-gen and edits its output.
 //
-//	crds markers FROM TO      copies the Go files of a folder, and joins the lines of each marker
-//	crds descriptions FOLDER  joins the lines of each paragraph in the descriptions of CRDs
+//	crds markers FROM TO      copies the Go files of a directory, and joins the lines of each marker
+//	crds descriptions DIRECTORY  joins the lines of each paragraph in the descriptions of CRDs
 //
 // controller-gen expects each marker on one line, and a rule may have 500 characters. In our sources, a marker
 // continues on each line that begins with "// + ". The text after these five characters is appended unchanged.
@@ -30,7 +30,7 @@ func main() {
 	case len(args) == 2 && args[0] == "descriptions":
 		err = joinDescriptions(args[1])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: crds markers FROM TO | crds descriptions FOLDER")
+		fmt.Fprintln(os.Stderr, "usage: crds markers FROM TO | crds descriptions DIRECTORY")
 		os.Exit(2)
 	}
 	if err != nil {
@@ -39,8 +39,8 @@ func main() {
 	}
 }
 
-// copyWithMarkers copies the Go files of a folder, except for tests, to an existing folder. In the copies, each marker
-// is one line.
+// copyWithMarkers copies the Go files of a directory, except for tests, to an existing directory. In the copies, each
+// marker is one line.
 func copyWithMarkers(from, to string) error {
 	files, err := list(from, "*.go")
 	if err != nil {
@@ -61,16 +61,16 @@ func copyWithMarkers(from, to string) error {
 	return nil
 }
 
-// continued matches the break before a line that continues a marker.
+// continued matches the line break and the prefix of a line that continues a marker.
 var continued = regexp.MustCompile(`\n[\t ]*// \+ `)
 
 func joinMarkers(text []byte) []byte { return continued.ReplaceAll(text, nil) }
 
-// list returns the files of a folder that match a pattern. It is an error if there are none.
+// list returns the files of a directory that match a pattern. It is an error if there are none.
 func list(dir, pattern string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("folder %q has no %s", dir, pattern)
+		err = fmt.Errorf("directory %q has no %s", dir, pattern)
 	}
 	return files, err
 }
@@ -113,7 +113,7 @@ func rewrite(file string) error {
 func join(n *yaml.Node) {
 	for i, child := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Value == "description" && child.Kind == yaml.ScalarNode {
-			child.Value = paragraphs(child.Value)
+			child.Value = joinParagraphs(child.Value)
 			child.Style = 0
 			continue
 		}
@@ -121,9 +121,11 @@ func join(n *yaml.Node) {
 	}
 }
 
-// brk matches a line break within a paragraph. A break next to an empty line or before a list item does not match.
-var brk = regexp.MustCompile(`([^\n])\n([^\n\s-])`)
+// lineBreak matches a line break within a paragraph. A break next to an empty line or before a list item does not
+// match.
+var lineBreak = regexp.MustCompile(`([^\n])\n([^\n\s-])`)
 
-func paragraphs(text string) string {
-	return brk.ReplaceAllString(text, "$1 $2")
+// joinParagraphs joins the lines of each paragraph.
+func joinParagraphs(text string) string {
+	return lineBreak.ReplaceAllString(text, "$1 $2")
 }

@@ -51,7 +51,7 @@ func TestRewriteJoinsLinesOfParagraphs(t *testing.T) {
 	}
 }
 
-func TestAnEmptyFolderIsAnError(t *testing.T) {
+func TestEmptyDirectoryIsAnError(t *testing.T) {
 	if err := joinDescriptions(t.TempDir()); err == nil {
 		t.Error("joinDescriptions succeeded without a CRD")
 	}
