@@ -7,7 +7,7 @@ import (
 
 // Endpoints are the endpoints of a server.
 type Endpoints struct {
-	// URL is the base URL of all endpoints but the tarpit, and TarpitURL that of the tarpit.
+	// URL is the base URL of all endpoints except the tarpit, and TarpitURL is the base URL of the tarpit.
 	URL       string `json:"url"`
 	TarpitURL string `json:"tarpitURL"`
 }
@@ -35,14 +35,14 @@ func (e Endpoints) Bombing() string { return e.URL + "/bombing/v1" }
 // Flooding returns the URL of a model that sends 256 MiB of tiny events without compression.
 func (e Endpoints) Flooding() string { return e.URL + "/flooding/v1" }
 
-// Breaking returns the URL of a model that breaks off each reply after some tokens, except for models whose names
-// begin with WholeReplyPrefix.
+// Breaking returns the URL of a model that aborts each reply after some tokens, except for models whose names begin
+// with WholeReplyPrefix.
 func (e Endpoints) Breaking() string { return e.URL + "/breaking/v1" }
 
-// Calling returns the URL of a model whose replies call the tool "note" eight times at once.
+// Calling returns the URL of a model whose replies contain eight calls of the tool "note".
 func (e Endpoints) Calling() string { return e.URL + "/calling/v1" }
 
-// Refusing returns the URL of a model that refuses each request with an error of 1 MiB.
+// Refusing returns the URL of a model that rejects each request with an error of 1 MiB.
 func (e Endpoints) Refusing() string { return e.URL + "/refusing/v1" }
 
 // The endpoints for tools. Each is the URL of an MCP server.
@@ -53,11 +53,12 @@ func (e Endpoints) Listing(number int) string { return fmt.Sprintf("%s/listing/%
 // Noting returns the URL of an MCP server with one tool, "note".
 func (e Endpoints) Noting() string { return e.URL + "/noting" }
 
-// Stalling returns the URL of an MCP server with one tool, "note", whose results stop after 250 KiB.
+// Stalling returns the URL of an MCP server with one tool, "note". It sends 250 KiB of each result and then nothing
+// more.
 func (e Endpoints) Stalling() string { return e.URL + "/stalling" }
 
-// Notifying returns the URL of an MCP server with one tool, "note". In place of results it sends notices of 1 MiB
-// without end.
+// Notifying returns the URL of an MCP server with one tool, "note". Instead of results it sends notifications of
+// 1 MiB without end.
 func (e Endpoints) Notifying() string { return e.URL + "/notifying" }
 
 // Tarpit returns the URL of the endpoint with this number, which accepts connections and never sends a byte.

@@ -15,15 +15,14 @@ import (
 )
 
 const (
-	// WholeReplyPrefix is the prefix of the model names that get whole replies from an endpoint that breaks off all
-	// others.
+	// WholeReplyPrefix is the prefix of the model names for which the endpoint Breaking sends whole replies.
 	WholeReplyPrefix = "last-"
 
 	// replyChars is the length of a long reply. A manager keeps at most 1 MiB of a reply.
 	replyChars = 1_000_000
 	// floodBytes is the length of a stream of tiny events. A manager reads at most 64 MiB of a stream.
 	floodBytes = 256 << 20
-	// refusalBytes is the length of an error.
+	// refusalBytes is the length of the error message of a rejected request.
 	refusalBytes = 1 << 20
 	// commentInterval is the time between two comments.
 	commentInterval = time.Second
@@ -32,15 +31,14 @@ const (
 // tinyEvent is an empty event of a stream, which a client must still parse.
 const tinyEvent = "data: {}\n\n"
 
-// randomText returns text that cannot be compressed and needs no escaping in JSON. It is twice as long as a reply.
+// randomText returns text that cannot be compressed and needs no escaping in JSON. It is twice as long as a long reply.
 func randomText() []byte {
 	raw := make([]byte, 2*replyChars*3/4)
 	_, _ = rand.Read(raw) // never fails
 	return []byte(base64.RawStdEncoding.EncodeToString(raw))
 }
 
-// bomb returns a stream of tiny events, compressed with gzip. It repeats one block, which is a gzip stream of its
-// own.
+// bomb returns a stream of tiny events, compressed with gzip. It repeats one block, which is a complete gzip stream.
 func bomb() []byte {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
@@ -50,22 +48,22 @@ func bomb() []byte {
 	return bytes.Repeat(packed.Bytes(), floodBytes/len(block)+1)
 }
 
-// events begins a stream of events after it has read the whole request.
-func events(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // the next write notices a client that is gone
+// beginEvents begins a stream of events after it has read the whole request.
+func beginEvents(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // the next write detects a disconnected client
 	w.Header().Set("Content-Type", "text/event-stream")
 }
 
-// delta writes one event with a part of a reply.
-func delta(w io.Writer, delta, finish string) {
+// writeDelta writes one event with a part of a reply.
+func writeDelta(w io.Writer, delta, finish string) {
 	_, _ = fmt.Fprintf(w, `data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m",`+
 		`"choices":[{"index":0,"delta":%s,"finish_reason":%s}]}`+
-		"\n\n", delta, finish) // a client that is gone needs no event
+		"\n\n", delta, finish) // a disconnected client needs no event
 }
 
-// end ends a reply with its usage.
-func end(w io.Writer, finish string) {
-	delta(w, "{}", strconv.Quote(finish))
+// writeEnd writes the end of a reply, with its usage.
+func writeEnd(w io.Writer, finish string) {
+	writeDelta(w, "{}", strconv.Quote(finish))
 	_, _ = io.WriteString(w, `data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[],`+
 		`"usage":{"prompt_tokens":10,"completion_tokens":10,"total_tokens":20}}`+"\n\ndata: [DONE]\n\n")
 }
@@ -74,16 +72,17 @@ const shortText = `{"role":"assistant","content":"Here you are."}`
 
 // answer sends a short answer after the latency in the path.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
-	events(w, r)
+	beginEvents(w, r)
 	ms, _ := strconv.Atoi(r.PathValue("milliseconds")) // 0 for anything else
 	if !pause(r, time.Duration(ms)*time.Millisecond) {
 		return
 	}
-	delta(w, shortText, "null")
-	end(w, "stop")
+	writeDelta(w, shortText, "null")
+	writeEnd(w, "stop")
 }
 
-// longText returns the content of an event: close to 1 MiB of text that differs from all earlier ones.
+// longText returns the content of an event: close to 1 MiB of text that differs from all earlier texts. It also returns
+// the number of the reply.
 func (s *Server) longText() (text string, number int64) {
 	number = s.replies.Add(1)
 	start := int(number*7919) % replyChars
@@ -92,41 +91,41 @@ func (s *Server) longText() (text string, number int64) {
 
 // talk sends close to 1 MiB of text and one call of the tool "note".
 func (s *Server) talk(w http.ResponseWriter, r *http.Request) {
-	events(w, r)
+	beginEvents(w, r)
 	text, number := s.longText()
-	delta(w, text, "null")
-	delta(w, fmt.Sprintf(`{"tool_calls":[{"index":0,"id":"call-%d","type":"function",`+
+	writeDelta(w, text, "null")
+	writeDelta(w, fmt.Sprintf(`{"tool_calls":[{"index":0,"id":"call-%d","type":"function",`+
 		`"function":{"name":"note","arguments":"{\"text\":\"%d\"}"}}]}`,
 		number, number), "null")
-	end(w, "tool_calls")
+	writeEnd(w, "tool_calls")
 }
 
-// parallelCalls is the number of calls in one reply, which is how many a manager makes at once.
+// parallelCalls is the number of calls in one reply. A manager makes this many calls of a Turn at the same time.
 const parallelCalls = 8
 
 // call sends a reply with parallelCalls calls of the tool "note".
 func (s *Server) call(w http.ResponseWriter, r *http.Request) {
-	events(w, r)
+	beginEvents(w, r)
 	number := s.replies.Add(1)
 	for i := range parallelCalls {
-		delta(w, fmt.Sprintf(`{"tool_calls":[{"index":%d,"id":"call-%d-%d","type":"function",`+
+		writeDelta(w, fmt.Sprintf(`{"tool_calls":[{"index":%d,"id":"call-%d-%d","type":"function",`+
 			`"function":{"name":"note","arguments":"{\"text\":\"%d\"}"}}]}`,
 			i, number, i, i), "null")
 	}
-	end(w, "tool_calls")
+	writeEnd(w, "tool_calls")
 }
 
 // write sends an answer with close to 1 MiB of text.
 func (s *Server) write(w http.ResponseWriter, r *http.Request) {
-	events(w, r)
+	beginEvents(w, r)
 	text, _ := s.longText()
-	delta(w, text, "null")
-	end(w, "stop")
+	writeDelta(w, text, "null")
+	writeEnd(w, "stop")
 }
 
-// comment sends SSE comments until the client is gone, and never an event.
+// comment sends SSE comments until the client disconnects, and never an event.
 func (s *Server) comment(w http.ResponseWriter, r *http.Request) {
-	events(w, r)
+	beginEvents(w, r)
 	flush := http.NewResponseController(w)
 	for {
 		if _, err := io.WriteString(w, ": please wait\n\n"); err != nil || flush.Flush() != nil || !pause(r, commentInterval) {
@@ -135,16 +134,16 @@ func (s *Server) comment(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sendBomb sends compressed tiny events, floodBytes of them after decompression.
+// sendBomb sends compressed tiny events, which have floodBytes after decompression.
 func (s *Server) sendBomb(w http.ResponseWriter, r *http.Request) {
-	events(w, r)
+	beginEvents(w, r)
 	w.Header().Set("Content-Encoding", "gzip")
-	_, _ = w.Write(s.bomb()) // a client that is gone needs no body
+	_, _ = w.Write(s.bomb()) // a disconnected client needs no body
 }
 
 // flood sends floodBytes of tiny events without compression.
 func (s *Server) flood(w http.ResponseWriter, r *http.Request) {
-	events(w, r)
+	beginEvents(w, r)
 	block := []byte(strings.Repeat(tinyEvent, 6_000))
 	for written := 0; written < floodBytes; written += len(block) {
 		if _, err := w.Write(block); err != nil {
@@ -153,16 +152,16 @@ func (s *Server) flood(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse sends an error of refusalBytes.
+// refuse rejects the request with an error of refusalBytes.
 func refuse(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // the next write notices a client that is gone
+	_, _ = io.Copy(io.Discard, r.Body) // the next write detects a disconnected client
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusBadRequest)
 	_, _ = io.WriteString(w, `{"error":{"type":"invalid_request_error","message":"`+strings.Repeat("no ", refusalBytes/3)+`"}}`)
 }
 
-// breakOff closes the connection after the first event, unless the model's name begins with WholeReplyPrefix.
-func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
+// abort closes the connection after the first event, unless the model's name begins with WholeReplyPrefix.
+func (s *Server) abort(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Model string `json:"model"`
 	}
@@ -170,10 +169,10 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the request is not JSON", http.StatusBadRequest)
 		return
 	}
-	events(w, r)
-	delta(w, shortText, "null")
+	beginEvents(w, r)
+	writeDelta(w, shortText, "null")
 	if strings.HasPrefix(asked.Model, WholeReplyPrefix) {
-		end(w, "stop")
+		writeEnd(w, "stop")
 		return
 	}
 	if http.NewResponseController(w).Flush() == nil {
@@ -181,7 +180,7 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pause waits and reports whether the client is still there.
+// pause waits, and reports whether the client is still connected.
 func pause(r *http.Request, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

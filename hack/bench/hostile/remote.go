@@ -12,14 +12,14 @@ import (
 	"syscall"
 )
 
-// Remote is a Server in another process. In the process that measures, its garbage and its thousands of streams would
-// delay the measurement. Its process has the lowest priority, because a real attacker uses other machines than the
-// manager.
+// Remote is a Server in another process. If the server ran in the process that measures, its garbage and its
+// thousands of streams would delay the measurement. The server's process has the lowest priority, because a real
+// attacker uses other machines than the manager.
 type Remote struct {
 	Endpoints
 
 	cmd *exec.Cmd
-	// stdin keeps the process running. The process ends when stdin is closed, and so also when this process ends.
+	// stdin keeps the process running. The process exits when stdin is closed, and so also when this process exits.
 	stdin io.Closer
 }
 
@@ -39,7 +39,7 @@ type stats struct {
 func Start(ctx context.Context, program string, args ...string) (r *Remote, err error) {
 	r = &Remote{cmd: exec.CommandContext(ctx, program, args...)}
 	r.cmd.Stderr = os.Stderr
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C in the terminal ends this process only, which closes r
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C in the terminal ends only this process, which closes r
 	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("failed to start the hostile server: %w", err)
 	}
@@ -80,15 +80,15 @@ func (r *Remote) Stats(ctx context.Context) (requests, sentBytes int64, err erro
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, 0, fmt.Errorf("failed to read the figures of the hostile server: %w", err)
+		return 0, 0, fmt.Errorf("failed to read the statistics of the hostile server: %w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // because it was only read
 	var got stats
 	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
-		return 0, 0, fmt.Errorf("failed to read the figures of the hostile server: %w", err)
+		return 0, 0, fmt.Errorf("failed to read the statistics of the hostile server: %w", err)
 	}
 	return got.Requests, got.SentBytes, nil
 }
 
-// Close stops the server, aborts all requests, and returns when its process has ended.
+// Close stops the server, aborts all requests, and returns when the server's process has exited.
 func (r *Remote) Close() error { return errors.Join(r.stdin.Close(), r.cmd.Wait()) }

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/bench/hostile"
 )
 
-// serveArgument makes the executable of the test serve the endpoints.
+// serveArgument is the argument with which the test executable serves the endpoints instead of running tests.
 const serveArgument = "serve"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestServerInAProcessOfItsOwn(t *testing.T) {
+func TestServerInASeparateProcess(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestServerInAProcessOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestProgramThatIsNoServer(t *testing.T) {
+func TestStartOfAProgramThatDoesNotServe(t *testing.T) {
 	_, err := hostile.Start(t.Context(), "/bin/true")
 	if err == nil || !strings.Contains(err.Error(), "failed to start the hostile server") {
 		t.Errorf("Start = %v, want an error", err)

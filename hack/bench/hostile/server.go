@@ -1,6 +1,6 @@
 // Package hostile serves HTTP endpoints that misbehave on purpose: models and MCP servers of a tenant who tries to get
-// more than a fair share of a manager. The benchmark attacks a manager with them. They generate their data only once,
-// so that they use much less of the machine than the manager under attack.
+// more than a fair share of a manager. The benchmark attacks a manager with these endpoints. They generate their data
+// only once, so that they use much less CPU and memory than the manager under attack.
 package hostile
 
 import (
@@ -70,27 +70,27 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	models := map[string]http.HandlerFunc{
 		"/answering/{milliseconds}": s.answer, "/talking": s.talk, "/writing": s.write, "/commenting": s.comment,
-		"/bombing": s.sendBomb, "/flooding": s.flood, "/breaking": s.breakOff,
+		"/bombing": s.sendBomb, "/flooding": s.flood, "/breaking": s.abort,
 		"/calling": s.call, "/refusing": refuse,
 	}
 	for path, complete := range models {
 		mux.HandleFunc("POST "+path+"/v1/chat/completions", complete)
 		mux.HandleFunc("GET "+path+"/v1/models", func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, `{"object":"list","data":[]}`) // an error means that the client has left
+			_, _ = io.WriteString(w, `{"object":"list","data":[]}`) // an error means that the client has disconnected
 		})
 	}
-	one := func() []byte { return []byte(noteListing) }
-	mux.HandleFunc("POST /listing/{number}", s.mcp(s.listing, noted))
-	mux.HandleFunc("POST /noting", s.mcp(one, noted))
-	mux.HandleFunc("POST /stalling", s.mcp(one, stall))
-	mux.HandleFunc("POST /notifying", notifying(s.mcp(one, noted)))
+	oneTool := func() []byte { return []byte(noteListing) }
+	mux.HandleFunc("POST /listing/{number}", s.mcp(s.listing, writeResult))
+	mux.HandleFunc("POST /noting", s.mcp(oneTool, writeResult))
+	mux.HandleFunc("POST /stalling", s.mcp(oneTool, stall))
+	mux.HandleFunc("POST /notifying", notifyInsteadOfResults(s.mcp(oneTool, writeResult)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == statsPath {
-			_ = json.NewEncoder(w).Encode(stats{s.requests.Load(), s.sent.Load()}) // a client that is gone needs no figures
+			_ = json.NewEncoder(w).Encode(stats{s.requests.Load(), s.sent.Load()}) // a disconnected client needs no numbers
 			return
 		}
 		s.requests.Add(1)
-		mux.ServeHTTP(&counted{ResponseWriter: w, sent: &s.sent}, r)
+		mux.ServeHTTP(&countingWriter{ResponseWriter: w, sent: &s.sent}, r)
 	})
 }
 
@@ -108,18 +108,18 @@ func (s *Server) serveTarpit() {
 	}
 }
 
-// counted counts the bytes of a response.
-type counted struct {
+// countingWriter counts the bytes that are written to a response.
+type countingWriter struct {
 	http.ResponseWriter
 	sent *atomic.Int64
 }
 
 // Write implements http.ResponseWriter.
-func (c *counted) Write(p []byte) (int, error) {
+func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.ResponseWriter.Write(p)
 	c.sent.Add(int64(n))
 	return n, err
 }
 
 // Unwrap returns the wrapped writer. http.ResponseController needs it.
-func (c *counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+func (c *countingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

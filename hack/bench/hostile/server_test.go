@@ -66,12 +66,12 @@ func read(t *testing.T, r io.Reader) []byte {
 
 const completions = "/chat/completions"
 
-func TestModelsReplyAsTheirAttacksNeedIt(t *testing.T) {
+func TestRepliesHaveTheSizeAndContentOfTheirAttack(t *testing.T) {
 	s := newServer(t)
 	for name, tc := range map[string]struct {
-		url          string
-		least, most  int
-		has, hasNone []string
+		url                string
+		minBytes, maxBytes int
+		contains, lacks    []string
 	}{
 		"answering": {s.Answering(0), 100, 1000, []string{"Here you are.", `"finish_reason":"stop"`, "[DONE]"}, []string{"tool_calls"}},
 		"talking": {
@@ -87,17 +87,17 @@ func TestModelsReplyAsTheirAttacksNeedIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := read(t, contentOf(t, tc.url+completions, `{"model":"m"}`))
-			if len(text) < tc.least || len(text) > tc.most {
-				t.Errorf("%d bytes, want %d to %d", len(text), tc.least, tc.most)
+			if len(text) < tc.minBytes || len(text) > tc.maxBytes {
+				t.Errorf("%d bytes, want %d to %d", len(text), tc.minBytes, tc.maxBytes)
 			}
-			for _, want := range tc.has {
+			for _, want := range tc.contains {
 				if !bytes.Contains(text, []byte(want)) {
-					t.Errorf("the reply lacks %q", want)
+					t.Errorf("the reply does not contain %q", want)
 				}
 			}
-			for _, unwanted := range tc.hasNone {
+			for _, unwanted := range tc.lacks {
 				if bytes.Contains(text, []byte(unwanted)) {
-					t.Errorf("the reply has %q", unwanted)
+					t.Errorf("the reply contains %q, want a reply without it", unwanted)
 				}
 			}
 			for event := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
@@ -110,16 +110,16 @@ func TestModelsReplyAsTheirAttacksNeedIt(t *testing.T) {
 	}
 }
 
-func TestLongRepliesAreNeverTheSame(t *testing.T) {
+func TestLongRepliesDiffer(t *testing.T) {
 	s := newServer(t)
 	first := read(t, contentOf(t, s.Writing()+completions, "{}"))
 	second := read(t, contentOf(t, s.Writing()+completions, "{}"))
 	if bytes.Equal(first, second) {
-		t.Error("two replies are equal, and would be stored once")
+		t.Error("two replies are equal, want different ones, because equal artifacts are stored only once")
 	}
 }
 
-func TestABombIsSmallOnTheWireAndFillsAStream(t *testing.T) {
+func TestBombIsSmallOnTheWireAndExceedsAStream(t *testing.T) {
 	s := newServer(t)
 	header, content := post(t, s.Bombing()+completions, "{}")
 	if got := header.Get("Content-Encoding"); got != "gzip" {
@@ -127,7 +127,7 @@ func TestABombIsSmallOnTheWireAndFillsAStream(t *testing.T) {
 	}
 	packed := read(t, content)
 	if len(packed) > 1<<20 {
-		t.Errorf("%d bytes on the wire, want 1 MiB at most", len(packed))
+		t.Errorf("%d bytes on the wire, want at most 1 MiB", len(packed))
 	}
 	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
@@ -135,18 +135,18 @@ func TestABombIsSmallOnTheWireAndFillsAStream(t *testing.T) {
 	}
 	n, err := io.Copy(io.Discard, unpacked)
 	if err != nil || n < endpoint.MaxStreamBytes {
-		t.Errorf("%d bytes unpacked (%v), want the %d that a manager reads", n, err, endpoint.MaxStreamBytes)
+		t.Errorf("%d bytes unpacked (%v), want at least %d, the most that a manager reads", n, err, endpoint.MaxStreamBytes)
 	}
 	if _, sent := s.Stats(); sent != int64(len(packed)) {
-		t.Errorf("%d bytes are said to be sent, and %d were", sent, len(packed))
+		t.Errorf("Stats has %d bytes, want %d", sent, len(packed))
 	}
 }
 
-func TestAFloodIsNotCompressed(t *testing.T) {
+func TestFloodIsNotCompressed(t *testing.T) {
 	s := newServer(t)
 	begin := make([]byte, 2*len(tinyEvent))
 	if _, err := io.ReadFull(contentOf(t, s.Flooding()+completions, "{}"), begin); err != nil || string(begin) != tinyEvent+tinyEvent {
-		t.Errorf("the stream begins with %q (%v)", begin, err)
+		t.Errorf("the stream begins with %q (%v), want two tiny events", begin, err)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestCommentingModelSendsOnlyComments(t *testing.T) {
 	}
 }
 
-func TestOnlyTheLastModelFinishesItsReply(t *testing.T) {
+func TestOnlyModelsWithThePrefixGetWholeReplies(t *testing.T) {
 	s := newServer(t)
 	text, err := io.ReadAll(contentOf(t, s.Breaking()+completions, `{"model":"first"}`))
 	if !errors.Is(err, io.ErrUnexpectedEOF) || !bytes.Contains(text, []byte("Here you are.")) {
@@ -168,11 +168,11 @@ func TestOnlyTheLastModelFinishesItsReply(t *testing.T) {
 	}
 	if text := read(t, contentOf(t, s.Breaking()+completions, `{"model":"`+WholeReplyPrefix+`one"}`)); !bytes.Contains(
 		text, []byte("[DONE]")) {
-		t.Errorf("the last model said %q, want a whole reply", text)
+		t.Errorf("the model with the prefix replied %q, want a whole reply", text)
 	}
 }
 
-func TestATarpitAcceptsAndNeverAnswers(t *testing.T) {
+func TestTarpitAcceptsAndNeverAnswers(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Tarpit(1), http.NoBody)
@@ -195,13 +195,13 @@ func TestATarpitAcceptsAndNeverAnswers(t *testing.T) {
 	}
 	cancel()
 	if err := <-answered; !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want none but that of the client's own end", err)
+		t.Errorf("error %v, want %v, because only the client ended the request", err, context.Canceled)
 	}
 }
 
-// TestAManagersClientReadsTheListings checks that the manager accepts the listings. A listing that it refuses for
-// its size would not attack its memory.
-func TestAManagersClientReadsTheListings(t *testing.T) {
+// TestListingsFitTheLimitOfTheManager checks that the manager accepts the listings. If it rejected a listing for its
+// size, the listing would not attack its memory.
+func TestListingsFitTheLimitOfTheManager(t *testing.T) {
 	s := newServer(t)
 	if n := len(listing()); n > mcp.MaxListBytes || n < mcp.MaxListBytes*9/10 {
 		t.Errorf("the listing has %d bytes, want close to %d", n, mcp.MaxListBytes)
@@ -231,21 +231,21 @@ func TestRefusalsAreErrorsOfOneMebibyte(t *testing.T) {
 	}
 }
 
-// TestNoticesComeInPlaceOfResults checks that the server lists its tool and never sends a result.
-func TestNoticesComeInPlaceOfResults(t *testing.T) {
+// TestNotificationsReplaceResults checks that the server lists its tool and never sends a result.
+func TestNotificationsReplaceResults(t *testing.T) {
 	s := newServer(t)
 	if text := read(t, contentOf(t, s.Notifying(), `{"id":1,"method":"tools/list"}`)); !bytes.Contains(text, []byte(`"note"`)) {
 		t.Errorf("the listing is %.100s, want the tool", text)
 	}
-	lines := bufio.NewReaderSize(contentOf(t, s.Notifying(), `{"id":2,"method":"tools/call"}`), 2*noticeBytes)
+	lines := bufio.NewReaderSize(contentOf(t, s.Notifying(), `{"id":2,"method":"tools/call"}`), 2*notificationBytes)
 	for range 3 {
 		line, err := lines.ReadBytes('\n')
 		for err == nil && !bytes.HasPrefix(line, []byte("data: ")) {
 			line, err = lines.ReadBytes('\n')
 		}
 		data := bytes.TrimPrefix(line, []byte("data: "))
-		if err != nil || len(data) < noticeBytes || !json.Valid(data) || bytes.Contains(data, []byte("result")) {
-			t.Fatalf("got %d bytes and %v, want a notice", len(data), err)
+		if err != nil || len(data) < notificationBytes || !json.Valid(data) || bytes.Contains(data, []byte("result")) {
+			t.Fatalf("got %d bytes and %v, want a notification", len(data), err)
 		}
 	}
 }

@@ -13,10 +13,10 @@ const (
 	// listingTools is the number of tools in a large listing, and toolBytes the size of each tool.
 	listingTools = 250
 	toolBytes    = 16_000
-	// stalledBytes is the length of a result that stops.
+	// stalledBytes is the number of bytes that stall sends before it stops sending.
 	stalledBytes = 250 << 10
-	// noticeBytes is the length of a notice.
-	noticeBytes = 1 << 20
+	// notificationBytes is the length of a notification.
+	notificationBytes = 1 << 20
 )
 
 // noteListing is the listing of a server with one small tool.
@@ -49,12 +49,12 @@ type message struct {
 	} `json:"params"`
 }
 
-// noted writes the result of a call.
-func noted(w http.ResponseWriter, _ *http.Request) {
-	_, _ = io.WriteString(w, `{"content":[{"type":"text","text":"Noted."}]}`) // a client that is gone needs no body
+// writeResult writes the result of a call.
+func writeResult(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, `{"content":[{"type":"text","text":"Noted."}]}`) // a disconnected client needs no body
 }
 
-// stall writes the beginning of the result of a call, and waits until the client is gone.
+// stall writes the beginning of the result of a call, and waits until the client disconnects.
 func stall(w http.ResponseWriter, r *http.Request) {
 	_, err := io.WriteString(w, `{"content":[{"type":"text","text":"`+strings.Repeat("x", stalledBytes))
 	if err == nil && http.NewResponseController(w).Flush() == nil {
@@ -63,10 +63,12 @@ func stall(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
 }
 
-// notifying answers calls with a stream of notices that never ends, and lets next answer everything else.
-func notifying(next http.HandlerFunc) http.HandlerFunc {
-	notice := []byte("event: message\ndata: " + `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` +
-		strings.Repeat("n", noticeBytes) + `"}}` + "\n\n")
+// notifyInsteadOfResults returns a handler that answers calls with an endless stream of notifications. It passes all
+// other messages to next.
+func notifyInsteadOfResults(next http.HandlerFunc) http.HandlerFunc {
+	notification := []byte("event: message\ndata: " +
+		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` +
+		strings.Repeat("n", notificationBytes) + `"}}` + "\n\n")
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || !bytes.Contains(body, []byte(`"tools/call"`)) {
@@ -76,7 +78,7 @@ func notifying(next http.HandlerFunc) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		for err == nil {
-			_, err = w.Write(notice)
+			_, err = w.Write(notification)
 		}
 	}
 }
@@ -102,7 +104,7 @@ func (s *Server) mcp(listing func() []byte, call http.HandlerFunc) http.HandlerF
 			result = listing()
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":`, m.ID) // a client that is gone needs no body
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":`, m.ID) // a disconnected client needs no body
 		if m.Method == "tools/call" {
 			call(w, r)
 		} else {
