@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/bench/hostile"
 )
 
-// attacker is the tenant of one namespace during one attack.
+// attacker is a tenant who attacks the manager from one namespace.
 type attacker struct {
 	api       client.Client
 	namespace string
@@ -34,7 +34,7 @@ func (a *attacker) create(ctx context.Context, n int, perSecond float32, newOne 
 	group.SetLimit(creators)
 	for i := range n {
 		if limiter.Wait(groupCtx) != nil {
-			break // the error of the group or the context says why
+			break // the group or the context has the error
 		}
 		group.Go(func() error {
 			object := newOne(i)
@@ -73,8 +73,8 @@ func (a *attacker) toolServer(name, url string) *v1alpha1.ToolServer {
 	}}
 }
 
-// agent returns an Agent with the highest possible limits, the ModelProvider of the same name, and the tools of
-// some servers.
+// agent returns an Agent with the highest possible limits, the ModelProvider of the same name, and the tools of the
+// given servers.
 func (a *attacker) agent(name string, servers ...string) *v1alpha1.Agent {
 	agent := &v1alpha1.Agent{ObjectMeta: a.own(name), Spec: v1alpha1.AgentSpec{
 		PromptProfileRef: v1alpha1.SharedReference{Name: a.namespace},
@@ -102,7 +102,7 @@ func (a *attacker) turn(i int, agent string) *v1alpha1.Turn {
 	}
 }
 
-// clean deletes everything, the Turns first.
+// clean deletes the objects that the attacker has created, the Turns first.
 func (a *attacker) clean(ctx context.Context) error { return cleanNamespace(ctx, a.api, a.namespace) }
 
 func newNamespace(name string) client.Object {

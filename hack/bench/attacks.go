@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// attackRate is the number of Turns that an attacker creates per second while the victim is measured. It is
-	// limited, because the attack should hit the manager and not the API server.
+	// attackRate is the number of objects that an attacker creates per second while the victim is measured. It is
+	// limited, because the attack should load the manager and not the API server.
 	attackRate = 100
 
-	agentServers = 30 // servers of one Agent whose listings are large
+	agentServers = 30 // servers with large listings of one Agent
 	chainModels  = 8  // the highest possible number of models of one Agent
 	patches      = 40
 	contextChars = 120_000 // of a suspended Turn
-	payloadChars = 60_000  // of a Turn that runs
+	payloadChars = 60_000  // of a running Turn
 
 	credentialBytes = 16 << 10 // the longest credential
 	annotationBytes = 200_000
-	largeRate       = 5 // objects of almost 1 MB that an attacker creates per second, because etcd writes each to the disk
+	largeRate       = 5 // objects of almost 1 MB that an attacker creates per second; low, because etcd writes each to the disk
 	profileSkills   = 12
 	skillChars      = 62_000
 )
@@ -41,17 +41,16 @@ type attack struct {
 	what string
 	// prepare creates the objects that must exist before the victim is measured. If it is nil, there are none.
 	prepare func(context.Context, *attacker) error
-	// restarts reports whether the manager restarts after the preparation, because its start is a part of the
-	// attack.
+	// restarts is true if the manager is restarted after the preparation, because the attack affects its start.
 	restarts bool
-	// run attacks while the victim is measured. If it is nil, the preparation was the attack.
+	// run attacks while the victim is measured. If it is nil, prepare is the whole attack.
 	run func(context.Context, *attacker) error
 	// windows multiplies the time for which the victim is measured; 0 means 1.
 	windows int
 	// needsServer is true if the attack counts only when the hostile server has received requests.
 	needsServer bool
-	// beginBytes is what the hostile server has sent when the attack has begun. The victim is measured at least until
-	// then.
+	// beginBytes is the number of bytes after which the attack has begun: the hostile server must have sent them before
+	// the measurement of the victim ends.
 	beginBytes int64
 	// volumeMiB is the size of the volume of the journal; 0 means that the volume is not limited.
 	volumeMiB int
@@ -71,7 +70,7 @@ func attacks() []attack {
 		},
 		{name: "storm", size: 5000, what: "40 patches of an Agent with %d waiting Turns", prepare: prepareStorm, run: attackStorm},
 		{name: "comments", size: 3500, what: "%d Turns whose model sends SSE comments only", prepare: prepareComments, needsServer: true},
-		{name: "session", size: 2000, what: "%d Turns of one Session at once", run: attackSession},
+		{name: "session", size: 2000, what: "%d Turns of one Session at the same time", run: attackSession},
 		{
 			name: "journal", size: 600, what: "%d Turns with answers of 1 MiB, on a volume of 512 MiB",
 			prepare: turnsOf("writer"), run: attackJournal, windows: 2, needsServer: true, volumeMiB: 512,
@@ -86,11 +85,11 @@ func attacks() []attack {
 			prepare: preparePayloads, needsServer: true,
 		},
 		{
-			name: "results", size: 1000, what: "%d Turns of 8 calls at once whose results stop after 250 KiB",
+			name: "results", size: 1000, what: "%d Turns of 8 parallel calls whose results stop after 250 KiB",
 			prepare: prepareResults, needsServer: true,
 		},
 		{
-			name: "flood", size: 400, what: "%d Turns whose models send tiny events without end",
+			name: "flood", size: 400, what: "%d Turns whose models send endless tiny events",
 			prepare: turnsOf("flood"), run: attackFlood, needsServer: true,
 		},
 		{
@@ -98,7 +97,7 @@ func attacks() []attack {
 			prepare: turnsOf("refusing"), run: attackRefusals, needsServer: true,
 		},
 		{
-			name: "notices", size: 100, what: "%d Turns of 8 calls at once, whose tool server sends notices of 1 MiB without end",
+			name: "notices", size: 100, what: "%d Turns of 8 parallel calls, whose tool server sends endless notifications of 1 MiB",
 			run: attackNotices, needsServer: true,
 		},
 		{
@@ -110,15 +109,15 @@ func attacks() []attack {
 			prepare: prepareObjects, restarts: true,
 		},
 		{
-			name: "burst", size: 3000, what: "%d Turns of 2 s at once", prepare: turnsOf("slow"), run: attackBurst,
+			name: "burst", size: 3000, what: "%d Turns of 2 s at the same time", prepare: turnsOf("slow"), run: attackBurst,
 			needsServer: true,
 		},
 	}
 }
 
-// turnsOf returns a preparation that creates Turns which wait for their Agent. The attack creates the Agent, so that
-// all Turns are ready at once, and the victim is not measured while the API server is busy with the creation of the
-// Turns: the API server's own Priority and Fairness is for that.
+// turnsOf returns a preparation that creates Turns whose Agent does not exist yet. The attack then creates only the
+// Agent. So all Turns become ready at the same time, and the API server is not busy with their creation while the
+// victim is measured. Such load is the concern of the API server's Priority and Fairness, not of the manager.
 func turnsOf(agent string) func(context.Context, *attacker) error {
 	return func(ctx context.Context, a *attacker) error { return a.create(ctx, a.size, 0, a.turns(agent)) }
 }
@@ -213,7 +212,7 @@ func prepareComments(ctx context.Context, a *attacker) error {
 	return a.create(ctx, a.size, 0, a.turns("commenter"))
 }
 
-// preparePayloads creates Turns that wait for a model, each with a conversation of some size.
+// preparePayloads creates Turns with large facts that wait for a model.
 func preparePayloads(ctx context.Context, a *attacker) error {
 	if err := a.createAll(ctx, a.provider("commenter", a.server.Commenting()), a.agent("commenter")); err != nil {
 		return err
@@ -225,7 +224,7 @@ func preparePayloads(ctx context.Context, a *attacker) error {
 	})
 }
 
-// prepareResults creates Turns that make as many calls at once as a Turn may, to a server that does not finish its
+// prepareResults creates Turns that make as many parallel calls as a Turn may, to a server that does not finish its
 // results.
 func prepareResults(ctx context.Context, a *attacker) error {
 	err := a.createAll(ctx, a.provider("caller", a.server.Calling()), a.toolServer("stalling", a.server.Stalling()),
@@ -251,7 +250,8 @@ func attackJournal(ctx context.Context, a *attacker) error {
 	return a.createAll(ctx, a.provider("writer", a.server.Writing()), a.agent("writer"))
 }
 
-// attackBomb sends the events compressed to three of four Turns, and uncompressed to the fourth.
+// attackBomb starts Turns whose models send tiny events: compressed for three of four Turns, uncompressed for the
+// fourth.
 func attackBomb(ctx context.Context, a *attacker) error {
 	err := a.createAll(ctx, a.provider("bomb", a.server.Bombing()), a.agent("bomb"),
 		a.provider("flood", a.server.Flooding()), a.agent("flood"))
@@ -266,8 +266,8 @@ func attackBomb(ctx context.Context, a *attacker) error {
 	})
 }
 
-// prepareNames creates Agents whose models all have different names, and a Turn of each. All models but the last of
-// each Agent break off their replies.
+// prepareNames creates Agents whose models all have different names, and a Turn of each Agent. All models of an Agent
+// except the last one break off their replies.
 func prepareNames(ctx context.Context, a *attacker) error {
 	return a.create(ctx, 2*a.chains(), 0, func(i int) client.Object {
 		if i%2 == 1 {
@@ -307,6 +307,7 @@ func attackRefusals(ctx context.Context, a *attacker) error {
 	return a.createAll(ctx, a.provider("refusing", a.server.Refusing()), a.agent("refusing"))
 }
 
+// attackNotices starts Turns whose tool server sends notifications instead of results.
 func attackNotices(ctx context.Context, a *attacker) error {
 	err := a.createAll(ctx, a.provider("caller", a.server.Calling()), a.toolServer("notifying", a.server.Notifying()),
 		a.agent("caller", "notifying"))
@@ -316,8 +317,8 @@ func attackNotices(ctx context.Context, a *attacker) error {
 	return a.create(ctx, a.size, 0, a.turns("caller"))
 }
 
-// prepareCredentials creates ModelProviders with the longest credentials that there may be, each with a Turn that waits
-// for its Agent.
+// prepareCredentials creates ModelProviders with the longest credentials that are allowed. For each, it creates a
+// Turn that waits for its Agent.
 func prepareCredentials(ctx context.Context, a *attacker) error {
 	return a.create(ctx, 3*a.size, 0, func(i int) client.Object {
 		name := keyed(i / 3)
@@ -360,8 +361,8 @@ func attackBurst(ctx context.Context, a *attacker) error {
 	return a.createAll(ctx, a.provider("slow", a.server.Answering(2*time.Second)), a.agent("slow"))
 }
 
-// parseAttacks returns the attacks with these names, or all if there are none. sizes replaces the sizes of some
-// attacks.
+// parseAttacks returns the attacks with these names, or all attacks if there are no names. sizes replaces the sizes of
+// single attacks.
 func parseAttacks(names []string, sizes map[string]int) ([]attack, error) {
 	all := attacks()
 	byName := make(map[string]*attack, len(all))

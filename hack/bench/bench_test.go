@@ -23,8 +23,8 @@ import (
 	"github.com/capstan-dev/capstan/test/harness"
 )
 
-// TestMain lets the executable of the test run as the floor, the bare client-go program, and as the servers of an
-// attacker. The executable of the benchmark does the same.
+// TestMain lets the executable of the test also run as the floor (the bare client-go program) and as the servers of an
+// attacker, as the executable of the benchmark does.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == floorCommand || os.Args[1] == hostileCommand) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs is the folder of the programs that the tests build. It is empty before the first build.
+// programs is the directory of the programs that the tests build. It is empty before the first build.
 var programs string
 
 var buildManager = sync.OnceValues(func() (path string, err error) {
@@ -106,7 +106,7 @@ func TestBenchmarkMeasuresTurnsOfRealProcesses(t *testing.T) {
 	}
 }
 
-func TestContenderThatEndsIsShownWithItsLog(t *testing.T) {
+func TestErrorShowsTheLogOfAContenderThatExits(t *testing.T) {
 	broken := contender{name: "broken", members: []member{{name: "broken", path: "/bin/sh", ready: "/", args: func(site) []string {
 		return []string{"-c", "echo no such flag; exit 2"}
 	}}}}
@@ -139,16 +139,18 @@ func TestFlagsAreChecked(t *testing.T) {
 			[]string{"--only", "floor,chaos"},
 			`--only: "chaos" must be one of floor, executors, tools, evaluations, scale, finished, neighbours`,
 		},
-		"an odd capacity":  {[]string{"--capacity", "51"}, "--capacity must be an even number"},
-		"few finished":     {[]string{"--finished", "100"}, "--finished must be above 100"},
-		"no bursts":        {[]string{"--bursts", "0"}, "--bursts at least 1"},
-		"unknown attack":   {[]string{"--attacks", "burst,peace"}, `--attacks: "peace" must be one of listings, `},
-		"a strange size":   {[]string{"--attack-sizes", "burst"}, `"burst" must be NAME=NUMBER`},
-		"a short window":   {[]string{"--window", "10ms"}, "--window must be from 1s"},
-		"a busy victim":    {[]string{"--victim-interval", "1ms"}, "--victim-interval must be from 10ms"},
-		"an endless wait":  {[]string{"--victim-wait", "1h"}, "--victim-wait must be from 1s"},
-		"little memory":    {[]string{"--memory-mib", "1"}, "--memory-mib must be from 64"},
-		"unknown part":     {[]string{"--scale-parts", "long,short"}, `--scale-parts: "short" must be one of namespaces, in-flight, long`},
+		"an odd capacity":         {[]string{"--capacity", "51"}, "--capacity must be an even number"},
+		"too few finished Turns":  {[]string{"--finished", "100"}, "--finished must be above 100"},
+		"no bursts":               {[]string{"--bursts", "0"}, "--bursts at least 1"},
+		"unknown attack":          {[]string{"--attacks", "burst,peace"}, `--attacks: "peace" must be one of listings, `},
+		"a size without a number": {[]string{"--attack-sizes", "burst"}, `"burst" must be NAME=NUMBER`},
+		"a short window":          {[]string{"--window", "10ms"}, "--window must be from 1s"},
+		"a short victim interval": {[]string{"--victim-interval", "1ms"}, "--victim-interval must be from 10ms"},
+		"a long victim wait":      {[]string{"--victim-wait", "1h"}, "--victim-wait must be from 1s"},
+		"little memory":           {[]string{"--memory-mib", "1"}, "--memory-mib must be from 64"},
+		"unknown part": {
+			[]string{"--scale-parts", "long,short"}, `--scale-parts: "short" must be one of namespaces, in-flight, long`,
+		},
 		"no namespaces":    {[]string{"--scale-namespaces", "0"}, "--scale-namespaces must be from 1 to 1000"},
 		"no CPU":           {[]string{"--scale-cpus", "0"}, "--scale-cpus must be from 0.1 to 64"},
 		"odd calls":        {[]string{"--scale-calls", "99"}, "--scale-calls must be an even number from 4 to 198"},
@@ -162,7 +164,7 @@ func TestFlagsAreChecked(t *testing.T) {
 	}
 }
 
-func TestTurnsCarryThePayloadInFactsWithinTheBounds(t *testing.T) {
+func TestFactsContainThePayload(t *testing.T) {
 	for payload, want := range map[int][]int{0: nil, 1: {1}, 4096: {4096}, 4097: {4096, 1}, 10000: {4096, 4096, 1808}} {
 		var got []int
 		if context := newTurn("t", payload).Spec.Context; context != nil {
@@ -212,11 +214,11 @@ func TestProcessUse(t *testing.T) {
 		t.Errorf("this process: %+v, error %v; want some memory, and at least as much at its peak", u, err)
 	}
 	if _, err := useOf(-1); err == nil {
-		t.Error("a process that is not there has no error")
+		t.Error("want an error for a process that does not exist")
 	}
 }
 
-func TestPercentilesAreOfTheNearestRank(t *testing.T) {
+func TestPercentilesUseTheNearestRank(t *testing.T) {
 	hundred := make([]time.Duration, 0, 100)
 	for i := range 100 {
 		hundred = append(hundred, time.Duration(100-i)*time.Millisecond)
@@ -240,7 +242,7 @@ func TestPercentilesAreOfTheNearestRank(t *testing.T) {
 	}
 }
 
-func TestMeasurementIsPerTurnAndWithoutTheBenchmarksOwnWrites(t *testing.T) {
+func TestMeasurementIsPerTurnWithoutTheBenchmarksOwnWrites(t *testing.T) {
 	result := &burstResult{
 		wall: 2 * time.Second, failed: map[string]int{},
 		durations: []time.Duration{time.Second, time.Second}, latencies: []time.Duration{time.Second, 2 * time.Second},
@@ -301,7 +303,7 @@ func TestTableShowsManagerFloorAndRatio(t *testing.T) {
 	if err := exampleReport().write(&out, outputTable); err != nil {
 		t.Fatal(err)
 	}
-	want := `300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
+	want := `300 Turns at the same time, model latency 2s, answers of 400 characters, no facts, 2 CPUs
 
                                                manager     floor   ratio   minimal   ratio
 Turns per second                                  80.0       100    0.80       120    0.67
@@ -321,14 +323,14 @@ API writes per Turn                               3.00      2.00    1.50      2.
 
 The floor is a bare client-go program: watch, one status write, one model request, one status write. Minimal is the
 same program with objects that have only the fields it needs.
-API writes do not include the creation of the Turns and the writes of Leases (in all: manager 4, floor 0).
+API writes do not include the creation of the Turns and the writes of Leases (in total: manager 4, floor 0).
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
 }
 
-func TestJSONHoldsTheWholeReport(t *testing.T) {
+func TestJSONContainsTheWholeReport(t *testing.T) {
 	var out bytes.Buffer
 	if err := exampleReport().write(&out, outputJSON); err != nil {
 		t.Fatal(err)

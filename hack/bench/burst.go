@@ -19,7 +19,7 @@ import (
 // creators is the number of Turns that are being created at the same time: enough to keep the API server busy.
 const creators = 32
 
-// burstResult is the result of Turns that were created at once.
+// burstResult is the result of Turns that were created at the same time.
 type burstResult struct {
 	wall       time.Duration   // from the first creation to the last completion
 	durations  []time.Duration // status.durationMilliseconds, one per Turn
@@ -30,7 +30,7 @@ type burstResult struct {
 	toolCalls  int             // the total of all Turns
 }
 
-// burst creates n Turns at once and watches them until all have finished.
+// burst creates n Turns at the same time and watches them until all have finished.
 func (b *bench) burst(ctx context.Context, prefix string, n int) (*burstResult, error) {
 	return b.burstOf(ctx, n, func(i int) *v1alpha1.Turn { return newTurn(fmt.Sprintf("%s-%d", prefix, i), b.payload) })
 }
@@ -81,7 +81,7 @@ func (b *bench) burstOf(ctx context.Context, n int, newOne func(int) *v1alpha1.T
 func (b *bench) watchFinished(ctx context.Context, n int, counts func(*v1alpha1.Turn) bool) error {
 	counted := 0
 	seen := make(map[string]bool, n)
-	// A client that reads thousands of old finished Turns would slow down the measurement.
+	// Leave out the Turns that makeFinished created: reading thousands of them would slow down the measurement.
 	list := cache.NewFilteredListWatchFromClient(b.turns, "turns", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + finishedLabel
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/test/harness"
 )
 
-// contender is one program that runs Turns, or several programs that do so together.
+// contender is one program that runs Turns, or several programs that run Turns together.
 type contender struct {
 	name    string
 	members []member
@@ -33,16 +33,16 @@ type member struct {
 	cgroup *controlGroup
 }
 
-// site holds the addresses and folders that a program works with.
+// site holds the addresses and directories that a program works with.
 type site struct {
 	kubeconfig string
 	modelURL   string // the base URL of the model server
 	probes     string // address for the readiness probe
 	metrics    string // address for metrics
-	dir        string // folder for data
+	dir        string // directory for data
 }
 
-// managerMember returns a manager. args are arguments beyond those that it needs in the benchmark.
+// managerMember returns a manager. args are added to the arguments that every manager of the benchmark has.
 func managerMember(path, name, executor string, args ...string) member {
 	arguments := func(s site) []string {
 		return append([]string{
@@ -56,7 +56,7 @@ func managerMember(path, name, executor string, args ...string) member {
 	return member{name: name, path: path, ready: "/readyz", executor: executor, args: arguments}
 }
 
-// withLimits returns the program with the limits of a control group.
+// withLimits returns the program with the limits of a cgroup.
 func (m member) withLimits(cgroup *controlGroup) member {
 	m.cgroup = cgroup
 	return m
@@ -71,7 +71,8 @@ type contenders struct {
 	manager, floor, minimal contender
 }
 
-// contendersOf returns the contenders. manager is the manager's executable file, and self that of this program.
+// contendersOf returns the contenders. manager is the path of the manager's executable file, and self the path of the
+// executable file of this program.
 func contendersOf(manager, self string) contenders {
 	return contenders{
 		manager: managerContender(manager),
@@ -141,7 +142,7 @@ func (b *bench) startMember(ctx context.Context, m member, dir string) (*running
 // warmUpTries is the maximum number of warm-up bursts. A new executor gets Turns only after it has renewed its Lease.
 const warmUpTries = 20
 
-// warmUp runs Turns without measuring them, until each executor has run some.
+// warmUp runs Turns without measuring them, until each executor has run at least one of them.
 func (b *bench) warmUp(ctx context.Context, t team, prefix string) error {
 	idle := map[string]bool{}
 	for _, p := range t {

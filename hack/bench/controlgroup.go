@@ -13,30 +13,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// cgroupRoot is the folder in which the hierarchies of control groups are mounted.
+// cgroupRoot is the directory in which the cgroup hierarchies are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
 // cpuPeriod is the period of a CPU limit in microseconds. Kubernetes uses the same one.
 const cpuPeriod = 100_000
 
-// controlGroup is a control group that limits the memory and the CPU time of its processes, like the control group of a
+// controlGroup is a cgroup that limits the memory and the CPU time of its processes, like the cgroup of a
 // container.
 type controlGroup struct {
-	// dirs are the folders of the group: one in each hierarchy of version 1, or one in the only hierarchy of version 2.
-	// The first folder limits the memory. If the group limits the CPU time, the last folder does so.
+	// dirs are the directories of the group: one in each hierarchy of version 1, or one in the only hierarchy of
+	// version 2. The first directory limits the memory. If the group limits the CPU time, the last directory does so.
 	dirs []string
-	// version is the version of control groups on this machine, 1 or 2.
+	// version is the version of cgroups on this machine, 1 or 2.
 	version int
-	events  string // the file that counts the processes killed for lack of memory
+	events  string // the file that counts the OOM kills
 }
 
-// newControlGroup creates a control group with a memory limit in bytes, and a limit on the CPU time as a number of
+// newControlGroup creates a cgroup with a memory limit in bytes, and a limit on the CPU time as a number of
 // CPUs, such as 0.5. 0 CPUs mean no limit on the CPU time. With version 2, the group gets no swap. newControlGroup
 // needs Linux and root. The caller must call remove.
 func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	defer func() {
 		if err != nil {
-			g, err = nil, errors.Join(fmt.Errorf("failed to set up a control group, which needs Linux and root: %w", err), g.remove())
+			g, err = nil, errors.Join(fmt.Errorf("failed to set up a cgroup, which needs Linux and root: %w", err), g.remove())
 		}
 	}()
 	bytes, quota := strconv.Itoa(memory), strconv.Itoa(int(cpus*cpuPeriod))
@@ -64,7 +64,7 @@ func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	return g, nil
 }
 
-// add creates a folder of the group in a hierarchy, and sets limits there. The keys of limits are names of files.
+// add creates a directory of the group in a hierarchy, and sets limits there. The keys of limits are names of files.
 func (g *controlGroup) add(hierarchy string, limits map[string]string) error {
 	dir, err := os.MkdirTemp(filepath.Join(cgroupRoot, hierarchy), "capstan-bench-")
 	if err != nil {
@@ -72,7 +72,7 @@ func (g *controlGroup) add(hierarchy string, limits map[string]string) error {
 	}
 	g.dirs = append(g.dirs, dir)
 	for file, value := range limits {
-		// The files of a control group already exist. A missing file must not be created.
+		// The files of a cgroup already exist. A missing file must not be created.
 		if err := writeExisting(filepath.Join(dir, file), value); err != nil {
 			return err
 		}
@@ -100,8 +100,7 @@ func (g *controlGroup) command(path string, args []string) (program string, argu
 	return "/bin/sh", slices.Concat([]string{"-c", enter, "enter"}, g.dirs, []string{"--", path}, args)
 }
 
-// kills returns the number of processes of the group that the kernel killed for lack of memory. It returns 0 if the
-// group is nil.
+// kills returns the number of OOM kills in the group. It returns 0 if the group is nil.
 func (g *controlGroup) kills() (int, error) {
 	if g == nil {
 		return 0, nil
@@ -110,9 +109,9 @@ func (g *controlGroup) kills() (int, error) {
 	return counts["oom_kill"], err
 }
 
-// throttled returns the number of periods of the CPU limit in which the processes ran, and the number of periods in
-// which the limit stopped them.
-func (g *controlGroup) throttled() (periods, stopped int, err error) {
+// throttled returns the number of CPU periods in which the processes ran, and the number of periods in which the CPU
+// limit throttled them.
+func (g *controlGroup) throttled() (periods, throttled int, err error) {
 	counts, err := countsOf(filepath.Join(g.dirs[len(g.dirs)-1], "cpu.stat"), "nr_periods", "nr_throttled")
 	return counts["nr_periods"], counts["nr_throttled"], err
 }
@@ -122,7 +121,7 @@ func (g *controlGroup) throttled() (periods, stopped int, err error) {
 func countsOf(path string, names ...string) (map[string]int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("failed to read the control group: %w", err)
+		return nil, fmt.Errorf("failed to read the cgroup: %w", err)
 	}
 	counts := map[string]int{}
 	for line := range strings.Lines(string(text)) {
@@ -138,7 +137,7 @@ func countsOf(path string, names ...string) (map[string]int, error) {
 	return counts, nil
 }
 
-// remove removes the group once its processes have ended.
+// remove removes the group. It retries for a while, because the processes of the group may still be exiting.
 func (g *controlGroup) remove() error {
 	if g == nil {
 		return nil
@@ -147,7 +146,7 @@ func (g *controlGroup) remove() error {
 	for _, dir := range g.dirs {
 		backoff := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Steps: 8}
 		var err error
-		_ = wait.ExponentialBackoff(backoff, func() (bool, error) { // its error only says that the attempts are used up
+		_ = wait.ExponentialBackoff(backoff, func() (bool, error) { // after the last attempt, err has the reason
 			err = os.Remove(dir)
 			return err == nil, nil
 		})
@@ -156,10 +155,10 @@ func (g *controlGroup) remove() error {
 	return errors.Join(errs...)
 }
 
-// String describes for the report how the memory is limited.
+// String returns for the report how the memory is limited.
 func (g *controlGroup) String() string {
 	if g == nil {
-		return "no control group: the report compares the peak with the limit"
+		return "no cgroup: the report compares the peak with the limit"
 	}
-	return fmt.Sprintf("control group v%d", g.version)
+	return fmt.Sprintf("cgroup v%d", g.version)
 }

@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-func TestAControlGroupBoundsItsProcesses(t *testing.T) {
+func TestCgroupLimitsMemory(t *testing.T) {
 	g, err := newControlGroup(32<<20, 0)
 	if err != nil {
-		// Control groups need root and a mounted hierarchy. Elsewhere the report must say that there is none.
-		if os.Geteuid() == 0 && !errors.Is(err, os.ErrPermission) && !strings.Contains(err.Error(), "control group") {
-			t.Errorf("error %q says nothing of the control group", err)
+		// A cgroup needs root and a mounted hierarchy. Without a cgroup, the report must say so.
+		if os.Geteuid() == 0 && !errors.Is(err, os.ErrPermission) && !strings.Contains(err.Error(), "cgroup") {
+			t.Errorf("error %q, want one about the cgroup", err)
 		}
-		if got := (*controlGroup)(nil).String(); !strings.Contains(got, "no control group") {
-			t.Errorf("without a group the report says %q", got)
+		if got := (*controlGroup)(nil).String(); !strings.Contains(got, "no cgroup") {
+			t.Errorf("without a group, the report has %q, want \"no cgroup\"", got)
 		}
 		return
 	}
@@ -30,24 +30,24 @@ func TestAControlGroupBoundsItsProcesses(t *testing.T) {
 	started(2)
 	k.close()
 	if kills, err := g.kills(); err != nil || kills < 1 {
-		t.Errorf("%d kills for lack of memory (%v), want at least one", kills, err)
+		t.Errorf("%d OOM kills (%v), want at least one", kills, err)
 	}
 	if restarts, _ := k.counts(); restarts < 1 {
-		t.Error("no restart was counted")
+		t.Error("want at least one restart")
 	}
 }
 
-func TestAControlGroupBoundsTheCPUTime(t *testing.T) {
+func TestCgroupLimitsCPUTime(t *testing.T) {
 	g, err := newControlGroup(64<<20, 0.1)
 	if err != nil {
-		t.Skip(err) // TestAControlGroupBoundsItsProcesses checks the error
+		t.Skip(err) // TestCgroupLimitsMemory checks the error
 	}
 	path, args := g.command("/bin/sh", []string{"-c", "echo started; while :; do :; done"})
 	k, started := keepRunning(t, "busy", path, args)
 	started(1)
 	for stopped := 0; stopped == 0; {
 		if _, stopped, err = g.throttled(); err != nil || t.Context().Err() != nil {
-			t.Fatalf("the limit never stopped a process that uses a whole CPU: %v", err)
+			t.Fatalf("want a throttled CPU period of a process that uses a whole CPU: %v", err)
 		}
 	}
 	k.close()

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// agentsTimeout bounds the time until all Agents are ready.
+	// agentsTimeout is the maximum time until all Agents are ready.
 	agentsTimeout = 5 * time.Minute
-	// crowdDeadline is startingDeadlineSeconds of the Turns. It is so long that a Turn which waits long for a slot
-	// counts as slow, and does not end at its deadline.
+	// crowdDeadline is startingDeadlineSeconds of the Turns. It is long, so that a Turn that waits long for a slot
+	// counts as slow instead of ending at its deadline.
 	crowdDeadline = 3600
 )
 
@@ -71,7 +71,7 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 		return nil, err
 	}
 	turns := len(tenants) * b.scale.turns
-	b.say("scale: %d Turns of %d namespaces at once", turns, len(tenants))
+	b.logf("scale: %d Turns of %d namespaces at the same time", turns, len(tenants))
 	result, err := b.burstOf(ctx, turns, func(i int) *v1alpha1.Turn {
 		turn := newTurn(fmt.Sprintf("crowd-%d", i), b.payload)
 		turn.Namespace = tenants[i%len(tenants)]
@@ -98,7 +98,7 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	if r.OutOfMemoryKills, err = group.kills(); err != nil {
 		return nil, err
 	}
-	b.say("scale: all ended after %.0f s: %d restarts, %d model requests, %d Turns failed with %v, peak %s MiB", r.WallSeconds,
+	b.logf("scale: all ended after %.0f s: %d restarts, %d model requests, %d Turns failed with %v, peak %s MiB", r.WallSeconds,
 		r.Restarts, r.ModelRequests, sumOf(r.FailedTurns), r.FailedTurns, number(r.PeakMiB))
 	periods, stopped, err := group.throttled()
 	r.ThrottledPercent = 100 * quotient(float64(stopped), float64(periods))

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// deleteTries bounds the attempts of a deletion.
+// deleteTries is the maximum number of attempts of a deletion.
 const deleteTries = 20
 
 // deleteMany deletes a collection. With thousands of objects, the API server deletes as many as it can within the
@@ -29,7 +29,7 @@ func deleteMany(ctx context.Context, request func(context.Context) error) error 
 	return err
 }
 
-// cleanNamespace deletes all objects of Capstan in a namespace, the Turns first.
+// cleanNamespace deletes the objects that the benchmark creates in a namespace, the Turns first.
 func cleanNamespace(ctx context.Context, api client.Client, namespace string) error {
 	for _, kind := range []client.Object{
 		&v1alpha1.Turn{}, &v1alpha1.Session{}, &v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{},

@@ -24,17 +24,17 @@ const (
 	evaluatedTurns = 200
 	// evaluationRounds is the number of rounds: see compareEvaluations.
 	evaluationRounds = 5
-	// maxSlowdown is the maximum ratio of the times until an answer, with evaluations to without.
+	// maxSlowdown is the maximum factor by which evaluations may increase the time until an answer.
 	maxSlowdown = 1.3
-	// evaluateTimeout bounds the time until all answers of a round are evaluated.
+	// evaluateTimeout is the maximum time until all answers of a round are evaluated.
 	evaluateTimeout = 5 * time.Minute
 )
 
 // EvaluationsReport compares the times until answers while other answers are evaluated with the times without any
 // evaluations. The times are the medians of several rounds.
 type EvaluationsReport struct {
-	// TurnsPerBurst is the number of Turns that run at the same time. Where answers are evaluated, those of the same
-	// number of other Turns are evaluated during this time.
+	// TurnsPerBurst is the number of Turns that run at the same time. With evaluations, the answers of the same
+	// number of other Turns are evaluated while they run.
 	TurnsPerBurst int `json:"turnsPerBurst"`
 	Rounds        int `json:"rounds"`
 	// WithoutEvaluations and WithEvaluations are the times from the creation of a Turn to its completion.
@@ -52,9 +52,9 @@ type EvaluationsReport struct {
 }
 
 // compareEvaluations measures the time until an answer while other answers are evaluated. A round consists of two
-// bursts of Turns without evaluations, and of two bursts of Turns whose answers are evaluated. Of each two bursts, the
-// second one starts when the Turns of the first one have ended, and only the second one is measured. So the answers of
-// the first burst are evaluated while the Turns of the second one run.
+// pairs of bursts: a pair without evaluations, and a pair whose answers are evaluated. The second burst of a pair
+// starts when the Turns of the first burst have ended, and only the second burst is measured. So the answers of the
+// first burst are evaluated while the Turns of the second burst run.
 func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, error) {
 	_, judgeURL, err := b.harness.ServeModel(ctx, server.Config{Rules: []server.Rule{{
 		Reply: server.Reply{Text: new(`{"score": 90, "reason": "The answer keeps to it."}`), IgnoreMaxTokens: true},
@@ -77,7 +77,7 @@ func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, err
 	var without, with []Percentiles
 	var evaluated []float64
 	for round := range evaluationRounds {
-		b.say("%s: round %d of %d", phaseEvaluations, round+1, evaluationRounds)
+		b.logf("%s: round %d of %d", phaseEvaluations, round+1, evaluationRounds)
 		baseline, err := b.twoBursts(ctx, fmt.Sprintf("without-%d", round), objectName, r)
 		if err != nil {
 			return nil, err
@@ -106,7 +106,7 @@ func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, err
 }
 
 // twoBursts runs two bursts of Turns of an Agent, one right after the other, and returns the times of the second burst.
-// It adds the failed Turns of both to r.
+// It adds the failed Turns of both bursts to r.
 func (b *bench) twoBursts(ctx context.Context, name, agent string, r *EvaluationsReport) (Percentiles, error) {
 	var second *burstResult
 	for i := range 2 {
@@ -226,10 +226,11 @@ func (r *EvaluationsReport) rows() []slowdownRow {
 
 func (r *EvaluationsReport) table(s Setup) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d Turns at once during the evaluations of %d others, model latency %s, %d CPUs, medians of %d rounds\n\n",
+	fmt.Fprintf(&text, "%d Turns at the same time, during the evaluations of %d others, model latency %s, %d CPUs, "+
+		"medians of %d rounds\n\n",
 		r.TurnsPerBurst, r.TurnsPerBurst, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.CPUs, r.Rounds)
 	const line = "%-34s%10s%10s%8s%10s%s\n"
-	fmt.Fprintf(&text, line, "evaluations", "none", "all", "ratio", "at most", "")
+	fmt.Fprintf(&text, line, "evaluations", "none", "all", "ratio", "limit", "")
 	for _, p := range r.rows() {
 		mark := ""
 		if p.with > p.without*maxSlowdown {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// evaluationsReport returns a report that keeps within all bounds.
+// evaluationsReport returns a report in which no limit is exceeded.
 func evaluationsReport() *EvaluationsReport {
 	return &EvaluationsReport{
 		TurnsPerBurst: 200, Rounds: 5, WithoutEvaluations: Percentiles{P50: 2000, P95: 3000},
@@ -21,9 +21,9 @@ func TestEvaluationsReport(t *testing.T) {
 	if err := r.failure(); err != nil {
 		t.Errorf("failure = %v, want none", err)
 	}
-	const want = `200 Turns at once during the evaluations of 200 others, model latency 2s, 2 CPUs, medians of 5 rounds
+	const want = `200 Turns at the same time, during the evaluations of 200 others, model latency 2s, 2 CPUs, medians of 5 rounds
 
-evaluations                             none       all   ratio   at most
+evaluations                             none       all   ratio     limit
 creation to completion, p50, ms         2000      2200    1.10      1.30
 creation to completion, p95, ms         3000      3300    1.10      1.30
 
@@ -54,6 +54,6 @@ All 2000 Turns with judges were evaluated. The 400 Turns of a round were evaluat
 	}
 	r.WithEvaluations.P95 = 4000
 	if table := r.table(Setup{}); !strings.Contains(table, "1.33      1.30  EXCEEDED") {
-		t.Errorf("the table does not mark the bound:\n%s", table)
+		t.Errorf("want EXCEEDED in the table, have:\n%s", table)
 	}
 }

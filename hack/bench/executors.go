@@ -9,24 +9,26 @@ import (
 	"strings"
 )
 
-// ExecutorsReport compares one process with a controller and two executors, on one PostgreSQL.
+// ExecutorsReport compares one process that has both roles with a controller and two executors, on one PostgreSQL
+// server.
 type ExecutorsReport struct {
 	// Capacity is the number of slots of the one process.
 	Capacity int `json:"capacity"`
 	// One is a process with both roles.
 	One *Measurement `json:"one"`
-	// HalfCapacity is a controller and two executors with half that capacity each. It shows the cost of three
-	// processes in place of one.
+	// HalfCapacity is a controller and two executors, each with half of Capacity. It shows the cost of three processes
+	// instead of one.
 	HalfCapacity *Measurement `json:"halfCapacity"`
-	// FullCapacity is a controller and two executors with that capacity each. It shows the gain of a second executor.
+	// FullCapacity is a controller and two executors, each with the full Capacity. It shows the gain of a second
+	// executor.
 	FullCapacity *Measurement `json:"fullCapacity"`
 }
 
 // compareExecutors measures the three setups on one PostgreSQL server, each with an empty database.
 func (b *bench) compareExecutors(ctx context.Context) (*ExecutorsReport, error) {
 	if b.skipsExecutors() {
-		b.say("skipping the phase with two executors: %v", errNoPostgres)
-		return nil, nil //nolint:nilnil // a phase that is left out has no report, which is no failure
+		b.logf("skipping the phase with two executors: %v", errNoPostgres)
+		return nil, nil //nolint:nilnil // because a skipped phase has no report, and that is not an error
 	}
 	server, err := b.startPostgres(ctx)
 	if err != nil {
@@ -45,7 +47,7 @@ func (b *bench) compareExecutors(ctx context.Context) (*ExecutorsReport, error) 
 		if err != nil {
 			return nil, err
 		}
-		if *c.to, err = b.contend(ctx, c.contender.storing(database)); err != nil {
+		if *c.to, err = b.contend(ctx, c.contender.withStore(database)); err != nil {
 			return nil, fmt.Errorf("%s: %w", c.contender.name, err)
 		}
 	}
@@ -68,17 +70,17 @@ func twoExecutors(name, path string, capacity int) contender {
 	return c
 }
 
-// storing returns the contender with its journal in a database. The URL is in the environment because it contains a
-// password.
-func (c contender) storing(database string) contender {
+// withStore returns the contender with its journal in a database. The URL is passed in the environment, because it
+// contains a password.
+func (c contender) withStore(database string) contender {
 	for i := range c.members {
 		c.members[i].env = append(c.members[i].env, "CAPSTAN_STORE="+database)
 	}
 	return c
 }
 
-// spread returns the Turns of the busiest executor divided by the Turns of the least busy one. It is NaN for a
-// single executor, and infinite if an executor has run no Turns.
+// spread returns the number of Turns of the busiest executor divided by the number of Turns of the least busy
+// executor. It is NaN for a single executor, and infinite if an executor has run no Turns.
 func (m *Measurement) spread() float64 {
 	var turns []int
 	for _, p := range m.Processes {
@@ -111,7 +113,7 @@ func (r *ExecutorsReport) table(s Setup) string {
 	return text.String()
 }
 
-// executorsRow is one line of the table. Its value is NaN for a contender without such a value.
+// executorsRow is one line of the table. of returns the value of a contender, or NaN if the contender has none.
 type executorsRow struct {
 	name  string
 	of    func(*Measurement) float64

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestRealManagersAreMeasuredInAllRoles tests the measuring with a few Turns. The ratios of so few Turns say
-// nothing.
+// TestRealManagersAreMeasuredInAllRoles runs the measurement with a few Turns. It does not check ratios, because they
+// are meaningless for so few Turns.
 func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 	o, err := parse([]string{
 		"--only", "executors,finished", "--manager", builtManager(t), "--turns", "8", "--warmup", "1", "--latency",
@@ -32,7 +32,7 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 		t.Fatalf("measure: %v", err)
 	}
 	if r.Manager != nil || r.Floor != nil {
-		t.Error("the phase \"floor\" ran, although --only does not name it")
+		t.Error("want no result of the phase \"floor\", which --only does not name")
 	}
 	for name, tc := range map[string]struct {
 		got       *Measurement
@@ -69,14 +69,14 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 func TestExecutorsPhaseIsSkippedWithoutPostgreSQL(t *testing.T) {
 	t.Setenv(namedServer, "")
 	t.Setenv(postgresPrograms, "")
-	var said bytes.Buffer
-	b := &bench{progress: &said}
+	var log bytes.Buffer
+	b := &bench{progress: &log}
 	if r, err := b.compareExecutors(t.Context()); r != nil || err != nil {
 		t.Errorf("report %v, error %v; want neither", r, err)
 	}
 	for _, variable := range []string{namedServer, postgresPrograms} {
-		if !strings.Contains(said.String(), variable) {
-			t.Errorf("%q does not name %s", said.String(), variable)
+		if !strings.Contains(log.String(), variable) {
+			t.Errorf("%q does not name %s", log.String(), variable)
 		}
 	}
 	b.only = []string{phaseExecutors}
@@ -113,7 +113,7 @@ func exampleExecutors() *ExecutorsReport {
 }
 
 func TestExecutorsTableShowsEachProcess(t *testing.T) {
-	want := `Two executors on PostgreSQL: 300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
+	want := `Two executors on PostgreSQL: 300 Turns at the same time, model latency 2s, answers of 400 characters, no facts, 2 CPUs
 
                                             1 x 50    2 x 25   ratio    2 x 50   ratio
 Turns per second                              20.0      19.0    0.95      38.0    1.90
@@ -142,7 +142,7 @@ and at most 2 for 2 x 50.
 	}
 }
 
-func TestSpreadIsOfTheExecutors(t *testing.T) {
+func TestSpreadComparesExecutors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		processes []Process
 		want      float64
@@ -161,7 +161,7 @@ func TestSpreadIsOfTheExecutors(t *testing.T) {
 	}
 }
 
-func TestReportHoldsThePhasesThatWereRun(t *testing.T) {
+func TestReportContainsThePhasesThatRan(t *testing.T) {
 	r := &Report{Setup: exampleReport().Setup, Executors: exampleExecutors(), Finished: exampleFinished()}
 	var out bytes.Buffer
 	if err := r.write(&out, outputTable); err != nil {
@@ -171,7 +171,7 @@ func TestReportHoldsThePhasesThatWereRun(t *testing.T) {
 		t.Errorf("report (-want +got):\n%s", cmp.Diff(want, out.String()))
 	}
 	if err := r.failure(); err != nil {
-		t.Errorf("error %v although all is well", err)
+		t.Errorf("error %v, want none", err)
 	}
 	r.Executors.HalfCapacity.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3}
 	if err := r.failure(); err == nil || !strings.Contains(err.Error(), "two executors of half its capacity map[ModelFailed:3]") {

@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// fewFinished is the number of finished Turns in the API server of the side few.
+	// fewFinished is the number of finished Turns of the side with few finished Turns.
 	fewFinished = 100
 
 	// progressEvery is the number of finished Turns that are created between two lines of progress.
 	progressEvery = 2000
 
-	// moreBursts multiplies the number of bursts if the first ones show a cost above its bound.
+	// moreBursts is the factor by which the number of bursts grows if a ratio exceeds its limit after the first bursts.
 	moreBursts = 3
 
-	// silentIntervals is the number of consecutive intervals, each of the length settleInterval, that must pass without
-	// requests. A few are needed, because the manager still looks up a deleted Turn two seconds after the deletion.
+	// silentIntervals is the number of consecutive intervals of settleInterval that must pass without requests. One
+	// is not enough, because the manager still looks up a deleted Turn two seconds after the deletion.
 	silentIntervals = 4
 
-	// quietTimeout bounds the wait until the memory of a process is stable.
+	// quietTimeout is the maximum time to wait until the memory of a process is stable.
 	quietTimeout = 5 * time.Minute
 	// scrapeInterval is the time between two scrapes while the benchmark waits for the next garbage collection. The
 	// scrapes themselves produce the garbage that triggers the collection.
@@ -57,8 +57,9 @@ type side struct {
 	team team
 }
 
-// compareFinished measures one manager with few finished Turns in its API server, and one with many. Each manager has
-// its own API server, so that the bursts can alternate between them. Other load on the machine then slows down both.
+// compareFinished measures one manager with few finished Turns in its API server, and one manager with many. Each
+// manager has its own API server, so that the bursts can alternate between the two. Other load on the machine then
+// slows down both.
 func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	crowded, err := b.withOwnControlPlane(ctx, "many")
 	if err != nil {
@@ -69,7 +70,7 @@ func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	r := &FinishedReport{}
 	start := time.Now()
 	for _, s := range []*side{few, many} {
-		// No manager may run now: it would bind the Turns between their creation and their end.
+		// No manager may run yet: it would bind a Turn between its creation and the write of its finished status.
 		if err := s.makeFinished(ctx, s.load.Finished); err != nil {
 			return nil, err
 		}
@@ -98,7 +99,7 @@ func (b *bench) withOwnControlPlane(ctx context.Context, name string) (*bench, e
 	other.dir = filepath.Join(b.dir, name)
 	other.harness = harness.New(other.dir, b.fail)
 	b.harness.OnStop(other.harness.Stop)
-	b.say("starting another etcd and kube-apiserver")
+	b.logf("starting another etcd and kube-apiserver")
 	return &other, other.startCluster(ctx)
 }
 
@@ -120,7 +121,7 @@ func (b *bench) makeFinished(ctx context.Context, count int) error {
 				return fmt.Errorf("failed to finish Turn %q: %w", turn.Name, err)
 			}
 			if n := made.Add(1); n%progressEvery == 0 || int(n) == count {
-				b.say("finished Turns: %d of %d, %.0f s", n, count, time.Since(start).Seconds())
+				b.logf("finished Turns: %d of %d, %.0f s", n, count, time.Since(start).Seconds())
 			}
 			return nil
 		})
@@ -147,8 +148,8 @@ func (s *side) start(ctx context.Context) error {
 	return err
 }
 
-// runBursts runs bursts on both sides alternately, each after the manager is idle again. If a ratio is above its
-// bound after that, runBursts runs more bursts once, because the reason may be other load on the machine.
+// runBursts runs bursts on both sides alternately, each when the manager is idle again. If a ratio then exceeds its
+// limit, runBursts runs more bursts once, because the reason may be other load on the machine.
 func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	for _, s := range []*side{few, many} {
 		if err := s.warmUp(ctx, s.team, "finished"); err != nil {
@@ -159,7 +160,7 @@ func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	for i := 0; i < count; i++ {
 		order := []*side{few, many}
 		if i%2 == 1 {
-			slices.Reverse(order) // so that work of one side after its burst does not always slow down the other side
+			slices.Reverse(order) // work after a burst of one side must not always slow down the other side
 		}
 		for _, s := range order {
 			if err := s.measureBurst(ctx, i); err != nil {
@@ -168,7 +169,7 @@ func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 		}
 		if i == b.bursts-1 && medianRatios(few.load.Bursts, many.load.Bursts).exceeds(finishedBound) {
 			count = moreBursts * b.bursts
-			b.say("a ratio is above %.2f: %d more bursts to confirm it", finishedBound, count-b.bursts)
+			b.logf("a ratio exceeds %.2f: running %d more bursts to confirm it", finishedBound, count-b.bursts)
 		}
 	}
 	for _, s := range []*side{few, many} {
@@ -184,8 +185,8 @@ func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	return nil
 }
 
-// measureBurst runs one burst of Turns after the previous ones are deleted, so that the number of finished Turns
-// stays the same.
+// measureBurst deletes the Turns of the previous burst, so that the number of finished Turns stays the same, and runs
+// one burst.
 func (s *side) measureBurst(ctx context.Context, i int) error {
 	if err := s.deleteTurns(ctx); err != nil {
 		return err
@@ -211,7 +212,7 @@ func (s *side) measureBurst(ctx context.Context, i int) error {
 		Requests: (after.requests - before.requests) / turns,
 		Time:     milliseconds(result.wall-s.latency) / turns,
 	}
-	s.say("%d finished Turns, burst %d: per Turn %s ms of CPU, %s API requests, %s ms", s.load.Finished, i+1,
+	s.logf("%d finished Turns, burst %d: per Turn %s ms of CPU, %s API requests, %s ms", s.load.Finished, i+1,
 		number(cost.CPU), number(cost.Requests), number(cost.Time))
 	s.load.Bursts = append(s.load.Bursts, cost)
 	return nil
@@ -223,9 +224,9 @@ type expense struct {
 	requests float64 // requests to the API server
 }
 
-// whenSilent waits until the manager has sent no requests to the API server for a while, except for writes of a Lease
-// and occasional reads. It then returns the manager's expense. The wait is needed because some work is done only
-// seconds after the end or the deletion of a Turn.
+// whenSilent waits until the manager sends no requests to the API server except for a few, such as writes of a Lease.
+// It then returns the manager's expense. The wait is needed because the manager does some work only seconds after the
+// end or the deletion of a Turn.
 func (s *side) whenSilent(ctx context.Context) (expense, error) {
 	now := expense{}
 	silent := 0
@@ -253,12 +254,12 @@ func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
 		var err error
 		last = now
 		now, err = memoryAfterCollection(ctx, s.team[0])
-		return err == nil && now.near(last), err
+		return err == nil && now.isNear(last), err
 	})
 	if err != nil {
 		return Memory{}, fmt.Errorf("gave up waiting until the manager's memory is stable (last %+v, before %+v): %w", now, last, err)
 	}
-	s.say("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished,
+	s.logf("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished,
 		time.Since(start).Seconds(), number(now.ResidentMiB), number(now.HeapMiB))
 	return now, nil
 }
@@ -281,8 +282,8 @@ func memoryAfterCollection(ctx context.Context, p *running) (Memory, error) {
 	return Memory{ResidentMiB: mebibytes(u.memory), HeapMiB: now.liveHeap / (1 << 20), StacksMiB: now.stacks / (1 << 20)}, err
 }
 
-// near reports whether memory has hardly changed since an earlier sample.
-func (m Memory) near(earlier Memory) bool {
+// isNear reports whether the memory has hardly changed since an earlier sample.
+func (m Memory) isNear(earlier Memory) bool {
 	same := func(a, b float64) bool { return math.Abs(a-b) <= quietChange*max(a, b) }
 	return same(m.ResidentMiB, earlier.ResidentMiB) && same(m.HeapMiB, earlier.HeapMiB)
 }
@@ -322,7 +323,7 @@ func parseScraped(text io.Reader) (scraped, error) {
 	return s, nil
 }
 
-// medianCost returns the costs of a median burst. It takes the median of each kind of cost separately.
+// medianCost returns the medians of the costs of bursts. It takes the median of each kind of cost separately.
 func medianCost(bursts []Cost) Cost {
 	of := func(value func(Cost) float64) float64 {
 		values := make([]float64, 0, len(bursts))
@@ -338,9 +339,10 @@ func medianCost(bursts []Cost) Cost {
 	}
 }
 
-// medianRatios divides the cost of each burst with many finished Turns by the cost of its pair with few, and
-// returns the median of each kind of ratio. A slow phase of the machine hits both bursts of a pair, so these
-// medians say more than the ratios of the medians. Both slices must have the same length.
+// medianRatios divides the cost of each burst with many finished Turns by the cost of the burst with few finished
+// Turns that ran next to it, and returns the median of each kind of ratio. If the machine is slow for a while, it
+// slows down both bursts of a pair, so these medians are more exact than the ratios of the medians. Both slices must
+// have the same length.
 func medianRatios(few, many []Cost) Cost {
 	var ratios []Cost
 	for i, f := range few {

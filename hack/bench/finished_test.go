@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-func TestFinishedTurnsAreAsAManagerLeavesThem(t *testing.T) {
+func TestFinishedTurnsLookLikeThoseOfAManager(t *testing.T) {
 	const count = 40
 	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	expiring := 0
@@ -31,7 +31,7 @@ func TestFinishedTurnsAreAsAManagerLeavesThem(t *testing.T) {
 		if at, expires := turn.ExpiryTime(); expires {
 			expiring++
 			if want := now.Add(24 * time.Hour); !at.Equal(want) {
-				t.Errorf("Turn %d expires at %s, want %s: not while it is measured", i, at, want)
+				t.Errorf("Turn %d expires at %s, want %s, which is after the measurement", i, at, want)
 			}
 		}
 		names[turn.Name], answers[turn.Status.Result.Text] = true, true
@@ -40,7 +40,7 @@ func TestFinishedTurnsAreAsAManagerLeavesThem(t *testing.T) {
 		t.Errorf("%d of %d Turns expire, want a quarter", expiring, count)
 	}
 	if len(names) != count || len(answers) != count {
-		t.Errorf("%d names and %d answers of %d Turns, want each its own", len(names), len(answers), count)
+		t.Errorf("%d names and %d answers of %d Turns, want unique names and answers", len(names), len(answers), count)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-func TestRatiosAreThoseOfBurstsAtTheSameTime(t *testing.T) {
+func TestRatiosAreMediansOfPairs(t *testing.T) {
 	// The machine was slow in the second pair. The ratio of the medians, 2 and 10, would be 5 for the time.
 	few := []Cost{{CPU: 1, Requests: 3, Time: 2}, {CPU: 1, Requests: 3, Time: 10}, {CPU: 1, Requests: 3, Time: 1}}
 	many := []Cost{{CPU: 1, Requests: 6, Time: 10}, {CPU: 2, Requests: 3, Time: 11}, {CPU: 1.5, Requests: 3, Time: 1}}
@@ -73,7 +73,7 @@ func TestRatiosAreThoseOfBurstsAtTheSameTime(t *testing.T) {
 		t.Errorf("median cost (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(Cost{}, medianRatios([]Cost{{}}, []Cost{{CPU: 1}})); diff != "" {
-		t.Errorf("ratios to nothing (-want +got):\n%s", diff)
+		t.Errorf("ratios to bursts without a cost (-want +got):\n%s", diff)
 	}
 }
 
@@ -105,7 +105,7 @@ go_gc_heap_live_bytes 8.388608e+06
 	}
 }
 
-func TestMemoryIsQuietWhenItHasHardlyChanged(t *testing.T) {
+func TestMemoryIsStableWhenItHasHardlyChanged(t *testing.T) {
 	m := Memory{ResidentMiB: 100, HeapMiB: 10}
 	for name, tc := range map[string]struct {
 		earlier Memory
@@ -118,8 +118,8 @@ func TestMemoryIsQuietWhenItHasHardlyChanged(t *testing.T) {
 		"the first sample":   {Memory{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := m.near(tc.earlier); got != tc.want {
-				t.Errorf("near %+v: %t, want %t", tc.earlier, got, tc.want)
+			if got := m.isNear(tc.earlier); got != tc.want {
+				t.Errorf("isNear(%+v) = %t, want %t", tc.earlier, got, tc.want)
 			}
 		})
 	}
@@ -140,12 +140,13 @@ func exampleFinished() *FinishedReport {
 	}
 }
 
-func TestFinishedTableMarksValuesAboveTheirBounds(t *testing.T) {
+func TestFinishedTableMarksExceededLimits(t *testing.T) {
 	r := exampleFinished()
 	r.Many.Idle.HeapMiB = 12
-	want := `A manager with finished Turns: 5 bursts of 300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
+	want := "A manager with finished Turns: 5 bursts of 300 Turns at the same time, model latency 2s, answers of 400 characters, " +
+		`no facts, 2 CPUs
 
-finished Turns                           100     20000   ratio   at most
+finished Turns                           100     20000   ratio     limit
 memory when idle, MiB                   70.0      77.0    1.10      1.30
   live heap, MiB                        8.00      12.0    1.50      1.30  EXCEEDED
 memory when idle again, MiB             80.0      88.0    1.10      1.30
@@ -157,22 +158,22 @@ start: until ready, s                   0.25      0.50    2.00         -
 start: CPU until idle, s                0.50      2.00    4.00         -
 start: peak memory, MiB                 80.0       160    2.00         -
 
-Memory is measured right after a garbage collection, once it is stable. Costs per Turn are medians of the bursts, and
-their ratios are medians of pairs of bursts. The time is that of a burst minus the model's latency, divided by its Turns. It
-took 61 s to make the finished Turns.
+Memory is measured right after a garbage collection, once it is stable. Costs per Turn are medians of the bursts; the ratios
+are the medians of the ratios of paired bursts. The time per Turn is the duration of a burst minus the model's latency,
+divided by the number of Turns. The creation of the finished Turns took 61 s.
 `
 	if diff := cmp.Diff(want, r.table(exampleReport().Setup)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
 }
 
-func TestRatiosAboveTheirBoundAreAnError(t *testing.T) {
+func TestRatiosAboveTheirLimitAreAnError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*FinishedReport)
 		want   string
 	}{
-		"all within":            {func(*FinishedReport) {}, ""},
-		"within after rounding": {func(r *FinishedReport) { r.Ratios.Time = 1.3049 }, ""},
+		"no limit exceeded":        {func(*FinishedReport) {}, ""},
+		"the limit after rounding": {func(r *FinishedReport) { r.Ratios.Time = 1.3049 }, ""},
 		"memory": {
 			func(r *FinishedReport) { r.Many.Idle.ResidentMiB = 200 },
 			"memory when idle, MiB: 70.0 with 100 finished Turns, 200 with 20000, 2.86 times",
@@ -183,7 +184,7 @@ func TestRatiosAboveTheirBoundAreAnError(t *testing.T) {
 		"time":     {func(r *FinishedReport) { r.Ratios.Time = 2 }, "time per Turn, ms"},
 		"failed Turns": {
 			func(r *FinishedReport) { r.Many.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3} },
-			"with 20000 finished ones map[ModelFailed:3]",
+			"with 20000 finished Turns map[ModelFailed:3]",
 		},
 		"a slow start": {func(r *FinishedReport) { r.Many.ReadySeconds, r.Many.StartPeakMiB = 100, 1000 }, ""},
 	} {

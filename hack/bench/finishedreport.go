@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// finishedBound is the maximum ratio between many and few finished Turns, for the memory of an idle manager and for
-// the cost of a Turn.
+// finishedBound is the maximum ratio of a value with many finished Turns to the value with few. It applies to the
+// memory of an idle manager and to the cost of a Turn.
 const finishedBound = 1.3
 
 // FinishedReport compares a manager with few finished Turns in its API server to a manager with many.
 type FinishedReport struct {
-	// MakingSeconds is the time that the creation of the finished Turns took.
+	// MakingSeconds is the duration of the creation of the finished Turns.
 	MakingSeconds float64 `json:"makingSeconds"`
 	Few           Load    `json:"few"`
 	Many          Load    `json:"many"`
-	// Ratios are the medians of the ratios between two bursts that run one after the other, one with many finished
-	// Turns in the API server and one with few.
+	// Ratios are the medians of the ratios of paired bursts: a burst with many finished Turns in the API server, and a
+	// burst with few that ran next to it.
 	Ratios Cost `json:"ratios"`
 }
 
@@ -60,7 +60,7 @@ type Cost struct {
 	Time float64 `json:"milliseconds"`
 }
 
-// exceeds reports whether one of the ratios is above a bound.
+// exceeds reports whether one of the ratios exceeds a limit.
 func (c Cost) exceeds(bound float64) bool { return max(c.CPU, c.Requests, c.Time) > bound }
 
 // comparison is one value with few finished Turns and with many.
@@ -89,19 +89,19 @@ func (r *FinishedReport) comparisons() []comparison {
 	}
 }
 
-// exceeded reports whether the ratio, as it is printed, is above its bound.
-func (c comparison) exceeded() bool { return c.bound > 0 && math.Round(c.ratio*100)/100 > c.bound }
+// isExceeded reports whether the ratio, as it is printed, exceeds its limit.
+func (c comparison) isExceeded() bool { return c.bound > 0 && math.Round(c.ratio*100)/100 > c.bound }
 
-// failure returns an error if a Turn has failed or a ratio is above its bound.
+// failure returns an error if a Turn has failed or a ratio exceeds its limit.
 func (r *FinishedReport) failure() error {
 	var errs []error
 	for _, l := range []Load{r.Few, r.Many} {
 		if len(l.FailedTurns) > 0 {
-			errs = append(errs, fmt.Errorf("not all Turns succeeded: with %d finished ones %v", l.Finished, l.FailedTurns))
+			errs = append(errs, fmt.Errorf("not all Turns succeeded: with %d finished Turns %v", l.Finished, l.FailedTurns))
 		}
 	}
 	for _, c := range r.comparisons() {
-		if c.exceeded() {
+		if c.isExceeded() {
 			errs = append(errs, fmt.Errorf("%s: %s with %d finished Turns, %s with %d, %.2f times as much, more than %.2f times",
 				strings.TrimSpace(c.name), number(c.few), r.Few.Finished, number(c.many), r.Many.Finished, c.ratio, c.bound))
 		}
@@ -113,20 +113,20 @@ func (r *FinishedReport) table(s Setup) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "A manager with finished Turns: %d bursts of %s\n\n", len(r.Few.Bursts), s.head())
 	const line = "%-34s%10s%10s%8s%10s%s\n"
-	fmt.Fprintf(&text, line, "finished Turns", strconv.Itoa(r.Few.Finished), strconv.Itoa(r.Many.Finished), "ratio", "at most", "")
+	fmt.Fprintf(&text, line, "finished Turns", strconv.Itoa(r.Few.Finished), strconv.Itoa(r.Many.Finished), "ratio", "limit", "")
 	for _, c := range r.comparisons() {
 		bound, mark := "-", ""
 		if c.bound > 0 {
 			bound = fmt.Sprintf("%.2f", c.bound)
 		}
-		if c.exceeded() {
+		if c.isExceeded() {
 			mark = "  EXCEEDED"
 		}
 		fmt.Fprintf(&text, line, c.name, number(c.few), number(c.many), fmt.Sprintf("%.2f", c.ratio), bound, mark)
 	}
 	fmt.Fprintf(&text, "\nMemory is measured right after a garbage collection, once it is stable. Costs per Turn are medians of "+
-		"the bursts, and\n"+
-		"their ratios are medians of pairs of bursts. The time is that of a burst minus the model's latency, divided by its Turns. It\n"+
-		"took %.0f s to make the finished Turns.\n", r.MakingSeconds)
+		"the bursts; the ratios\n"+
+		"are the medians of the ratios of paired bursts. The time per Turn is the duration of a burst minus the model's latency,\n"+
+		"divided by the number of Turns. The creation of the finished Turns took %.0f s.\n", r.MakingSeconds)
 	return text.String()
 }

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// everyNthExpires is the ratio of finished Turns to those with a TTL: one in everyNthExpires has a TTL, which
-	// is a day, so no Turn is deleted during the measurement.
+	// One of everyNthExpires finished Turns has a TTL. The TTL is a day, so that no Turn is deleted during the
+	// measurement.
 	everyNthExpires = 4
 	daySeconds      = 24 * 60 * 60
 
@@ -24,7 +24,7 @@ const (
 	answerStep     = 200
 )
 
-// finishedTurn returns the finished Turn with this number, with a status like the one that a manager writes.
+// finishedTurn returns the finished Turn with this number. Its status is similar to one that a manager writes.
 func finishedTurn(i int, now time.Time) *v1alpha1.Turn {
 	turn := newTurn(fmt.Sprintf("finished-%d", i), 0)
 	turn.Labels = map[string]string{finishedLabel: "true"}
@@ -90,7 +90,7 @@ func preparationOf(i int, contextHash string) *v1alpha1.Preparation {
 	return p
 }
 
-// answerOf returns an answer whose text is unique, so that no process can keep one copy for all Turns.
+// answerOf returns a unique answer, so that no process can keep one copy for all Turns.
 func answerOf(i int) string {
 	length := shortestAnswer + i%answerLengths*answerStep
 	var text strings.Builder

@@ -24,8 +24,8 @@ import (
 )
 
 // floor is the program that the manager is compared with. It does the minimum for a Turn, so no operator could cost
-// less: it sees the Turn, claims it with a status write, asks the model, and writes the answer. It has no prompt,
-// no journal, no retries, no limits and no restart.
+// less: it watches Turns, claims a Turn with a status write, asks the model, and writes the answer. It has no prompt,
+// no journal, no retries and no limits, and cannot continue after a restart.
 type floor struct {
 	turns    rest.Interface
 	modelURL string
@@ -39,7 +39,7 @@ func runFloor(signals context.Context, args []string) error {
 	defer cancel(nil)
 	f := &floor{fail: cancel}
 	flags := flag.NewFlagSet(floorCommand, flag.ContinueOnError)
-	flags.StringVar(&kubeconfig, "kubeconfig", "", "the cluster")
+	flags.StringVar(&kubeconfig, "kubeconfig", "", "path of the kubeconfig file")
 	flags.StringVar(&f.modelURL, "model-url", "", "base URL of the model")
 	flags.StringVar(&group, "group", v1alpha1.GroupVersion.Group, "API group of the Turns")
 	flags.StringVar(&listen, "listen", "", "address of the readiness probe")
@@ -165,7 +165,7 @@ func (f *floor) serveProbe(ctx context.Context, address string, ready func() boo
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // after the end, no process needs the probe
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // an error does not matter: the program is ending
 	defer stop()
 	if err := server.ListenAndServe(); ctx.Err() == nil {
 		f.fail(fmt.Errorf("failed to serve the readiness probe: %w", err))

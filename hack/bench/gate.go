@@ -19,12 +19,12 @@ type gate struct {
 
 	mu      sync.Mutex
 	waiting int
-	all     chan struct{} // closed when size requests wait at the same time
+	full    chan struct{} // closed when size requests wait at the same time
 	opened  chan struct{}
 }
 
 func newGate(size int) *gate {
-	return &gate{size: size, all: make(chan struct{}), opened: make(chan struct{})}
+	return &gate{size: size, full: make(chan struct{}), opened: make(chan struct{})}
 }
 
 // open lets all waiting and all later requests through.
@@ -35,7 +35,7 @@ func (g *gate) awaitFull(ctx context.Context, atMost time.Duration) error {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
 	select {
-	case <-g.all:
+	case <-g.full:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -46,12 +46,12 @@ func (g *gate) awaitFull(ctx context.Context, atMost time.Duration) error {
 	}
 }
 
-// before returns a handler that sends requests through the gate to the model.
-func (g *gate) before(model http.Handler) http.Handler {
+// inFrontOf returns a handler that passes requests through the gate to the model.
+func (g *gate) inFrontOf(model http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			return // the client is gone
+			return // the client has disconnected
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if bytes.Contains(body, toolMessage) && !g.wait(r.Context()) {
@@ -61,7 +61,7 @@ func (g *gate) before(model http.Handler) http.Handler {
 	})
 }
 
-// wait waits until the gate is opened. It reports false if the client is gone before that.
+// wait waits until the gate is opened. It returns false if the client disconnects first.
 func (g *gate) wait(ctx context.Context) bool {
 	g.count(1)
 	defer g.count(-1)
@@ -79,10 +79,10 @@ func (g *gate) count(change int) {
 	defer g.mu.Unlock()
 	g.waiting += change
 	select {
-	case <-g.all:
+	case <-g.full:
 	default:
 		if g.waiting == g.size {
-			close(g.all)
+			close(g.full)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// restartPause is the time after which a process that has ended is restarted.
+	// restartPause is the time after which a process that has exited is restarted.
 	restartPause = time.Second
 	// sampleInterval is the time between two samples of the memory.
 	sampleInterval = 100 * time.Millisecond
@@ -24,14 +24,14 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// keeper keeps a program running, as a kubelet does, and counts how often the program ended by itself.
+// keeper keeps a program running, as a kubelet does, and counts how often the program exited unexpectedly.
 type keeper struct {
-	dir     string
+	dir     string // the logs are in dir/logs
 	program harness.Program
 	ready   string // URL of the readiness probe
-	say     func(format string, args ...any)
+	logf    func(format string, args ...any)
 
-	again chan chan struct{} // requests a restart that does not count
+	again chan chan struct{} // receives requests for a restart that does not count
 	stop  context.CancelFunc
 	done  chan struct{}
 
@@ -43,18 +43,21 @@ type keeper struct {
 	pid      int // 0 while no process is running
 }
 
-// keep starts a program and keeps it running until close is called. The logs go to dir, one file for each start.
+// keep starts a program and keeps it running until close is called. It writes one log for each start to dir/logs.
 // ready is a URL that returns 200 when the program is ready.
-func keep(ctx context.Context, dir string, program harness.Program, ready string, say func(string, ...any)) *keeper {
+func keep(ctx context.Context, dir string, program harness.Program, ready string, logf func(string, ...any)) *keeper {
 	ctx, stop := context.WithCancel(ctx)
-	k := &keeper{dir: dir, program: program, ready: ready, say: say, again: make(chan chan struct{}), stop: stop, done: make(chan struct{})}
+	k := &keeper{
+		dir: dir, program: program, ready: ready, logf: logf, again: make(chan chan struct{}), stop: stop,
+		done: make(chan struct{}),
+	}
 	go k.run(ctx)
 	go k.sample(ctx)
 	return k
 }
 
-// keepMember starts a program with its data in a folder, keeps it running, and waits until it is ready. The logs go to
-// dir.
+// keepMember starts a program whose data are in the directory data, keeps it running, and waits until it is ready. The
+// logs are in dir/logs.
 func (b *bench) keepMember(ctx context.Context, m member, dir, data string) (k *keeper, metricsURL string, err error) {
 	s := site{kubeconfig: b.cluster.Kubeconfig, dir: data}
 	for _, address := range []*string{&s.probes, &s.metrics} {
@@ -65,7 +68,7 @@ func (b *bench) keepMember(ctx context.Context, m member, dir, data string) (k *
 	path, args := m.cgroup.command(m.path, m.args(s))
 	k = keep(ctx, dir, harness.Program{
 		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics}, StopTimeout: managerStop,
-	}, "http://"+s.probes+m.ready, b.say)
+	}, "http://"+s.probes+m.ready, b.logf)
 	if err := k.waitReady(ctx, readyPatience); err != nil {
 		k.close()
 		return nil, "", err
@@ -73,14 +76,14 @@ func (b *bench) keepMember(ctx context.Context, m member, dir, data string) (k *
 	return k, "http://" + s.metrics + "/metrics", nil
 }
 
-// close stops the program and returns when it has ended.
+// close stops the program and returns when it has exited.
 func (k *keeper) close() {
 	k.stop()
 	<-k.done
 }
 
-// restart stops the program without counting the end, and returns when the old process has ended. The next start may
-// not have begun then.
+// restart stops the program, which does not count as an unexpected exit, and returns when the old process has exited.
+// The next process may not have started yet.
 func (k *keeper) restart(ctx context.Context) error {
 	stopped := make(chan struct{})
 	select {
@@ -99,14 +102,14 @@ func (k *keeper) restart(ctx context.Context) error {
 func (k *keeper) run(ctx context.Context) {
 	defer close(k.done)
 	for ctx.Err() == nil {
-		k.generation(ctx)
+		k.runOnce(ctx)
 	}
 }
 
-// generation runs the program once.
-func (k *keeper) generation(ctx context.Context) {
-	ended := make(chan error, 1)
-	s := harness.New(k.dir, func(err error) { ended <- err })
+// runOnce runs the program until it exits, or until it is stopped.
+func (k *keeper) runOnce(ctx context.Context) {
+	exited := make(chan error, 1)
+	s := harness.New(k.dir, func(err error) { exited <- err })
 	k.mu.Lock()
 	k.starts++
 	k.begun = time.Now()
@@ -115,13 +118,13 @@ func (k *keeper) generation(ctx context.Context) {
 	k.mu.Unlock()
 	process, err := s.StartProgram(ctx, program)
 	if err != nil {
-		k.countEnd(ctx, err)
+		k.countExit(ctx, err)
 		return
 	}
-	k.runs(process.PID())
+	k.setPID(process.PID())
 	select {
-	case err := <-ended:
-		k.countEnd(ctx, err)
+	case err := <-exited:
+		k.countExit(ctx, err)
 	case stopped := <-k.again:
 		k.stopProgram(s)
 		close(stopped)
@@ -131,20 +134,20 @@ func (k *keeper) generation(ctx context.Context) {
 }
 
 func (k *keeper) stopProgram(s *harness.Harness) {
-	k.runs(0)
+	k.setPID(0)
 	if err := s.Stop(); err != nil {
-		k.say("%v", err) // a process that had to be killed still counts with its work so far
+		k.logf("%v", err) // the measurement continues, even if the process had to be killed
 	}
 }
 
-// countEnd counts an unexpected end and waits a little.
-func (k *keeper) countEnd(ctx context.Context, err error) {
+// countExit counts an unexpected exit and waits for restartPause.
+func (k *keeper) countExit(ctx context.Context, err error) {
 	k.mu.Lock()
 	k.restarts++
 	k.pid = 0
 	k.mu.Unlock()
-	said, _, _ := strings.Cut(err.Error(), "\n") // the rest is in the log
-	k.say("%s", said)
+	message, _, _ := strings.Cut(err.Error(), "\n") // the rest is in the log
+	k.logf("%s", message)
 	timer := time.NewTimer(restartPause)
 	defer timer.Stop()
 	select {
@@ -153,13 +156,14 @@ func (k *keeper) countEnd(ctx context.Context, err error) {
 	}
 }
 
-func (k *keeper) runs(pid int) {
+// setPID stores the ID of the running process, or 0 if none is running.
+func (k *keeper) setPID(pid int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.pid = pid
 }
 
-// sample records the peak of the memory, because it cannot be read after the process has ended.
+// sample records the peaks of the memory at intervals, because they cannot be read after the process has exited.
 func (k *keeper) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleInterval)
 	defer ticker.Stop()
@@ -175,7 +179,7 @@ func (k *keeper) sample(ctx context.Context) {
 		if pid == 0 {
 			continue
 		}
-		if u, err := useOf(pid); err == nil { // the process may have ended meanwhile
+		if u, err := useOf(pid); err == nil { // an error means that the process has exited
 			k.mu.Lock()
 			k.peak.resident = max(k.peak.resident, u.peakMemory)
 			k.peak.anonymous = max(k.peak.anonymous, u.anonymous)
@@ -184,7 +188,7 @@ func (k *keeper) sample(ctx context.Context) {
 	}
 }
 
-// kill ends the running process with SIGKILL. The keeper counts this as an unexpected end and starts it again.
+// kill sends SIGKILL to the running process. The keeper counts an unexpected exit and starts the program again.
 func (k *keeper) kill() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -208,20 +212,20 @@ func (k *keeper) lastStart() time.Time {
 	return k.begun
 }
 
-// peaks holds peaks of the memory of all processes of a keeper, in bytes.
+// peaks holds the highest memory of any process of a keeper, in bytes.
 type peaks struct {
 	resident  uint64
-	anonymous uint64 // the resident memory without pages of files, at the times of the samples
+	anonymous uint64 // the highest sampled anonymous memory (without file-backed pages)
 }
 
-// counts returns the number of unexpected ends and the peaks of the memory.
+// counts returns the number of unexpected exits and the peaks of the memory.
 func (k *keeper) counts() (restarts int, peak peaks) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.restarts, k.peak
 }
 
-// waitReady waits until the program is ready, for at most this time.
+// waitReady waits until the program is ready, for at most atMost.
 func (k *keeper) waitReady(ctx context.Context, atMost time.Duration) error {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, atMost, true, func(ctx context.Context) (bool, error) {

@@ -31,8 +31,8 @@ const (
 	resumePatience = 5 * time.Minute
 )
 
-// longServers are the model and the tool server of one long Turn. The model does not answer the request with the
-// results of killAt calls: the request stays open until the manager is killed. Both count all requests and calls.
+// longServers are the model and the tool server of one long Turn. They count all requests and calls. The model does not
+// answer the first request that has the results of killAt calls: the request stays open until the manager is killed.
 type longServers struct {
 	model         *server.Server
 	calls, killAt int
@@ -40,7 +40,7 @@ type longServers struct {
 	mu       sync.Mutex
 	requests map[int]int    // model requests by the number of results that they have
 	pages    map[string]int // calls by their arguments
-	before   int64          // the input tokens of all requests before the last one
+	before   int64          // the input tokens of all requests except the last one
 	delayed  chan struct{}  // closed when the request with the results of killAt calls has arrived
 	resumed  chan time.Time // receives the time at which the next manager sends this request again
 }
@@ -67,7 +67,7 @@ func newLongServers(calls int) (*longServers, error) {
 func (s *longServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // the client is gone
+		return // the client has disconnected
 	}
 	if r.Method == http.MethodPost && s.countAndDelay(bytes.Count(body, toolMessage)) {
 		<-r.Context().Done() // until the manager is killed
@@ -110,7 +110,7 @@ func (s *longServers) tools() http.Handler {
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return tools }, nil)
 }
 
-// pageOf returns the text of a page, which differs from that of all other pages.
+// pageOf returns the text of a page. Each page has another text.
 func pageOf(page string) string {
 	var text strings.Builder
 	for n := 0; text.Len() < pageChars; n++ {
@@ -119,7 +119,7 @@ func pageOf(page string) string {
 	return text.String()[:pageChars]
 }
 
-// compareLong measures the long Turn twice: with a manager without limits, and with the small manager.
+// compareLong measures the long Turn twice: on a manager without limits, and on the small manager.
 func (b *bench) compareLong(ctx context.Context, small member) (*LongReport, error) {
 	r := &LongReport{Calls: b.scale.calls}
 	for _, c := range []struct {
@@ -171,7 +171,7 @@ func (b *bench) measureLong(ctx context.Context, name string, m member) (c LongC
 
 // runLong runs the Turn in the namespace of this name.
 func (b *bench) runLong(ctx context.Context, name string, s *longServers, k *keeper) (c LongCost, err error) {
-	b.say("scale: %s: a Turn of %d calls, whose manager is killed after %d", name, s.calls, s.killAt)
+	b.logf("scale: %s: a Turn of %d calls, whose manager is killed after %d", name, s.calls, s.killAt)
 	if err := b.waitForAgents(ctx, 1); err != nil {
 		return c, err
 	}
@@ -196,7 +196,7 @@ func (b *bench) runLong(ctx context.Context, name string, s *longServers, k *kee
 	return c, nil
 }
 
-// killAndMeasure kills the manager when the request with the results of killAt calls has arrived. It measures the time
+// killAndMeasure waits for the request with the results of killAt calls, and kills the manager. It measures the time
 // from the start of the next manager's process until that manager sends the request again.
 func (s *longServers) killAndMeasure(ctx context.Context, k *keeper, c *LongCost) error {
 	select {

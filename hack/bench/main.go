@@ -4,16 +4,16 @@
 //   - floor compares a manager that runs many Turns at the same time with a bare client-go program that does the
 //     minimum for each Turn;
 //   - executors compares one process that runs many Turns at the same time with a controller and two executors, all on
-//     one PostgreSQL;
+//     one PostgreSQL server;
 //   - tools measures a manager with many Turns in flight, each of which has called a tool, and compares Turns of one
-//     step with Turns of many steps. It fails if the memory or the number of API writes exceeds its bound;
+//     step with Turns of many steps. It fails if the memory or the number of API writes exceeds its limit;
 //   - scale measures a small manager that many namespaces share, a manager with many more Turns in flight, and a long
 //     Turn whose manager is killed. It fails unless the numbers of restarts, requests and calls are exactly as
 //     expected;
 //   - evaluations compares Turns that run while other answers are evaluated with Turns without evaluations. It fails if
 //     evaluations slow the Turns down too much;
 //   - finished compares a manager with few finished Turns in its API server with a manager with thousands. It fails if
-//     the second one costs much more;
+//     the second manager costs much more;
 //   - neighbours measures a tenant with a steady load while other tenants attack the manager, one attack at a time. It
 //     fails if the tenant or the manager suffers too much.
 //
@@ -63,7 +63,7 @@ type options struct {
 	finished   int
 	bursts     int
 	quiet      time.Duration
-	settle     time.Duration // settleInterval, except in tests
+	settle     time.Duration // see settleInterval; tests set a shorter time
 	timeout    time.Duration
 	output     string
 	neighbours neighbourOptions
@@ -105,7 +105,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
-	// Discard the logs of the libraries: the benchmark reports all that matters as errors.
+	// Discard the logs of the libraries. They return what matters as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	switch {
@@ -139,31 +139,32 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(usage)
 	f.StringVar(&o.manager, "manager", "bin/manager", "path of the manager's executable file")
-	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
-	f.IntVar(&o.turns, "turns", 300, "Turns to create at once")
-	f.IntVar(&o.warmup, "warmup", 50, "Turns to run before the measurement")
-	f.DurationVar(&o.latency, "latency", 2*time.Second, "time until the model begins its answer")
-	f.IntVar(&o.replyChars, "reply-chars", 400, "length of the model's answer, in characters, at least 1")
-	f.IntVar(&o.payload, "payload", 0, "length of the facts in each Turn, in characters, at most 262144")
+	f.StringVar(&o.crds, "crds", "config/crd/bases", "directory of the CRDs")
+	f.IntVar(&o.turns, "turns", 300, "floor, executors, finished: number of Turns to create at the same time")
+	f.IntVar(&o.warmup, "warmup", 50,
+		"floor, executors, tools, evaluations, scale, finished: number of Turns to run before the measurement")
+	f.DurationVar(&o.latency, "latency", 2*time.Second, "floor, executors, evaluations, finished: time until the model begins its answer")
+	f.IntVar(&o.replyChars, "reply-chars", 400, "all phases: length of the model's answer, in characters, at least 1")
+	f.IntVar(&o.payload, "payload", 0, "all phases except neighbours: length of the facts in each Turn, in characters, at most 262144")
 	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+strings.Join(onRequest, ", "),
 		func(list string) error {
 			o.only = strings.Split(list, ",")
 			return nil
 		})
-	f.IntVar(&o.capacity, "capacity", 50, "slots of the process that is compared with two executors, an even number")
-	f.IntVar(&o.inFlight, "in-flight", 1000, "Turns with tools to have in flight at once, from 1 to 100000")
-	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished Turns to create, more than %d", fewFinished))
-	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns with few and with many finished Turns in the API server; the report "+
-		"shows medians, of three times as many bursts if a ratio is above its bound")
-	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "time for which the memory of an idle process must be stable")
+	f.IntVar(&o.capacity, "capacity", 50, "executors: slots of the process that is compared with two executors, an even number")
+	f.IntVar(&o.inFlight, "in-flight", 1000, "tools: number of Turns in flight at the same time, from 1 to 100000")
+	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished: number of finished Turns to create, more than %d", fewFinished))
+	f.IntVar(&o.bursts, "bursts", 5, "finished: number of bursts to measure with few, and then with many, finished Turns. "+
+		"The report shows medians. If a ratio exceeds its limit, three times as many bursts are run")
+	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "finished: time for which the memory of an idle process must be stable")
 	var attackNames []string
-	f.Func("attacks", "attacks of the phase neighbours, separated by commas: "+namesOf(attacks())+"; default: all",
+	f.Func("attacks", "neighbours: attacks, separated by commas: "+namesOf(attacks())+"; default: all",
 		func(list string) error {
 			attackNames = strings.Split(list, ",")
 			return nil
 		})
 	sizes := map[string]int{}
-	f.Func("attack-sizes", "sizes that replace the attacks' own, such as names=100000,burst=10000", func(list string) error {
+	f.Func("attack-sizes", "neighbours: sizes of attacks, as ATTACK=NUMBER, such as names=100000,burst=10000", func(list string) error {
 		for one := range strings.SplitSeq(list, ",") {
 			name, size, ok := strings.Cut(one, "=")
 			n, err := strconv.Atoi(size)
@@ -175,11 +176,12 @@ func parse(args []string, usage io.Writer) (options, error) {
 		return nil
 	})
 	f.DurationVar(&o.neighbours.window, "window", 15*time.Second,
-		"time for which the victim is measured without the attacker, and minimum time with the attacker, from 1s to 10m")
-	f.DurationVar(&o.neighbours.interval, "victim-interval", 200*time.Millisecond, "time between two Turns of the victim, from 10ms to 10s")
+		"neighbours: time for which the victim is measured without the attacker, and minimum time with the attacker, from 1s to 10m")
+	f.DurationVar(&o.neighbours.interval, "victim-interval", 200*time.Millisecond,
+		"neighbours: time between two Turns of the victim, from 10ms to 10s")
 	f.DurationVar(&o.neighbours.wait, "victim-wait", 30*time.Second,
-		"time after which the victim's last Turns have failed if they have not ended, from 1s to 30m")
-	f.IntVar(&o.neighbours.memoryMiB, "memory-mib", 512, "memory limit of the manager under attack, in MiB, from 64 to 65536")
+		"neighbours: how long to wait for the victim's last Turns before they count as failed, from 1s to 30m")
+	f.IntVar(&o.neighbours.memoryMiB, "memory-mib", 512, "neighbours: memory limit of the manager under attack, in MiB, from 64 to 65536")
 	o.scale.addFlags(f)
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time limit of the whole benchmark")
 	f.StringVar(&o.output, "o", outputTable, "output: table or json")

@@ -38,11 +38,11 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 	defer cancel(nil)
 	b := &bench{options: o, progress: progress, fail: cancel}
 	if b.dir, err = os.MkdirTemp("", "capstan-bench-"); err != nil {
-		return nil, fmt.Errorf("failed to make a folder: %w", err)
+		return nil, fmt.Errorf("failed to make a directory: %w", err)
 	}
 	b.harness = harness.New(b.dir, cancel)
 	defer func() {
-		// The cause of the cancellation says more than the error of the request that it interrupted.
+		// The cause of the cancellation is more useful than the error of the interrupted request.
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
@@ -55,7 +55,7 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 	if b.model, b.modelURL, err = b.serveModel(ctx, b.latency); err != nil {
 		return nil, err
 	}
-	b.say("starting etcd and kube-apiserver")
+	b.logf("starting etcd and kube-apiserver")
 	if err := b.startCluster(ctx); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 }
 
 // phases runs the selected phases. phaseFinished runs after the phases that count the Turns of the same namespace,
-// because its own Turns are not deleted.
+// because its finished Turns are not deleted.
 func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	report := &Report{Setup: setupOf(b.options, runtime.NumCPU())}
 	var err error
@@ -116,7 +116,7 @@ const singleTurns = 10
 
 // singles runs Turns one after another, on a machine without other load.
 func (b *bench) singles(ctx context.Context, name string) (Percentiles, error) {
-	b.say("%s: %d Turns, one after another", name, singleTurns)
+	b.logf("%s: %d Turns, one after another", name, singleTurns)
 	var latencies []time.Duration
 	for i := range singleTurns {
 		result, err := b.burst(ctx, fmt.Sprintf("%s-single-%d", name, i), 1)
@@ -128,13 +128,14 @@ func (b *bench) singles(ctx context.Context, name string) (Percentiles, error) {
 	return percentiles(latencies, b.latency), nil
 }
 
-func (b *bench) say(format string, args ...any) {
-	// a failure to print progress must not fail the benchmark
+// logf prints a line of progress.
+func (b *bench) logf(format string, args ...any) {
+	// A failure to print progress must not fail the benchmark.
 	_, _ = fmt.Fprintf(b.progress, "bench: "+format+"\n", args...)
 }
 
-// serveModel serves a fake model from this process, so that the measured processes do not contain it. It answers each
-// request after a time.
+// serveModel serves a fake model from this process, so that the model is not part of the measured processes. The model
+// begins each answer after latency.
 func (b *bench) serveModel(ctx context.Context, latency time.Duration) (model *server.Server, baseURL string, err error) {
 	text := "x"
 	return b.harness.ServeModel(ctx, server.Config{Rules: []server.Rule{{
@@ -177,7 +178,7 @@ func (b *bench) contend(ctx context.Context, c contender) (*Measurement, error) 
 	if err := b.warmUp(ctx, t, c.name); err != nil {
 		return nil, err
 	}
-	b.say("%s: %d Turns", c.name, b.options.turns)
+	b.logf("%s: %d Turns", c.name, b.options.turns)
 	before, err := b.sampleAfterWrites(ctx, t)
 	if err != nil {
 		return nil, err

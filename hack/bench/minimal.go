@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// minimalVersion is the API group and version of the minimal object. That is a Turn with only the fields that the
-// floor reads and writes, and a schema without rules.
+// minimalVersion is the API group and version of the minimal object: a Turn with only the fields that the floor reads
+// and writes, whose schema has no rules.
 var minimalVersion = schema.GroupVersion{Group: "bench.capstan.dev", Version: v1alpha1.GroupVersion.Version}
 
 //go:embed minimal-crd.yaml

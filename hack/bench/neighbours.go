@@ -23,22 +23,23 @@ const (
 	// requests and calls a tool between them.
 	victimLatency = 250 * time.Millisecond
 
-	// readyPatience bounds the wait for the manager's first start. The test does not wait for a manager that dies
-	// under an attack.
+	// readyPatience is the maximum time to wait until a manager that the benchmark has started is ready. The benchmark
+	// does not wait for a manager that exits during an attack.
 	readyPatience = time.Minute
 	// managerStop is the time between SIGTERM and SIGKILL.
 	managerStop = 15 * time.Second
-	// scrapeTimeout bounds one scrape of the manager's metrics.
+	// scrapeTimeout is the timeout of one scrape of the manager's metrics.
 	scrapeTimeout = 10 * time.Second
 	// warmUpTime is the time for which the victim runs before it is measured.
 	warmUpTime = 3 * time.Second
 
-	// beginPatience bounds the wait for the beginning of an attack, and beginInterval is the time between two looks.
+	// beginPatience is the maximum time to wait until an attack has begun, and beginInterval the time between two
+	// checks.
 	beginPatience = 2 * time.Minute
 	beginInterval = 100 * time.Millisecond
 
-	// maxStolen is the percentage of CPU time that the host may take for its other machines while the victim is
-	// measured. If the host takes more, the attack is repeated. Each attack runs at most maxTries times.
+	// maxStolen is the maximum steal time while the victim is measured, in percent of the CPU time. If the steal time
+	// is higher, the attack is repeated. Each attack runs at most maxTries times.
 	maxStolen = 5
 	maxTries  = 3
 )
@@ -65,7 +66,7 @@ func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error
 	n := &neighbourhood{bench: b}
 	var err error
 	if n.group, err = newControlGroup(b.neighbours.memoryMiB<<20, 0); err != nil {
-		b.say("neighbours: %v", err)
+		b.logf("neighbours: %v", err)
 	}
 	b.harness.OnStop(n.group.remove)
 	if n.victim, err = b.startVictim(ctx); err != nil {
@@ -112,8 +113,8 @@ func (b *bench) startVictim(ctx context.Context) (*victim, error) {
 	return v, v.createVictim(ctx)
 }
 
-// quietest repeats an attack a few times while the host takes CPU time for its other machines, because the ratio
-// would measure them. It returns the report of the attempt with the least stolen time.
+// quietest repeats an attack if the steal time is above maxStolen, because the ratios would then measure the load of
+// other virtual machines. It returns the report of the attempt with the least steal time.
 func quietest(measure func(try int) (*AttackReport, error)) (*AttackReport, error) {
 	var best *AttackReport
 	for try := 1; try <= maxTries; try++ {
@@ -151,8 +152,7 @@ func (n *neighbourhood) measureAttack(ctx context.Context, a attack, try int) (r
 	if a.volumeMiB > 0 {
 		volume, unmount, mountErr := mountVolume(ctx, dir, a.volumeMiB)
 		if mountErr != nil {
-			return nil, fmt.Errorf("the attack needs a volume of its own, which cannot be mounted: select other attacks with --attacks: %w",
-				mountErr)
+			return nil, fmt.Errorf("the attack needs a volume, which cannot be mounted; select other attacks with --attacks: %w", mountErr)
 		}
 		defer func() { err = errors.Join(err, unmount()) }()
 		data = volume
@@ -187,7 +187,7 @@ func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker,
 	if result.Without, err = n.victim.load(ctx, a.name+"-without", n.neighbours.window, nil); err != nil {
 		return nil, err
 	}
-	n.say("neighbours: %s: %s", a.name, result.What)
+	n.logf("neighbours: %s: %s", a.name, result.What)
 	if err := tenant.createAll(ctx, newNamespace(tenant.namespace), newProfile(tenant.namespace)); err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker,
 	result.Requests, result.SentMiB = requests, mebibytes(uint64(sent)) //nolint:gosec // because a count of bytes is not negative
 	kills, err := n.group.kills()
 	result.OutOfMemoryKills = kills - killsBefore
-	n.say("neighbours: %s: %s", a.name, result.summary())
+	n.logf("neighbours: %s: %s", a.name, result.summary())
 	return result, err
 }
 
@@ -230,18 +230,18 @@ func (n *neighbourhood) restart(ctx context.Context, a attack, k *keeper) (*Vict
 		return nil, err
 	}
 	if err := k.waitReady(ctx, readyPatience); err != nil {
-		n.say("%v", err) // the load of the victim shows the rest
+		n.logf("%v", err) // not an error of the benchmark: the load of the victim shows the effect
 	}
 	return n.victim.load(ctx, a.name+"-again", warmUpTime, nil)
 }
 
-// measureDuring measures the victim while the attack runs, until the attack is over.
+// measureDuring measures the victim while the attack runs, at least until the attack has ended.
 func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *attacker) (*VictimLoad, error) {
-	over := make(chan struct{})
+	attackEnded := make(chan struct{})
 	var load *VictimLoad
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		defer close(over)
+		defer close(attackEnded)
 		if a.run == nil {
 			return nil
 		}
@@ -252,13 +252,14 @@ func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *att
 	})
 	group.Go(func() error {
 		var err error
-		load, err = n.victim.load(ctx, a.name+"-with", time.Duration(max(a.windows, 1))*n.neighbours.window, over)
+		load, err = n.victim.load(ctx, a.name+"-with", time.Duration(max(a.windows, 1))*n.neighbours.window, attackEnded)
 		return err
 	})
 	return load, group.Wait()
 }
 
-// awaitBegin waits until the attack has begun, at most beginPatience: a manager may refuse the attack for good.
+// awaitBegin waits until the attack has begun, for at most beginPatience. A timeout is not an error, because a
+// manager may prevent the attack.
 func awaitBegin(ctx context.Context, a attack, tenant *attacker) error {
 	if a.beginBytes == 0 {
 		return nil

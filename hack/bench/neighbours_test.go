@@ -15,9 +15,10 @@ import (
 	"github.com/capstan-dev/capstan/test/harness"
 )
 
-// TestARealManagerIsAttacked tests the measuring with one small attack on a real manager. The times of so few Turns
-// say nothing: a busy machine may run them slower than the victim creates them, so all of them are waited for.
-func TestARealManagerIsAttacked(t *testing.T) {
+// TestRealManagerIsAttacked runs the measurement with one small attack on a real manager. It does not check ratios,
+// because they are meaningless for so few Turns. It waits long for all Turns, because a busy machine may run them more
+// slowly than the victim creates them.
+func TestRealManagerIsAttacked(t *testing.T) {
 	o, err := parse([]string{
 		"--only", "neighbours", "--manager", builtManager(t), "--attacks", "replies", "--attack-sizes", "replies=1", "--window", "2s",
 		"--victim-interval", "1s", "--victim-wait", "10m", "--reply-chars", "40",
@@ -31,7 +32,7 @@ func TestARealManagerIsAttacked(t *testing.T) {
 		t.Fatalf("measure: %v", err)
 	}
 	if r.Manager != nil || r.Finished != nil || len(r.Neighbours.Attacks) != 1 {
-		t.Fatalf("other phases or attacks than the one were measured: %+v", r)
+		t.Fatalf("want one attack and no other phase, have %+v", r)
 	}
 	a := r.Neighbours.Attacks[0]
 	if a.Name != "replies" || a.Size != 1 || a.Requests == 0 || a.SentMiB < 0.9 || a.PeakMiB < 20 || a.Restarts != 0 ||
@@ -47,10 +48,11 @@ func TestARealManagerIsAttacked(t *testing.T) {
 	}
 }
 
-// attackReport returns a report in which every value is at its bound.
+// attackReport returns a report in which every value is at its limit.
 func attackReport() AttackReport {
 	return AttackReport{
-		Name: "burst", Size: 3, What: "3 Turns at once", Requests: 1, needsServer: true, PeakMiB: 512, Scrape: Scrape{Bytes: scrapeBound},
+		Name: "burst", Size: 3, What: "3 Turns at the same time", Requests: 1, needsServer: true, PeakMiB: 512,
+		Scrape: Scrape{Bytes: scrapeBound},
 		Without: &VictimLoad{
 			Turns: 10, Latency: Percentiles{P50: 500, P95: 600},
 			Newcomer: Percentiles{P50: 550, P95: 700}, TurnsPerSecond: 5,
@@ -62,28 +64,28 @@ func attackReport() AttackReport {
 	}
 }
 
-func TestAttackReportChecksItsBounds(t *testing.T) {
+func TestAttackReportChecksItsLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*AttackReport)
 		want   string
 	}{
-		"all well": {"the bounds themselves are allowed", func(*AttackReport) {}, ""},
+		"at the limits": {"the limits themselves are allowed", func(*AttackReport) {}, ""},
 		"p50": {
 			"more than twice as slow", func(r *AttackReport) { r.With.Latency.P50 = 1010 },
-			"latency p50: 500 without the attacker, 1010 beside it, 2.02 times as slow",
+			"latency p50: 500 without the attacker, 1010 with it, 2.02 times as slow",
 		},
 		"p95": {
 			"more than twice as slow", func(r *AttackReport) { r.With.Latency.P95 = 1800 },
-			"latency p95: 600 without the attacker, 1800 beside it, 3.00 times as slow",
+			"latency p95: 600 without the attacker, 1800 with it, 3.00 times as slow",
 		},
 		"newcomer": {
-			"new objects must not wait either", func(r *AttackReport) { r.With.Newcomer.P95 = 2100 },
+			"Turns with new objects must not be slow either", func(r *AttackReport) { r.With.Newcomer.P95 = 2100 },
 			"newcomer latency p95: 700 without",
 		},
 		"throughput": {
 			"less than half", func(r *AttackReport) { r.With.TurnsPerSecond = 2 },
-			"Turns per second: 5.00 without the attacker, 2.00 beside it, 2.50 times as slow",
+			"Turns per second: 5.00 without the attacker, 2.00 with it, 2.50 times as slow",
 		},
 		"nothing succeeds": {"a rate of 0 is infinitely slow", func(r *AttackReport) { r.With.TurnsPerSecond = 0 }, "+Inf times as slow"},
 		"a failure": {
@@ -91,24 +93,24 @@ func TestAttackReportChecksItsBounds(t *testing.T) {
 			"1 of 10 Turns of the victim failed: map[DeadlineExceeded:1]",
 		},
 		"a failure before": {
-			"it would measure nothing", func(r *AttackReport) { r.Without.Failed = map[string]int{"NotCreated": 2} },
+			"the comparison would be meaningless", func(r *AttackReport) { r.Without.Failed = map[string]int{"NotCreated": 2} },
 			"2 Turns of the victim failed without an attacker",
 		},
 		"a restart": {
-			"none is allowed", func(r *AttackReport) { r.Restarts, r.OutOfMemoryKills = 3, 2 },
-			"the manager restarted 3 times, 2 of them for lack of memory",
+			"no restart is allowed", func(r *AttackReport) { r.Restarts, r.OutOfMemoryKills = 3, 2 },
+			"the manager restarted 3 times, 2 of them after an OOM kill",
 		},
 		"memory": {
-			"where no control group bounds it", func(r *AttackReport) { r.PeakMiB = 513 },
+			"without a cgroup, the peak is compared with the limit", func(r *AttackReport) { r.PeakMiB = 513 },
 			"had 513 MiB resident, more than 512 MiB",
 		},
-		"memory of a group": {"the group has bounded what counts", func(r *AttackReport) { r.PeakMiB, r.grouped = 513, true }, ""},
+		"memory with a cgroup": {"the cgroup has limited the memory", func(r *AttackReport) { r.PeakMiB, r.grouped = 513, true }, ""},
 		"a large scrape": {
-			"tenants choose no labels", func(r *AttackReport) { r.Scrape.Bytes++ },
+			"tenants must not be able to create series", func(r *AttackReport) { r.Scrape.Bytes++ },
 			"a scrape of the manager's metrics has 1048577 bytes",
 		},
-		"no scrape": {"a manager that does not answer", func(r *AttackReport) { r.Scrape = Scrape{} }, "could not be read"},
-		"no attack": {"a server without requests", func(r *AttackReport) { r.Requests = 0 }, "nothing was measured"},
+		"no scrape": {"the manager does not answer", func(r *AttackReport) { r.Scrape = Scrape{} }, "could not be read"},
+		"no attack": {"the attacker's server received no request", func(r *AttackReport) { r.Requests = 0 }, "nothing was measured"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := attackReport()
@@ -120,24 +122,24 @@ func TestAttackReportChecksItsBounds(t *testing.T) {
 				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
 			}
 			if exceeded := strings.Contains(r.table(Setup{}), "EXCEEDED"); exceeded != (tc.want != "") {
-				t.Errorf("the table says EXCEEDED: %t", exceeded)
+				t.Errorf("EXCEEDED in the table: %t, want %t", exceeded, !exceeded)
 			}
 		})
 	}
 }
 
-func TestTheTableShowsTheVictimWithAndWithoutTheAttacker(t *testing.T) {
+func TestTableShowsTheVictimWithAndWithoutTheAttacker(t *testing.T) {
 	a := attackReport()
 	a.With.Newcomer.P95, a.Restarts, a.With.StolenPercent = 1500, 1, 3.4
 	r := &NeighboursReport{
-		MemoryMiB: 512, Bound: "control group v2", IntervalMilliseconds: 200, WindowSeconds: 15,
+		MemoryMiB: 512, Bound: "cgroup v2", IntervalMilliseconds: 200, WindowSeconds: 15,
 		Attacks: []AttackReport{a},
 	}
 	got := strings.Join(strings.Fields(r.table(Setup{CPUs: 2})), " ")
 	for _, want := range []string{
-		"each 200ms (open loop), a manager in 512 MiB (control group v2), 2 CPUs",
+		"each 200ms (open loop), a manager in 512 MiB (cgroup v2), 2 CPUs",
 		"burst 500 > 1000 600 > 1200 700 > 1500 5.00 > 2.50 2.14 0 1 512 3 % EXCEEDED",
-		"burst 3 Turns at once (1 requests,",
+		"burst 3 Turns at the same time (1 requests,",
 		"at least 15s each",
 	} {
 		if !strings.Contains(got, want) {
@@ -146,7 +148,7 @@ func TestTheTableShowsTheVictimWithAndWithoutTheAttacker(t *testing.T) {
 	}
 }
 
-func TestAVictimsLoadIsCounted(t *testing.T) {
+func TestNewVictimLoad(t *testing.T) {
 	var outcomes []victimOutcome
 	for i := range 20 {
 		outcomes = append(outcomes, victimOutcome{latency: time.Duration(i+1) * time.Second})
@@ -164,7 +166,7 @@ func TestAVictimsLoadIsCounted(t *testing.T) {
 	}
 }
 
-func TestAttacksAreChosenByTheirNames(t *testing.T) {
+func TestParseAttacks(t *testing.T) {
 	all, err := parseAttacks(nil, map[string]int{"burst": 7})
 	if err != nil || len(all) != len(attacks()) || all[len(all)-1].size != 7 {
 		t.Errorf("all attacks: %d, the last of size %d (%v)", len(all), all[len(all)-1].size, err)
@@ -206,13 +208,13 @@ func keepRunning(t *testing.T, program, path string, args []string) (k *keeper, 
 	}
 }
 
-func TestAKeeperCountsUnexpectedEnds(t *testing.T) {
-	// The program ends by itself the first time, and keeps running the second time.
+func TestKeeperCountsUnexpectedExits(t *testing.T) {
+	// The program exits by itself the first time, and keeps running the second time.
 	mark := filepath.Join(t.TempDir(), "mark")
 	k, started := keepRunning(t, "mortal", "/bin/sh", []string{"-c", `echo started; [ -e "$0" ] && exec sleep 60; : >"$0"; exit 3`, mark})
 	started(2)
 	if restarts, _ := k.counts(); restarts != 1 {
-		t.Errorf("%d restarts, want the one", restarts)
+		t.Errorf("%d restarts, want 1", restarts)
 	}
 	if err := k.restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -220,7 +222,7 @@ func TestAKeeperCountsUnexpectedEnds(t *testing.T) {
 	started(3)
 	k.close()
 	if restarts, _ := k.counts(); restarts != 1 {
-		t.Errorf("%d restarts, want one: a restart and an end that were asked for do not count", restarts)
+		t.Errorf("%d restarts, want 1: requested restarts and exits do not count", restarts)
 	}
 }
 

@@ -12,14 +12,14 @@ import (
 const (
 	// neighbourBound is the maximum factor by which an attacker may slow down the victim.
 	neighbourBound = 2
-	// scrapeBound is the maximum size of a scrape of the manager's metrics, in bytes.
+	// scrapeBound is the maximum size of the response to a scrape of the manager's metrics, in bytes.
 	scrapeBound = 1 << 20
 )
 
 // NeighboursReport compares the victim's load with and without each attacker.
 type NeighboursReport struct {
 	MemoryMiB int `json:"memoryMiB"`
-	// Bound names the mechanism that bounded the manager's memory.
+	// Bound names the mechanism that limited the manager's memory.
 	Bound string `json:"bound"`
 	// IntervalMilliseconds is the time between two Turns of the victim.
 	IntervalMilliseconds int64          `json:"intervalMilliseconds"`
@@ -34,7 +34,7 @@ type AttackReport struct {
 	What    string      `json:"what"`
 	Without *VictimLoad `json:"without"`
 	With    *VictimLoad `json:"with"`
-	// Restarts counts the unexpected ends of the manager, and OutOfMemoryKills the ones for lack of memory.
+	// Restarts counts the unexpected exits of the manager, and OutOfMemoryKills counts the OOM kills among them.
 	Restarts         int     `json:"restarts"`
 	OutOfMemoryKills int     `json:"outOfMemoryKills"`
 	PeakMiB          float64 `json:"peakMiB"`
@@ -44,7 +44,7 @@ type AttackReport struct {
 	Scrape   Scrape  `json:"scrape"`
 
 	needsServer bool
-	grouped     bool // whether a control group bounds the memory
+	grouped     bool // whether a cgroup limits the memory
 }
 
 // Scrape describes one scrape of the manager's metrics after an attack.
@@ -62,7 +62,7 @@ type victimRow struct {
 	ratio         float64 // the slowdown, or infinite if no Turn succeeded
 }
 
-// rows returns the measures that have a bound.
+// rows returns the measures that have a limit.
 func (r *AttackReport) rows() []victimRow {
 	slower := func(name string, without, with float64) victimRow {
 		return victimRow{name, without, with, times(with, without)}
@@ -75,7 +75,7 @@ func (r *AttackReport) rows() []victimRow {
 	}
 }
 
-// times returns value divided by other, rounded as it is printed, or infinity if other is not positive.
+// times returns value divided by other, rounded to the printed digits, or infinity if other is not positive.
 func times(value, other float64) float64 {
 	if other <= 0 {
 		return math.Inf(1)
@@ -83,7 +83,7 @@ func times(value, other float64) float64 {
 	return math.Round(value/other*100) / 100
 }
 
-// stolen returns the percentage of CPU time that the host took for other machines, in the worse of the two windows.
+// stolen returns the steal time in percent of the CPU time, in the worse of the two windows.
 func (r *AttackReport) stolen() float64 { return max(r.Without.StolenPercent, r.With.StolenPercent) }
 
 // worst returns the largest ratio.
@@ -101,7 +101,7 @@ func (r *AttackReport) failure(memoryMiB int) error {
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(r.Name+": "+format, args...)) }
 	for _, row := range r.rows() {
 		if row.ratio > neighbourBound {
-			add("%s: %s without the attacker, %s beside it, %.2f times as slow, more than %d times", row.name,
+			add("%s: %s without the attacker, %s with it, %.2f times as slow, more than %d times", row.name,
 				number(row.without), number(row.with), row.ratio, neighbourBound)
 		}
 	}
@@ -112,10 +112,10 @@ func (r *AttackReport) failure(memoryMiB int) error {
 		add("%d of %d Turns of the victim failed: %v", n, r.With.Turns, r.With.Failed)
 	}
 	if r.Restarts > 0 {
-		add("the manager restarted %d times, %d of them for lack of memory", r.Restarts, r.OutOfMemoryKills)
+		add("the manager restarted %d times, %d of them after an OOM kill", r.Restarts, r.OutOfMemoryKills)
 	}
-	// Pages of the executable file count as resident. They may belong to another group, such as the group of an
-	// earlier manager.
+	// With a cgroup, the peak may exceed the limit: the resident memory includes pages of the executable file, which
+	// the kernel may have charged to another cgroup, such as the one of an earlier manager.
 	if !r.grouped && r.PeakMiB > float64(memoryMiB) {
 		add("the manager had %s MiB resident, more than %d MiB", number(r.PeakMiB), memoryMiB)
 	}
@@ -142,15 +142,15 @@ func (r *NeighboursReport) failure() error {
 
 // summary describes the victim's load in one line.
 func (r *AttackReport) summary() string {
-	return fmt.Sprintf("p95 %s ms without (bound after %s), %s ms beside it (bound after %s); at most %s times "+
-		"as slow; %d of %d Turns failed; %d restarts; peak %s MiB; %.0f %% of the CPUs stolen",
+	return fmt.Sprintf("p95 %s ms without the attacker (bound after %s), %s ms with it (bound after %s); at most %s times "+
+		"as slow; %d of %d Turns failed; %d restarts; peak %s MiB; %.0f %% steal time",
 		number(r.Without.Latency.P95), number(r.Without.Bound.P95), number(r.With.Latency.P95), number(r.With.Bound.P95),
 		number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB), r.stolen())
 }
 
 func (r *NeighboursReport) table(s Setup) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "A victim beside attackers in another namespace: a Turn of 2 requests and a call of a "+
+	fmt.Fprintf(&text, "A victim and attackers in other namespaces: a Turn of 2 requests and a call of a "+
 		"tool each %s (open loop), a manager in\n"+
 		"%d MiB (%s), %d CPUs\n\n", time.Duration(r.IntervalMilliseconds)*time.Millisecond, r.MemoryMiB, r.Bound, s.CPUs)
 	const line = "%-10s%14s%14s%16s%14s%8s%8s%10s%8s%8s%s\n"
@@ -175,14 +175,15 @@ func (r *NeighboursReport) table(s Setup) string {
 		fmt.Fprintf(&text, "%-10s%s (%d requests, %s MiB sent; %d reconciles; a scrape of %d KiB)\n",
 			a.Name, a.What, a.Requests, number(a.SentMiB), a.Scrape.Reconciles, a.Scrape.Bytes>>10)
 	}
-	fmt.Fprintf(&text, "\nEach cell has the victim's value without the attacker, then the value beside it, measured for at "+
+	fmt.Fprintf(&text, "\nEach cell has the victim's value without the attacker, then the value with it, measured for at "+
 		"least %s each. The ratio is the\n"+
-		"worst of the four. A newcomer is a Turn with a new Agent, ModelProvider and ToolServer. One comes each "+
-		"second; the cell has their p95.\n"+
-		"Not allowed are a ratio above %d, a failed Turn, a restart, more than %d MiB and a scrape above %d KiB. "+
-		"Stolen is the CPU time that\n"+
-		"this machine's host gave to other machines. Above %d %%, the ratio means little, and the attack is repeated, up to "+
-		"%d tries in all.\n",
+		"worst of the four. A newcomer is a Turn with a new Agent, ModelProvider and ToolServer. The victim creates one each "+
+		"second; the\n"+
+		"cell has their p95. A ratio above %d, a failed Turn, a restart, more than %d MiB and a scrape above %d KiB are not "+
+		"allowed. Stolen\n"+
+		"is the steal time: the CPU time that the host gave to other virtual machines. Above %d %%, the ratio is not reliable, "+
+		"and the attack\n"+
+		"is repeated, up to %d tries in total.\n",
 		time.Duration(r.WindowSeconds*float64(time.Second)), neighbourBound, r.MemoryMiB, scrapeBound>>10, maxStolen, maxTries)
 	return text.String()
 }

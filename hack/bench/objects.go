@@ -28,9 +28,8 @@ const (
 	finishedLabel   = "bench-finished" // the label of Turns that makeFinished created
 	modelName       = "bench"
 
-	// maxFacts is the maximum number of facts in a Turn of the benchmark, and so limits --payload. The API allows 128.
-	// A Turn can run only if its whole spec has at most 96 KiB. maxFactChars is the API's limit on the text of one
-	// fact.
+	// maxFacts is the maximum number of facts in a Turn of the benchmark, and so limits --payload. The API allows 128
+	// facts. maxFactChars is the API's limit on the text of one fact.
 	maxFacts     = 64
 	maxFactChars = 4096
 )
@@ -64,7 +63,7 @@ func turnClient(config *rest.Config, version schema.GroupVersion) (rest.Interfac
 func objects(namespace, modelURL string, latency time.Duration) []client.Object {
 	meta := metav1.ObjectMeta{Name: objectName, Namespace: namespace}
 	reference := v1alpha1.SharedReference{Name: objectName}
-	// A slow Turn should show up as slow and not end at its deadline.
+	// A slow Turn should count as slow instead of ending at its deadline.
 	timeout := int32(math.Ceil(latency.Seconds())) + 600
 	return []client.Object{
 		newNamespace(namespace),
@@ -84,7 +83,7 @@ func objects(namespace, modelURL string, latency time.Duration) []client.Object 
 	}
 }
 
-// newTurn returns a Turn whose facts together have payload characters.
+// newTurn returns a Turn whose facts have payload characters in total.
 func newTurn(name string, payload int) *v1alpha1.Turn {
 	turn := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
@@ -97,7 +96,7 @@ func newTurn(name string, payload int) *v1alpha1.Turn {
 	return turn
 }
 
-// factsOf returns a context whose facts together have chars characters.
+// factsOf returns a context whose facts have chars characters in total.
 func factsOf(chars int) *v1alpha1.TurnContext {
 	c := &v1alpha1.TurnContext{}
 	for i := 0; chars > 0; i++ {

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// namedServer is the environment variable with the URL of a PostgreSQL server, and postgresPrograms the one with
-	// the folder of the programs of PostgreSQL. The tests use the same variables.
+	// namedServer is the environment variable with the URL of a PostgreSQL server. postgresPrograms is the environment
+	// variable with the directory of PostgreSQL's programs. The tests use the same variables.
 	namedServer      = "CAPSTAN_TEST_POSTGRES"
 	postgresPrograms = "CAPSTAN_POSTGRES_BIN"
 )
 
-// errNoPostgres tells the user how to provide a PostgreSQL server.
-var errNoPostgres = fmt.Errorf("no PostgreSQL is available: run through make, or set %s to the folder that hack/postgres/get.sh prints, "+
-	"or %s to the URL of a server whose user may create databases", postgresPrograms, namedServer)
+// errNoPostgres is the error if no PostgreSQL server is available. It explains how to provide one.
+var errNoPostgres = fmt.Errorf("no PostgreSQL is available: run through make, or set %s to the directory that "+
+	"hack/postgres/get.sh prints, or %s to the URL of a server whose user may create databases", postgresPrograms, namedServer)
 
-// havePostgres reports whether a PostgreSQL is available.
+// havePostgres reports whether a PostgreSQL server is available.
 func havePostgres() bool { return os.Getenv(namedServer) != "" || os.Getenv(postgresPrograms) != "" }
 
-// startPostgres returns the URL of the server in namedServer. If there is none, it starts a server that runs until the
-// harness stops, and that waits for the disk as in production.
+// startPostgres returns the URL in namedServer. If the variable is not set, it starts a server that runs until the
+// harness stops. The server waits for the disk (fsync), as in production.
 func (b *bench) startPostgres(ctx context.Context) (string, error) {
 	if named := os.Getenv(namedServer); named != "" {
 		return named, nil
@@ -38,7 +38,7 @@ func (b *bench) startPostgres(ctx context.Context) (string, error) {
 	if !havePostgres() {
 		return "", errNoPostgres
 	}
-	b.say("starting PostgreSQL")
+	b.logf("starting PostgreSQL")
 	server, err := postgrestest.Start(ctx, os.Getenv(postgresPrograms))
 	if err != nil {
 		return "", fmt.Errorf("failed to start PostgreSQL: %w", err)
@@ -52,7 +52,7 @@ func (b *bench) startPostgres(ctx context.Context) (string, error) {
 func (b *bench) newDatabase(ctx context.Context, server string) (string, error) {
 	location, err := url.Parse(server)
 	if err != nil {
-		// the error is left out because it shows the URL, which may contain a password
+		// Leave out the error, because it contains the URL, which may contain a password.
 		return "", fmt.Errorf("%s is not a URL", namedServer)
 	}
 	name := "capstan_bench_" + strings.ReplaceAll(uuid.NewString(), "-", "")
@@ -79,8 +79,8 @@ func execute(ctx context.Context, server, statement string) error {
 	return nil
 }
 
-// skipsExecutors reports whether the phase executors is left out because there is no PostgreSQL. If --only names the
-// phase, it is never left out.
+// skipsExecutors reports whether the phase executors is skipped because no PostgreSQL server is available. If --only
+// names the phase, it is never skipped.
 func (b *bench) skipsExecutors() bool {
 	return !havePostgres() && !slices.Contains(b.only, phaseExecutors)
 }

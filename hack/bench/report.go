@@ -20,8 +20,8 @@ const (
 type Report struct {
 	Setup   Setup        `json:"setup"`
 	Manager *Measurement `json:"manager,omitempty"`
-	// Floor is the same measurement for a bare client-go program. Minimal is the one for that program with minimal
-	// objects instead of Turns.
+	// Floor is the same measurement for a bare client-go program. Minimal is the measurement for that program with
+	// minimal objects instead of Turns.
 	Floor     *Measurement     `json:"floor,omitempty"`
 	Minimal   *Measurement     `json:"minimal,omitempty"`
 	Executors *ExecutorsReport `json:"executors,omitempty"`
@@ -49,13 +49,12 @@ type Measurement struct {
 	TurnsPerSecond float64 `json:"turnsPerSecond"`
 	// WallSeconds is the time from the first creation to the last completion.
 	WallSeconds float64 `json:"wallSeconds"`
-	// Overhead is status.durationMilliseconds less the model's latency.
+	// Overhead is status.durationMilliseconds minus the model's latency.
 	Overhead Percentiles `json:"overheadMilliseconds"`
-	// Completion is the time from a Turn's creation to its completion, as a client sees them. It includes the time
-	// for creating many Turns at once.
+	// Completion is the time from a Turn's creation to its completion, as a client sees them. It includes the time for
+	// the creation of many Turns at the same time.
 	Completion Percentiles `json:"creationToCompletionMilliseconds"`
-	// Single is the time from creation to completion, less the model's latency, of Turns that run one after
-	// another.
+	// Single is the time from creation to completion, minus the model's latency, of Turns that run one after another.
 	Single Percentiles `json:"singleMilliseconds"`
 	// WritesPerTurn counts the writes to the API server, except for the creation of the Turns and for Leases.
 	WritesPerTurn       float64            `json:"apiWritesPerTurn"`
@@ -72,12 +71,12 @@ type Measurement struct {
 	Processes []Process `json:"processes,omitempty"`
 }
 
-// Process is the part of one program in a Measurement.
+// Process is the share of one program in a Measurement.
 type Process struct {
 	Name string `json:"name"`
 	// Turns is the number of Turns that the process has run; it is nil for a process that is not an executor.
 	Turns *int `json:"turns,omitempty"`
-	// CPUPerTurn divides the process's CPU time by the number of all Turns, including those of other executors.
+	// CPUPerTurn is the process's CPU time divided by the number of all Turns, including the Turns of other executors.
 	CPUPerTurn    float64 `json:"cpuMillisecondsPerTurn"`
 	PeakMemoryMiB float64 `json:"peakMemoryMiB"`
 }
@@ -151,8 +150,7 @@ func sumOf(counts map[string]int) int {
 	return sum
 }
 
-// percentiles returns the percentiles of a sample by the nearest rank, after it has subtracted a duration from each
-// value.
+// percentiles returns the percentiles of a sample by the nearest rank, minus a duration.
 func percentiles(values []time.Duration, subtracted time.Duration) Percentiles {
 	sorted := slices.Sorted(slices.Values(values))
 	rank := func(percent int) float64 {
@@ -165,7 +163,7 @@ func percentiles(values []time.Duration, subtracted time.Duration) Percentiles {
 	return Percentiles{P50: rank(50), P95: rank(95)}
 }
 
-// failure returns an error if a Turn has failed or a value is above its bound.
+// failure returns an error if a Turn has failed or a value exceeds its limit.
 func (r *Report) failure() error {
 	var errs []error
 	check := func(name string, m *Measurement) {
@@ -233,7 +231,7 @@ func (r *Report) write(out io.Writer, format string) error {
 
 // head describes the setup in the first line of a table.
 func (s Setup) head() string {
-	return fmt.Sprintf("%d Turns at once, model latency %s, answers of %d characters, %s, %d CPUs",
+	return fmt.Sprintf("%d Turns at the same time, model latency %s, answers of %d characters, %s, %d CPUs",
 		s.Turns, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.ReplyChars, s.facts(), s.CPUs)
 }
 
@@ -241,7 +239,7 @@ func (s Setup) facts() string {
 	if s.PayloadChars == 0 {
 		return "no facts"
 	}
-	return fmt.Sprintf("facts of %d characters in all", s.PayloadChars)
+	return fmt.Sprintf("facts of %d characters in total", s.PayloadChars)
 }
 
 func (r *Report) floorTable() string {
@@ -256,7 +254,7 @@ func (r *Report) floorTable() string {
 	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, "+
 		"one status write. Minimal is the\n"+
 		"same program with objects that have only the fields it needs.\n"+
-		"API writes do not include the creation of the Turns and the writes of Leases (in all: manager %.0f, floor %.0f).\n",
+		"API writes do not include the creation of the Turns and the writes of Leases (in total: manager %.0f, floor %.0f).\n",
 		r.Manager.LeaseWrites, r.Floor.LeaseWrites)
 	return text.String()
 }
@@ -294,7 +292,7 @@ func (r *Report) rows() []row {
 	return rows
 }
 
-// number prints a value with as many decimals as are meaningful.
+// number prints a value with about three significant digits.
 func number(v float64) string {
 	switch {
 	case v == 0:

@@ -26,7 +26,7 @@ const (
 	serverCPUMetric = "process_cpu_seconds_total"
 
 	// settleInterval is the time without writes after which the work counts as done. It is needed because the manager
-	// writes Events after the Turns that they are about.
+	// writes the Events about a Turn after the Turn has ended.
 	settleInterval = time.Second
 	settleTimeout  = 30 * time.Second
 )
@@ -34,21 +34,21 @@ const (
 // mutating lists the verbs of requestsMetric that write.
 var mutating = []string{"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}
 
-// writes counts write requests to the API server by verb and resource, such as "PUT turns/status". If the API server
-// refused the requests, the name ends with the HTTP status.
+// writes counts write requests to the API server by verb and resource, such as "PUT turns/status". For requests that
+// the API server refused, the name ends with the HTTP status.
 type writes map[string]float64
 
 // sample holds the values of all counters at one point in time.
 type sample struct {
 	counters
-	uses          []use // the use of each program of the measured contender, in the order of the contender
+	uses          []use // the resource usage of each program of the contender, in the order of its members
 	modelRequests int64
 }
 
 // counters holds the counters of kube-apiserver.
 type counters struct {
 	writes    writes
-	leases    float64       // writes of Leases, which depend on time and not on the number of Turns
+	leases    float64       // writes of Leases, which depend on the time and not on the number of Turns
 	serverCPU time.Duration // the CPU time of kube-apiserver
 }
 
@@ -57,7 +57,7 @@ type use struct {
 	cpu        time.Duration
 	memory     uint64 // the resident memory, in bytes
 	peakMemory uint64 // the peak of the resident memory, in bytes
-	anonymous  uint64 // the resident memory without pages of files, in bytes
+	anonymous  uint64 // the anonymous resident memory (without file-backed pages), in bytes
 }
 
 // sampleAfterWrites waits until the writes to the API server have stopped, and takes a sample.

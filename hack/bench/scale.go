@@ -27,10 +27,11 @@ var scaleParts = []string{partNamespaces, partInFlight, partLong}
 // manager runs 10,000 Turns by default.
 const heldMemoryMiB = 2048
 
-// volumeReserveMiB is the space on the volume of the small manager beyond the program itself, for the file system.
+// volumeReserveMiB is the size of the small manager's volume beyond the size of the program, for the file system.
 const volumeReserveMiB = 32
 
-// maxLongCalls bounds the calls of the long Turn: a Turn has at most 100 steps, and the last one makes no call.
+// maxLongCalls is the maximum number of calls of the long Turn: a Turn has at most 100 steps, and the last step makes
+// no call.
 const maxLongCalls = 99 * callsPerStep
 
 // scaleOptions holds the flags of the phase scale.
@@ -47,18 +48,19 @@ type scaleOptions struct {
 
 func (o *scaleOptions) addFlags(f *flag.FlagSet) {
 	o.parts = scaleParts
-	f.Func("scale-parts", "parts of the phase scale, separated by commas: "+strings.Join(scaleParts, ", ")+"; default: all",
+	f.Func("scale-parts", "scale: parts to run, separated by commas: "+strings.Join(scaleParts, ", ")+"; default: all",
 		func(list string) error {
 			o.parts = strings.Split(list, ",")
 			return nil
 		})
-	f.IntVar(&o.namespaces, "scale-namespaces", 51, "namespaces that share a small manager, from 1 to 1000")
-	f.IntVar(&o.turns, "scale-turns", 100, "Turns in each of these namespaces, from 1 to 10000")
-	f.DurationVar(&o.latency, "scale-latency", 20*time.Second, "time until their model begins its answer")
-	f.IntVar(&o.memoryMiB, "scale-memory-mib", 128, "memory limit of the small manager, in MiB, from 64 to 65536")
-	f.Float64Var(&o.cpus, "scale-cpus", 0.5, "CPU limit of the small manager, from 0.1 to 64")
-	f.IntVar(&o.inFlight, "scale-in-flight", 10_000, "Turns to have in flight at once, from 1 to 100000")
-	f.IntVar(&o.calls, "scale-calls", 100, fmt.Sprintf("tool calls of the long Turn, an even number from 4 to %d", maxLongCalls))
+	f.IntVar(&o.namespaces, "scale-namespaces", 51, "scale: number of namespaces that share a small manager, from 1 to 1000")
+	f.IntVar(&o.turns, "scale-turns", 100, "scale: number of Turns in each of these namespaces, from 1 to 10000")
+	f.DurationVar(&o.latency, "scale-latency", 20*time.Second, "scale: time until the model of these Turns begins its answer")
+	f.IntVar(&o.memoryMiB, "scale-memory-mib", 128, "scale: memory limit of the small manager, in MiB, from 64 to 65536")
+	f.Float64Var(&o.cpus, "scale-cpus", 0.5, "scale: CPU limit of the small manager, from 0.1 to 64")
+	f.IntVar(&o.inFlight, "scale-in-flight", 10_000, "scale: number of Turns in flight at the same time, from 1 to 100000")
+	f.IntVar(&o.calls, "scale-calls", 100,
+		fmt.Sprintf("scale: number of tool calls of the long Turn, an even number from 4 to %d", maxLongCalls))
 }
 
 func (o *scaleOptions) check() error {
@@ -86,8 +88,8 @@ func (o *scaleOptions) check() error {
 	return nil
 }
 
-// measureScale measures the limits of one manager: many namespaces that share a small one, many Turns in flight, and
-// a long Turn whose manager is killed.
+// measureScale measures the limits of one manager: many namespaces that share a small manager, many Turns in flight,
+// and a long Turn whose manager is killed.
 func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
 	small, err := b.smallManager(ctx)
 	if err != nil {
@@ -112,9 +114,9 @@ func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
 	return r, nil
 }
 
-// smallManager returns the small manager. Its group runs a copy of the program, so that the program's pages count for
-// the group, as in a container. The copy has a volume of its own, because a disk that reads megabytes ahead would fill
-// the memory of the group with pages that no process needs.
+// smallManager returns the small manager. Its cgroup runs a copy of the program, so that the program's pages are
+// charged to the cgroup, as in a container. The copy is on a separate volume, because a disk with a read-ahead of
+// megabytes would fill the memory of the cgroup with pages that no process needs.
 func (b *bench) smallManager(ctx context.Context) (member, error) {
 	group, err := b.newGroup(b.scale.memoryMiB, b.scale.cpus)
 	if err != nil {
@@ -137,17 +139,18 @@ func (b *bench) smallManager(ctx context.Context) (member, error) {
 	return managerMember(copied, "manager", "bench").withLimits(group), nil
 }
 
-// newGroup creates a control group that is removed when the harness has stopped.
+// newGroup creates a cgroup that is removed when the harness has stopped.
 func (b *bench) newGroup(memoryMiB int, cpus float64) (*controlGroup, error) {
 	g, err := newControlGroup(memoryMiB<<20, cpus)
 	if err != nil {
-		return nil, fmt.Errorf("the phase %s measures managers with limits of memory and CPU time: %w", phaseScale, err)
+		return nil, fmt.Errorf("the phase %s limits the memory and the CPU time of its managers: %w", phaseScale, err)
 	}
 	b.harness.OnStop(g.remove)
 	return g, nil
 }
 
-// holdInGroup measures a manager with many Turns in flight. The group ends a manager that needs more memory.
+// holdInGroup measures a manager with many Turns in flight. If the manager needs more memory than its cgroup allows,
+// it is OOM-killed.
 func (b *bench) holdInGroup(ctx context.Context) (*HeldReport, error) {
 	group, err := b.newGroup(heldMemoryMiB, 0)
 	if err != nil {
@@ -161,15 +164,15 @@ func (b *bench) holdInGroup(ctx context.Context) (*HeldReport, error) {
 	return r, errors.Join(t.stop(), b.removeTools(ctx))
 }
 
-// JournalUse is the size of the journals of a manager that has ended.
+// JournalUse is the size of the journals of a manager that has exited.
 type JournalUse struct {
-	// Bytes is the size of all entries and artifacts, and a fixed amount for each, as the quotas count it.
+	// Bytes is the size of all entries and artifacts plus a fixed amount for each of them, as the quotas count it.
 	Bytes int64 `json:"bytes"`
 	// FileBytes is the size of the SQLite file.
 	FileBytes int64 `json:"fileBytes"`
 }
 
-// journalUse reads the size of the journals in a manager's folder. The manager must have ended.
+// journalUse reads the size of the journals in a manager's directory. The manager must have exited.
 func journalUse(ctx context.Context, dir string) (u JournalUse, err error) {
 	path := filepath.Join(dir, "journal.db")
 	s, err := sqlite.Open(ctx, path)

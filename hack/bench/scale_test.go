@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTheLimitsOfARealManagerAreMeasured tests the measuring with a few Turns. Their times say nothing.
-func TestTheLimitsOfARealManagerAreMeasured(t *testing.T) {
+// TestLimitsOfARealManagerAreMeasured runs the measurement with a few Turns. It does not check their times.
+func TestLimitsOfARealManagerAreMeasured(t *testing.T) {
 	o, err := parse([]string{
 		"--only", "scale", "--manager", builtManager(t), "--scale-namespaces", "2", "--scale-turns", "3", "--scale-latency", "50ms",
 		"--scale-in-flight", "4", "--scale-calls", "10", "--warmup", "1", "--reply-chars", "40",
@@ -21,7 +21,7 @@ func TestTheLimitsOfARealManagerAreMeasured(t *testing.T) {
 	report, err := measure(t.Context(), o, contenders{}, t.Output())
 	if g, groupErr := newControlGroup(64<<20, 0.5); groupErr != nil {
 		if want := "needs Linux and root"; err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v without control groups, want one that says %q", err, want)
+			t.Errorf("error %v without cgroups, want %q", err, want)
 		}
 		return
 	} else if err := g.remove(); err != nil {
@@ -59,7 +59,7 @@ func TestLongServersDelayOneRequestAndCountAll(t *testing.T) {
 		t.Fatalf("the manager is killed after %d calls, want 18 of 20", s.killAt)
 	}
 	if s.countAndDelay(16) || !s.countAndDelay(18) {
-		t.Error("want the request with 18 results to stay open, and no other")
+		t.Error("want only the request with 18 results to stay open")
 	}
 	<-s.delayed
 	if s.countAndDelay(18) || len(s.resumed) != 1 {
@@ -73,13 +73,13 @@ func TestLongServersDelayOneRequestAndCountAll(t *testing.T) {
 	}
 }
 
-// scaleReport returns a report in which every value is as it must be.
+// scaleReport returns a report in which every value is correct.
 func scaleReport() *ScaleReport {
 	long := LongCost{
 		ResumeSeconds: 1.25, Restarts: 1, ModelRequests: 52, ToolCalls: 100, LastTokens: 200_000, Journal: JournalUse{Bytes: 1_000_000},
 	}
 	return &ScaleReport{
-		MemoryMiB: 128, LimitCPUs: 0.5, Bound: "control group v2", StolenPercent: 3.4,
+		MemoryMiB: 128, LimitCPUs: 0.5, Bound: "cgroup v2", StolenPercent: 3.4,
 		Crowd: &CrowdReport{
 			Namespaces: 51, Turns: 5100, LatencyMilliseconds: 20_000, WallSeconds: 255, TurnsPerSecond: 20, ModelRequests: 5100,
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, Journal: JournalUse{Bytes: 5_100_000},
@@ -95,25 +95,25 @@ func TestScaleReportChecksItsNumbers(t *testing.T) {
 		change func(*ScaleReport)
 		want   string
 	}{
-		"all well":   {"nothing differs", func(*ScaleReport) {}, ""},
-		"parts only": {"parts that did not run have no numbers", func(r *ScaleReport) { r.Held, r.Long = nil, nil }, ""},
+		"all correct": {"every value is correct", func(*ScaleReport) {}, ""},
+		"parts only":  {"parts that did not run have no numbers", func(r *ScaleReport) { r.Held, r.Long = nil, nil }, ""},
 		"a restart": {
-			"memory must suffice", func(r *ScaleReport) { r.Crowd.Restarts, r.Crowd.OutOfMemoryKills = 4, 3 },
-			"restarted 4 times, 3 of them for lack",
+			"the memory must suffice", func(r *ScaleReport) { r.Crowd.Restarts, r.Crowd.OutOfMemoryKills = 4, 3 },
+			"restarted 4 times, 3 of them after an OOM kill",
 		},
 		"too many": {"no request is repeated", func(r *ScaleReport) { r.Crowd.ModelRequests++ }, "5101 model requests for 5100 Turns"},
-		"too few":  {"each Turn asks", func(r *ScaleReport) { r.Crowd.ModelRequests-- }, "5099 model requests for 5100 Turns"},
+		"too few":  {"each Turn sends a request", func(r *ScaleReport) { r.Crowd.ModelRequests-- }, "5099 model requests for 5100 Turns"},
 		"failed Turns": {
-			"they measure nothing", func(r *ScaleReport) { r.Crowd.FailedTurns = map[string]int{"QueueFull": 2} },
+			"all Turns must succeed", func(r *ScaleReport) { r.Crowd.FailedTurns = map[string]int{"QueueFull": 2} },
 			"not all Turns succeeded: map[QueueFull:2]",
 		},
 		"in flight": {
-			"above its bound", func(r *ScaleReport) { r.Held.PeakMiB = 2049 },
+			"the memory exceeds its limit", func(r *ScaleReport) { r.Held.PeakMiB = 2049 },
 			"peak memory: 2049 MiB until all of the 10000 Turns",
 		},
 		"no kill": {
-			"it measures nothing", func(r *ScaleReport) { r.Long.Unlimited.Restarts = 0 },
-			"without limits: the manager restarted 0 times, want the one kill",
+			"the kill must restart the manager", func(r *ScaleReport) { r.Long.Unlimited.Restarts = 0 },
+			"without limits: the manager restarted 0 times, want 1, after the kill",
 		},
 		"a repeated call": {
 			"calls are in the journal", func(r *ScaleReport) { r.Long.Limited.RepeatedCalls = 1 },
@@ -124,7 +124,8 @@ func TestScaleReportChecksItsNumbers(t *testing.T) {
 			"53 model requests, want 52",
 		},
 		"a failed long Turn": {
-			"it must continue", func(r *ScaleReport) { r.Long.Unlimited.FailedTurns = map[string]int{"Interrupted": 1} },
+			"the Turn must succeed after the kill",
+			func(r *ScaleReport) { r.Long.Unlimited.FailedTurns = map[string]int{"Interrupted": 1} },
 			"did not succeed: map[Interrupted:1]",
 		},
 	} {
@@ -137,20 +138,20 @@ func TestScaleReportChecksItsNumbers(t *testing.T) {
 			}
 			table := r.table(Setup{})
 			if marked := strings.Contains(table, "VIOLATED") || strings.Contains(table, "EXCEEDED"); marked != (tc.want != "") {
-				t.Errorf("the table marks a number: %t", marked)
+				t.Errorf("VIOLATED or EXCEEDED in the table: %t, want %t", marked, !marked)
 			}
 		})
 	}
 }
 
-func TestTheScaleTableShowsAllParts(t *testing.T) {
+func TestScaleTableShowsAllParts(t *testing.T) {
 	got := strings.Join(strings.Fields(scaleReport().table(Setup{CPUs: 2})), " ")
 	for _, want := range []string{
-		"A manager with 128 MiB, 0.5 CPU (control group v2) for 51 namespaces, 5100 Turns at once: model latency 20 s",
+		"A manager with 128 MiB, 0.5 CPU (cgroup v2) for 51 namespaces, 5100 Turns at the same time: model latency 20 s",
 		"model requests 5100 5100", "Turns per second 20.0 -", "journal bytes per Turn 1000 -", "PUT turns/status 2.00 -",
 		"A manager with 10000 Turns in flight",
 		"limits of the manager none 128 MiB, 0.5 CPU must be", "repeated 0 0 0", "model requests 52 52 52", "per call 10000 10000 -",
-		"time to resume, s 1.25 1.25 -", "The host took 3 % of the CPU time",
+		"time to resume, s 1.25 1.25 -", "The steal time was 3 % of the CPU time",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the table lacks %q:\n%s", want, got)

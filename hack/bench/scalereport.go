@@ -18,11 +18,11 @@ type ScaleReport struct {
 	Crowd     *CrowdReport `json:"namespaces,omitempty"`
 	Held      *HeldReport  `json:"inFlight,omitempty"`
 	Long      *LongReport  `json:"long,omitempty"`
-	// StolenPercent is the percentage of CPU time that the host took for its other machines meanwhile.
+	// StolenPercent is the steal time during the phase, in percent of the CPU time.
 	StolenPercent float64 `json:"stolenPercent"`
 }
 
-// CrowdReport is the cost of many namespaces that share a small manager and create all their Turns at once.
+// CrowdReport is the cost of many namespaces that share a small manager and create all their Turns at the same time.
 type CrowdReport struct {
 	Namespaces          int     `json:"namespaces"`
 	Turns               int     `json:"turns"`
@@ -32,25 +32,25 @@ type CrowdReport struct {
 	// PeakInFlight is the largest number of model requests at the same time.
 	PeakInFlight  int   `json:"peakInFlight"`
 	ModelRequests int64 `json:"modelRequests"`
-	// Restarts counts the unexpected ends of the manager, and OutOfMemoryKills the ones for lack of memory.
+	// Restarts counts the unexpected exits of the manager, and OutOfMemoryKills counts the OOM kills among them.
 	Restarts         int            `json:"restarts"`
 	OutOfMemoryKills int            `json:"outOfMemoryKills"`
 	FailedTurns      map[string]int `json:"failedTurns,omitempty"`
-	// IdleMiB is the manager's resident memory before the first Turn, and PeakMiB its peak. Without pages of files,
-	// which the kernel can drop, the peak is PeakAnonymousMiB.
+	// IdleMiB is the manager's resident memory before the first Turn, and PeakMiB its peak. PeakAnonymousMiB is the
+	// peak of the anonymous memory: without file-backed pages, which the kernel can evict.
 	IdleMiB          float64 `json:"idleMiB"`
 	PeakMiB          float64 `json:"peakMiB"`
 	PeakAnonymousMiB float64 `json:"peakAnonymousMiB"`
 	CPUPerTurn       float64 `json:"cpuMillisecondsPerTurn"`
 	ServerCPUPerTurn float64 `json:"apiServerCPUMillisecondsPerTurn"`
-	// ThrottledPercent is the percentage of the periods of the CPU limit in which the limit stopped the manager.
+	// ThrottledPercent is the percentage of the CPU periods in which the CPU limit throttled the manager.
 	ThrottledPercent    float64            `json:"throttledPercent"`
 	WritesPerTurn       float64            `json:"apiWritesPerTurn"`
 	WritesPerTurnByKind map[string]float64 `json:"apiWritesPerTurnByKind"`
 	Journal             JournalUse         `json:"journal"`
 }
 
-// LongReport compares a long Turn of a manager without limits with that of the small manager.
+// LongReport compares a long Turn on a manager without limits with the same Turn on the small manager.
 type LongReport struct {
 	Calls     int      `json:"calls"`
 	Unlimited LongCost `json:"unlimited"`
@@ -66,7 +66,7 @@ type LongCost struct {
 	ToolCalls     int     `json:"toolCalls"`
 	// RepeatedCalls counts the calls that the tool server received more than once.
 	RepeatedCalls int `json:"repeatedCalls"`
-	// InputTokens is the sum of all requests, and LastTokens is the length of the last one.
+	// InputTokens is the number of input tokens of all requests, and LastTokens the number of the last request.
 	InputTokens int64          `json:"inputTokens"`
 	LastTokens  int64          `json:"lastTokens"`
 	PeakMiB     float64        `json:"peakMiB"`
@@ -85,7 +85,7 @@ func newCrowdReport(result *burstResult, before, after sample, b *bench) *CrowdR
 	return r
 }
 
-// failure returns an error if one of the parts has not the results that it must have.
+// failure returns an error if a result of a part is not as required.
 func (r *ScaleReport) failure() error {
 	var errs []error
 	if r.Crowd != nil {
@@ -101,14 +101,15 @@ func (r *ScaleReport) failure() error {
 	return errors.Join(errs...)
 }
 
-// failure returns an error if the manager has ended, or a Turn has failed or not made exactly one model request.
+// failure returns an error if the manager has exited, a Turn has failed, or the number of model requests is not the
+// number of Turns.
 func (r *CrowdReport) failure() error {
 	var errs []error
 	add := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%d namespaces: "+format, append([]any{r.Namespaces}, args...)...))
 	}
 	if r.Restarts > 0 || r.OutOfMemoryKills > 0 {
-		add("the manager restarted %d times, %d of them for lack of memory, want none", r.Restarts, r.OutOfMemoryKills)
+		add("the manager restarted %d times, %d of them after an OOM kill, want none", r.Restarts, r.OutOfMemoryKills)
 	}
 	if r.ModelRequests != int64(r.Turns) {
 		add("%d model requests for %d Turns, want one each", r.ModelRequests, r.Turns)
@@ -119,8 +120,8 @@ func (r *CrowdReport) failure() error {
 	return errors.Join(errs...)
 }
 
-// wantRequests is the number of model requests of a long Turn: one for each step, one for the answer, and the one that
-// the kill interrupted.
+// wantRequests returns the expected number of model requests of a long Turn: one for each step with calls, one for the
+// answer, and one that the kill interrupted.
 func wantRequests(calls int) int { return calls/callsPerStep + 2 }
 
 // failure returns an error if the Turn did not succeed, or a call or a recorded reply was repeated.
@@ -130,7 +131,7 @@ func (c *LongCost) failure(of string, calls int) error {
 		errs = append(errs, fmt.Errorf("the long Turn "+of+": "+format, args...))
 	}
 	if c.Restarts != 1 {
-		add("the manager restarted %d times, want the one kill", c.Restarts)
+		add("the manager restarted %d times, want 1, after the kill", c.Restarts)
 	}
 	if want := wantRequests(calls); c.ModelRequests != want {
 		add("%d model requests, want %d", c.ModelRequests, want)
@@ -157,7 +158,7 @@ func (r *ScaleReport) table(s Setup) string {
 	if r.Long != nil {
 		tables = append(tables, r.longTable(s))
 	}
-	return strings.Join(tables, "\n") + fmt.Sprintf("\nThe host took %.0f %% of the CPU time for its other machines during the phase %s.\n",
+	return strings.Join(tables, "\n") + fmt.Sprintf("\nThe steal time was %.0f %% of the CPU time during the phase %s.\n",
 		r.StolenPercent, phaseScale)
 }
 
@@ -169,8 +170,8 @@ func (r *ScaleReport) limits() string {
 func (r *ScaleReport) crowdTable(s Setup) string {
 	var text strings.Builder
 	c := r.Crowd
-	fmt.Fprintf(&text, "A manager with %s (%s) for %d namespaces, %d Turns at once: model latency %g s, answers of %d\n"+
-		"characters, %s, %d CPUs\n\n", r.limits(), r.Bound, c.Namespaces, c.Turns, float64(c.LatencyMilliseconds)/1000,
+	fmt.Fprintf(&text, "A manager with %s (%s) for %d namespaces, %d Turns at the same time: model latency %g s,\n"+
+		"answers of %d characters, %s, %d CPUs\n\n", r.limits(), r.Bound, c.Namespaces, c.Turns, float64(c.LatencyMilliseconds)/1000,
 		s.ReplyChars, s.facts(), s.CPUs)
 	const line = "%-42s%10s%10s%s\n"
 	fmt.Fprintf(&text, line, "", "measured", "must be", "")
@@ -183,17 +184,17 @@ func (r *ScaleReport) crowdTable(s Setup) string {
 	}
 	show := func(name string, value float64) { fmt.Fprintf(&text, line, name, number(value), "-", "") }
 	exactly("restarts", c.Restarts, 0)
-	exactly("  for lack of memory", c.OutOfMemoryKills, 0)
+	exactly("  OOM kills", c.OutOfMemoryKills, 0)
 	exactly("model requests", int(c.ModelRequests), c.Turns)
 	exactly("failed Turns", sumOf(c.FailedTurns), 0)
-	show("model requests at the same time, at most", float64(c.PeakInFlight))
+	show("most model requests at the same time", float64(c.PeakInFlight))
 	show("time until all have ended, s", c.WallSeconds)
 	show("Turns per second", c.TurnsPerSecond)
 	show("memory when idle, MiB", c.IdleMiB)
 	show("memory, peak, MiB", c.PeakMiB)
-	show("  without pages of files", c.PeakAnonymousMiB)
+	show("  without page cache", c.PeakAnonymousMiB)
 	show("CPU per Turn, ms", c.CPUPerTurn)
-	show("periods in which the CPU limit stopped it, %", c.ThrottledPercent)
+	show("throttled CPU periods, %", c.ThrottledPercent)
 	show("CPU of the API server per Turn, ms", c.ServerCPUPerTurn)
 	show("journal bytes per Turn", float64(c.Journal.Bytes)/float64(c.Turns))
 	show("SQLite file, bytes per Turn", float64(c.Journal.FileBytes)/float64(c.Turns))
@@ -207,7 +208,7 @@ func (r *ScaleReport) crowdTable(s Setup) string {
 func (r *ScaleReport) longTable(s Setup) string {
 	var text strings.Builder
 	l := r.Long
-	fmt.Fprintf(&text, "A Turn of %d tool calls, whose manager is killed when most of them have been made: %d calls in a step, results\n"+
+	fmt.Fprintf(&text, "A Turn of %d tool calls, whose manager is killed when most calls have been made: %d calls in a step, results\n"+
 		"of %d characters, %d CPUs\n\n", l.Calls, callsPerStep, pageChars, s.CPUs)
 	const line = "%-42s%12s%20s%10s%s\n"
 	fmt.Fprintf(&text, line, "limits of the manager", "none", r.limits(), "must be", "")
@@ -233,6 +234,6 @@ func (r *ScaleReport) longTable(s Setup) string {
 	show("SQLite file, bytes", func(c *LongCost) float64 { return float64(c.Journal.FileBytes) }, whole)
 	show("memory, peak, MiB", func(c *LongCost) float64 { return c.PeakMiB }, number)
 	show("time to resume, s", func(c *LongCost) float64 { return c.ResumeSeconds }, number)
-	text.WriteString("\nThe time to resume is that from the start of the next manager's process to its first model request.\n")
+	text.WriteString("\nThe time to resume is the time from the start of the next manager's process to its first model request.\n")
 	return text.String()
 }

@@ -5,11 +5,11 @@ import "github.com/prometheus/procfs"
 // cpuTime is the total time of the machine's CPUs since its start, in seconds of one CPU.
 type cpuTime struct {
 	all float64
-	// stolen is the time that the host has given to its other machines while this one had work.
+	// stolen is the steal time: the host ran other virtual machines although this machine had work.
 	stolen float64
 }
 
-// readCPUTime reads the time of the CPUs. It returns the zero value on a machine that does not publish it.
+// readCPUTime reads the time of the CPUs. It returns the zero value if the time is not available.
 func readCPUTime() cpuTime {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -23,7 +23,7 @@ func readCPUTime() cpuTime {
 	return cpuTime{all: t.User + t.Nice + t.System + t.Idle + t.Iowait + t.IRQ + t.SoftIRQ + t.Steal, stolen: t.Steal}
 }
 
-// stolenSince returns the percentage of CPU time that was stolen since then.
+// stolenSince returns the steal time since then, in percent of the CPU time.
 func (t cpuTime) stolenSince(then cpuTime) float64 {
 	if t.all <= then.all {
 		return 0

@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-func TestStolenTimeIsAShareOfAll(t *testing.T) {
+func TestStolenSince(t *testing.T) {
 	then := cpuTime{all: 1000, stolen: 10}
 	for name, tc := range map[string]struct {
 		now  cpuTime
@@ -24,7 +24,7 @@ func TestStolenTimeIsAShareOfAll(t *testing.T) {
 	}
 }
 
-func TestTheQuietestTryCounts(t *testing.T) {
+func TestQuietestReturnsTheAttemptWithTheLeastStealTime(t *testing.T) {
 	noisy, quiet := &AttackReport{Without: &VictimLoad{StolenPercent: 1}, With: &VictimLoad{StolenPercent: 40}},
 		&AttackReport{Without: &VictimLoad{StolenPercent: 3}, With: &VictimLoad{StolenPercent: 2}}
 	if noisy.stolen() != 40 || quiet.stolen() != 3 {
@@ -35,15 +35,15 @@ func TestTheQuietestTryCounts(t *testing.T) {
 		want  *AttackReport
 		asked int
 	}{
-		"quiet at once":       {[]*AttackReport{quiet}, quiet, 1},
-		"quiet the next time": {[]*AttackReport{noisy, quiet}, quiet, 2},
-		"never quiet":         {[]*AttackReport{noisy, {Without: &VictimLoad{}, With: &VictimLoad{StolenPercent: 90}}, noisy}, noisy, 3},
+		"quiet the first time": {[]*AttackReport{quiet}, quiet, 1},
+		"quiet the next time":  {[]*AttackReport{noisy, quiet}, quiet, 2},
+		"never quiet":          {[]*AttackReport{noisy, {Without: &VictimLoad{}, With: &VictimLoad{StolenPercent: 90}}, noisy}, noisy, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			got, err := quietest(func(try int) (*AttackReport, error) {
 				if asked++; try != asked {
-					t.Errorf("try %d is the %dth", try, asked)
+					t.Errorf("attempt %d has the number %d", asked, try)
 				}
 				return tc.tries[try-1], nil
 			})

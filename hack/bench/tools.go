@@ -21,18 +21,18 @@ import (
 const (
 	toolsName = "bench-tools" // the name of the Agent with tools, its model and its tool server
 
-	// holdTimeout bounds the time until all Turns are in flight, for each 1,000 Turns. readyTimeout bounds the time
-	// until the tools of an Agent are known.
+	// holdTimeout is the maximum time until all Turns are in flight, for each 1,000 Turns. readyTimeout is the maximum
+	// time until the tools of an Agent are known.
 	holdTimeout  = 2 * time.Minute
 	readyTimeout = time.Minute
 
-	// manySteps is the number of steps of a long Turn. Each step but the last one calls a tool.
+	// manySteps is the number of steps of a long Turn. Each step except the last one calls a tool.
 	manySteps = 20
 	// stepTurns is the number of Turns that run at the same time when their API writes are counted. It is small, so
 	// that each Turn is quick.
 	stepTurns = 10
-	// stepTries is the maximum number of times that these Turns are run until each of them takes less than
-	// progressAfter. After that time, the manager writes the progress of a Turn to its status, and that write would
+	// stepTries is the maximum number of attempts to run these Turns so that each of them takes less than
+	// progressAfter. After that time, the manager writes the progress of a Turn to its status, and this write would
 	// distort the count.
 	stepTries     = 5
 	progressAfter = 5 * time.Second
@@ -66,7 +66,7 @@ func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
 }
 
 // holdTurns starts a manager and measures it with r.InFlight Turns in flight. If group is not nil, the manager runs in
-// that control group. The caller must stop the manager and call removeTools.
+// that cgroup. The caller must stop the manager and call removeTools.
 func (b *bench) holdTurns(ctx context.Context, name string, group *controlGroup, r *HeldReport) (team, error) {
 	g := newGate(r.InFlight)
 	modelURL, toolsURL, err := b.startToolSite(ctx, g)
@@ -110,7 +110,7 @@ func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL 
 	if err != nil {
 		return "", "", fmt.Errorf("failed to set up the fake model: %w", err)
 	}
-	if modelURL, err = b.harness.Serve(ctx, g.before(model)); err != nil {
+	if modelURL, err = b.harness.Serve(ctx, g.inFrontOf(model)); err != nil {
 		return "", "", err
 	}
 	_, toolsURL, err = b.harness.ServeTickets(ctx)
@@ -137,7 +137,7 @@ func toolModel(replyChars int) server.Config {
 // returns.
 func toolObjects(modelURL, toolsURL string) []client.Object {
 	own := metav1.ObjectMeta{Name: toolsName, Namespace: namespace}
-	const seconds = 600 // a slow Turn should show up as slow and not end at its deadline
+	const seconds = 600 // a slow Turn should count as slow instead of ending at its deadline
 	return []client.Object{
 		&v1alpha1.ModelProvider{ObjectMeta: own, Spec: v1alpha1.ModelProviderSpec{
 			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL,
@@ -159,7 +159,7 @@ func toolObjects(modelURL, toolsURL string) []client.Object {
 	}
 }
 
-// toolTurns returns a function that returns the Turn with a number. All these Turns have the same message.
+// toolTurns returns a function that makes the Turn with a number. All Turns have the same message.
 func toolTurns(prefix, message string, payload int) func(int) *v1alpha1.Turn {
 	return func(i int) *v1alpha1.Turn {
 		turn := newTurn(fmt.Sprintf("%s-%d", prefix, i), payload)
@@ -168,7 +168,7 @@ func toolTurns(prefix, message string, payload int) func(int) *v1alpha1.Turn {
 	}
 }
 
-// waitForTools waits until the manager knows the tools of the server and the Agent is ready to use them.
+// waitForTools waits until the ToolServer and the Agent are ready.
 func (b *bench) waitForTools(ctx context.Context) error {
 	var tools v1alpha1.ToolServer
 	var agent v1alpha1.Agent
@@ -192,7 +192,7 @@ func (b *bench) measureHeld(ctx context.Context, name string, p *running, g *gat
 		return err
 	}
 	r.IdleMiB = mebibytes(before.memory)
-	b.say("%s: %d Turns at once", name, r.InFlight)
+	b.logf("%s: %d Turns at the same time", name, r.InFlight)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		result, err := b.burstOf(ctx, r.InFlight, toolTurns(name+"-held", messageHold, b.payload))
@@ -210,7 +210,7 @@ func (b *bench) measureHeld(ctx context.Context, name string, p *running, g *gat
 		if r.Held, err = memoryAfterCollection(ctx, p); err != nil {
 			return err
 		}
-		b.say("%s: %d Turns in flight: %s MiB resident, live heap of %s MiB", name, r.InFlight, number(r.Held.ResidentMiB),
+		b.logf("%s: %d Turns in flight: %s MiB resident, live heap of %s MiB", name, r.InFlight, number(r.Held.ResidentMiB),
 			number(r.Held.HeapMiB))
 		g.open()
 		return nil
@@ -224,8 +224,8 @@ func (b *bench) measureHeld(ctx context.Context, name string, p *running, g *gat
 	return err
 }
 
-// measureSteps counts the API writes for Turns with this number of steps. It runs the Turns again if one of them was so
-// slow that its progress was written.
+// measureSteps counts the API writes for Turns with this number of steps. It repeats the Turns if one of them was so
+// slow that the manager wrote its progress.
 func (b *bench) measureSteps(ctx context.Context, t team, steps int, message string) (StepsCost, error) {
 	for try := range stepTries {
 		c, err := b.stepsCost(ctx, t, fmt.Sprintf("steps-%d-%d", steps, try), message)
@@ -233,7 +233,7 @@ func (b *bench) measureSteps(ctx context.Context, t team, steps int, message str
 			c.Steps = steps
 			return c, err
 		}
-		b.say("tools: a Turn of %d steps took %.1f s, so its progress was written: repeating", steps, c.LongestSeconds)
+		b.logf("tools: a Turn of %d steps took %.1f s, so its progress was written: repeating", steps, c.LongestSeconds)
 	}
 	return StepsCost{}, fmt.Errorf("in each of %d attempts a Turn took %s or longer, so its progress was written: the machine is too busy",
 		stepTries, progressAfter)

@@ -14,7 +14,7 @@ import (
 
 func TestGateHoldsRequestsWithToolResults(t *testing.T) {
 	g := newGate(2)
-	web := httptest.NewServer(g.before(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	web := httptest.NewServer(g.inFrontOf(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, r.Body) // echoes the request, if it can still be read
 	})))
 	defer web.Close()
@@ -41,15 +41,15 @@ func TestGateHoldsRequestsWithToolResults(t *testing.T) {
 	answers := make(chan string, 2)
 	go func() { answers <- ask(later) }()
 	if err := g.awaitFull(t.Context(), 10*time.Millisecond); err == nil || !strings.Contains(err.Error(), "of 2 Turns wait") {
-		t.Errorf("with one of two: error %v", err)
+		t.Errorf("with one of two requests: error %v, want a timeout", err)
 	}
 	go func() { answers <- ask(later) }()
 	if err := g.awaitFull(t.Context(), time.Minute); err != nil {
-		t.Fatalf("with two of two: %v", err)
+		t.Fatalf("with two of two requests: error %v, want none", err)
 	}
 	select {
 	case got := <-answers:
-		t.Fatalf("a closed gate let %q through", got)
+		t.Fatalf("want no answer before the gate is opened, have %q", got)
 	default:
 	}
 	g.open()
@@ -60,26 +60,26 @@ func TestGateHoldsRequestsWithToolResults(t *testing.T) {
 	}
 }
 
-func TestGateForgetsClientsThatLeave(t *testing.T) {
+func TestGateForgetsDisconnectedClients(t *testing.T) {
 	g := newGate(2)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 2 {
 		if g.wait(gone) {
-			t.Error("a request whose client has gone was let through")
+			t.Error("want false for a client that has disconnected")
 		}
 	}
 	if g.waiting != 0 {
-		t.Errorf("%d wait, want none", g.waiting)
+		t.Errorf("%d waiting requests, want none", g.waiting)
 	}
 	select {
-	case <-g.all:
-		t.Error("two wait at the same time, where one came after the other")
+	case <-g.full:
+		t.Error("want a gate that is not full, because the second request came after the first had left")
 	default:
 	}
 }
 
-// toolsReport returns a report that keeps within all bounds.
+// toolsReport returns a report in which no limit is exceeded.
 func toolsReport() *ToolsReport {
 	return &ToolsReport{
 		HeldReport: HeldReport{InFlight: 1000, IdleMiB: 100, Held: Memory{ResidentMiB: 280, HeapMiB: 90}, PeakMiB: 300, BoundMiB: 300},
@@ -91,28 +91,28 @@ func toolsReport() *ToolsReport {
 	}
 }
 
-func TestToolsReportChecksItsBounds(t *testing.T) {
+func TestToolsReportChecksItsLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*ToolsReport)
 		want   string
 	}{
-		"all well":     {"the bounds themselves are allowed", func(*ToolsReport) {}, ""},
-		"fewer writes": {"fewer than for one step", func(r *ToolsReport) { r.Many.WritesPerTurn = 2 }, ""},
+		"at the limits": {"the limits themselves are allowed", func(*ToolsReport) {}, ""},
+		"fewer writes":  {"a longer Turn may cause fewer writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 2 }, ""},
 		"memory": {
-			"above its bound", func(r *ToolsReport) { r.PeakMiB = 301 },
+			"the memory exceeds its limit", func(r *ToolsReport) { r.PeakMiB = 301 },
 			"peak memory: 301 MiB until all of the 1000 Turns in flight had ended, more than 300 MiB",
 		},
 		"more writes": {
-			"steps must not cost writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 3.1 },
+			"more steps must not cause more writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 3.1 },
 			"a Turn of 20 steps causes 3.10 API writes and a Turn of 1 steps 3.00",
 		},
 		"too few calls": {
-			"Turns that call no tools measure nothing", func(r *ToolsReport) { r.Many.ToolCalls = 18 },
+			"each step except the last one must call a tool", func(r *ToolsReport) { r.Many.ToolCalls = 18 },
 			"20.0 steps and 18.0 tool calls, want 20 and 19",
 		},
 		"failed Turns": {
-			"they measure nothing either",
+			"all Turns must succeed",
 			func(r *ToolsReport) { r.FailedTurns = map[string]int{"Deadline": 1} }, "not all Turns succeeded: in flight map[Deadline:1]",
 		},
 	} {
@@ -125,7 +125,7 @@ func TestToolsReportChecksItsBounds(t *testing.T) {
 			}
 			exceeded := strings.Contains(r.table(Setup{}), "EXCEEDED")
 			if want := name == "memory" || name == "more writes"; exceeded != want {
-				t.Errorf("the table says EXCEEDED: %t, want %t", exceeded, want)
+				t.Errorf("EXCEEDED in the table: %t, want %t", exceeded, want)
 			}
 		})
 	}
@@ -134,7 +134,7 @@ func TestToolsReportChecksItsBounds(t *testing.T) {
 func TestPeakMemoryMayGrowWithTheTurnsInFlight(t *testing.T) {
 	for inFlight, want := range map[int]int{1: 300, 1000: 300, 1030: 301, 5500: 450, 10_000: 600, 19_000: 900} {
 		if got := peakBoundMiB(inFlight); got != want {
-			t.Errorf("%d Turns in flight may need %d MiB, want %d", inFlight, got, want)
+			t.Errorf("peakBoundMiB(%d) = %d, want %d", inFlight, got, want)
 		}
 	}
 }
@@ -144,6 +144,6 @@ func TestWritesPerTurnLeaveOutTheCreation(t *testing.T) {
 	after := sample{counters: counters{writes: writes{"POST turns": 15, "PUT turns/status": 30}}}
 	byKind, all := writesPerTurn(before, after, 10)
 	if diff := cmp.Diff(map[string]float64{"PUT turns/status": 2}, byKind); diff != "" || all != 2 {
-		t.Errorf("%v in all, want 2; by kind (-want +got):\n%s", all, diff)
+		t.Errorf("%v in total, want 2; by kind (-want +got):\n%s", all, diff)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// The bounds on the peak of the manager's resident memory until all Turns have ended: 300 MiB with up to 1,000 Turns in
-// flight, and 600 MiB with 10,000. Between these numbers and above them, the bound grows linearly.
+// The limits of the peak of the manager's resident memory until all Turns have ended: 300 MiB with up to 1,000 Turns in
+// flight, and 600 MiB with 10,000. Above 1,000, the limit grows linearly.
 const (
 	fewTurns, fewTurnsMiB   = 1_000, 300
 	manyTurns, manyTurnsMiB = 10_000, 600
 )
 
-// peakBoundMiB returns the bound for a number of Turns in flight, rounded down.
+// peakBoundMiB returns the limit for a number of Turns in flight, rounded down.
 func peakBoundMiB(inFlight int) int {
 	return fewTurnsMiB + max(inFlight-fewTurns, 0)*(manyTurnsMiB-fewTurnsMiB)/(manyTurns-fewTurns)
 }
@@ -41,19 +41,20 @@ type HeldReport struct {
 // ToolsReport is the cost of Turns that call tools.
 type ToolsReport struct {
 	HeldReport
-	// One and Many are Turns of one step and of many steps. Each step but the last one calls a tool.
+	// One and Many are Turns of one step and of many steps. Each step except the last one calls a tool.
 	One  StepsCost `json:"one"`
 	Many StepsCost `json:"many"`
 }
 
 // StepsCost is the cost of Turns with a number of steps.
 type StepsCost struct {
-	// Steps is the expected number of steps per Turn. CountedSteps and ToolCalls are the means of the figures in
-	// the statuses.
+	// Steps is the expected number of steps per Turn. CountedSteps and ToolCalls are the means of the numbers in the
+	// statuses of the Turns.
 	Steps        int     `json:"steps"`
 	CountedSteps float64 `json:"countedSteps"`
 	ToolCalls    float64 `json:"toolCalls"`
-	// LongestSeconds is the longest status.durationMilliseconds. After 5 s the progress of a Turn is written.
+	// LongestSeconds is the highest status.durationMilliseconds, in seconds. After 5 s, the manager writes the progress
+	// of a Turn.
 	LongestSeconds float64 `json:"longestSeconds"`
 	// WritesPerTurn counts the writes to the API server, except for the creation of the Turns and for Leases.
 	WritesPerTurn       float64            `json:"apiWritesPerTurn"`
@@ -71,7 +72,7 @@ func newStepsCost(result *burstResult, before, after sample) StepsCost {
 	return c
 }
 
-// failure returns an error if a Turn has failed or the peak of the memory is above its bound.
+// failure returns an error if a Turn has failed or the peak of the memory exceeds its limit.
 func (r *HeldReport) failure() error {
 	var errs []error
 	if len(r.FailedTurns) > 0 {
@@ -84,12 +85,12 @@ func (r *HeldReport) failure() error {
 	return errors.Join(errs...)
 }
 
-// failure returns an error if a Turn has failed or has not done all its steps, or if a bound does not hold.
+// failure returns an error if a Turn has failed or has not made all its steps, or if a limit is exceeded.
 func (r *ToolsReport) failure() error {
 	errs := []error{r.HeldReport.failure()}
-	for what, failed := range map[string]map[string]int{"of one step": r.One.FailedTurns, "of many steps": r.Many.FailedTurns} {
+	for name, failed := range map[string]map[string]int{"of one step": r.One.FailedTurns, "of many steps": r.Many.FailedTurns} {
 		if len(failed) > 0 {
-			errs = append(errs, fmt.Errorf("not all Turns succeeded: %s %v", what, failed))
+			errs = append(errs, fmt.Errorf("not all Turns succeeded: %s %v", name, failed))
 		}
 	}
 	for _, c := range []StepsCost{r.One, r.Many} {
@@ -111,8 +112,8 @@ func (r *ToolsReport) table(s Setup) string {
 	r.memoryTable(&text, s)
 	text.WriteString("\n")
 	r.stepsTable(&text)
-	fmt.Fprintf(&text, "\nAPI writes do not include the creation of the Turns and the writes of Leases. No Turn lasted long "+
-		"enough for a write of its\nprogress (longest: %.2f s).\n", max(r.One.LongestSeconds, r.Many.LongestSeconds))
+	fmt.Fprintf(&text, "\nAPI writes do not include the creation of the Turns and the writes of Leases. No Turn took so long "+
+		"that its progress\nwas written (longest: %.2f s).\n", max(r.One.LongestSeconds, r.Many.LongestSeconds))
 	return text.String()
 }
 
@@ -120,8 +121,8 @@ func (r *HeldReport) memoryTable(text *strings.Builder, s Setup) {
 	fmt.Fprintf(text, "A manager with %d Turns in flight, each of which has called a tool: answers of %d "+
 		"characters, %s, %d CPUs\n\n",
 		r.InFlight, s.ReplyChars, s.facts(), s.CPUs)
-	const line = "%-34s%10s%10s%10s%10s%s\n"
-	fmt.Fprintf(text, line, "", "idle", "in flight", "to end", "at most", "")
+	const line = "%-34s%10s%11s%15s%10s%s\n"
+	fmt.Fprintf(text, line, "", "idle", "in flight", "until the end", "limit", "")
 	mark, bound := "", float64(r.BoundMiB)
 	if r.PeakMiB > bound {
 		mark = "  EXCEEDED"
@@ -130,17 +131,18 @@ func (r *HeldReport) memoryTable(text *strings.Builder, s Setup) {
 	fmt.Fprintf(text, line, "memory, resident, MiB", number(r.IdleMiB), number(r.Held.ResidentMiB), "-", "-", "")
 	fmt.Fprintf(text, line, "  live heap, MiB", "-", number(r.Held.HeapMiB), "-", "-", "")
 	fmt.Fprintf(text, line, "  stacks, MiB", "-", number(r.Held.StacksMiB), "-", "-", "")
-	fmt.Fprintf(text, line, "  beyond idle, per Turn, KiB", "-",
+	fmt.Fprintf(text, line, "  more than idle, per Turn, KiB", "-",
 		number((r.Held.ResidentMiB-r.IdleMiB)*1024/float64(r.InFlight)), "-", "-", "")
 	fmt.Fprintf(text, line, "CPU per Turn, ms", "-", "-", number(r.CPU), "-", "")
 	fmt.Fprintf(text, "\nMemory in flight is measured after a garbage collection, while all Turns wait for the model. "+
-		"The peak is that of\nthe whole run, until all Turns have ended. After %.1f s, all Turns were waiting for the model.\n",
+		"The peak is the highest\nmemory of the whole run, until all Turns have ended. After %.1f s, all Turns were waiting "+
+		"for the model.\n",
 		r.UntilInFlightSeconds)
 }
 
 func (r *ToolsReport) stepsTable(text *strings.Builder) {
 	const line = "%-34s%10s%10s%8s%10s%s\n"
-	fmt.Fprintf(text, line, "steps of a Turn", number(float64(r.One.Steps)), number(float64(r.Many.Steps)), "ratio", "at most", "")
+	fmt.Fprintf(text, line, "steps of a Turn", number(float64(r.One.Steps)), number(float64(r.Many.Steps)), "ratio", "limit", "")
 	show := func(name string, one, many float64, bound, mark string) {
 		fmt.Fprintf(text, line, name, number(one), number(many), ratio(many, one), bound, mark)
 	}
@@ -148,7 +150,7 @@ func (r *ToolsReport) stepsTable(text *strings.Builder) {
 	if r.Many.WritesPerTurn > r.One.WritesPerTurn {
 		mark = "  EXCEEDED"
 	}
-	show("calls of tools per Turn", r.One.ToolCalls, r.Many.ToolCalls, "-", "")
+	show("tool calls per Turn", r.One.ToolCalls, r.Many.ToolCalls, "-", "")
 	show("API writes per Turn", r.One.WritesPerTurn, r.Many.WritesPerTurn, "1.00", mark)
 	kinds := maps.Clone(r.One.WritesPerTurnByKind)
 	maps.Copy(kinds, r.Many.WritesPerTurnByKind)

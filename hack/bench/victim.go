@@ -37,7 +37,8 @@ type victim struct {
 	modelURL string
 	toolsURL string
 	interval time.Duration
-	// wait bounds the wait for Turns after the last creation. Turns that have not ended then have failed.
+	// wait is the maximum time to wait for Turns after the last creation. Turns that have not ended by then have
+	// failed.
 	wait time.Duration
 
 	mu      sync.Mutex
@@ -47,8 +48,8 @@ type victim struct {
 // awaited is a Turn that has not ended.
 type awaited struct {
 	ended chan *v1alpha1.Turn // has a buffer of one
-	bound time.Time           // when an executor was first seen; zero before
-	state string              // the state that was seen last
+	bound time.Time           // when the Turn was first seen with an executor; zero before
+	state string              // the last seen state
 }
 
 // VictimLoad is the result of the victim's Turns.
@@ -58,13 +59,13 @@ type VictimLoad struct {
 	Seconds float64 `json:"seconds"`
 	// Latency is the time from a Turn's creation to its end, as a client sees them.
 	Latency Percentiles `json:"latencyMilliseconds"`
-	// Newcomer is the latency of Turns whose Agent, ModelProvider and ToolServer were created with them.
+	// Newcomer is the latency of Turns whose Agent, ModelProvider and ToolServer were created together with them.
 	Newcomer Percentiles `json:"newcomerLatencyMilliseconds"`
 	// Bound is the time from a Turn's creation until it was bound, for all Turns. It shows where time is lost.
 	Bound Percentiles `json:"boundMilliseconds"`
 	// TurnsPerSecond is the rate of Turns that succeeded.
 	TurnsPerSecond float64 `json:"turnsPerSecond"`
-	// StolenPercent is the percentage of CPU time that the host took for its other machines meanwhile.
+	// StolenPercent is the steal time during these Turns, in percent of the CPU time.
 	StolenPercent float64        `json:"stolenPercent"`
 	Failed        map[string]int `json:"failed,omitempty"`
 }
@@ -73,7 +74,7 @@ type VictimLoad struct {
 type victimOutcome struct {
 	newcomer bool
 	latency  time.Duration // for a Turn that has not ended, the time so far
-	bound    time.Duration // until the Turn was bound; for a Turn that never was bound, the time so far
+	bound    time.Duration // until the Turn was bound; for a Turn that was never bound, the time so far
 	failed   string        // the reason; empty for a Turn that succeeded
 }
 
@@ -82,17 +83,18 @@ func (v *victim) watch(ctx context.Context) error {
 	list := cache.NewListWatchFromClient(v.turns, "turns", victimNamespace, fields.Everything())
 	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
 		if turn, ok := event.Object.(*v1alpha1.Turn); ok {
-			v.saw(turn)
+			v.update(turn)
 		}
 		return false, nil
 	})
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // because the end of the context is the end of the watch
+		return nil //nolint:nilerr // because the watch ends with the context
 	}
 	return fmt.Errorf("failed to watch the victim's Turns: %w", err)
 }
 
-func (v *victim) saw(turn *v1alpha1.Turn) {
+// update records what a Turn's status shows.
+func (v *victim) update(turn *v1alpha1.Turn) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	a := v.waiting[turn.Name]
@@ -109,7 +111,8 @@ func (v *victim) saw(turn *v1alpha1.Turn) {
 	}
 }
 
-// load creates Turns for at least the given time and until the channel is closed, and waits for their ends.
+// load creates Turns for at least the given time, and until the channel is closed unless it is nil. Then it waits for
+// the ends of the Turns.
 func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration, until <-chan struct{}) (*VictimLoad, error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -129,15 +132,15 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 	defer steady.Stop()
 	defer newcomers.Stop()
 	defer enough.Stop()
-	timeOver := enough.C
-	for i := 0; timeOver != nil || until != nil; i++ {
+	timeUp := enough.C
+	for i := 0; timeUp != nil || until != nil; i++ {
 		select {
 		case <-steady.C:
 			begin(fmt.Sprintf("%s-%d", prefix, i), false)
 		case <-newcomers.C:
 			begin(fmt.Sprintf("%s-new-%d", prefix, i), true)
-		case <-timeOver:
-			timeOver = nil
+		case <-timeUp:
+			timeUp = nil
 		case <-until:
 			until = nil
 		case <-ctx.Done():
@@ -154,7 +157,7 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 	return l, nil
 }
 
-// runTurn creates a Turn, for a newcomer with all objects that it needs, and waits for its end.
+// runTurn creates a Turn, and waits for its end. For a newcomer, it first creates all objects that the Turn needs.
 func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victimOutcome {
 	a := &awaited{ended: make(chan *v1alpha1.Turn, 1)}
 	v.mu.Lock()
@@ -188,7 +191,7 @@ func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victim
 		case c == nil || c.Status != metav1.ConditionTrue:
 			return outcome(turn.StateReason())
 		case turn.Status.Steps == nil || turn.Status.Steps.ToolCalls != 1:
-			return outcome("WithoutItsTool") // it did not do the work that the benchmark measures
+			return outcome("WithoutItsTool") // the Turn did not do the work that the benchmark measures
 		}
 		return outcome("")
 	case <-ctx.Done():

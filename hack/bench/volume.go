@@ -9,18 +9,18 @@ import (
 	"path/filepath"
 )
 
-// inMemory is the folder for the images of volumes, if it exists. A loop device on a disk needs up to 70
-// milliseconds for a write that takes the disk one millisecond, and the benchmark should not measure that.
+// inMemory is the directory for the images of volumes, if it exists. A loop device on a disk needs up to 70
+// milliseconds for a write that takes one millisecond on the disk itself, and the benchmark should not measure that.
 const inMemory = "/dev/shm"
 
-// mountVolume creates a volume of a size in a folder, like the volume of a journal in a cluster, and returns its
+// mountVolume mounts a new volume of a size below a parent directory, as a journal has in a cluster, and returns its
 // mount point. It needs Linux, root and loop devices.
-func mountVolume(ctx context.Context, folder string, mebibytes int) (dir string, unmount func() error, err error) {
-	dir = filepath.Join(folder, "volume")
+func mountVolume(ctx context.Context, parent string, mebibytes int) (dir string, unmount func() error, err error) {
+	dir = filepath.Join(parent, "volume")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", nil, fmt.Errorf("failed to make a volume: %w", err)
 	}
-	image, err := newImage(folder, int64(mebibytes)<<20)
+	image, err := newImage(parent, int64(mebibytes)<<20)
 	if err != nil {
 		return "", nil, fmt.Errorf("failed to make a volume: %w", err)
 	}
@@ -34,13 +34,13 @@ func mountVolume(ctx context.Context, folder string, mebibytes int) (dir string,
 	}, nil
 }
 
-// newImage creates an image of a size in bytes. It allocates the whole image at once, so that the memory belongs to
-// this process and not to the manager, which has a memory limit.
-func newImage(folder string, size int64) (path string, err error) {
+// newImage creates an image of a size in bytes. It allocates the whole image in advance, so that the memory is
+// charged to this process and not to the manager, which has a memory limit.
+func newImage(parent string, size int64) (path string, err error) {
 	if info, err := os.Stat(inMemory); err == nil && info.IsDir() {
-		folder = inMemory
+		parent = inMemory
 	}
-	image, err := os.CreateTemp(folder, "capstan-bench-*.img")
+	image, err := os.CreateTemp(parent, "capstan-bench-*.img")
 	if err != nil {
 		return "", err
 	}
@@ -61,10 +61,10 @@ func allocate(file *os.File, size int64) error {
 	return nil
 }
 
-// runQuietly runs a program. Its output is in the error.
+// runQuietly runs a program. If the program fails, the error contains its output.
 func runQuietly(ctx context.Context, command ...string) error {
-	if said, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
-		return fmt.Errorf("failed to run %v: %w: %s", command, err, said)
+	if output, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("failed to run %v: %w: %s", command, err, output)
 	}
 	return nil
 }
