@@ -25,7 +25,7 @@ const deciderName = "admin"
 type approver struct {
 	*rig
 	phase string
-	// slowest bounds the random delay of a decision.
+	// slowest is the maximum of the random delay of a decision.
 	slowest time.Duration
 	rand    *rand.Rand
 	// due holds the time of the decision for each call seen so far. made holds the calls that have been decided.
@@ -86,7 +86,7 @@ func (a *approver) decide(ctx context.Context, t *v1alpha1.Turn, p v1alpha1.Pend
 		approval.Spec.Decision = v1alpha1.ApprovalDenied
 	}
 	switch err := a.api.Create(ctx, approval); {
-	// an existing approval comes from an earlier attempt whose answer was lost
+	// An existing approval was created by an earlier attempt whose response was lost.
 	case err == nil, apierrors.IsAlreadyExists(err):
 		a.made[key] = true
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):

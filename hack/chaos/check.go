@@ -12,13 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// checker compares the parts of the evidence with each other.
+// checker compares the parts of the evidence with each other, and records violations and counts.
 type checker struct {
 	evidence
 	figures
 	broken []violation
-	// requests holds the requests of all journals by ID. intents and names hold the intents and the names of their
-	// Turns, by key.
+	// requests holds the requests of all journals by ID. intents holds the intents of all journals by idempotency
+	// key, and names the names of their Turns.
 	requests map[string]*request
 	intents  map[string][]*intent
 	names    map[string]string
@@ -28,15 +28,15 @@ type checker struct {
 	children map[string][]*v1alpha1.Turn
 	// cost is the cost in the statuses, in currency.
 	cost decimal.Decimal
-	// followUpCost is the cost of the questions about Turns that have ended, by the records. billedFollowUps are their
-	// billed tokens, by the message of the Turn.
+	// followUpCost is the recorded cost of the requests of judges and for memories. billedFollowUps holds the tokens
+	// that were billed for these requests, by the message of the Turn.
 	followUpCost    decimal.Decimal
 	billedFollowUps map[string]tokens
 	// byID holds the requests that the model server has received.
 	byID map[string][]asked
 }
 
-// check returns the figures of the evidence and the guarantees that did not hold.
+// check returns the counts of the evidence and the guarantees that did not hold.
 func check(e evidence) (figures, []violation) {
 	c := &checker{
 		evidence: e, requests: map[string]*request{}, intents: map[string][]*intent{}, names: map[string]string{},
@@ -62,6 +62,7 @@ func check(e evidence) (figures, []violation) {
 	return c.figures, c.broken
 }
 
+// wrong records that a guarantee did not hold.
 func (c *checker) wrong(g guarantee, turn, format string, args ...any) {
 	c.broken = append(c.broken, violation{Guarantee: g, Turn: turn, What: fmt.Sprintf(format, args...)})
 }
@@ -117,13 +118,13 @@ func messageOf(t *v1alpha1.Turn) string {
 	return "no controller has seen the Turn yet"
 }
 
-// checkCuts checks that only kills have cut off requests and calls, and that calls that were cut off have the right
-// outcome.
+// checkCuts checks that only kills have interrupted requests and calls, and that the journal has the right outcome for
+// calls that were interrupted.
 func (c *checker) checkCuts(turn string, h *history) {
 	byKill := func(f *flight) {
 		inFlight := func(k kill) bool { return !k.To.Before(f.begun) && !k.From.After(f.cut) }
 		if f.lost() && !f.toSubAgent && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
-			c.wrong(knownOutcomes, turn, "%s was cut off between %s and %s, but no process was killed in that time", f.what,
+			c.wrong(knownOutcomes, turn, "%s was interrupted between %s and %s, but no process was killed in that time", f.what,
 				f.begun.Format("15:04:05.000"), f.cut.Format("15:04:05.000"))
 		}
 	}
@@ -141,7 +142,7 @@ func (c *checker) checkCuts(turn string, h *history) {
 	}
 }
 
-// checkStatus compares the figures in the status with the journal.
+// checkStatus compares the counts and the usage in the status with the journal.
 func (c *checker) checkStatus(t *v1alpha1.Turn, h *history) {
 	var got v1alpha1.StepCounts
 	if t.Status.Steps != nil {
@@ -167,7 +168,7 @@ func (c *checker) checkStatus(t *v1alpha1.Turn, h *history) {
 		c.wrong(everyTurnFinished, t.Name, "its status counts %+v, but its journal has %+v", got, want)
 	}
 	if got.UnknownOutcomes != want.UnknownOutcomes {
-		c.wrong(knownOutcomes, t.Name, "its status reports %d unknown outcomes of %d", got.UnknownOutcomes, want.UnknownOutcomes)
+		c.wrong(knownOutcomes, t.Name, "its status reports %d unknown outcomes, want %d", got.UnknownOutcomes, want.UnknownOutcomes)
 	}
 	if t.Epoch() < h.epoch {
 		c.wrong(wholeJournals, t.Name, "its status has epoch %d, but its journal has %d", t.Epoch(), h.epoch)
@@ -257,7 +258,7 @@ func (c *checker) checkBill() {
 		c.Billed.add(a.Input, a.Output)
 		switch r := c.requests[a.ID]; {
 		case r == nil:
-			c.wrong(exactUsage, "", "request %q was billed, but no journal has it", a.ID)
+			c.wrong(exactUsage, "", "request %q was billed, but no journal contains it", a.ID)
 		case r.lost():
 			c.Lost.add(a.Input, a.Output)
 		case !r.replied && (a.Input != r.usage.InputTokens || a.Output != r.usage.OutputTokens):
@@ -269,7 +270,7 @@ func (c *checker) checkBill() {
 	sum.add(c.Lost.Input-c.Estimated.Input, c.Lost.Output)
 	if sum != c.Billed {
 		c.wrong(exactUsage, "", "%+v tokens were billed; the statuses have %+v, including estimates of %+v for "+
-			"requests that were cut off; lost replies used %+v",
+			"requests that were interrupted; lost replies used %+v",
 			c.Billed, c.Reported, c.Estimated, c.Lost)
 	}
 }
@@ -290,7 +291,7 @@ func (c *checker) checkBudget() {
 		c.wrong(exactBudget, "", "the ledger has counted %d tokens, but the statuses have %d, with the work that followed", b.Tokens, sum)
 	}
 	if b.Turns != int64(c.figures.Turns) {
-		c.wrong(exactBudget, "", "the ledger has counted %d Turns of %d", b.Turns, c.figures.Turns)
+		c.wrong(exactBudget, "", "the ledger has counted %d Turns, want %d", b.Turns, c.figures.Turns)
 	}
 	if b.ReservedTokens != 0 || !b.ReservedCost.IsZero() {
 		c.wrong(exactBudget, "", "all Turns have finished, but %d tokens are still reserved, with a cost of %s", b.ReservedTokens,

@@ -9,16 +9,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// checkUnknownOutcomesShown checks that the model saw each unknown outcome, and no other one. Compaction may remove
-// older messages from later requests, so the check looks at all requests together. In a Session, the model also sees
-// the unknown outcomes of earlier Turns.
+// checkUnknownOutcomesShown checks that the requests to the model reported exactly the unknown outcomes. Compaction may
+// remove older messages from later requests, so the check looks at all requests together. In a Session, the model also
+// sees the unknown outcomes of earlier Turns.
 func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
 	said := map[string]bool{}
 	for _, r := range h.requests {
 		for _, a := range c.byID[r.ID] {
 			for _, id := range a.Unknown {
-				// The refusal of an identical call also mentions the unknown outcome, but that outcome is not its
-				// own.
+				// If an identical call was refused, its result also mentions the unknown outcome, which is not the
+				// outcome of the refused call.
 				if !h.refusedForTwin(id) && (h.asks(id) || !c.unknownInSession(t, id)) {
 					said[id] = true
 				}

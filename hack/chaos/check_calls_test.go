@@ -147,21 +147,21 @@ func TestIntactEvidenceOfAllFeaturesHasNoViolation(t *testing.T) {
 	}
 	p := newPhaseReport(saga())
 	if p.checkFeatures(); len(p.Violations) > 0 {
-		t.Errorf("a saga has all that a Turn can do: %+v", p.Violations)
+		t.Errorf("got violations %+v, want none, because the Turn uses every feature", p.Violations)
 	}
 }
 
-// TestAPhaseWithoutAFeatureFails checks that a phase whose Turns leave out a feature fails, because it
+// TestPhaseWithoutAFeatureFails checks that a phase whose Turns leave out a feature fails, because it
 // proves nothing about that feature.
-func TestAPhaseWithoutAFeatureFails(t *testing.T) {
+func TestPhaseWithoutAFeatureFails(t *testing.T) {
 	p := newPhaseReport(story())
 	p.checkFeatures()
 	if len(p.Violations) != 6 || !strings.Contains(p.Violations[0].What, "proves nothing") {
-		t.Errorf("got %+v, want six complaints", p.Violations)
+		t.Errorf("got violations %+v, want six", p.Violations)
 	}
 }
 
-func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
+func TestBrokenGuaranteesOfCallsAreReported(t *testing.T) {
 	remove := func(from, to int) func(*evidence) {
 		return func(e *evidence) {
 			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, from-1, to) })
@@ -184,7 +184,7 @@ func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 			s.write(journal.Compacted, loop.Compaction{})
 		}), wholeJournals, "2 times, by 1 summaries"},
 		"Miscounts": {
-			"a status that does not tell of a compaction",
+			"a status without the compaction",
 			func(e *evidence) { e.Turns[0].Turn.Status.Steps.Compactions = 0 }, everyTurnFinished, "its status counts",
 		},
 		"ExposedAgain": {
@@ -193,11 +193,11 @@ func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 		},
 
 		"CutOffNotParked": {
-			"a status that takes a park for a run that was cut off",
+			"a status that counts a park as a resume",
 			func(e *evidence) { e.Turns[0].Turn.Status.Steps.Resumes = 3 }, everyTurnFinished, "its status counts",
 		},
 		"ParkedAtWork": {
-			"a run that parks while a call is under way", add(6, 1, func(s *scribe) { s.park(1) }),
+			"a run that parks while a call is in flight", add(6, 1, func(s *scribe) { s.park(1) }),
 			wholeJournals, "is in flight",
 		},
 		"ParkedForNothing": {
@@ -210,11 +210,11 @@ func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 		},
 
 		"NotInAWave": {
-			"a call that does harm beside others",
+			"a side-effecting call in a wave",
 			add(6, 1, func(s *scribe) { s.intend(1, "c", toolCount, 1) }), wholeJournals, "is in flight in the same run",
 		},
 		"WaveCutOff": {
-			"a call of a wave that was cut off without a kill", func(e *evidence) { e.Kills = nil },
+			"a call of a wave that was interrupted without a kill", func(e *evidence) { e.Kills = nil },
 			knownOutcomes, "no process was killed",
 		},
 		"LookedAgain": {
@@ -233,7 +233,7 @@ func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 			func(e *evidence) { e.Called[uid+"/2/e"] = called{toolWipe, 1} }, approvedOnly, "which was not approved",
 		},
 		"Forged": {
-			"an approval that the API server has not", func(e *evidence) { delete(e.Decided, uid+"/2/d") },
+			"an approval that is not in the API server", func(e *evidence) { delete(e.Decided, uid+"/2/d") },
 			approvedOnly, `the decision at the API server is ""`,
 		},
 		"Overruled": {
@@ -288,7 +288,7 @@ func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 			tc.harm(&e)
 			_, broken := check(e)
 			if !slices.ContainsFunc(broken, func(v violation) bool { return v.Guarantee == tc.want && strings.Contains(v.What, tc.says) }) {
-				t.Errorf("%s goes unnoticed: want %q with %q, got %+v", tc.reason, tc.want, tc.says, broken)
+				t.Errorf("%s was not detected: want %q with %q, got %+v", tc.reason, tc.want, tc.says, broken)
 			}
 		})
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/usage"
 )
 
-// splitAsked takes the questions about Turns that have ended out of the requests that the model server has received.
-// Their Turns' journals do not have them. It adds up their bill by the message of the Turn that they are about.
+// splitAsked removes the requests of judges and for memories from Asked, because the journals do not contain them. It
+// adds up the tokens that were billed for these requests, by the message of the Turn that they are about.
 func (c *checker) splitAsked() {
 	var rest []asked
 	c.billedFollowUps = map[string]tokens{}
@@ -31,8 +31,9 @@ func (c *checker) splitAsked() {
 	c.Asked = rest
 }
 
-// checkRecords compares the records of the Turns with the statuses, with the bill for the questions about Turns that
-// have ended, and, added up like capstan usage does, with the ledger of the Budget.
+// checkRecords compares the records of the Turns with the statuses, and with the tokens billed for the requests of
+// judges and for memories. It also adds the records up, as capstan usage does, and compares the sum with the ledger
+// of the Budget.
 func (c *checker) checkRecords() {
 	if c.evidence.Records == nil {
 		return
@@ -72,17 +73,19 @@ func (c *checker) checkRecords() {
 		c.checkRecord(t.Turn, byUID[string(t.Turn.UID)])
 	}
 	if len(c.evidence.Records) != len(c.evidence.Turns) {
-		c.wrong(exactRecords, "", "there are %d records of %d Turns", len(c.evidence.Records), len(c.evidence.Turns))
+		c.wrong(exactRecords, "", "there are %d records, want %d, one for each Turn", len(c.evidence.Records), len(c.evidence.Turns))
 	}
 	if requests < int64(c.FollowUps) {
-		c.wrong(exactRecords, "", "the model server received %d questions about Turns, but the records have %d", c.FollowUps, requests)
+		c.wrong(exactRecords, "", "the model server received %d requests of judges and for memories, but the records have %d",
+			c.FollowUps, requests)
 	}
 	c.checkBillOfFollowUps(recorded, estimated)
 	c.checkUsage(sum)
 }
 
-// checkBillOfFollowUps compares the recorded tokens of questions about Turns with the bill, for each message of Turns.
-// It leaves out the messages for which a question was cut off: what the server billed for it is not known.
+// checkBillOfFollowUps compares the recorded tokens of the requests of judges and for memories with the billed
+// tokens, for each message of Turns. It skips a message if such a request was interrupted, because its billed tokens
+// are not known.
 func (c *checker) checkBillOfFollowUps(recorded map[string]tokens, estimated map[string]bool) {
 	about := slices.Collect(maps.Keys(recorded))
 	for message := range c.billedFollowUps {
@@ -98,7 +101,7 @@ func (c *checker) checkBillOfFollowUps(recorded map[string]tokens, estimated map
 		}
 		c.ComparedMessages++
 		if billed, recorded := c.billedFollowUps[message], recorded[message]; billed != recorded {
-			c.wrong(exactRecords, "", "for questions about Turns with the message %q, %+v tokens were billed, but the records have %+v",
+			c.wrong(exactRecords, "", "for requests about Turns with the message %q, %+v tokens were billed, but the records have %+v",
 				message, billed, recorded)
 		}
 	}

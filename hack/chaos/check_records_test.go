@@ -42,18 +42,18 @@ func TestRecordsAgree(t *testing.T) {
 		harm func(e *evidence)
 		says string
 	}{
-		"equal":                     {func(*evidence) {}, ""},
-		"no record":                 {func(e *evidence) { e.Records = e.Records[:0] }, "it has no record"},
-		"a record too many":         {func(e *evidence) { e.Records = append(e.Records, turnrecord.Record{UID: "x"}) }, "2 records of 1 Turns"},
-		"other tokens":              {func(e *evidence) { e.Records[0].Models[0].Usage.InputTokens++ }, "its record has {Input:40"},
-		"another cost":              {func(e *evidence) { e.Records[0].Models[0].Cost.Amount = "0.46" }, "a cost of 0.46"},
-		"another requester":         {func(e *evidence) { e.Records[0].Requester = "bob" }, `requester "bob"`},
-		"another reason":            {func(e *evidence) { e.Records[0].Reason = "Cancelled" }, `reason "Cancelled"`},
-		"an unrecorded ask":         {func(e *evidence) { e.Records[0].Expenses[0].Requests = 0 }, "but the records have 1"},
-		"another bill":              {func(e *evidence) { e.Records[0].Expenses[1].Usage.InputTokens = 6 }, "were billed, but the records have"},
-		"another bill of a message": {func(e *evidence) { e.Asked[len(e.Asked)-1].About = "y" }, "message \"y\""},
-		"an account too low":        {func(e *evidence) { e.Budget.Tokens = 45 }, "the usage is 60 tokens of 1 Turns"},
-		"a cost too low":            {func(e *evidence) { e.Budget.Cost = decimal.RequireFromString("0.45") }, "and 0.45"},
+		"equal":                 {func(*evidence) {}, ""},
+		"no record":             {func(e *evidence) { e.Records = e.Records[:0] }, "it has no record"},
+		"a surplus record":      {func(e *evidence) { e.Records = append(e.Records, turnrecord.Record{UID: "x"}) }, "2 records, want 1"},
+		"other tokens":          {func(e *evidence) { e.Records[0].Models[0].Usage.InputTokens++ }, "its record has {Input:40"},
+		"another cost":          {func(e *evidence) { e.Records[0].Models[0].Cost.Amount = "0.46" }, "a cost of 0.46"},
+		"another requester":     {func(e *evidence) { e.Records[0].Requester = "bob" }, `requester "bob"`},
+		"another reason":        {func(e *evidence) { e.Records[0].Reason = "Cancelled" }, `reason "Cancelled"`},
+		"an unrecorded request": {func(e *evidence) { e.Records[0].Expenses[0].Requests = 0 }, "but the records have 1"},
+		"another bill":          {func(e *evidence) { e.Records[0].Expenses[1].Usage.InputTokens = 6 }, "billed, but the records have"},
+		"another message bill":  {func(e *evidence) { e.Asked[len(e.Asked)-1].About = "y" }, "message \"y\""},
+		"an account too low":    {func(e *evidence) { e.Budget.Tokens = 45 }, "the usage is 60 tokens of 1 Turns"},
+		"a cost too low":        {func(e *evidence) { e.Budget.Cost = decimal.RequireFromString("0.45") }, "and 0.45"},
 	} {
 		e := withRecords()
 		tc.harm(&e)

@@ -133,7 +133,7 @@ func story() evidence {
 					Reason: v1alpha1.TurnReasonCompleted,
 				}},
 				Steps: &v1alpha1.StepCounts{Count: 3, ModelRequests: 4, ModelRetries: 1, ToolCalls: 3, UnknownOutcomes: 1, Resumes: 2},
-				// The request that was cut off counts with its estimate, 9.
+				// The request that was interrupted counts with its estimate, 9.
 				Usage: &v1alpha1.Usage{InputTokens: 39, OutputTokens: 6, TotalTokens: 45, Estimated: true},
 			},
 		}}},
@@ -220,7 +220,7 @@ func TestABudgetEqualsTheUsageOfItsTurns(t *testing.T) {
 		"a cost is held": {budget.Account{Tokens: 45, Turns: 1, ReservedCost: decimal.New(7, 0)}, "with a cost of 7"},
 		"twice":          {budget.Account{Tokens: 57, Turns: 1}, "has counted 57 tokens, but the statuses have 45"},
 		"never":          {budget.Account{}, "has counted 0 tokens"},
-		"a Turn twice":   {budget.Account{Tokens: 45, Turns: 2}, "has counted 2 Turns of 1"},
+		"a Turn twice":   {budget.Account{Tokens: 45, Turns: 2}, "has counted 2 Turns, want 1"},
 		"still reserved": {budget.Account{Tokens: 45, Turns: 1, ReservedTokens: 9}, "9 tokens are still reserved"},
 	} {
 		e := story()
@@ -320,7 +320,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 		) {
 			rewrite(e, insert(9, 3, func(s *scribe) { s.intend(1, "b", "count", 2) }))
 		}, calledOnce, "was intended again"},
-		"Harmless": {"a call that does harm and is said to do none", func(e *evidence) {
+		"Harmless": {"a destructive call that is recorded as idempotent", func(e *evidence) {
 			e.Turns[0].Entries[12].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[12].Payload), "Destructive", "Idempotent", 1))
 		}, calledOnce, "has the recorded effect Idempotent"},
 		"EndedTwice": {"a call with two outcomes", func(e *evidence) {
@@ -328,7 +328,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 		}, calledOnce, "has two outcomes"},
 
 		"NoKill": {
-			"a call that was cut off without a kill", func(e *evidence) { e.Kills = e.Kills[:1] },
+			"a call that was interrupted without a kill", func(e *evidence) { e.Kills = e.Kills[:1] },
 			knownOutcomes, "no process was killed",
 		},
 		"KillBefore": {
@@ -345,7 +345,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 		},
 		"NotReported": {
 			"a status that does not report it", func(e *evidence) { status(e).Steps.UnknownOutcomes = 0 },
-			knownOutcomes, "reports 0 unknown outcomes of 1",
+			knownOutcomes, "reports 0 unknown outcomes, want 1",
 		},
 		"NotTold": {
 			"a model that does not see the outcome",
@@ -356,12 +356,12 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			func(e *evidence) { e.Asked[3].Unknown = []string{"c"} }, knownOutcomes, "saw 2 unknown outcomes, want 1",
 		},
 		"Pretended": {
-			"a result of a call that was cut off", func(e *evidence) { e.Turns[0].Entries[9] = successOfB() },
+			"a result of a call that was interrupted", func(e *evidence) { e.Turns[0].Entries[9] = successOfB() },
 			knownOutcomes, "was not in flight",
 		},
 		"Overcautious": {
-			"an unknown outcome of a call that nothing cut off",
-			func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes, "no kill has cut it off",
+			"an unknown outcome of a call that nothing interrupted",
+			func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes, "no kill has interrupted it",
 		},
 		"NeverCalled": {
 			"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") },
@@ -373,7 +373,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			func(e *evidence) { status(e).Usage.InputTokens = 40 }, exactUsage, "its status has 40+6 tokens",
 		},
 		"NotEstimated": {
-			"a request that was cut off without an estimate",
+			"a request that was interrupted without an estimate",
 			func(e *evidence) { status(e).Usage.InputTokens = 30 }, exactUsage, "its status has 30+6 tokens",
 		},
 		"NoUsage": {"a status without tokens", func(e *evidence) { status(e).Usage = nil }, exactUsage, "its status has 0+0 tokens"},
@@ -384,7 +384,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 		"NotBilled": {"tokens that were not billed", func(e *evidence) { e.Asked[1].Billed = false }, exactUsage, "were billed"},
 		"BilledStrays": {
 			"tokens of a request that no journal has",
-			func(e *evidence) { e.Asked = append(e.Asked, asked{ID: "x", Billed: true, Input: 1}) }, exactUsage, "no journal has it",
+			func(e *evidence) { e.Asked = append(e.Asked, asked{ID: "x", Billed: true, Input: 1}) }, exactUsage, "no journal contains it",
 		},
 
 		"Gap": {
@@ -429,7 +429,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			tc.harm(&e)
 			_, broken := check(e)
 			if !slices.ContainsFunc(broken, func(v violation) bool { return v.Guarantee == tc.want && strings.Contains(v.What, tc.says) }) {
-				t.Errorf("%s goes unnoticed: want %q with %q, got %+v", tc.reason, tc.want, tc.says, broken)
+				t.Errorf("%s was not detected: want %q with %q, got %+v", tc.reason, tc.want, tc.says, broken)
 			}
 		})
 	}
@@ -449,7 +449,7 @@ func unknownC() json.RawMessage {
 	return s.entries[0].Payload
 }
 
-func TestKillsOfIdleManagersProveNothing(t *testing.T) {
+func TestKillsThatHitNoTurnAreAViolation(t *testing.T) {
 	s := &scribe{}
 	s.run(1)
 	s.ask(1, 1)
@@ -462,6 +462,6 @@ func TestKillsOfIdleManagersProveNothing(t *testing.T) {
 	e.Asked, e.Called = []asked{{ID: uid + "/2", Billed: true, Input: 10, Output: 2}}, nil
 	p := newPhaseReport(e)
 	if len(p.Violations) != 1 || !strings.Contains(p.Violations[0].What, "proves nothing") {
-		t.Errorf("got %+v, want the one complaint that the kills proved nothing", p.Violations)
+		t.Errorf("got violations %+v, want one: the kills proved nothing", p.Violations)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// evidence is everything that a phase leaves behind. Each part comes from its own witness: the API server, the
-// store, the model server, the tool server, or the test itself.
+// evidence is the data that a phase leaves behind. Each part comes from a separate source: the API server, the store,
+// the model server, the tool server, or the test itself.
 type evidence struct {
 	Turns []turnEvidence
 	// Sessions are the Sessions of the Turns.
@@ -42,11 +42,11 @@ type asked struct {
 	// Billed reports whether the server billed the request. Input and Output are the billed tokens.
 	Billed        bool
 	Input, Output int64
-	// FollowUp reports whether the request is a question about a Turn that has ended, of a judge or for memories. About is
-	// the message of that Turn; several Turns may have it.
+	// FollowUp reports whether the request is from a judge or for memories. About is the message of the Turn that the
+	// request is about; several Turns may have this message.
 	FollowUp bool
 	About    string
-	// Unknown holds the IDs of the calls whose outcome the request calls unknown.
+	// Unknown holds the IDs of the calls whose outcome is unknown according to the request.
 	Unknown []string
 }
 
@@ -77,7 +77,7 @@ const (
 	wholeSessions     guarantee = "a Session has each Turn once, and correct totals"
 	lostJournals      guarantee = "a Turn that lost its journal reports it and repeats nothing"
 	wholeJournals     guarantee = "journals have no gap and no entry of an older epoch"
-	livingProcess     guarantee = "a running manager ended only by a kill"
+	livingProcess     guarantee = "a running manager exited only if it was killed"
 	movedInTime       guarantee = "Turns of a lost executor move within the Lease's time"
 	fencedZombie      guarantee = "an executor that wakes up late writes nothing"
 )

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// moveSlack is the time that Turns may need to move, in addition to the duration of a Lease.
+	// moveSlack is the maximum time that Turns may need to move, in addition to the duration of a Lease.
 	moveSlack = 5 * time.Second
-	// movePatience bounds the time for which the test waits until they have moved.
+	// movePatience is the maximum time for which the test waits until the Turns have moved.
 	movePatience = 60 * time.Second
-	// sharePatience bounds the time until both executors run Turns.
+	// sharePatience is the maximum time until both executors run Turns.
 	sharePatience = 30 * time.Second
 	// creators is the number of Turns that are created at the same time.
 	creators = 16
-	// manyTurns is the number of Turns in the middle of which an executor is lost.
+	// manyTurns is the number of Turns that each executor must run before one executor is lost.
 	manyTurns = 20
 	// soonestLoss and latestLoss bound the time between the moment when both executors run Turns and the loss of
 	// one.
 	soonestLoss, latestLoss = 200 * time.Millisecond, 1500 * time.Millisecond
-	// wakeTime is the time in which an executor that wakes up could do harm.
+	// wakeTime is how long the test waits for forbidden writes of an executor that has woken up.
 	wakeTime = 6 * time.Second
 )
 
@@ -49,7 +49,7 @@ type executorsPhase struct {
 	controller, first, second *process
 }
 
-// executors loses one of two executors: first by a kill, then by a pause that ends too late.
+// executors loses one of two executors: first by a kill, then by a pause that is longer than its Lease.
 func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	c := &executorsPhase{rig: r, phase: phaseExecutors}
 	r.tools.setSlowest(slowestSlowCall) // so that calls are in flight, too
@@ -108,7 +108,7 @@ func (c *executorsPhase) start(ctx context.Context) (err error) {
 }
 
 func (c *executorsPhase) spec(name, roles string) managerSpec {
-	// One executor alone can run all Turns, so that those of a lost executor need not wait for slots.
+	// One executor alone can run all Turns, so that the Turns of a lost executor need not wait for slots.
 	capacity := max(100, 2*c.executorTurns)
 	return managerSpec{name: name, namespace: c.phase, roles: roles, store: c.store.url(), capacity: capacity, trace: c.trace(name)}
 }
@@ -177,7 +177,7 @@ func (c *executorsPhase) pauseFirst(ctx context.Context) error {
 	if err := c.first.resume(); err != nil {
 		return err
 	}
-	c.say("executors: the first executor continues after a pause of %s", awake.Sub(asleep).Round(time.Millisecond))
+	c.logf("executors: the first executor continues after a pause of %s", awake.Sub(asleep).Round(time.Millisecond))
 	if err := c.awaitAllFinished(ctx, c.phase); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (c *executorsPhase) pauseFirst(ctx context.Context) error {
 // awaitWork creates Turns and waits until both executors are in the middle of many.
 func (c *executorsPhase) awaitWork(ctx context.Context, prefix string) error {
 	creation, creationCtx := errgroup.WithContext(ctx)
-	creation.SetLimit(creators) // one after another, the first Turns would have ended when the last ones begin
+	creation.SetLimit(creators) // otherwise the first Turns could end before the last Turns are created
 	for i := range c.executorTurns {
 		creation.Go(func() error {
 			return c.createTurn(creationCtx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), lasting[i%len(lasting)], i)
@@ -272,7 +272,7 @@ func (c *executorsPhase) awaitMove(ctx context.Context, how string, mine map[str
 	if len(mine) == 0 {
 		return errors.New("the executor had no Turns that could move: this proves nothing")
 	}
-	c.say("executors: %s to the first executor with %d running Turns", how, len(mine))
+	c.logf("executors: %s to the first executor with %d running Turns", how, len(mine))
 	ctx, cancel := context.WithTimeoutCause(ctx, movePatience, fmt.Errorf("its Turns have not moved within %s", movePatience))
 	defer cancel()
 	for {
@@ -340,7 +340,7 @@ func (c *executorsPhase) checkZombie(ctx context.Context, mine, before map[strin
 			c.wrong(fencedZombie, name, "the managed fields show a write of the executor that woke up, at %s", at.Format("15:04:05"))
 		}
 	}
-	return c.attempts(uids, asleep, awake, len(before))
+	return c.checkAttempts(uids, asleep, awake, len(before))
 }
 
 // lastWrite returns the time of the last write by a field manager, in seconds, according to the managed fields.

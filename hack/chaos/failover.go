@@ -48,7 +48,7 @@ func (p *pair) url() string { return p.primary.Both(p.standby, "postgres") }
 
 func (p *pair) open(ctx context.Context) (keptJournal, error) { return postgres.Open(ctx, p.url()) }
 
-// outage causes a failover. The primary refuses writes and keeps its connections; after a while the standby is
+// outage causes a failover. The primary rejects writes and keeps its connections; after the duration d the standby is
 // promoted. A pair can fail over only once.
 func (p *pair) outage(ctx context.Context, d time.Duration) (string, error) {
 	ctx = context.WithoutCancel(ctx)
@@ -78,7 +78,7 @@ func postgresPrograms() (string, error) {
 	bin := os.Getenv(postgresVariable)
 	if bin == "" {
 		return "", fmt.Errorf("failed to find PostgreSQL: %s is not set; run through make, or set it to the "+
-			"folder that hack/postgres/get.sh prints", postgresVariable)
+			"directory that hack/postgres/get.sh prints", postgresVariable)
 	}
 	return bin, nil
 }
@@ -111,8 +111,8 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to fail over: %w", err)
 	}
-	r.say("failover: %s", how)
-	before := r.tools.made()
+	r.logf("failover: %s", how)
+	before := r.tools.effectCount()
 	over := time.Now()
 	if err := r.awaitCalls(ctx, before+1); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 	}
 	p := newPhaseReport(e)
 	p.add("time without a primary", over.Sub(begun).Round(100*time.Millisecond))
-	p.add("first side effect after it", recovered.Round(100*time.Millisecond))
+	p.add("time from the failover to the next side effect", recovered.Round(100*time.Millisecond))
 	return p, nil
 }
 
@@ -138,9 +138,9 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 func (r *rig) awaitCalls(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
-	for r.tools.made() < n {
+	for r.tools.effectCount() < n {
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("gave up waiting for %d tool calls: %d were made: %w", n, r.tools.made(), context.Cause(ctx))
+			return fmt.Errorf("gave up waiting for %d tool calls: %d were made: %w", n, r.tools.effectCount(), context.Cause(ctx))
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ type figures struct {
 	// not.
 	LostSent   int `json:"requestsInFlightSent"`
 	LostUnsent int `json:"requestsInFlightNotSent"`
-	// Repeated counts the requests that the model server has received twice, or for a step whose reply was
+	// Repeated counts the requests that the model server has received twice, or for a step whose reply was already
 	// recorded.
 	Repeated int `json:"repliesRequestedAgain"`
 	// Compactions counts the replacements of older messages by a summary.
@@ -51,8 +51,8 @@ type figures struct {
 	UnknownMade     int `json:"unknownOutcomesMade"`
 	UnknownReported int `json:"unknownOutcomesReported"`
 	UnknownTold     int `json:"unknownOutcomesTold"`
-	// Repeatable counts the calls that may be made again, RepeatableMade how often they were made, and Waves how
-	// often several of them were in flight together.
+	// Repeatable counts the calls that may be made again, and RepeatableMade how often they were made. Waves counts how
+	// often several of these calls were in flight at the same time.
 	Repeatable     int `json:"repeatableCalls"`
 	RepeatableMade int `json:"repeatableCallsMade"`
 	Waves          int `json:"waves"`
@@ -71,7 +71,7 @@ type figures struct {
 	SessionTurns int `json:"sessionTurns"`
 
 	// Billed is the usage that the model server billed, and Reported the usage in the statuses. Lost was billed for
-	// replies that no journal has. Estimated is the part of Reported that stands for requests that were cut off.
+	// replies that no journal has. Estimated is the part of Reported that stands for requests that were interrupted.
 	// OfChildren is the part of Reported that the statuses of parents include as well.
 	Billed     tokens `json:"billedTokens"`
 	Reported   tokens `json:"reportedTokens"`
@@ -85,8 +85,8 @@ type figures struct {
 	Learned    int    `json:"requestsForMemories"`
 	FollowUps  int    `json:"requestsOfFollowUps"`
 	FollowedUp tokens `json:"recordedTokensOfFollowUps"`
-	// ComparedMessages counts the different messages of Turns for which the tokens of these questions were compared with
-	// the bill, and EstimatedMessages those for which a question was cut off.
+	// ComparedMessages counts the different messages of Turns for which the tokens of these requests were compared with
+	// the billed tokens. EstimatedMessages counts the messages for which such a request was interrupted.
 	ComparedMessages  int `json:"comparedMessages"`
 	EstimatedMessages int `json:"estimatedMessages"`
 	// Counted are the tokens, CountedCost is their cost in USD, and CountedTurns are the Turns that the Budget of all

@@ -14,23 +14,25 @@ import (
 )
 
 const (
-	// judging and learning are parts of the questions of a judge and for memories.
-	judging  = "You judge whether an answer of an assistant is relevant."
-	learning = "You read a message that a user has written to an assistant."
-	// followUpMilliseconds is the time of an answer to such a question. It is long enough for kills to hit some.
+	// judgeMarker is part of the system prompt of a judge, and memoryMarker part of the system prompt that asks for
+	// memories.
+	judgeMarker  = "You judge whether an answer of an assistant is relevant."
+	memoryMarker = "You read a message that a user has written to an assistant."
+	// followUpMilliseconds is the time that a reply to such a prompt takes. It is long enough that kills hit some of
+	// these requests.
 	followUpMilliseconds = 100
-	// followUpPatience bounds the time until all work that follows the Turns is done. The claim of a lost executor ends
-	// within it.
+	// followUpPatience is the maximum time until all work that follows the Turns is done. It is longer than the claim
+	// of a lost executor.
 	followUpPatience = 5 * time.Minute
 )
 
-// isFollowUp reports whether an instruction is that of a judge or of a question for memories.
+// isFollowUp reports whether a system prompt is from a judge or asks for memories.
 func isFollowUp(instruction string) bool {
-	return strings.Contains(instruction, judging) || strings.Contains(instruction, learning)
+	return strings.Contains(instruction, judgeMarker) || strings.Contains(instruction, memoryMarker)
 }
 
-// followUp makes the Turns of an Agent be evaluated and learned from, and gives its profile a judge.
-func followUp(object client.Object) {
+// enableFollowUps enables evaluation and learning if the object is an Agent, and adds a judge if it is a PromptProfile.
+func enableFollowUps(object client.Object) {
 	most := new(int32(100_000))
 	switch o := object.(type) {
 	case *v1alpha1.PromptProfile:
@@ -43,8 +45,8 @@ func followUp(object client.Object) {
 	}
 }
 
-// endFollowUps waits until the work that follows the Turns is done, and then lets no more follow: the rest of the phase
-// checks that nothing writes the Turns that have finished.
+// endFollowUps waits until the work that follows the Turns is done, and then disables evaluation and learning,
+// because the rest of the phase checks that nothing writes to finished Turns.
 func (c *executorsPhase) endFollowUps(ctx context.Context) error {
 	if !c.followUps {
 		return nil
@@ -53,7 +55,7 @@ func (c *executorsPhase) endFollowUps(ctx context.Context) error {
 	if err := c.awaitFollowUps(ctx); err != nil {
 		return err
 	}
-	c.fact("  all were evaluated and learned from after further", "%.1f s", time.Since(begun).Seconds())
+	c.fact("  more time until all were evaluated and learned from", "%.1f s", time.Since(begun).Seconds())
 	var agents v1alpha1.AgentList
 	if err := c.api.List(ctx, &agents, client.InNamespace(c.phase)); err != nil {
 		return fmt.Errorf("failed to list the Agents: %w", err)
@@ -68,7 +70,7 @@ func (c *executorsPhase) endFollowUps(ctx context.Context) error {
 	return nil
 }
 
-// awaitFollowUps waits until no work waits in the store.
+// awaitFollowUps waits until the store has no more work that follows Turns.
 func (c *executorsPhase) awaitFollowUps(ctx context.Context) error {
 	kept, err := c.store.open(ctx)
 	if err != nil {
@@ -79,7 +81,7 @@ func (c *executorsPhase) awaitFollowUps(ctx context.Context) error {
 		TaskUse(ctx context.Context) ([]turntask.Use, error)
 	})
 	if !ok {
-		return fmt.Errorf("the store %T cannot say which work waits", kept)
+		return fmt.Errorf("the store %T does not list the work that waits", kept)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, followUpPatience, fmt.Errorf("timed out after %s", followUpPatience))
 	defer cancel()

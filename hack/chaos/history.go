@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// history is the course of a Turn according to its journal, with the faults of the journal itself. The test reads
-// journals with code of its own, because the engine's reading is the thing under test.
+// history is what happened in a Turn according to its journal, with the violations that the journal itself shows. The
+// test has its own code to read journals, because it tests the engine's code.
 type history struct {
 	uid      string
 	entries  int
@@ -31,22 +31,22 @@ type history struct {
 	exposures, compactions, waves int
 	// parked counts the runs that continued after a park, and cutOff the runs that continued after anything else.
 	parked, cutOff int
-	// waits is true if the last entry is a park.
+	// waits reports whether the last entry is a park.
 	waits  bool
 	result *turn.Result
 	broken []violation
 
-	// open holds everything in flight: a request, or intents that the same run has not ended yet.
+	// open holds what is in flight: a request, or calls that the same run has intended and not finished.
 	open []*flight
 }
 
-// flight is a request or a call that was begun.
+// flight is a request or a call that has begun.
 type flight struct {
 	what  string
 	epoch int64
 	begun time.Time
-	// toSubAgent is true for a call of a sub-agent: the run ends while the child runs, and the next run makes the call
-	// again.
+	// toSubAgent reports whether this is a call of a sub-agent: the run ends while the child runs, and the next run
+	// makes the call again.
 	toSubAgent bool
 	// ended is true if the same run has recorded the outcome. Otherwise cut is the time at which the next run
 	// began.
@@ -247,8 +247,8 @@ func (h *history) unfinishedCalls() []string {
 	return ids
 }
 
-// land removes a request or a call that has ended from open, and reports whether it was in flight.
-func (h *history) land(f *flight) bool {
+// endFlight removes a request or a call that has ended from open, and reports whether it was in flight.
+func (h *history) endFlight(f *flight) bool {
 	i := slices.Index(h.open, f)
 	if i < 0 {
 		return false
@@ -261,7 +261,7 @@ func (h *history) land(f *flight) bool {
 // pending returns the request in flight if it belongs to this step and purpose, and nil otherwise.
 func (h *history) pending(e journal.Entry, step int, purpose loop.Purpose) *request {
 	if n := len(h.requests); n > 0 && h.requests[n-1].Step == step && h.requests[n-1].Purpose == purpose &&
-		h.land(&h.requests[n-1].flight) {
+		h.endFlight(&h.requests[n-1].flight) {
 		return h.requests[n-1]
 	}
 	h.wrong(wholeJournals, "entry %d (%s) for step %d has no request in flight", e.Seq, e.Kind, step)

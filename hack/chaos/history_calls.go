@@ -61,7 +61,7 @@ func (h *history) wasDenied(name string) bool {
 func (h *history) intended(e journal.Entry, i loop.Intent) {
 	what := fmt.Sprintf("call %q of %s in step %d", i.CallID, i.Name, i.Step)
 	made := &intent{flight: flight{what: what, epoch: e.Epoch, begun: e.Time, toSubAgent: i.Name == toolHelper}, Intent: i}
-	if h.joins(made) {
+	if h.mayJoin(made) {
 		if len(h.open) == 1 {
 			h.waves++
 		}
@@ -92,9 +92,9 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 	h.open = append(h.open, &made.flight)
 }
 
-// joins reports whether a call may be made while others are in flight: all of them must be calls of toolLook in the
-// same step.
-func (h *history) joins(made *intent) bool {
+// mayJoin reports whether a call may be made while other calls are in flight: all of them must be calls of toolLook
+// in the same step.
+func (h *history) mayJoin(made *intent) bool {
 	if len(h.open) == 0 || made.Name != toolLook {
 		return false
 	}
@@ -172,7 +172,7 @@ func (h *history) finished(e journal.Entry, f loop.CallResult) {
 	switch f.Outcome {
 	case loop.Unknown:
 		if i == nil || inFlight || i.repeatable() || f.Class != tool.OutcomeUnknown {
-			h.wrong(knownOutcomes, "the outcome of %s is unknown, but no kill has cut it off", what)
+			h.wrong(knownOutcomes, "the outcome of %s is unknown, but no kill has interrupted it", what)
 		}
 	case loop.Refused, loop.Reused:
 		// In these plans, a call is refused for two reasons: this call or another call of the tool was denied, or
@@ -186,7 +186,7 @@ func (h *history) finished(e journal.Entry, f loop.CallResult) {
 			h.wrong(knownOutcomes, "entry %d records that %s has %s, but it was not in flight", e.Seq, what, f.Outcome)
 			return
 		}
-		h.land(&i.flight)
+		h.endFlight(&i.flight)
 		if f.Outcome == loop.Failed {
 			h.wrong(knownOutcomes, "%s has failed: %s", what, f.Content)
 		}

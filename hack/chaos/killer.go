@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// A manager is killed within these times after it is ready; one in six kills hits a manager that is still
-	// starting.
+	// A manager is killed between soonestKill and latestKill after it is ready. One in startKillsOneIn kills hits a
+	// manager that is still starting, at most latestStartKill after its start.
 	soonestKill, latestKill = 100 * time.Millisecond, 2500 * time.Millisecond
 	latestStartKill         = 1500 * time.Millisecond
 	startKillsOneIn         = 6
-	// restartPause bounds the time after which a process that ended is started again.
+	// restartPause is the time after which a process that has exited is started again.
 	restartPause = 300 * time.Millisecond
 )
 
@@ -28,18 +28,18 @@ type keeper struct {
 	mu      sync.Mutex
 	current *process
 	kills   []kill
-	// exits lists the ends of processes that were not killed.
+	// exits lists the exits of processes that were not killed.
 	exits []exit
 }
 
-// exit is the end of a process that was not killed. If ready is true, the process had become ready before.
+// exit is the exit of a process that was not killed. ready reports whether the process had become ready before.
 type exit struct {
 	at    time.Time
 	ready bool
 	how   string
 }
 
-// run keeps a manager running until ctx ends, and then stops it in order.
+// run keeps a manager running until ctx ends, and then shuts it down.
 func (k *keeper) run(ctx context.Context) error {
 	for {
 		p, err := k.startManager(ctx, k.spec)
@@ -56,7 +56,7 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		if !p.killed() {
 			k.mu.Lock()
-			k.exits = append(k.exits, exit{time.Now(), isClosed(p.ready), p.exit()})
+			k.exits = append(k.exits, exit{time.Now(), isClosed(p.ready), p.describeExit()})
 			k.mu.Unlock()
 		}
 		pause(ctx, restartPause)
@@ -66,8 +66,9 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 }
 
-// killing kills the manager until it has been killed --kills times. It kills only while there are unfinished Turns.
-func (k *keeper) killing(ctx context.Context, r *rand.Rand, l *loader) {
+// killRepeatedly kills the manager until it has been killed --kills times while it was ready. It kills only while there
+// are unfinished Turns.
+func (k *keeper) killRepeatedly(ctx context.Context, r *rand.Rand, l *loader) {
 	for ctx.Err() == nil && k.atWork.Load() < int64(k.rig.kills) {
 		k.mu.Lock()
 		p := k.current
@@ -91,7 +92,7 @@ func (k *keeper) killing(ctx context.Context, r *rand.Rand, l *loader) {
 	}
 }
 
-// kill kills the manager, unless it has ended.
+// kill kills the manager, unless it has exited.
 func (k *keeper) kill(p *process) {
 	if isClosed(p.done) {
 		return
@@ -99,22 +100,23 @@ func (k *keeper) kill(p *process) {
 	ready := isClosed(p.ready)
 	at := p.kill()
 	if !p.killed() {
-		return // the process ended before the signal arrived
+		return // the process exited before the signal arrived
 	}
 	k.mu.Lock()
 	k.kills = append(k.kills, at)
 	k.mu.Unlock()
 	if ready {
-		k.say("random: killed the manager, %d of %d", k.atWork.Add(1), k.rig.kills)
+		k.logf("random: killed the manager, %d of %d", k.atWork.Add(1), k.rig.kills)
 	}
 }
 
-// judge reports ends without a kill that an outage does not explain. A manager may end if it cannot start during an
-// outage. A manager that is ready must wait for the server instead.
-func (k *keeper) judge(p *phaseReport, d *outageMaker) int {
+// checkExits records a violation for each exit that neither a kill nor an outage explains. A manager may exit if it
+// cannot start during an outage. A manager that is ready must wait for the server instead. It returns the number of
+// exits.
+func (k *keeper) checkExits(p *phaseReport, d *outageMaker) int {
 	for _, e := range k.exits {
 		if e.ready || !d.explains(e.at) {
-			p.wrong(livingProcess, "at %s the manager ended by itself: %s", e.at.Format("15:04:05.000"), e.how)
+			p.wrong(livingProcess, "at %s the manager exited without a kill: %s", e.at.Format("15:04:05.000"), e.how)
 		}
 	}
 	return len(k.exits)

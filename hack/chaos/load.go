@@ -27,8 +27,8 @@ const (
 	objectName = "chaos" // the name of all objects that a Turn needs
 	modelName  = "chaos"
 
-	// slowestCall bounds the time of a tool call, and slowestWay the delay of a request on its way to the model
-	// server.
+	// slowestCall is the maximum time of a tool call, and slowestWay the maximum delay of a request on its way to the
+	// model server.
 	slowestCall = 150 * time.Millisecond
 	// slowestSlowCall replaces slowestCall in phases with slow Turns.
 	slowestSlowCall = 1200 * time.Millisecond
@@ -46,7 +46,7 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// currency is that of all prices, and pricing are the prices of all models.
+// currency is the currency of all prices, and pricing contains the prices of all models.
 const currency = "USD"
 
 var pricing = &v1alpha1.Pricing{Currency: currency, InputPerMillion: "1", OutputPerMillion: "7"}
@@ -73,7 +73,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 			ID: objectName, Version: "1.0.0", Instructions: "Do as you are told.",
 		}},
 		&v1alpha1.Session{ObjectMeta: meta},
-		// No Turn reaches the limits: the Budget only counts.
+		// No Turn reaches the limits, because the test only needs the Budget's counts.
 		&v1alpha1.Budget{ObjectMeta: meta, Spec: v1alpha1.BudgetSpec{
 			Period: v1alpha1.BudgetPeriodMonth, Currency: currency,
 			Limits: v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000_000_000)), Cost: new("1000000000")},
@@ -84,7 +84,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 	}
 	for _, object := range objects {
 		if r.followUps && phase == phaseExecutors {
-			followUp(object)
+			enableFollowUps(object)
 		}
 		if err := r.api.Create(ctx, object); err != nil {
 			return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
@@ -251,7 +251,7 @@ func (r *rig) asked() ([]asked, error) {
 	for i := range requests {
 		q := &requests[i]
 		if !q.Billed && len(q.Body) > 0 && q.Body[0] == '"' {
-			continue // a kill cut off the request: the server received only a part and ignored it
+			continue // a kill interrupted the request: the server received only a part and ignored it
 		}
 		var body struct {
 			Messages []struct {

@@ -12,23 +12,23 @@ import (
 const (
 	// pollInterval is the time between two reads of all Turns.
 	pollInterval = 500 * time.Millisecond
-	// sayInterval is the time between two lines of progress.
-	sayInterval = 10 * time.Second
+	// logInterval is the time between two lines of progress.
+	logInterval = 10 * time.Second
 )
 
 // loader creates Turns little by little, so that some are running at each kill, and waits until they finish.
 type loader struct {
 	*rig
 	phase string
-	// total is the number of Turns to create. They are spread over the kills, whose number is kills. killed counts
-	// the kills so far.
+	// total is the number of Turns to create. kills is the planned number of kills, over which the Turns are spread.
+	// killed counts the kills so far.
 	total, kills int
 	killed       *atomic.Int64
 
 	created, unfinished atomic.Int64
 }
 
-// feed creates the Turns. If all Turns finish before done reports true, it creates more.
+// feed creates the Turns. If all Turns finish before done returns true, it creates more.
 func (l *loader) feed(ctx context.Context, done func() bool) error {
 	share := max(1, (l.total+l.kills-1)/l.kills)
 	for ctx.Err() == nil {
@@ -50,7 +50,7 @@ func (l *loader) feed(ctx context.Context, done func() bool) error {
 	return nil
 }
 
-// await returns after done reports true and all Turns have finished.
+// await waits until done returns true and all Turns have finished.
 func (l *loader) await(ctx context.Context, done func() bool) error {
 	said := time.Now()
 	for {
@@ -69,9 +69,9 @@ func (l *loader) await(ctx context.Context, done func() bool) error {
 		if isDone && created >= int64(l.total) && finished == l.created.Load() {
 			return nil
 		}
-		if time.Since(said) > sayInterval {
+		if time.Since(said) > logInterval {
 			said = time.Now()
-			l.say("%s: %d of %d Turns have finished, %d are created", l.phase, finished, l.total, created)
+			l.logf("%s: %d of %d Turns have finished, %d have been created", l.phase, finished, l.total, created)
 		}
 		if !pause(ctx, pollInterval) {
 			return fmt.Errorf("%d of %d Turns have finished: %w", finished, created, context.Cause(ctx))

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// suspendedOneIn is the ratio of Turns to suspended Turns: one in suspendedOneIn is suspended before the loss.
+	// suspendedOneIn: one of so many Turns is suspended before the loss.
 	suspendedOneIn = 5
-	// lossPatience bounds the time until enough Turns are in the middle of their work.
+	// lossPatience is the maximum time until enough Turns are in the middle of their work.
 	lossPatience = 60 * time.Second
 )
 
@@ -30,9 +30,9 @@ type lossPhase struct {
 	found []violation
 }
 
-// lost removes the journals of Turns that run, wait for approval, wait for sub-agents, or are suspended: once after
-// the manager was killed, and once after it was stopped in order. Then it replaces a store with an older copy, for
-// SQLite and for PostgreSQL.
+// lost removes the journals of Turns that run, wait for approval, wait for sub-agents, or are suspended: once after the
+// manager was killed, and once after it was shut down. Then it replaces a store with an older copy, for SQLite and for
+// PostgreSQL.
 func (r *rig) lost(ctx context.Context) (*phaseReport, error) {
 	l := &lossPhase{rig: r, phase: "lost"}
 	r.tools.setSlowest(slowestSlowCall) // so that calls are in flight
@@ -138,7 +138,7 @@ func (l *lossPhase) awaitWork(ctx context.Context, names map[string]bool) error 
 				at++
 			}
 		}
-		if parked > 0 && at > 0 && l.tools.made() >= len(names)/2 {
+		if parked > 0 && at > 0 && l.tools.effectCount() >= len(names)/2 {
 			return l.suspend(ctx, turns, names)
 		}
 		if !pause(ctx, probeInterval) {
@@ -158,7 +158,7 @@ func (l *lossPhase) suspend(ctx context.Context, turns []v1alpha1.Turn, names ma
 		if n++; n%suspendedOneIn != 0 {
 			continue
 		}
-		if err := l.desire(ctx, t, v1alpha1.DesiredStateSuspended); err != nil {
+		if err := l.setDesiredState(ctx, t, v1alpha1.DesiredStateSuspended); err != nil {
 			return err
 		}
 	}
@@ -175,14 +175,14 @@ func (l *lossPhase) activate(ctx context.Context) error {
 		if turns[i].Spec.DesiredState != v1alpha1.DesiredStateSuspended {
 			continue
 		}
-		if err := l.desire(ctx, &turns[i], v1alpha1.DesiredStateActive); err != nil {
+		if err := l.setDesiredState(ctx, &turns[i], v1alpha1.DesiredStateActive); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *lossPhase) desire(ctx context.Context, t *v1alpha1.Turn, state v1alpha1.DesiredState) error {
+func (l *lossPhase) setDesiredState(ctx context.Context, t *v1alpha1.Turn, state v1alpha1.DesiredState) error {
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec": {"desiredState": %q}}`, state))
 	if err := l.api.Patch(ctx, t, patch); err != nil {
 		return fmt.Errorf("failed to make Turn %q %s: %w", t.Name, state, err)
@@ -268,7 +268,7 @@ func (l *lossPhase) checkTurn(t *v1alpha1.Turn) {
 	case !strings.Contains(c.Message, "the journal of the turn was lost"):
 		l.wrong(lostJournals, t.Name, "its message does not say that the journal was lost: %s", c.Message)
 	case !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost):
-		l.wrong(lostJournals, t.Name, "it lacks the condition %s", v1alpha1.ConditionJournalLost)
+		l.wrong(lostJournals, t.Name, "it does not have the condition %s", v1alpha1.ConditionJournalLost)
 	case t.Status.Steps == nil || t.Status.Steps.UnknownOutcomes == 0:
 		l.wrong(lostJournals, t.Name, "it may have called tools, but counts no unknown outcome")
 	}

@@ -1,9 +1,9 @@
-// Command chaos is the kill test. It runs Turns of several steps on a real control plane and a real store.
-// Meanwhile it kills managers at random instants and between any two effects, stops the API server and the store,
+// Command chaos is the kill test. It runs Turns of several steps on a real control plane and a real store. While the
+// Turns run, it kills managers at random instants and between any two effects, stops the API server and the store,
 // and pauses executors. Then it compares the journals and the statuses with the requests that the model server and
 // the tool server have received.
 //
-// It prints its figures and exits with 1 if a guarantee did not hold.
+// It prints a report, and exits with 1 if a guarantee did not hold.
 package main
 
 import (
@@ -33,7 +33,7 @@ type options struct {
 	kills   int
 	// executorTurns is the number of Turns in each part of the phase with two executors.
 	executorTurns int
-	// followUps makes the Turns before the kill of the phase with two executors be evaluated and learned from.
+	// followUps enables evaluation and learning for the Turns in the first part of the phase executors.
 	followUps bool
 	outages   int
 	points    string
@@ -77,7 +77,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
-	// The test gets everything that it needs to know as errors.
+	// The libraries' logs are not needed: the test receives all errors as return values.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	o, err := parse(args, progress)
@@ -110,17 +110,17 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.SetOutput(usage)
 	f.StringVar(&o.manager, "manager", "bin/chaos-manager", "path of the executable file of the manager with the test's hooks")
-	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
+	f.StringVar(&o.crds, "crds", "config/crd/bases", "directory of the CRDs")
 	f.IntVar(&o.turns, "turns", 200, "Turns of the phase random")
 	f.IntVar(&o.kills, "kills", 20, "minimum number of kills of a running manager in the phase random")
-	f.IntVar(&o.outages, "outages", 3, "minimum number of outages in the phase random, for the API server and for the store each")
+	f.IntVar(&o.outages, "outages", 3, "minimum number of outages of the API server, and of the store, in the phase random")
 	f.IntVar(&o.executorTurns, "executor-turns", 40, "Turns of each part of the phases executors, failover and lost")
 	f.BoolVar(&o.followUps, "follow-ups", true, "evaluate and learn from the Turns in the first part of the phase executors")
 	f.StringVar(&o.points, "points", pointsAll, "crash points of the phase points: all, or after for only the points after an effect")
 	f.StringVar(&o.store, "store", storePostgres,
 		"store of the phases random and points: postgres or sqlite; executors and failover always use PostgreSQL, and lost uses both")
 	f.StringVar(&o.only, "only", "", "run only this phase: random, points, executors, failover or lost")
-	f.Uint64Var(&o.seed, "seed", 0, "seed of the random numbers; 0 chooses a seed and prints it")
+	f.Uint64Var(&o.seed, "seed", 0, "seed of the random numbers; 0: choose a random seed")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit of the whole test")
 	f.StringVar(&o.output, "o", outputText, "output: text or json")
 	if err := f.Parse(args); err != nil {

@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 			case tc.want == "" && err != nil:
 				t.Error(err)
 			case tc.want == "" && o.seed == 0:
-				t.Error("a seed must be drawn, so that it can be printed")
+				t.Error("the seed is 0, want a random seed")
 			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
 				t.Errorf("got %v, want an error with %q", err, tc.want)
 			}
@@ -57,9 +57,9 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestAPointStandsBetweenAnyTwoEffects checks that there is a point before and after each effect, and that the
+// TestPointsSurroundEachEffect checks that there is a point before and after each effect, and that the
 // manager accepts each of them.
-func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
+func TestPointsSurroundEachEffect(t *testing.T) {
 	all := options{points: pointsAll}.scenarios()
 	names := map[string]bool{}
 	for _, s := range all {
@@ -88,13 +88,13 @@ func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 	}
 }
 
-func TestTheFakeModelAcceptsTheRules(t *testing.T) {
+func TestFakeModelAcceptsTheRules(t *testing.T) {
 	if _, err := server.New(server.Config{Rules: rules(rand.New(rand.NewPCG(1, 1)))}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestNoTwoCallsOfATurnAreTheSame(t *testing.T) {
+func TestCallsOfATurnDiffer(t *testing.T) {
 	for _, p := range plans {
 		if p.same {
 			continue
@@ -112,9 +112,9 @@ func TestNoTwoCallsOfATurnAreTheSame(t *testing.T) {
 	}
 }
 
-// TestThePlansAreFollowed checks that the fake model follows the plans for all kinds of tool results, and after
+// TestFakeModelFollowsThePlans checks that the fake model follows the plans for all kinds of tool results, and after
 // compactions.
-func TestThePlansAreFollowed(t *testing.T) {
+func TestFakeModelFollowsThePlans(t *testing.T) {
 	fake, err := server.New(server.Config{Rules: rules(rand.New(rand.NewPCG(1, 1)))})
 	if err != nil {
 		t.Fatal(err)
@@ -152,8 +152,8 @@ func TestThePlansAreFollowed(t *testing.T) {
 	}
 }
 
-// TestTheToolServerCountsByKey calls the tool server as the manager does.
-func TestTheToolServerCountsByKey(t *testing.T) {
+// TestToolServerCountsCallsByKey calls the tool server as the manager does.
+func TestToolServerCountsCallsByKey(t *testing.T) {
 	s := newToolServer(time.Millisecond)
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
@@ -194,11 +194,11 @@ func TestTheToolServerCountsByKey(t *testing.T) {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if s.reset(); len(s.calls()) > 0 {
-		t.Error("calls outlive a reset")
+		t.Error("the server still has calls after a reset")
 	}
 }
 
-func TestTheReportListsViolations(t *testing.T) {
+func TestReportListsViolations(t *testing.T) {
 	good := newPhaseReport(story())
 	good.Name = "good"
 	e := story()
@@ -208,7 +208,7 @@ func TestTheReportListsViolations(t *testing.T) {
 	var text strings.Builder
 	r := &report{Seed: 7, Store: storeSQLite, Phases: []*phaseReport{good}}
 	if err := r.failure(); err != nil {
-		t.Errorf("a report in which all holds fails: %v", err)
+		t.Errorf("failure of a report without violations: %v", err)
 	}
 	r.Phases = append(r.Phases, bad)
 	if err := r.failure(); err == nil || !strings.Contains(err.Error(), "bad: "+string(calledOnce)) ||
@@ -236,7 +236,7 @@ func TestTheReportListsViolations(t *testing.T) {
 	}
 }
 
-func TestATruncatedTraceIsReadUpToItsEnd(t *testing.T) {
+func TestTruncatedTraceIsReadUpToItsLastWholeLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace")
 	text := `{"Effect":"tool.call","Turn":"a"}` + "\n" + `{"Effect":"journal.append","Turn":"b","Error":"no"}` + "\n" + `{"Eff`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

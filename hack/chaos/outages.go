@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// The bounds of the time between two outages, and of the duration of an outage.
+	// The minimum and the maximum of the time between two outages, and of the duration of an outage.
 	soonestOutage, latestOutage   = 2 * time.Second, 5 * time.Second
 	shortestOutage, longestOutage = 1500 * time.Millisecond, 4 * time.Second
-	// aftermath is the time after an outage in which a manager may still end because of the outage.
+	// aftermath is the time after an outage in which a manager may still exit because of the outage.
 	aftermath = 5 * time.Second
 )
 
@@ -32,18 +32,18 @@ type outageMaker struct {
 func (d *outageMaker) run(ctx context.Context) error {
 	for i := 0; pause(ctx, between(d.rand, soonestOutage, latestOutage)); i++ {
 		from, takes := time.Now(), between(d.rand, shortestOutage, longestOutage)
-		away := d.apiServerDown
+		cause := d.apiServerDown
 		switch i % 4 { // the store every second time, and the API server in two ways
 		case 1, 3:
-			away = d.store.outage
+			cause = d.store.outage
 		case 2:
-			away = d.apiServerPaused
+			cause = d.apiServerPaused
 		}
-		how, err := away(ctx, takes)
+		how, err := cause(ctx, takes)
 		if err != nil {
 			return fmt.Errorf("failed to bring a server back after an outage: %w", err)
 		}
-		d.say("random: %s for %s", how, time.Since(from).Round(100*time.Millisecond))
+		d.logf("random: %s for %s", how, time.Since(from).Round(100*time.Millisecond))
 		d.note(how, i%2 == 1, kill{from, time.Now()})
 	}
 	return nil
@@ -86,7 +86,7 @@ func (d *outageMaker) enough() bool {
 	return min(d.api, d.own) >= d.options.outages
 }
 
-// explains reports whether a process that ended at this time may have ended because of an outage.
+// explains reports whether a process that exited at this time may have exited because of an outage.
 func (d *outageMaker) explains(at time.Time) bool {
 	for _, o := range d.outages {
 		if !at.Before(o.From) && at.Before(o.To.Add(aftermath)) {

@@ -19,7 +19,7 @@ type plan struct {
 	child string
 	// chars is the minimum length of a result of toolLook.
 	chars int
-	// fastest and slowest bound the time of a reply, in milliseconds.
+	// fastest and slowest are the minimum and the maximum time of a reply, in milliseconds.
 	fastest, slowest int
 	// same makes the calls of one tool in a step identical.
 	same bool
@@ -111,7 +111,7 @@ var (
 	mixed = []plan{long, waves, approved, deniedCalls, nested, wide, siblings, hostile, talk}
 )
 
-// The plans of Turns in which a manager dies at a point: one for each feature that a Turn can use.
+// The plans of the phase points: one for each feature that a Turn can use.
 var (
 	short = plan{
 		name: "plan-short", agent: agentMain, fastest: 1, slowest: 5, steps: [][]string{{toolCount, toolLook}, {toolCount}},
@@ -180,15 +180,15 @@ func follow(plan string, number int) string {
 	return fmt.Sprintf("Follow %s at pace-%d.", plan, number%paces)
 }
 
-// aMessage finds the message of a Turn in a question about it.
+// aMessage matches the message of a Turn in the request of a judge or of learning.
 var aMessage = regexp.MustCompile(`Follow \S+ at pace-\d+\.`)
 
 // isDenied reports whether calls that require approval are denied for the Turn with this message.
 func isDenied(message string) bool { return strings.Contains(message, denied) }
 
-// doing returns the text of a reply at this step. The fake model recognizes the next step by this text, because
+// stepText returns the text of a reply at this step. The fake model recognizes the next step by this text, because
 // tool results may be refusals and older messages may be compacted.
-func doing(step int) string { return fmt.Sprintf("I am at step %d.", step) }
+func stepText(step int) string { return fmt.Sprintf("I am at step %d.", step) }
 
 // rules returns the rules of the fake model: one for summaries, and one delayed reply for each plan, pace and step.
 func rules(r *rand.Rand) []server.Rule {
@@ -197,11 +197,11 @@ func rules(r *rand.Rand) []server.Rule {
 		Reply: server.Reply{Text: new("There was a look at the count, and it was fine.")},
 		Fault: server.Fault{LatencyMilliseconds: 50},
 	}, {
-		When:  server.When{SystemContains: judging},
+		When:  server.When{SystemContains: judgeMarker},
 		Reply: server.Reply{Text: new(`{"score": 90, "reason": "It fits."}`)},
 		Fault: server.Fault{LatencyMilliseconds: followUpMilliseconds},
 	}, {
-		When:  server.When{SystemContains: learning},
+		When:  server.When{SystemContains: memoryMarker},
 		Reply: server.Reply{Text: new(`{"memories": [{"content": "The user likes plans.", "scope": "User", "confidence": 90}]}`)},
 		Fault: server.Fault{LatencyMilliseconds: followUpMilliseconds},
 	}}
@@ -216,7 +216,7 @@ func rules(r *rand.Rand) []server.Rule {
 				case p.inSession:
 					rule.When.ToolMessages = new(p.results(done))
 				case done > 0:
-					rule.When.AnyContains = doing(done)
+					rule.When.AnyContains = stepText(done)
 				}
 				switch {
 				case done == len(p.steps) && p.inSession:
@@ -224,7 +224,7 @@ func rules(r *rand.Rand) []server.Rule {
 				case done == len(p.steps):
 					rule.Reply.Text = new("Done.")
 				default:
-					rule.Reply.Text, rule.Reply.ToolCalls = new(doing(done+1)), p.calls(done+1, pace)
+					rule.Reply.Text, rule.Reply.ToolCalls = new(stepText(done+1)), p.calls(done+1, pace)
 				}
 				all = append(all, rule)
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
 )
 
-// pointPatience bounds the time until a manager has died at its point, and then the time until its Turn has
+// pointPatience is the maximum time until a manager has died at its point, and then the time until its Turn has
 // finished.
 const pointPatience = 45 * time.Second
 
@@ -22,7 +22,7 @@ type pointResult struct {
 	ModelRequests   int32 `json:"modelRequests"`
 }
 
-// points kills the manager between any two effects, each time in a Turn of its own.
+// points kills the manager between any two effects, each time in a new Turn.
 func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 	const phase = "points"
 	store, err := r.storeOf(ctx, phase)
@@ -57,7 +57,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 			return nil, err
 		}
 		for _, point := range s.points {
-			if err := diesAt(ctx, p, point); err != nil {
+			if err := waitForDeath(ctx, p, point); err != nil {
 				return nil, err
 			}
 			now := time.Now()
@@ -72,7 +72,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 		}
 		rows = append(rows, rowOf(s, t))
 		if (i+1)%10 == 0 {
-			r.say("points: %d of %d", i+1, len(all))
+			r.logf("points: %d of %d", i+1, len(all))
 		}
 	}
 	if err := p.stop(); err != nil {
@@ -101,18 +101,18 @@ func rowOf(s scenario, t *v1alpha1.Turn) pointResult {
 	return row
 }
 
-// diesAt waits until a manager has died at its point.
-func diesAt(ctx context.Context, p *process, point failpoint.Point) error {
+// waitForDeath waits until a manager has died at its point.
+func waitForDeath(ctx context.Context, p *process, point failpoint.Point) error {
 	timer := time.NewTimer(pointPatience)
 	defer timer.Stop()
 	select {
 	case <-p.done:
 		if !p.killed() {
-			return fmt.Errorf("the manager ended before it reached %s: %s", point, p.exit())
+			return fmt.Errorf("the manager exited before it reached %s: %s", point, p.describeExit())
 		}
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("the manager did not reach %s within %s: a Turn no longer has this effect, or not as often; see %s", point,
+		return fmt.Errorf("the manager did not reach %s within %s: the Turn does not have this effect, or not so often; see %s", point,
 			pointPatience, p.log)
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -135,7 +135,7 @@ func (r *rig) awaitFinish(ctx context.Context, phase, name string, p *process) (
 		case t.IsFinished():
 			return t, nil
 		case isClosed(p.done):
-			return nil, fmt.Errorf("the manager ended before Turn %q finished: %s", name, p.exit())
+			return nil, fmt.Errorf("the manager exited before Turn %q finished: %s", name, p.describeExit())
 		}
 		pause(bounded, probeInterval)
 	}

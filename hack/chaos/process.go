@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// startPatience bounds the time until a manager is ready, and stopPatience the time until it stops.
+	// startPatience is the maximum time until a manager is ready, and stopPatience the maximum time until it stops.
 	startPatience = 60 * time.Second
 	stopPatience  = 30 * time.Second
 	probeInterval = 50 * time.Millisecond
@@ -26,7 +26,7 @@ const (
 
 // managerSpec describes a manager process.
 type managerSpec struct {
-	// name is the name of the executor. namespace has its Turns and its Leases.
+	// name is the name of the executor. namespace is the namespace of its Turns and its Leases.
 	name, namespace string
 	// roles are separated by commas. Empty means both roles.
 	roles string
@@ -36,7 +36,8 @@ type managerSpec struct {
 	capacity int
 	// point is where the process dies, and pause where it stops itself. Nil means never.
 	point, pause *failpoint.Point
-	// trace is the path of the trace of its effects. If it is empty, no trace is written.
+	// trace is the path of the file to which the process writes the trace of its effects. If it is empty, no trace is
+	// written.
 	trace string
 }
 
@@ -46,13 +47,13 @@ type process struct {
 	log   string
 	probe string
 	cmd   *exec.Cmd
-	// ready is closed when the process is ready for the first time, and done when it has ended. err is set before
+	// ready is closed when the process is ready for the first time, and done when it has exited. err is set before
 	// done is closed.
 	ready, done chan struct{}
 	err         error
 }
 
-// startManager starts a manager, which ends with the rig at the latest. Processes of one name share a log file.
+// startManager starts a manager. When the rig stops, it also stops the manager. Processes of one name share a log file.
 func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, error) {
 	address, err := harness.FreeAddress(ctx)
 	if err != nil {
@@ -139,7 +140,7 @@ func (p *process) waitReady(ctx context.Context) error {
 	case <-p.ready:
 		return nil
 	case <-p.done:
-		return fmt.Errorf("manager %q ended before it was ready: %s", p.spec.name, p.exit())
+		return fmt.Errorf("manager %q exited before it was ready: %s", p.spec.name, p.describeExit())
 	case <-timer.C:
 		return fmt.Errorf("manager %q was not ready within %s; the end of %s:\n%s", p.spec.name, startPatience, p.log,
 			harness.Tail(p.log, tailLines))
@@ -148,10 +149,10 @@ func (p *process) waitReady(ctx context.Context) error {
 	}
 }
 
-// kill ends the process with SIGKILL, even if it was paused, and returns the time of its death.
+// kill kills the process with SIGKILL, even if it was paused, and returns the time of its death.
 func (p *process) kill() kill {
 	k := kill{From: time.Now()}
-	_ = p.cmd.Process.Kill() // fails only for a process that has ended
+	_ = p.cmd.Process.Kill() // fails only for a process that has exited
 	<-p.done
 	k.To = time.Now()
 	return k
@@ -171,7 +172,8 @@ func (p *process) stopped() bool {
 	return bytes.HasPrefix(bytes.TrimSpace(rest), []byte("T"))
 }
 
-// stop stops the process in order, after it is ready. It returns an error if the process does not stop or fails.
+// stop shuts the process down with SIGTERM, after it is ready. It returns an error if the process does not stop or
+// fails.
 func (p *process) stop() error {
 	timer := time.NewTimer(stopPatience)
 	defer timer.Stop()
@@ -180,7 +182,7 @@ func (p *process) stop() error {
 	case <-p.done:
 	case <-timer.C:
 		p.kill()
-		return fmt.Errorf("manager %q was not ready within %s, so it could not be stopped in order", p.spec.name, stopPatience)
+		return fmt.Errorf("manager %q was not ready within %s, so it could not be shut down", p.spec.name, stopPatience)
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -192,12 +194,12 @@ func (p *process) stop() error {
 		return fmt.Errorf("manager %q did not stop within %s of SIGTERM", p.spec.name, stopPatience)
 	}
 	if p.err != nil {
-		return fmt.Errorf("manager %q ended with an error after SIGTERM: %s", p.spec.name, p.exit())
+		return fmt.Errorf("manager %q exited with an error after SIGTERM: %s", p.spec.name, p.describeExit())
 	}
 	return nil
 }
 
-// killed reports whether the process ended by SIGKILL. It must have ended.
+// killed reports whether SIGKILL ended the process. The process must have exited.
 func (p *process) killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
@@ -206,8 +208,8 @@ func (p *process) killed() bool {
 // tailLines is the number of lines of a log that an error shows.
 const tailLines = 5
 
-// exit describes how the process ended.
-func (p *process) exit() string {
+// describeExit describes how the process exited.
+func (p *process) describeExit() string {
 	how := "exit status 0"
 	if p.err != nil {
 		how = p.err.Error()

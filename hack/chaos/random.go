@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// slowestDecision bounds the delay of a decision about a call.
+// slowestDecision is the maximum delay of a decision about a call.
 const slowestDecision = time.Second
 
 // random runs many Turns while the test kills the manager and stops the API server and the store, all at random
@@ -31,11 +31,11 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	stopAll := runInBackground(ctx, fail, k.run, func(ctx context.Context) error { return l.feed(ctx, done) },
 		r.newApprover(phase, slowestDecision).run,
 		func(ctx context.Context) error {
-			k.killing(ctx, killing, l)
+			k.killRepeatedly(ctx, killing, l)
 			return nil
 		})
 	err = l.await(ctx, done)
-	stopOutages() // so that the manager can stop in order
+	stopOutages() // so that the manager can shut down
 	stopAll()
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
@@ -50,7 +50,7 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	p := newPhaseReport(e)
 	p.add("kills of a running manager", int(k.atWork.Load()))
 	p.add("kills of a starting manager", len(k.kills)-int(k.atWork.Load()))
-	p.add("failed starts of the manager during outages", k.judge(p, d))
+	p.add("failed starts of the manager during outages", k.checkExits(p, d))
 	for _, how := range slices.Sorted(maps.Keys(d.ways)) {
 		p.add(how, d.ways[how])
 	}
@@ -61,8 +61,8 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	return p, nil
 }
 
-// runInBackground runs functions in the background until stop is called. stop waits for their end. The first function
-// that fails calls fail with its error.
+// runInBackground runs functions in the background until stop is called. stop waits until they have returned. If a
+// function fails, it calls fail with the error.
 func runInBackground(ctx context.Context, fail context.CancelCauseFunc, all ...func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup

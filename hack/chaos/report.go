@@ -19,7 +19,7 @@ type report struct {
 type phaseReport struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	// Done lists what the test did to the processes and measured on them, in the words of the report.
+	// Done lists what the test did to the processes and what it measured, as lines of the report.
 	Done    []fact  `json:"done"`
 	Figures figures `json:"figures"`
 	// Points are the crash points of the phase points.
@@ -68,12 +68,15 @@ func (p *phaseReport) add(what string, value any) {
 	p.Done = append(p.Done, fact{what, fmt.Sprint(value)})
 }
 
+// checked records that the phase checks these guarantees.
 func (p *phaseReport) checked(all ...guarantee) { p.Checked = append(p.Checked, all...) }
 
+// wrong records that a guarantee did not hold.
 func (p *phaseReport) wrong(g guarantee, format string, args ...any) {
 	p.Violations = append(p.Violations, violation{Guarantee: g, What: fmt.Sprintf(format, args...)})
 }
 
+// broken returns how many times a guarantee did not hold.
 func (p *phaseReport) broken(g guarantee) int {
 	n := 0
 	for _, v := range p.Violations {
@@ -109,7 +112,7 @@ func (r *report) failure() error {
 	return fmt.Errorf("%d violations of these guarantees: %s", n, strings.Join(names, "; "))
 }
 
-// maxShown bounds the number of violations that the report shows per guarantee.
+// maxShown is the maximum number of violations that the report shows per guarantee.
 const maxShown = 5
 
 func (r *report) write(out io.Writer, format string) error {
@@ -130,7 +133,7 @@ func (r *report) write(out io.Writer, format string) error {
 func (p *phaseReport) text(out *strings.Builder) {
 	fmt.Fprintf(out, "\n== %s (%.0f s)\n", p.Name, p.Seconds)
 	facts := p.Done
-	if p.Figures != (figures{}) { // otherwise the phase has only figures of its own
+	if p.Figures != (figures{}) { // otherwise Done has all results of the phase
 		facts = slices.Concat(p.Done, p.Figures.facts())
 	}
 	for _, f := range facts {
@@ -157,7 +160,7 @@ func (p *phaseReport) text(out *strings.Builder) {
 	}
 }
 
-// facts returns the figures as lines of the report.
+// facts returns the counts as lines of the report.
 func (f figures) facts() []fact {
 	line := func(what, format string, args ...any) fact { return fact{what, fmt.Sprintf(format, args...)} }
 	return []fact{
@@ -165,7 +168,7 @@ func (f figures) facts() []fact {
 		line("  of sub-agents", "%d, by %d calls", f.Children, f.Delegated),
 		line("  of Sessions", "%d", f.SessionTurns),
 		line("resumes, by the statuses", "%d", f.Resumes),
-		line("continued runs: after a cut-off, after a park", "%d, %d", f.CutOff, f.Parked),
+		line("continued runs: after an interruption, after a park", "%d, %d", f.CutOff, f.Parked),
 		line("journal entries", "%d", f.Entries),
 		line("requests that the model server received", "%d", f.Requests),
 		line("  = replies in the journals", "%d (%d for compactions)", f.Replies, f.Asides),
@@ -176,17 +179,17 @@ func (f figures) facts() []fact {
 		line("side-effecting calls: intended", "%d", f.Intended),
 		line("  made", "%d", f.Made),
 		line("  made twice", "%d", f.Twice),
-		line("  in flight at a kill, so with unknown outcome", "%d (%d were made)", f.Unknown, f.UnknownMade),
+		line("  in flight at a kill, with unknown outcome", "%d (%d were made)", f.Unknown, f.UnknownMade),
 		line("  reported in statuses, shown to the model", "%d, %d", f.UnknownReported, f.UnknownTold),
 		line("calls that may be repeated, times made", "%d, %d", f.Repeatable, f.RepeatableMade),
-		line("  waves of several at once", "%d", f.Waves),
+		line("  waves: several at the same time", "%d", f.Waves),
 		line("calls that required approval", "%d", f.Awaited),
 		line("  approved, of these made", "%d, %d", f.Approved, f.ApprovedMade),
 		line("  denied, of these made", "%d, %d", f.Denied, f.DeniedMade),
 		line("compactions", "%d", f.Compactions),
 		line("tokens billed, in + out", "%d + %d", f.Billed.Input, f.Billed.Output),
 		line("  = in the statuses", "%d + %d", f.Reported.Input, f.Reported.Output),
-		line("    estimates for requests that were cut off", "%d", f.Estimated.Input),
+		line("    estimates for requests that were interrupted", "%d", f.Estimated.Input),
 		line("    of sub-agents, which their parents report too", "%d + %d", f.OfChildren.Input, f.OfChildren.Output),
 		line("  + billed for replies in flight at a kill", "%d + %d", f.Lost.Input, f.Lost.Output),
 		line("records", "%d", f.Records),

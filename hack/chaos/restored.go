@@ -32,7 +32,7 @@ func (l *lossPhase) restoredCopies(ctx context.Context) error {
 			return fmt.Errorf("the store %s cannot be copied", name)
 		}
 		if err := l.loseToOlderCopy(ctx, name, old); err != nil {
-			return fmt.Errorf("an older copy of %s: %w", name, err)
+			return fmt.Errorf("failed to test an older copy of %s: %w", name, err)
 		}
 	}
 	return nil
@@ -49,7 +49,7 @@ func (l *lossPhase) loseToOlderCopy(ctx context.Context, name string, store copi
 			return err
 		}
 	}
-	if err := l.awaitCalls(ctx, l.tools.made()+2); err != nil {
+	if err := l.awaitCalls(ctx, l.tools.effectCount()+2); err != nil {
 		return err
 	}
 	restore, err := store.backUp(ctx)
@@ -80,8 +80,8 @@ func (l *lossPhase) loseToOlderCopy(ctx context.Context, name string, store copi
 	return l.checkRestored(ctx, name, begun, before)
 }
 
-// outrunCopy creates Turns until two things have happened: a Lease has published positions that the copy cannot have,
-// and two more calls were made after that, so that work is in flight. Turns that wait for approval make no call.
+// outrunCopy creates Turns until a Lease has published positions that the copy cannot have, and two more calls were
+// made afterwards. Because of these calls, work is in flight; Turns that wait for approval make no calls.
 func (l *lossPhase) outrunCopy(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
@@ -90,7 +90,7 @@ func (l *lossPhase) outrunCopy(ctx context.Context, name string) error {
 		return err
 	}
 	last, enough := now+positionsPassed, math.MaxInt
-	for i := 0; l.tools.made() < enough; i++ {
+	for i := 0; l.tools.effectCount() < enough; i++ {
 		if i%20 == 0 { // one each second, so that a Turn is always running
 			if err := l.createTurn(ctx, l.phase, fmt.Sprintf("%s-after-%03d", name, i/20), lasting[i/20%len(lasting)], i/20); err != nil {
 				return err
@@ -104,7 +104,7 @@ func (l *lossPhase) outrunCopy(ctx context.Context, name string) error {
 			return err
 		}
 		if now >= last && enough == math.MaxInt {
-			enough = l.tools.made() + 2
+			enough = l.tools.effectCount() + 2
 		}
 	}
 	return nil
@@ -139,7 +139,7 @@ func (l *lossPhase) checkRestored(ctx context.Context, name string, begun map[st
 		if begun[string(t.UID)] && t.Status.StopReason == v1alpha1.StopInterrupted {
 			lost++
 			if !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost) {
-				l.wrong(lostJournals, t.Name, "it was interrupted, but lacks the condition %s: %s",
+				l.wrong(lostJournals, t.Name, "it was interrupted, but does not have the condition %s: %s",
 					v1alpha1.ConditionJournalLost, messageOf(t))
 			}
 		}

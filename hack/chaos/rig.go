@@ -46,11 +46,11 @@ func withRig(ctx context.Context, o options, progress io.Writer, use func(contex
 	//nolint:gosec // because it must be repeatable
 	r := &rig{options: o, progress: progress, started: time.Now(), source: rand.New(rand.NewPCG(o.seed, 1))}
 	if r.dir, err = os.MkdirTemp("", "capstan-chaos-"); err != nil {
-		return fmt.Errorf("failed to make a folder: %w", err)
+		return fmt.Errorf("failed to make a directory: %w", err)
 	}
 	r.harness = harness.New(r.dir, cancel)
 	defer func() {
-		// The cause of the cancellation says more than the error of the request that it interrupted.
+		// The cause of the cancellation explains more than the error of the request that it interrupted.
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
@@ -60,7 +60,7 @@ func withRig(ctx context.Context, o options, progress io.Writer, use func(contex
 		}
 		err = os.RemoveAll(r.dir)
 	}()
-	r.say("seed %d, logs in %s", o.seed, filepath.Join(r.dir, "logs"))
+	r.logf("seed %d, logs in %s", o.seed, filepath.Join(r.dir, "logs"))
 	if err := r.start(ctx); err != nil {
 		return err
 	}
@@ -82,16 +82,16 @@ func (r *rig) start(ctx context.Context) error {
 		return nil
 	})
 	// Delay each request on its way, so that a kill can hit a request that was sent and has not arrived.
-	late := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	delayed := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if pause(req.Context(), rand.N(slowestWay)) { //nolint:gosec // because it must be random, not secret
 			r.model.ServeHTTP(w, req)
 		}
 	})
-	if r.modelURL, err = r.harness.Serve(ctx, late); err != nil {
+	if r.modelURL, err = r.harness.Serve(ctx, delayed); err != nil {
 		return err
 	}
 	r.modelURL += "/v1"
-	r.say("starting etcd and kube-apiserver")
+	r.logf("starting etcd and kube-apiserver")
 	if r.cluster, err = r.harness.StartControlPlane(ctx, harness.Install{CRDs: r.crds, Policy: "config/policy"}); err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ func (r *rig) start(ctx context.Context) error {
 	return nil
 }
 
-// say prints a line of progress.
-func (r *rig) say(format string, args ...any) {
+// logf prints a line of progress.
+func (r *rig) logf(format string, args ...any) {
 	// A failure to print progress must not fail the test.
 	_, _ = fmt.Fprintf(r.progress, "chaos: %6.1fs  %s\n", time.Since(r.started).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -127,7 +127,7 @@ func between(r *rand.Rand, from, to time.Duration) time.Duration {
 func (r *rig) postgres(ctx context.Context) (journalStore, error) {
 	var err error
 	if r.shared == nil {
-		r.say("starting PostgreSQL")
+		r.logf("starting PostgreSQL")
 		r.shared, err = r.startPostgres(ctx)
 	}
 	return r.shared, err
@@ -154,6 +154,6 @@ func (r *rig) phase(ctx context.Context, name string, run func(*rig, context.Con
 		return nil, err
 	}
 	p.Name, p.Seconds = name, time.Since(begin).Seconds()
-	r.say("%s: %s", name, p.verdict())
+	r.logf("%s: %s", name, p.verdict())
 	return p, nil
 }

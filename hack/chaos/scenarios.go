@@ -7,8 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// scenario is a Turn of a plan. A manager dies at each of the points, one after another; the last manager finishes
-// the Turn.
+// scenario is a Turn of a plan, during which a manager dies at each of the points, one after another. The last manager
+// finishes the Turn.
 type scenario struct {
 	name   string
 	plan   plan
@@ -68,7 +68,7 @@ func furtherScenarios() []scenario {
 	add(shortNested, appended(journal.ToolIntended, 1), having(failpoint.Create, "", 1), appended(journal.RunParked, 1),
 		having(failpoint.Write, failpoint.DetailPark, 1),
 		having(failpoint.Write, failpoint.DetailClaim, 1), appended(journal.ToolIntended, 2), appended(journal.ToolFinished, 1))
-	// The child dies at an effect as its parent does.
+	// The manager dies at an effect of the child.
 	for _, point := range []failpoint.Point{having(failpoint.Call, toolCount, 1), having(failpoint.Write, failpoint.DetailEnd, 1)} {
 		point.Turn = childOf
 		add(shortNested, point)
@@ -99,8 +99,8 @@ func secondCrashPoints() []failpoint.Point {
 	}
 }
 
-// scenarios returns all deaths that the phase tries: one at each effect, and a second one while the Turn continues
-// after the first.
+// scenarios returns the scenarios of the phase points: one death at each effect, and scenarios with a second death
+// while the Turn continues after the first death.
 func (o options) scenarios() []scenario {
 	whens := []failpoint.When{failpoint.Before, failpoint.After}
 	if o.points == pointsAfter {

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// postgresVariable is the environment variable that names the folder of PostgreSQL's programs.
+// postgresVariable is the environment variable that names the directory of PostgreSQL's programs.
 const postgresVariable = "CAPSTAN_POSTGRES_BIN"
 
 // keptJournal is a journal that the test has opened for reading.
@@ -57,8 +57,8 @@ type postgresStore struct {
 	outages atomic.Int64
 }
 
-// startPostgres starts a server that stops together with the rig. Commits need not reach the disk, because
-// processes die in this test and the machine does not.
+// startPostgres starts a server that stops together with the rig. Commits need not reach the disk, because this test
+// kills processes and never the machine.
 func (r *rig) startPostgres(ctx context.Context) (journalStore, error) {
 	bin, err := postgresPrograms()
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *postgresStore) outage(ctx context.Context, d time.Duration) (string, er
 	return "PostgreSQL crashed", s.server.Resume(ctx)
 }
 
-// demote makes the server refuse writes for a while and keep all connections, like a primary that a failover has
+// demote makes the server reject writes for the duration d and keep all connections, like a primary that a failover has
 // demoted.
 func (s *postgresStore) demote(ctx context.Context, d time.Duration) error {
 	if err := configure(ctx, s.server, "ALTER SYSTEM SET default_transaction_read_only = on"); err != nil {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// sessionTimeout ends the MCP sessions of managers that were killed.
+	// sessionTimeout is the time after which the server ends the MCP session of a manager that was killed.
 	sessionTimeout = time.Minute
-	// maxLook bounds the length of a toolLook result, in characters.
+	// maxLook is the maximum length of a toolLook result, in characters.
 	maxLook = 20_000
 )
 
@@ -29,7 +29,7 @@ type toolServer struct {
 	http.Handler
 
 	mu sync.Mutex
-	// slowest bounds the delay of an answer.
+	// slowest is the maximum delay of an answer.
 	slowest time.Duration
 	called  map[string]called
 	// done counts the side effects. It does not depend on the call IDs of the model.
@@ -53,9 +53,9 @@ type callArguments struct {
 func newToolServer(slowest time.Duration) *toolServer {
 	s := &toolServer{slowest: slowest, called: map[string]called{}, done: map[effect]int{}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "chaos", Version: "1.0.0"}, nil)
-	s.add(server, toolCount, "Counts once more. Each call changes the count.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
-	s.add(server, toolWipe, "Sets the count to nothing.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
-	s.add(server, toolLook, "Says what the count is.", &sdk.ToolAnnotations{ReadOnlyHint: true})
+	s.addTool(server, toolCount, "Counts once more. Each call changes the count.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
+	s.addTool(server, toolWipe, "Sets the count to nothing.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
+	s.addTool(server, toolLook, "Says what the count is.", &sdk.ToolAnnotations{ReadOnlyHint: true})
 	s.Handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
 		&sdk.StreamableHTTPOptions{SessionTimeout: sessionTimeout})
 	return s
@@ -70,13 +70,13 @@ func declarations() []v1alpha1.ToolDeclaration {
 	}
 }
 
-func (s *toolServer) add(server *sdk.Server, name, description string, hints *sdk.ToolAnnotations) {
+func (s *toolServer) addTool(server *sdk.Server, name, description string, hints *sdk.ToolAnnotations) {
 	tool := &sdk.Tool{Name: name, Description: description, Annotations: hints}
 	sdk.AddTool(server, tool, func(ctx context.Context, r *sdk.CallToolRequest, a callArguments) (*sdk.CallToolResult, any, error) {
 		key, _ := r.Params.Meta[mcp.IdempotencyKey].(string)
 		n, wait := s.count(key, name, a)
 		if !pause(ctx, wait) {
-			return nil, nil, context.Cause(ctx) // the caller is gone and needs no answer
+			return nil, nil, context.Cause(ctx) // the caller has disconnected and needs no answer
 		}
 		text := fmt.Sprintf(`{"count": %d}`, n) + strings.Repeat(" All is well.", min(max(0, a.Chars), maxLook)/len(" All is well."))
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
@@ -113,8 +113,8 @@ func (s *toolServer) effects() map[effect]int {
 	return maps.Clone(s.done)
 }
 
-// made returns the number of different side effects since the last reset.
-func (s *toolServer) made() int {
+// effectCount returns the number of different side effects since the last reset.
+func (s *toolServer) effectCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.done)

@@ -13,9 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// attempts checks, by the trace of the first executor, that none of its writes to these Turns after it woke up
+// checkAttempts checks, by the trace of the first executor, that none of its writes to these Turns after it woke up
 // succeeded.
-func (c *executorsPhase) attempts(uids map[string]bool, asleep, awake time.Time, finished int) error {
+func (c *executorsPhase) checkAttempts(uids map[string]bool, asleep, awake time.Time, finished int) error {
 	steps, err := readTrace(c.trace(c.first.spec.name))
 	if err != nil {
 		return err
@@ -36,15 +36,15 @@ func (c *executorsPhase) attempts(uids map[string]bool, asleep, awake time.Time,
 		case s.Effect == failpoint.Write && s.Error != "":
 			conflicts++
 		case s.Begin.Before(asleep) || s.Error != "":
-			// An effect that began before the sleep may have succeeded before it.
+			// An effect that began before the sleep may have succeeded before the sleep.
 		case s.Effect == failpoint.Append || s.Effect == failpoint.Write:
-			c.wrong(fencedZombie, s.Turn, "%s %q that it began at %s, after its sleep, was done", s.Effect, s.Details,
+			c.wrong(fencedZombie, s.Turn, "%s %q, which it began at %s, after its sleep, succeeded", s.Effect, s.Details,
 				s.Begin.Format("15:04:05.000"))
 		}
 	}
-	c.fact("  of which had ended when it woke up", "%d", finished)
-	c.fact("  appends to the journal that it then tried, and was refused", "%d", fenced)
-	c.fact("  writes of a status that it then tried, and was refused", "%d", conflicts)
+	c.fact("  Turns that had ended when it woke up", "%d", finished)
+	c.fact("  appends to the journal that failed after it woke up", "%d", fenced)
+	c.fact("  writes of a status that failed after it woke up", "%d", conflicts)
 	if fenced == 0 || conflicts == 0 {
 		return fmt.Errorf("it tried %d appends and %d writes of a status after it woke up: that proves nothing", fenced, conflicts)
 	}

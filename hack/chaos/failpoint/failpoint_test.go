@@ -137,7 +137,7 @@ func (g generates) Generate(context.Context, *model.Request) (*model.Reply, erro
 	return &model.Reply{}, nil
 }
 
-func TestALineInterruptsAtItsPoint(t *testing.T) {
+func TestLineInterruptsAtItsPoint(t *testing.T) {
 	round := []string{"request", "call", "append tool.finished"}
 	other := slices.Concat([]string{"bind", "append run.started+prepared"}, round, round)
 	for name, tc := range map[string]struct {
@@ -167,7 +167,7 @@ func TestALineInterruptsAtItsPoint(t *testing.T) {
 	}
 }
 
-func TestAnInterruptThatReturnsIsCalledOnce(t *testing.T) {
+func TestInterruptThatReturnsIsCalledOnce(t *testing.T) {
 	for _, when := range []When{Before, After} {
 		var said []string
 		l := &Line{Point: &Point{Turn: AnyTurn, Effect: Call, When: when, Nth: 1}, Interrupt: func() { said = append(said, "interrupt") }}
@@ -185,7 +185,7 @@ func TestAnInterruptThatReturnsIsCalledOnce(t *testing.T) {
 	}
 }
 
-func TestATraceRecordsEachEffect(t *testing.T) {
+func TestTraceRecordsEachEffect(t *testing.T) {
 	var trace strings.Builder
 	world(t, "none/tool.call:after::1", &trace)
 	lines := strings.Split(strings.TrimSpace(trace.String()), "\n")
@@ -222,9 +222,9 @@ func TestDetailOfAStatus(t *testing.T) {
 	}
 }
 
-// TestTheTurnOfASubAgentIsAnEffectOnItsParent checks that the creation of a Turn of a sub-agent is an effect on its
+// TestTurnOfASubAgentIsAnEffectOnItsParent checks that the creation of a Turn of a sub-agent is an effect on its
 // parent; the creation of other objects is not.
-func TestTheTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
+func TestTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	interrupts := 0

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Line stands between a process and its effects. The zero Line does nothing. A Line is safe for concurrent use.
+// Line intercepts the effects of a process, to interrupt the process or to trace the effects. The zero Line does
+// neither. A Line is safe for concurrent use.
 type Line struct {
 	// Point is the effect at which Interrupt is called, once. If Point is nil, Interrupt is never called.
 	Point *Point
@@ -59,8 +60,8 @@ func (l *Line) learn(uid, name string) {
 	l.names[uid] = name
 }
 
-// around performs an effect on a Turn. It calls Interrupt before or after the effect if the Point says so.
-func (l *Line) around(effect Effect, uid string, details []string, do func() error) error {
+// perform performs an effect on a Turn. It calls Interrupt before or after the effect if the Point says so.
+func (l *Line) perform(effect Effect, uid string, details []string, do func() error) error {
 	reached := l.reached(effect, uid, details)
 	if reached && l.Point.When == Before {
 		l.Interrupt()
@@ -79,20 +80,19 @@ func (l *Line) around(effect Effect, uid string, details []string, do func() err
 	return err
 }
 
-// reached counts an effect and reports whether it is the one of the Point.
+// reached counts an effect, and reports whether it is the effect that the Point selects.
 func (l *Line) reached(effect Effect, uid string, details []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.Point
-	if p == nil || effect != p.Effect || !p.meets(l.names[uid]) || p.Detail != "" && !slices.Contains(details, p.Detail) {
+	if p == nil || effect != p.Effect || !p.matchesTurn(l.names[uid]) || p.Detail != "" && !slices.Contains(details, p.Detail) {
 		return false
 	}
 	l.count++
 	return l.count == p.Nth
 }
 
-// trace writes a step to the trace. A failed write does not stop the process; the reader finds the trace
-// incomplete.
+// trace writes a step to the trace. It ignores a failed write, which leaves the trace incomplete.
 func (l *Line) trace(s Step, err error) {
 	s.End = l.Now()
 	if err != nil {

@@ -39,14 +39,14 @@ const (
 	DetailEnd = "end"
 	// DetailTotals writes the totals of the Turn's Session.
 	DetailTotals = "totals"
-	// DetailOther is any other write, such as one for a Turn that waits.
+	// DetailOther is any other write, such as a write for a Turn that waits.
 	DetailOther = "other"
 )
 
-// When is the side of an effect on which the Point lies.
+// When states whether a Point is before or after an effect.
 type When string
 
-// The sides of an effect.
+// The values of When.
 const (
 	Before When = "before"
 	After  When = "after"
@@ -67,8 +67,8 @@ type Point struct {
 	Nth int
 }
 
-// meets reports whether effects on a Turn of this name count. The name is empty until the Line has learned it.
-func (p *Point) meets(name string) bool {
+// matchesTurn reports whether effects on a Turn of this name count. The name is empty until the Line has learned it.
+func (p *Point) matchesTurn(name string) bool {
 	if prefix, open := strings.CutSuffix(p.Turn, AnyTurn); open {
 		return strings.HasPrefix(name, prefix)
 	}

@@ -44,7 +44,7 @@ func (j *lineJournal) Append(ctx context.Context, uid string, entries ...journal
 			}
 		}
 	}
-	return j.line.around(Append, owner, kinds, func() error { return j.Journal.Append(ctx, uid, entries...) })
+	return j.line.perform(Append, owner, kinds, func() error { return j.Journal.Append(ctx, uid, entries...) })
 }
 
 // Provider returns a provider whose requests go through the line.
@@ -59,7 +59,7 @@ type lineProvider struct {
 
 // Generate implements model.Provider.
 func (p *lineProvider) Generate(ctx context.Context, req *model.Request) (reply *model.Reply, err error) {
-	err = p.line.around(Request, ownerOf(req.ID), nil, func() error {
+	err = p.line.perform(Request, ownerOf(req.ID), nil, func() error {
 		reply, err = p.provider.Generate(ctx, req)
 		return err
 	})
@@ -78,7 +78,7 @@ type lineServers struct {
 func (s *lineServers) Caller(server *v1alpha1.ToolServer, name string) tool.Caller {
 	inner := s.Servers.Caller(server, name)
 	return tool.CallerFunc(func(ctx context.Context, c tool.Call) (result tool.Result, err error) {
-		err = s.line.around(Call, ownerOf(c.IdempotencyKey), []string{name}, func() error {
+		err = s.line.perform(Call, ownerOf(c.IdempotencyKey), []string{name}, func() error {
 			result, err = inner.Call(ctx, c)
 			return err
 		})
@@ -107,7 +107,7 @@ func (c *lineClient) Create(ctx context.Context, obj client.Object, opts ...clie
 	if _, ok := obj.(*v1alpha1.Turn); !ok || owner == nil {
 		return create()
 	}
-	return c.line.around(Create, string(owner.UID), nil, create)
+	return c.line.perform(Create, string(owner.UID), nil, create)
 }
 
 // Status implements client.Client.
@@ -122,17 +122,17 @@ type lineWriter struct {
 
 // Update implements client.SubResourceWriter.
 func (w *lineWriter) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
-	return w.around(obj, func() error { return w.SubResourceWriter.Update(ctx, obj, opts...) })
+	return w.write(obj, func() error { return w.SubResourceWriter.Update(ctx, obj, opts...) })
 }
 
 // Patch implements client.SubResourceWriter.
 func (w *lineWriter) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-	return w.around(obj, func() error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) })
+	return w.write(obj, func() error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) })
 }
 
-func (w *lineWriter) around(obj client.Object, write func() error) error {
+func (w *lineWriter) write(obj client.Object, write func() error) error {
 	if s, ok := obj.(*v1alpha1.Session); ok {
-		return w.line.around(Write, w.line.uidOf(s.Status.LastTurnName), []string{DetailTotals}, write)
+		return w.line.perform(Write, w.line.uidOf(s.Status.LastTurnName), []string{DetailTotals}, write)
 	}
 	t, ok := obj.(*v1alpha1.Turn)
 	if !ok {
@@ -140,7 +140,7 @@ func (w *lineWriter) around(obj client.Object, write func() error) error {
 	}
 	uid := string(t.UID)
 	w.line.learn(uid, t.Name)
-	return w.line.around(Write, uid, []string{detailOf(t)}, write)
+	return w.line.perform(Write, uid, []string{detailOf(t)}, write)
 }
 
 // detailOf returns the purpose of a write, which it derives from the status.
