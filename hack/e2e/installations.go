@@ -56,9 +56,9 @@ func (t *test) upgradeToPrevious(ctx context.Context) error {
 	return t.upgradeTo(ctx, t.previous("chart"), "image.registry=e2e.local", "image.repository=previous", "image.tag=v1")
 }
 
-// whyNotBack returns the reason why the release cannot go back to the previous version: the schema of the journal
+// whyNoDowngrade returns the reason why the release cannot go back to the previous version: the schema of the journal
 // has changed. It returns an empty string if the release can go back.
-func whyNotBack(t *test) (string, error) {
+func whyNoDowngrade(t *test) (string, error) {
 	before, err := os.ReadFile(t.previous("migrations"))
 	if err != nil {
 		return "", err
@@ -85,8 +85,8 @@ func (t *test) previous(name string) string {
 	return filepath.Join(t.options.programs, "previous", name)
 }
 
-// installNamespaced installs the chart for one namespace with a read API. It checks the manager's rights and runs
-// the chart's test. It also creates the Turn beyond in another namespace, which the manager must not touch.
+// installNamespaced installs the chart for one namespace with a read API. It checks the manager's permissions and
+// runs the chart's test. It also creates the Turn "beyond" in another namespace, which the manager must not touch.
 func installNamespaced(ctx context.Context, t *test) error {
 	if err := t.replaceReadCertificate(ctx, "read-api"); err != nil {
 		return err
@@ -110,7 +110,7 @@ func installNamespaced(ctx context.Context, t *test) error {
 	return t.api.Create(ctx, beyond)
 }
 
-// widenToAllNamespaces checks that no manager has touched the Turn beyond. Then it installs the chart for all
+// widenToAllNamespaces checks that no manager has touched the Turn "beyond". Then it installs the chart for all
 // namespaces again, and waits until the manager has run that Turn to its end.
 func widenToAllNamespaces(ctx context.Context, t *test) error {
 	status, err := t.output(ctx, "", t.cluster.Kubectl, "-n", "examples", "get", "turn/beyond", "-o",
@@ -172,7 +172,7 @@ func startWaiting(ctx context.Context, t *test) error {
 	})
 }
 
-// checkWaiting returns an error unless each of these Turns waits for the approval of one call.
+// checkWaiting returns an error unless each Turn of startWaiting waits for the approval of one call.
 func (t *test) checkWaiting(ctx context.Context) error {
 	turns, err := t.turns(ctx, waiting)
 	if err != nil {
@@ -190,8 +190,8 @@ func (t *test) checkWaiting(ctx context.Context) error {
 	return nil
 }
 
-// awaitPolicy waits until Capstan uses ToolApprovals. It ignores those of the first seconds after the installation of
-// the policy, because the API server may not have checked them.
+// awaitPolicy waits until Capstan uses ToolApprovals. Capstan ignores ToolApprovals that are created in the first
+// seconds after the installation of the policy, because the API server may not have checked them.
 func (t *test) awaitPolicy(ctx context.Context) error {
 	out, err := t.output(ctx, "", t.cluster.Kubectl, "get", "validatingadmissionpolicy/capstan-system-capstan-toolapprovals",
 		"validatingadmissionpolicybinding/capstan-system-capstan-toolapprovals", "-o", "jsonpath={.items[*].metadata.creationTimestamp}")
@@ -201,7 +201,7 @@ func (t *test) awaitPolicy(ctx context.Context) error {
 	for made := range strings.FieldsSeq(out) {
 		at, err := time.Parse(time.RFC3339, made)
 		if err != nil {
-			return fmt.Errorf("failed to read when the policy of ToolApprovals was made: %w", err)
+			return fmt.Errorf("failed to read when the policy of ToolApprovals was created: %w", err)
 		}
 		if err := t.poll(ctx, patience, func(context.Context) (bool, string, error) {
 			return time.Since(at) > approvals.PolicySettleTime+time.Second, "the policy of ToolApprovals is new", nil

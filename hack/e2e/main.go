@@ -1,12 +1,13 @@
 // Command e2e tests an installed Capstan. It runs a cluster with a real kubelet on this machine and then:
 //
 //  1. installs the Helm chart with few values and runs helm test;
-//  2. follows the chart's NOTES to a first answer, and applies the example in NOTES all at once;
+//  2. follows the chart's NOTES to a first answer, and applies the example in NOTES with one command;
 //  3. applies the quickstart and the example with tools;
-//  4. follows the page about access for two people without rights in the manager's namespace. One asks, the other
-//     reads the journal and approves a call at the read API, whose certificate is then replaced without a restart;
+//  4. follows the page about access for two people without permissions in the manager's namespace. One person asks. The
+//     other person reads the journal and approves a call at the read API, whose certificate is then replaced without a
+//     restart;
 //  5. lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from
-//     the node, removed with the release, and more; see rounds.
+//     the node, removed with the release, and more: see the variable rounds.
 //
 // A tool server in the cluster counts the effects. The command prints a table. It fails if an effect happened twice
 // or a Turn did not end.
@@ -35,7 +36,7 @@ import (
 )
 
 const (
-	// cleanUpPatience bounds the cleanup, which Ctrl-C does not interrupt.
+	// cleanUpPatience is the time limit of the cleanup, which Ctrl-C does not interrupt.
 	cleanUpPatience = 2 * time.Minute
 )
 
@@ -62,14 +63,14 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	ctrllog.SetLogger(logr.Discard())
 	var o options
 	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
-	f.StringVar(&o.kubernetes, "kubernetes", "", "folder with etcd and the programs of Kubernetes")
-	f.StringVar(&o.postgres, "postgres", "", "folder with the programs of PostgreSQL's server")
-	f.StringVar(&o.programs, "programs", "bin/e2e", "folder with the static programs that make e2e builds")
+	f.StringVar(&o.kubernetes, "kubernetes", "", "directory with etcd and the programs of Kubernetes")
+	f.StringVar(&o.postgres, "postgres", "", "directory with the programs of PostgreSQL's server")
+	f.StringVar(&o.programs, "programs", "bin/e2e", "directory with the static programs that make e2e builds")
 	f.StringVar(&o.image, "image", "", "OCI archive of the manager's image, as make image writes it, under the "+
 		"name that the chart gives it")
-	f.StringVar(&o.cni, "cni", "/usr/lib/cni", "folder with the CNI plugins bridge, host-local and loopback")
-	f.StringVar(&o.state, "state", "/run/capstan-e2e", "folder for the cluster's files, removed at the end")
-	f.StringVar(&o.logs, "logs", ".e2e", "folder for logs, which are kept after a failure")
+	f.StringVar(&o.cni, "cni", "/usr/lib/cni", "directory with the CNI plugins bridge, host-local and loopback")
+	f.StringVar(&o.state, "state", "/run/capstan-e2e", "directory for the cluster's files, removed at the end")
+	f.StringVar(&o.logs, "logs", ".e2e", "directory for logs, which are kept after a failure")
 	f.StringVar(&o.root, "root", ".", "the root of the repository")
 	f.StringVar(&o.rounds, "rounds", "", "rounds to run, separated by commas; default: all")
 	f.DurationVar(&o.timeout, "timeout", 20*time.Minute, "time limit of the whole run")
@@ -104,7 +105,7 @@ func newCluster(o options) (*node.Cluster, error) {
 		return nil, err
 	}
 	archive := func(name string) string { return filepath.Join(o.programs, "images", name+"_1_image.tar") }
-	// make image writes the two archives into the same folder.
+	// make image writes the two archives into the same directory.
 	examples := filepath.Join(filepath.Dir(o.image), strings.Replace(filepath.Base(o.image), "capstan_", "capstan-examples_", 1))
 	return node.New(node.Config{
 		Kubernetes: o.kubernetes, CoreDNS: archive("coredns"), Pause: archive("pause"), CNI: o.cni, State: o.state, Logs: o.logs,
@@ -134,8 +135,8 @@ func run(ctx context.Context, o options, cluster *node.Cluster, out io.Writer) (
 			t.say("The logs are in %s", o.logs)
 		}
 		if o.keep {
-			// PostgreSQL ends with this process. With --keep, a manager whose journal is in that database no longer
-			// works.
+			// PostgreSQL stops when this process exits. With --keep, a manager with its journal in PostgreSQL then no
+			// longer works.
 			t.say("The cluster keeps running: export KUBECONFIG=%s; make e2e-down removes it", cluster.Kubeconfig)
 			return
 		}

@@ -9,11 +9,11 @@ lacks() { missing+=("$1"); }
 program() { # program NAME PACKAGE
   PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || { lacks "the program $1"; packages+=("$2"); }
 }
-# own PID: whether the process belongs to an earlier run, which the next run removes.
+# own PID: succeeds if the process belongs to an earlier run, which the next run removes.
 own() { tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF "$state/"; }
 
-if [ "$(uname -s)" != Linux ]; then lacks "Linux: a kubelet runs nowhere else"; fi
-if [ "$(id -u)" -ne 0 ]; then lacks "root: containers, network and mounts are made (sudo make e2e, with Go in root's PATH)"; fi
+if [ "$(uname -s)" != Linux ]; then lacks "Linux: a kubelet runs only on Linux"; fi
+if [ "$(id -u)" -ne 0 ]; then lacks "root, for containers, the network and mounts (sudo make e2e, with Go in root's PATH)"; fi
 program containerd containerd
 program ctr containerd
 program containerd-shim-runc-v2 containerd
@@ -26,22 +26,22 @@ if [ -z "$cni" ]; then
   packages+=(containernetworking-plugins)
 fi
 
-# A kubelet creates control groups: in each hierarchy of version 1, or in the hierarchy of version 2.
+# A kubelet creates cgroups: in each hierarchy of version 1, or in the hierarchy of version 2.
 if [ "$(id -u)" -eq 0 ]; then
   for group in /sys/fs/cgroup /sys/fs/cgroup/memory /sys/fs/cgroup/pids; do
     if [ -e /sys/fs/cgroup/cgroup.controllers ] && [ "$group" != /sys/fs/cgroup ]; then continue; fi
     if [ ! -e /sys/fs/cgroup/cgroup.controllers ] && [ "$group" = /sys/fs/cgroup ]; then continue; fi
     if mkdir "$group/capstan-e2e-probe" 2>/dev/null; then rmdir "$group/capstan-e2e-probe"; else
-      lacks "the right to make control groups in $group: run it in a privileged container, or on a machine of its own"
+      lacks "permission to create cgroups in $group: run it in a privileged container, or on a separate machine"
     fi
   done
-  # A mount namespace tests the right that containers need.
-  unshare --mount true 2>/dev/null || lacks "the right to mount (CAP_SYS_ADMIN): run it in a privileged container"
+  # A mount namespace needs the same permission as containers.
+  unshare --mount true 2>/dev/null || lacks "permission to mount (CAP_SYS_ADMIN): run it in a privileged container"
   [ -e /proc/sys/net/bridge/bridge-nf-call-iptables ] || modprobe br_netfilter 2>/dev/null ||
     lacks "the kernel module br_netfilter (modprobe br_netfilter)"
 fi
 
-# Only one cluster can run at a time: addresses, control groups and kube-proxy's tables belong to the whole machine.
+# Only one cluster can run at a time: addresses, cgroups and kube-proxy's tables belong to the whole machine.
 for proc in /proc/[0-9]*; do
   pid=${proc#/proc/}
   # A process may end during the check.

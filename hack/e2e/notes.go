@@ -42,8 +42,8 @@ func (t *test) firstAnswer(ctx context.Context) error {
 	if err := t.follow(ctx, commands...); err != nil {
 		return err
 	}
-	// This time without waiting for the servers: the Turn is created first and must wait for them itself.
-	t.say("Applying the same example all at once, the servers last")
+	// This time, nothing waits for the servers before the Turn is created: the Turn itself must wait for them.
+	t.say("Applying the same example with one command, the servers last")
 	return t.follow(ctx, "kubectl create namespace at-once",
 		`sed 's|\.default:|.at-once:|' examples/cluster/*.yaml examples/cluster/servers/*.yaml | kubectl -n at-once apply -f -`,
 		strings.Replace(commands[3], "-n default", "-n at-once", 1))
@@ -60,7 +60,7 @@ func (t *test) follow(ctx context.Context, commands ...string) error {
 		}
 	}
 	if !strings.Contains(shown, "Ticket 1042 is open") {
-		return fmt.Errorf("%s shows no answer: %s", commands[len(commands)-1], shown)
+		return fmt.Errorf("%s does not show the answer: %s", commands[len(commands)-1], shown)
 	}
 	t.say("The last command shows %q", shown)
 	return nil

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# previous.sh FOLDER ARCHITECTURE: writes two things to FOLDER: the previous version of the chart, and the manager
+# previous.sh DIRECTORY ARCHITECTURE: writes two things to DIRECTORY: the previous version of the chart, and the manager
 # of the last commit that had that version.
 set -euo pipefail
-folder=$(realpath -m "$1")
+directory=$(realpath -m "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 commit=$(bash hack/chart/version.sh previous)
-if [ "$(cat "$folder/commit" 2>/dev/null)" = "$commit-$2" ]; then exit 0; fi
+if [ "$(cat "$directory/commit" 2>/dev/null)" = "$commit-$2" ]; then exit 0; fi
 sources=$(mktemp -d)
 trap 'rm -rf "$sources"' EXIT
 git archive "$commit" | tar -x -C "$sources"
-rm -rf "$folder"
-mkdir -p "$folder"
+rm -rf "$directory"
+mkdir -p "$directory"
 (cd "$sources" && CGO_ENABLED=0 GOOS=linux GOARCH=$2 GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOEXPERIMENT='' \
-  go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=previous' -o "$folder/manager" ./cmd/manager)
-mv "$sources/charts/capstan" "$folder/chart"
-# The schema of the journal cannot go back.
-ls "$sources/internal/store/sqlite/migrations" >"$folder/migrations"
-echo "$commit-$2" >"$folder/commit"
+  go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=previous' -o "$directory/manager" ./cmd/manager)
+mv "$sources/charts/capstan" "$directory/chart"
+# The test compares this list with the current migrations, because the journal's schema cannot go back.
+ls "$sources/internal/store/sqlite/migrations" >"$directory/migrations"
+echo "$commit-$2" >"$directory/commit"

@@ -23,11 +23,11 @@ const (
 	// enoughCalls is the number of calls that must have arrived before the manager is disturbed. At that time, some
 	// Turns are in a call and others have not made their call.
 	enoughCalls = turnsPerRound / 3
-	// takeOver bounds the time from the loss of a manager until a Turn is bound to another one, if the new
-	// container starts within promptStart. A later start adds its delay.
+	// takeOver is the maximum time from the loss of a manager until a Turn is bound to another manager, if the new
+	// container starts within promptStart. If the container starts later, the delay is added.
 	takeOver, promptStart = 15 * time.Second, 2 * time.Second
-	// grace is the time in seconds for which a Pod that stops lets calls continue. Calls of up to longCall seconds
-	// are cut off in part.
+	// grace is the time in seconds for which a stopping Pod lets calls continue. If calls take up to longCall
+	// seconds, some of them are interrupted.
 	grace, longCall = 25, 40
 )
 
@@ -47,8 +47,8 @@ type round struct {
 	// after checks the state after the round and brings the release back to the chart's defaults. If it is nil,
 	// there is nothing to do.
 	after func(context.Context, *test) error
-	// lost means that the journal does not survive. abrupt means that the manager has no time to stop. one means
-	// that only the executor with the most Turns is disturbed.
+	// lost: the journal does not survive. abrupt: the manager has no time to shut down. one: only the executor with the
+	// most Turns is disturbed.
 	lost, abrupt, one bool
 }
 
@@ -72,7 +72,7 @@ var rounds = []round{
 		name: "back", what: "helm upgrade to the previous chart and manager", seconds: upTo(longCall),
 		prepare: installDefaults, disturb: func(ctx context.Context, t *test, _ *result) error {
 			return t.upgradeToPrevious(ctx)
-		}, after: installDefaults, impossible: whyNotBack,
+		}, after: installDefaults, impossible: whyNoDowngrade,
 	},
 	{
 		name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), prepare: startWaiting,
@@ -131,10 +131,10 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 		return err
 	}
 	if left != "" {
-		r.fail("helm uninstall has left %s", strings.Join(strings.Fields(left), ", "))
+		r.fail("helm uninstall has left %s, want nothing", strings.Join(strings.Fields(left), ", "))
 	}
 	if err := t.kubectl(ctx, "-n", system, "get", "pvc", "capstan-data"); err != nil {
-		r.fail("helm uninstall has not kept the journal: %v", err)
+		r.fail("helm uninstall has deleted the journal: %v", err)
 	}
 	r.Disturbed = time.Now() // so the durations include only the takeover by the new release
 	return t.upgrade(ctx)
@@ -166,7 +166,7 @@ func (t *test) checkHandedBack(ctx context.Context, r *result) error {
 // result is the result of a round.
 type result struct {
 	round round
-	// Ends counts the Turns by the reason of their end.
+	// Ends counts the finished Turns by their reason.
 	Ends map[string]int
 	// Effects counts the disks that were wiped, and Repeated the disks that were wiped more than once.
 	Effects, Repeated int
@@ -175,12 +175,12 @@ type result struct {
 	// InFlight counts the Turns that were bound when the manager was disturbed. HandedBack counts the Turns that
 	// were bound to no executor when no manager was left.
 	InFlight, HandedBack int
-	// Victim is the executor to disturb, if the round disturbs one of several. InFlight does not count the Turns of
-	// the others.
+	// Victim is the executor to disturb, if the round disturbs one of several executors. InFlight does not count the
+	// Turns of the other executors.
 	Victim string
-	// Disturbed is the time of the disturbance. The durations begin then: Gone ends when the old Pods are gone,
-	// Started when the new container runs, First when a Turn is bound to the new executor, and All when all
-	// unfinished Turns are.
+	// Disturbed is the time of the disturbance. The durations begin at this time. Gone ends when the old Pods no longer
+	// exist, Started when the new container runs, First when a Turn is bound to the new executor, and All when all
+	// unfinished Turns are bound to it.
 	Disturbed                 time.Time
 	Gone, Started, First, All time.Duration
 	Failures                  []string
@@ -225,7 +225,7 @@ func (t *test) round(ctx context.Context, r round) error {
 		}
 	}
 	if r.one {
-		found.Victim = keepVictim(old)
+		found.Victim = chooseVictim(old)
 	}
 	if found.InFlight = len(old); found.InFlight == 0 {
 		return errors.New("no Turn is in flight: this proves nothing")
@@ -254,9 +254,9 @@ func (t *test) round(ctx context.Context, r round) error {
 	return nil
 }
 
-// keepVictim returns the executor with the most Turns and removes the Turns of the others from old. If there is
-// only one executor, it removes all Turns and returns an empty string.
-func keepVictim(old map[string]string) string {
+// chooseVictim returns the executor with the most Turns, and removes the Turns of the other executors from old. If
+// there is only one executor, it removes all Turns and returns an empty string.
+func chooseVictim(old map[string]string) string {
 	turns := map[string]int{}
 	for _, executor := range old {
 		turns[executor]++
@@ -360,7 +360,7 @@ func (t *test) awaitTakeOver(ctx context.Context, r *result, old map[string]stri
 	}
 	started, err := t.started(ctx, first)
 	r.Started = max(0, started.Sub(r.Disturbed)) // another executor may have been running before
-	r.judgeTakeOver()
+	r.checkTakeOver()
 	return err
 }
 
@@ -379,10 +379,10 @@ func (t *test) started(ctx context.Context, pod string) (time.Time, error) {
 	return at, nil
 }
 
-// judgeTakeOver compares the time of a takeover with the guarantee. A manager that stops in order uses its grace
-// period, and its Turns do not move before it has ended. In that case, the time begins when the old Pod is gone and
-// the new container is started.
-func (r *result) judgeTakeOver() {
+// checkTakeOver compares the time of a takeover with the guarantee. A manager that shuts down uses its grace period,
+// and its Turns do not move before it has exited. In that case, the time begins when the old Pod no longer exists and
+// the new container has started.
+func (r *result) checkTakeOver() {
 	begun := r.Started - promptStart
 	if r.round.abrupt {
 		begun = max(begun, 0)
@@ -396,7 +396,7 @@ func (r *result) judgeTakeOver() {
 	}
 }
 
-// awaitEnd waits until all Turns of a round have finished, and counts their ends.
+// awaitEnd waits until all Turns of a round have finished, and checks them.
 func (t *test) awaitEnd(ctx context.Context, r *result) error {
 	var turns []v1alpha1.Turn
 	err := t.poll(ctx, 2*patience, func(ctx context.Context) (bool, string, error) {
@@ -417,12 +417,12 @@ func (t *test) awaitEnd(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
-	r.judge(turns, wiped)
+	r.check(turns, wiped)
 	return nil
 }
 
-// judge compares the Turns of a round with the counts of the tool server.
-func (r *result) judge(turns []v1alpha1.Turn, wiped map[string]int) {
+// check compares the Turns of a round with the counts of the tool server.
+func (r *result) check(turns []v1alpha1.Turn, wiped map[string]int) {
 	if len(turns) != turnsPerRound {
 		r.fail("there are %d Turns, want %d", len(turns), turnsPerRound)
 	}
@@ -470,7 +470,7 @@ func message(turn *v1alpha1.Turn) string {
 	return ""
 }
 
-// poll calls check until it returns true. It retries after an error of the API server, as a person would.
+// poll calls check until it returns true. It retries after an error, which may be a temporary error of the API server.
 func (t *test) poll(ctx context.Context, timeout time.Duration, check func(context.Context) (bool, string, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("timed out after %s", timeout))
 	defer cancel()
@@ -490,11 +490,11 @@ func (t *test) poll(ctx context.Context, timeout time.Duration, check func(conte
 	}
 }
 
-// printTable prints the figures of all rounds. A failure to print is ignored.
+// printTable prints the results of all rounds. It ignores a failure to print.
 func (t *test) printTable() {
 	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %9s %10s %12s %10s %10s   %s\n", "round", "Turns",
 		"in flight", "effects", "repeated", "unknown", "lost",
-		"old gone", "new start", "first bound", "of that", "all bound", "ends")
+		"old gone", "new start", "first bound", "takeover", "all bound", "ends")
 	for _, r := range t.results {
 		total := 0
 		for _, n := range r.Ends {
@@ -504,7 +504,8 @@ func (t *test) printTable() {
 			r.round.name, total, r.InFlight, r.Effects, r.Repeated, r.Unknown, r.Interrupted,
 			r.Gone.Seconds(), r.Started.Seconds(), r.First.Seconds(), (r.First - r.Started).Seconds(), r.All.Seconds(), r.Ends)
 	}
-	_, _ = fmt.Fprintln(t.out, "\nold gone: until the Pod of the manager was gone; new start: until the "+
-		"container of the next manager was started; first bound: until it had the first Turn; of that: between the two")
+	_, _ = fmt.Fprintln(t.out, "\nTimes since the disturbance: old gone: the old Pod no longer exists; new start: the container of the "+
+		"next manager has started;\nfirst bound: the next manager has its first Turn; all bound: it has all unfinished Turns. "+
+		"takeover: the time from new start to first bound")
 	_, _ = fmt.Fprintln(t.out)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestEachFaultOfARoundIsFound checks that a round passes if all Turns have wiped their disks once, and that it
-// finds each fault.
-func TestEachFaultOfARoundIsFound(t *testing.T) {
+// TestCheckOfARound checks that a round passes if all Turns have wiped their disks once, and that each fault is a
+// failure.
+func TestCheckOfARound(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lost   bool
 		change func(turns []v1alpha1.Turn, wiped map[string]int)
-		// part of the one expected failure, or empty
+		// want is part of the only expected failure; empty: no failure is expected.
 		want string
 	}{
 		"no violation": {},
@@ -42,21 +42,21 @@ func TestEachFaultOfARoundIsFound(t *testing.T) {
 			delete(wiped, "round-03")
 		}},
 		"a journal lost": {
-			change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) },
+			change: func(turns []v1alpha1.Turn, _ map[string]int) { loseJournal(&turns[3], 1) },
 			want:   "reports a lost journal",
 		},
-		"lost, as expected": {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) }},
+		"lost, as expected": {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loseJournal(&turns[3], 1) }},
 		"lost, and not reported": {
-			lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 0) },
+			lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loseJournal(&turns[3], 0) },
 			want: "reports no unknown outcome",
 		},
-		"not lost, unnoticed": {lost: true, want: "no Turn reports a lost journal"},
+		"no journal lost, although expected": {lost: true, want: "no Turn reports a lost journal"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			turns, wiped := make([]v1alpha1.Turn, turnsPerRound), map[string]int{}
 			for i := range turns {
 				turns[i].Name = fmt.Sprintf("round-%02d", i)
-				says(&turns[i], "done")
+				setMessage(&turns[i], "done")
 				wiped[turns[i].Name] = 1
 			}
 			turns[0].Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: 1}
@@ -64,25 +64,25 @@ func TestEachFaultOfARoundIsFound(t *testing.T) {
 				tc.change(turns, wiped)
 			}
 			r := result{round: round{lost: tc.lost}, Ends: map[string]int{}}
-			r.judge(turns, wiped)
+			r.check(turns, wiped)
 			switch {
 			case tc.want == "" && len(r.Failures) > 0:
 				t.Errorf("failures = %v, want none", r.Failures)
 			case tc.want != "" && (len(r.Failures) != 1 || !strings.Contains(r.Failures[0], tc.want)):
-				t.Errorf("failures = %v, want one that says %q", r.Failures, tc.want)
+				t.Errorf("failures = %v, want one with %q", r.Failures, tc.want)
 			}
 		})
 	}
 }
 
-// loses marks the journal of a Turn as lost. The Turn then reports unknown outcomes.
-func loses(turn *v1alpha1.Turn, unknown int32) {
+// loseJournal marks the journal of a Turn as lost. The Turn then reports this number of unknown outcomes.
+func loseJournal(turn *v1alpha1.Turn, unknown int32) {
 	turn.Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: unknown}
 	turn.Status.Conditions = append(turn.Status.Conditions,
 		metav1.Condition{Type: v1alpha1.ConditionJournalLost, Status: metav1.ConditionTrue, Reason: "StoreChanged"})
 }
 
-func says(turn *v1alpha1.Turn, message string) {
+func setMessage(turn *v1alpha1.Turn, message string) {
 	turn.Status.Conditions = []metav1.Condition{
 		{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: "Completed", Message: message},
 	}
@@ -115,15 +115,15 @@ func TestTakeOverTime(t *testing.T) {
 		"after the grace time":                                  {started: 31, first: 43.9},
 		"after the grace time, too late":                        {started: 31, first: 44.1, fails: true},
 		"stopped before the end of its time":                    {started: 1, first: 13.9},
-		"stopped at once, and taken over too late":              {started: 1, first: 14.1, fails: true},
-		"stopped after its grace time, beside the new Pod":      {gone: 25, started: 1, first: 37.9},
+		"stopped immediately, and taken over too late":          {started: 1, first: 14.1, fails: true},
+		"stopped after its grace time, next to the new Pod":     {gone: 25, started: 1, first: 37.9},
 		"stopped after its grace time, and taken over too late": {gone: 25, started: 1, first: 38.1, fails: true},
 		"killed, and its Pod stayed for long":                   {abrupt: true, gone: 25, started: 1, first: 15.1, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 			r := result{round: round{abrupt: tc.abrupt}, Gone: seconds(tc.gone), Started: seconds(tc.started), First: seconds(tc.first)}
-			if r.judgeTakeOver(); len(r.Failures) > 0 != tc.fails {
+			if r.checkTakeOver(); len(r.Failures) > 0 != tc.fails {
 				t.Errorf("failures = %v, want some: %t", r.Failures, tc.fails)
 			}
 		})
@@ -146,9 +146,8 @@ func TestCallsOfARoundTakeDifferentTimes(t *testing.T) {
 	}
 }
 
-// TestOneOfSeveralExecutorsIsTheVictim checks that the executor with the most Turns is chosen, and that only its
-// Turns count as in flight.
-func TestOneOfSeveralExecutorsIsTheVictim(t *testing.T) {
+// TestChooseVictim checks that the executor with the most Turns is chosen, and that only its Turns count as in flight.
+func TestChooseVictim(t *testing.T) {
 	for name, tc := range map[string]struct {
 		old  map[string]string
 		want string
@@ -160,7 +159,7 @@ func TestOneOfSeveralExecutorsIsTheVictim(t *testing.T) {
 		"nothing in flight": {map[string]string{}, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := keepVictim(tc.old); got != tc.want || len(tc.old) != tc.left {
+			if got := chooseVictim(tc.old); got != tc.want || len(tc.old) != tc.left {
 				t.Errorf("victim = %q with %d Turns, want %q with %d", got, len(tc.old), tc.want, tc.left)
 			}
 		})

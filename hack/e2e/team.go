@@ -29,9 +29,9 @@ const (
 	readSecret = "capstan-read"
 )
 
-// team follows docs/access.md for two people with client certificates who have no right in the manager's namespace.
-// Ada, of the group helpdesk, asks. Grace, of helpdesk-leads, reads the journal and approves the call at the read API.
-// Then the certificate of the read API is replaced, which must take no restart.
+// team follows docs/access.md for two people with client certificates who have no permissions in the manager's
+// namespace. Ada, of the group helpdesk, creates a Turn. Grace, of helpdesk-leads, reads the journal and approves the
+// call at the read API. Then the certificate of the read API is replaced, which must not need a restart.
 func (t *test) team(ctx context.Context) error {
 	page, err := os.ReadFile(filepath.Join(t.options.root, accessPage))
 	if err != nil {
@@ -42,7 +42,7 @@ func (t *test) team(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The page's team has a namespace of its own.
+		// The page uses another namespace than this test.
 		script := strings.NewReplacer("-n helpdesk ", "-n "+teamNamespace+" ", "-n helpdesk\n", "-n "+teamNamespace+"\n",
 			"helpdesk:", teamNamespace+":").Replace(commands)
 		if _, err := t.output(ctx, "", "bash", "-euo", "pipefail", "-c",
@@ -124,7 +124,7 @@ func (t *test) askAndApprove(ctx context.Context, server string) error {
 		out, err := t.outputAs(ctx, denied.kubeconfig, "", capstan, denied.args...)
 		if err == nil || !strings.Contains(err.Error(), "forbidden") {
 			//nolint:errorlint // because err may be nil
-			return fmt.Errorf("%s: error %v, output %q; want that to be forbidden", denied.name, err, out)
+			return fmt.Errorf("%s: error %v, output %q; want an error with \"forbidden\"", denied.name, err, out)
 		}
 		t.say("Denied: %s: %s", denied.name, lastLine(err.Error()))
 	}
@@ -133,7 +133,7 @@ func (t *test) askAndApprove(ctx context.Context, server string) error {
 		return err
 	}
 	if !strings.Contains(journal, "close_ticket") {
-		return fmt.Errorf("the journal that Grace reads lacks the call of close_ticket: %s", journal)
+		return fmt.Errorf("the journal that Grace reads does not contain the call of close_ticket: %s", journal)
 	}
 	approved, err := t.outputAs(ctx, grace, "", capstan, append([]string{"approve", teamTurn, "-y"}, reads...)...)
 	if err != nil {
@@ -162,8 +162,8 @@ func (t *test) replaceReadCertificate(ctx context.Context, name string) error {
 	return t.apply(ctx, secret)
 }
 
-// rotate replaces the certificate, and waits until the read API presents the new one. The kubelet brings it to the Pod
-// within about a minute. The Pod must stay the same.
+// rotate replaces the certificate, and waits until the read API presents the new certificate. The kubelet writes it
+// to the Pod's volume within about a minute. The Pod must stay the same and must not restart.
 func (t *test) rotate(ctx context.Context, address string) error {
 	const pods = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount}{end}"
 	query := []string{"-n", system, "get", "pods", "-l", "app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager", "-o", pods}
@@ -181,7 +181,7 @@ func (t *test) rotate(ctx context.Context, address string) error {
 	}
 	if err := t.poll(ctx, 2*patience, func(ctx context.Context) (bool, string, error) {
 		serial, err := t.presented(ctx, address)
-		return err == nil && serial.Cmp(want.SerialNumber) == 0, "the read API presents the certificate that was replaced", err
+		return err == nil && serial.Cmp(want.SerialNumber) == 0, "the read API still presents the old certificate", err
 	}); err != nil {
 		return err
 	}
@@ -192,8 +192,8 @@ func (t *test) rotate(ctx context.Context, address string) error {
 	return err
 }
 
-// presented returns the serial number of the certificate that a server presents, which must be of the cluster's
-// authority.
+// presented returns the serial number of the certificate that a server presents. The cluster's authority must have
+// issued the certificate.
 func (t *test) presented(ctx context.Context, address string) (*big.Int, error) {
 	authority, err := readCertificate(t.cluster.Authority())
 	if err != nil {
@@ -223,11 +223,11 @@ func readCertificate(file string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// missingNamespace checks that helm names the namespace of watchNamespaces that does not exist.
+// missingNamespace checks that helm rejects a namespace of watchNamespaces that does not exist, and names it.
 func (t *test) missingNamespace(ctx context.Context) error {
 	err := t.upgrade(ctx, "watchNamespaces={nowhere}")
 	if err == nil {
-		return errors.New("helm upgrade serves a namespace that does not exist")
+		return errors.New("helm upgrade accepts a namespace that does not exist, want an error")
 	}
 	if !strings.Contains(err.Error(), `namespaces "nowhere" not found`) {
 		return fmt.Errorf("helm upgrade must name the namespace that does not exist: %w", err)

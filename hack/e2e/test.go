@@ -27,7 +27,7 @@ const (
 	system, work = "capstan-system", "wipes"
 	// pollInterval is the time between two reads of the Turns.
 	pollInterval = 200 * time.Millisecond
-	// patience bounds operations that take a few seconds on a busy machine with two cores.
+	// patience is the time limit of operations that take a few seconds on a busy machine with two cores.
 	patience = 2 * time.Minute
 )
 
@@ -41,7 +41,7 @@ type test struct {
 	results []result
 	// chart is the path of the packaged chart.
 	chart string
-	// database is the PostgreSQL of the rounds that need one, or nil before the first of them.
+	// database is the PostgreSQL of the rounds that need one, or nil before the first of these rounds.
 	database *postgrestest.Server
 }
 
@@ -50,7 +50,7 @@ func (t *test) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(t.out, "%6.1f s  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// run runs the whole test: the installation, the examples, the rounds, the table.
+// run runs the whole test: it installs the chart, runs the examples and the rounds, and prints the table.
 func (t *test) run(ctx context.Context) error {
 	if err := t.connect(); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (t *test) run(ctx context.Context) error {
 	errs := errors.Join(t.quickstart(ctx), t.tools(ctx))
 	t.say("Giving a team access: one person asks, another approves at the read API, and its certificate is replaced")
 	if err := t.team(ctx); err != nil {
-		errs = errors.Join(errs, fmt.Errorf("a team: %w", err))
+		errs = errors.Join(errs, fmt.Errorf("access for a team: %w", err))
 	}
 	for _, r := range rounds {
 		if o := t.options.rounds; o != "" && !slices.Contains(strings.Split(o, ","), r.name) {
@@ -166,7 +166,7 @@ func (t *test) packageChart(ctx context.Context) error {
 	}
 	found, err := filepath.Glob(filepath.Join(t.options.logs, "capstan-*.tgz"))
 	if err != nil || len(found) != 1 {
-		return fmt.Errorf("helm package has made %d archives, want one: %w", len(found), err)
+		return fmt.Errorf("helm package wrote %d archives, want one: %w", len(found), err)
 	}
 	t.chart = found[0]
 	return nil
@@ -191,9 +191,9 @@ func (t *test) ready(ctx context.Context) error {
 		"--timeout", patience.String())
 }
 
-// helmTest runs the chart's test of the installation. Its log must contain each of says. helmTest removes the
-// test's Pod, so that nothing is left after the release is removed.
-func (t *test) helmTest(ctx context.Context, says ...string) error {
+// helmTest runs the chart's test of the installation. The test's log must contain the usual lines and each of more.
+// helmTest removes the test's Pod, so that nothing is left after the release is removed.
+func (t *test) helmTest(ctx context.Context, more ...string) error {
 	if err := t.helm(ctx, "test", "capstan", "--namespace", system); err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (t *test) helmTest(ctx context.Context, says ...string) error {
 	for _, want := range append([]string{
 		"ok: custom resource definitions: ", "ok: Deployment capstan: ",
 		"ok: executors: ", "ok: leader: ",
-	}, says...) {
+	}, more...) {
 		if !strings.Contains(out, want) {
 			return fmt.Errorf("the log of helm test is %s, want %q", out, want)
 		}

@@ -51,25 +51,25 @@ type Image struct {
 
 // Config tells a cluster where its programs are and where to write its files.
 type Config struct {
-	// Kubernetes is the folder of etcd, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet
+	// Kubernetes is the directory of etcd, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet
 	// and kube-proxy.
 	Kubernetes string
 	// CoreDNS and Pause are the paths of OCI archives, which hold the images e2e.local/coredns:1 and e2e.local/pause:1.
 	CoreDNS, Pause string
-	// CNI is the folder of the plugins bridge, host-local and loopback.
+	// CNI is the directory of the plugins bridge, host-local and loopback.
 	CNI string
-	// State is an absolute path of at most 80 characters. Up creates this folder and Down removes it.
+	// State is an absolute path of at most 80 characters. Up creates this directory and Down removes it.
 	State string
-	// Logs is the absolute path of a folder for the logs of the processes. Down keeps it.
+	// Logs is the absolute path of a directory for the logs of the processes. Down keeps it.
 	Logs string
-	// Images are the images that Pods can use in addition to those of the cluster.
+	// Images are the images that Pods can use in addition to the images of the cluster itself.
 	Images []Image
 }
 
 // Cluster is a cluster that may be running, or that an earlier process may have left behind.
 type Cluster struct {
 	config Config
-	// Kubeconfig is the path of a kubeconfig with administrator rights.
+	// Kubeconfig is the path of the administrator's kubeconfig.
 	Kubeconfig string
 	// Kubectl is the path of a kubectl of the cluster's version.
 	Kubectl string
@@ -78,13 +78,13 @@ type Cluster struct {
 // New returns the cluster of a configuration. It does not start anything.
 func New(c Config) (*Cluster, error) {
 	if !filepath.IsAbs(c.State) || len(c.State) > 80 {
-		return nil, fmt.Errorf("the folder for the cluster's state must be an absolute path of at most 80 "+
+		return nil, fmt.Errorf("the directory for the cluster's state must be an absolute path of at most 80 "+
 			"characters, because a socket is in it, got %q", c.State)
 	}
 	return &Cluster{config: c, Kubeconfig: filepath.Join(c.State, "admin.conf"), Kubectl: filepath.Join(c.Kubernetes, "kubectl")}, nil
 }
 
-// Volumes returns the folder for PersistentVolumes on the node. Down removes it with the state.
+// Volumes returns the directory for PersistentVolumes on the node. Down removes it with the state.
 func (c *Cluster) Volumes() string { return c.path("volumes") }
 
 func (c *Cluster) path(elements ...string) string {

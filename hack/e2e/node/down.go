@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// containersPatience bounds the time until the killed containers are gone.
+// containersPatience is the maximum time until the killed containers have stopped.
 const containersPatience = 10 * time.Second
 
 // Down stops everything that Up has started, in this process or an earlier one, and restores the settings of the
-// host. It keeps the logs. Down may be called at any time and repeatedly. It ends only processes of the cluster.
+// host. It keeps the logs. Down may be called at any time and repeatedly. It stops only processes of the cluster.
 func (c *Cluster) Down(ctx context.Context) error {
 	if _, err := os.Stat(c.path()); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -76,9 +76,9 @@ func (c *Cluster) killContainers(ctx context.Context) (networks []string) {
 
 // endShims ends the shims of the cluster's containerd, which are designed to outlive containerd.
 func (c *Cluster) endShims() (errs error) {
-	folders, _ := filepath.Glob("/proc/[0-9]*")
-	for _, folder := range folders {
-		pid, err := strconv.Atoi(filepath.Base(folder))
+	directories, _ := filepath.Glob("/proc/[0-9]*")
+	for _, directory := range directories {
+		pid, err := strconv.Atoi(filepath.Base(directory))
 		if err != nil {
 			continue
 		}
@@ -89,7 +89,7 @@ func (c *Cluster) endShims() (errs error) {
 	return errs
 }
 
-// unmount removes the mounts of Pods and containers below the state folder.
+// unmount removes the mounts of Pods and containers below the state directory.
 func (c *Cluster) unmount() (errs error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// settings are the kernel settings below /proc/sys that the cluster changes. The cluster itself changes two of
-// them, the kubelet and kube-proxy the others. Down restores them.
+// settings are the kernel settings below /proc/sys that the cluster changes: setUpHost changes two of them, and the
+// kubelet and kube-proxy change the others. Down restores them.
 var settings = []string{
 	"net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables", "vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops",
 	"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_tcp_timeout_established",
 	"net/netfilter/nf_conntrack_tcp_timeout_close_wait",
 }
 
-// settingsFile stores the original values, below the state folder.
+// settingsFile stores the original values, below the state directory.
 const settingsFile = "settings"
 
 // setUpHost creates the bridge and lets the kernel route between Pods and Services on it.
@@ -52,17 +52,17 @@ func set(name, value string) error {
 	return os.WriteFile("/proc/sys/"+name, []byte(value), 0o644) //nolint:gosec // because the file is the kernel's
 }
 
-// restoreHost undoes the changes to the host outside the cluster's own folders. Each step may find nothing to do.
+// restoreHost undoes the changes to the host outside the cluster's own directories. Each step may find nothing to do.
 func (c *Cluster) restoreHost(ctx context.Context) error {
 	errs := c.unmount()
 	for _, family := range []string{"ip", "ip6"} {
-		// the tables exist only if kube-proxy has run
+		// The tables exist only if kube-proxy has run.
 		_, _ = run(ctx, nil, "nft", "delete", "table", family, "kube-proxy")
 	}
 	if _, err := os.Stat("/sys/class/net/" + bridge); err == nil {
 		ports, _ := filepath.Glob("/sys/class/net/" + bridge + "/brif/*")
 		for _, port := range ports {
-			// the port may have gone with its namespace
+			// The port may have been removed together with its namespace.
 			_, _ = run(ctx, nil, "ip", "link", "delete", filepath.Base(port))
 		}
 		_, err := run(ctx, nil, "ip", "link", "delete", bridge)
@@ -79,8 +79,8 @@ func (c *Cluster) restoreHost(ctx context.Context) error {
 	return errs
 }
 
-// removeTraces removes files and empty folders that the kubelet, the controller manager and the plugins leave
-// outside the state folder.
+// removeTraces removes files and empty directories that the kubelet, the controller manager and the plugins leave
+// outside the state directory.
 func (c *Cluster) removeTraces() {
 	for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
 		groups, _ := filepath.Glob(pattern)
@@ -103,23 +103,23 @@ func (c *Cluster) removeTraces() {
 	for _, socket := range []string{"kubelet.sock", "DEPRECATION"} {
 		_ = os.Remove("/var/lib/kubelet/device-plugins/" + socket)
 	}
-	for _, folder := range []string{
+	for _, directory := range []string{
 		"/var/lib/kubelet", "/usr/libexec/kubernetes", "/var/lib/cni", "/var/log/containers", "/run/netns", "/run/containerd",
 	} {
-		removeEmpty(folder)
+		removeEmpty(directory)
 	}
 }
 
-// removeEmpty removes a folder and its subfolders if they are empty.
-func removeEmpty(folder string) {
-	entries, err := os.ReadDir(folder)
+// removeEmpty removes a directory and its subdirectories if they are empty.
+func removeEmpty(directory string) {
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			removeEmpty(filepath.Join(folder, e.Name()))
+			removeEmpty(filepath.Join(directory, e.Name()))
 		}
 	}
-	_ = os.Remove(folder) // fails unless the folder is empty
+	_ = os.Remove(directory) // fails unless the directory is empty
 }

@@ -16,8 +16,8 @@ import (
 // certificateLife is longer than any run of the test.
 const certificateLife = 24 * time.Hour
 
-// identity is a certificate of the cluster's authority. A certificate with names or addresses is for a server, any
-// other for a client.
+// identity describes a certificate of the cluster's authority. A certificate with names is for a server, and any other
+// certificate is for a client.
 type identity struct {
 	file, name   string
 	organization string
@@ -66,7 +66,7 @@ func (c *Cluster) makePKI() error {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return fmt.Errorf("failed to make the authority: %w", err)
+		return fmt.Errorf("failed to create the authority: %w", err)
 	}
 	authority, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *Cluster) makePKI() error {
 	}
 	for i, id := range identities {
 		if err := c.issue(id, int64(i)+2, authority, key); err != nil {
-			return fmt.Errorf("failed to make the certificate %s: %w", id.file, err)
+			return fmt.Errorf("failed to create the certificate %s: %w", id.file, err)
 		}
 	}
 	accounts, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -151,8 +151,8 @@ current-context: e2e
 	return err
 }
 
-// Pair returns the paths of a certificate of the cluster's authority and of its key: read-api is that of the read API,
-// and read-api-next the one that replaces it.
+// Pair returns the paths of a certificate of the cluster's authority and of its key. The name read-api is the
+// certificate of the read API, and read-api-next the certificate that replaces it.
 func (c *Cluster) Pair(name string) (certificateFile, keyFile string) {
 	return c.certificate(name), c.key(name)
 }
@@ -165,5 +165,5 @@ func (c *Cluster) key(name string) string { return c.path("pki", name+".key") }
 func (c *Cluster) Authority() string { return c.certificate("ca") }
 
 // KubeconfigOf returns the path of a person's kubeconfig, which has a client certificate: ada is in the group helpdesk,
-// grace in helpdesk-leads. Neither has any right before a test gives it.
+// grace in helpdesk-leads. Neither has any permission before a test grants it.
 func (c *Cluster) KubeconfigOf(person string) string { return c.path(person + ".conf") }

@@ -19,8 +19,7 @@ const (
 	pollInterval = 100 * time.Millisecond
 )
 
-// start starts a program in a session of its own, so that Ctrl-C does not reach it, and records its process ID for
-// Down.
+// start starts a program in a new session, so that Ctrl-C does not reach it, and records its process ID for Down.
 func (c *Cluster) start(name, program string, args ...string) error {
 	if err := os.MkdirAll(c.config.Logs, 0o755); err != nil { //nolint:gosec // because logs hold nothing secret
 		return err
@@ -42,7 +41,7 @@ func (c *Cluster) start(name, program string, args ...string) error {
 }
 
 // processes returns the running processes of the cluster, by name. It ignores a process whose arguments do not
-// contain the state folder, because that process has reused the ID of one that ended.
+// contain the state directory, because that process has reused the ID of a process that exited.
 func (c *Cluster) processes() map[string]int {
 	found := map[string]int{}
 	files, _ := filepath.Glob(c.path("pids", "*"))
@@ -68,7 +67,7 @@ func arguments(pid int) string {
 	return strings.ReplaceAll(string(data), "\x00", " ")
 }
 
-// stop ends one process, first with SIGTERM.
+// stop stops one process.
 func (c *Cluster) stop(name string) error {
 	pid, ok := c.processes()[name]
 	if ok {
@@ -79,6 +78,7 @@ func (c *Cluster) stop(name string) error {
 	return ignoreMissing(os.Remove(c.path("pids", name)))
 }
 
+// end sends SIGTERM to a process and waits until it has exited. After stopPatience it sends SIGKILL.
 func end(pid int) error {
 	_ = syscall.Kill(pid, syscall.SIGTERM)
 	for deadline := time.Now().Add(stopPatience); arguments(pid) != ""; time.Sleep(pollInterval) {
@@ -86,14 +86,14 @@ func end(pid int) error {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		if time.Now().After(deadline.Add(stopPatience)) {
-			return fmt.Errorf("process %d does not end", pid)
+			return fmt.Errorf("process %d does not exit", pid)
 		}
 	}
 	return nil
 }
 
 // wait polls until check returns nil. It returns an error after startPatience, or if a process of the cluster has
-// ended.
+// exited.
 func (c *Cluster) wait(ctx context.Context, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
@@ -109,7 +109,7 @@ func (c *Cluster) wait(ctx context.Context, what string, check func(context.Cont
 		if len(c.processes()) < len(files) {
 			for _, path := range files {
 				if name := filepath.Base(path); c.processes()[name] == 0 {
-					return fmt.Errorf("%s has ended during the wait for %s; see %s", name, what, filepath.Join(c.config.Logs, name+".log"))
+					return fmt.Errorf("%s has exited during the wait for %s; see %s", name, what, filepath.Join(c.config.Logs, name+".log"))
 				}
 			}
 		}

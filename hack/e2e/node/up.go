@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// startPatience bounds the time until one part is ready, on a busy machine with two cores.
+// startPatience is the maximum time until one part is ready, on a busy machine with two cores.
 const startPatience = 2 * time.Minute
 
 // Up starts the cluster, after it has removed the remains of an earlier process. It returns when the node is ready
@@ -49,7 +49,7 @@ func (c *Cluster) Import(ctx context.Context, image Image) error {
 		return err
 	}
 	if !slices.Contains(strings.Fields(names), image.Reference) {
-		return fmt.Errorf("%s does not hold the image %s", image.Archive, image.Reference)
+		return fmt.Errorf("%s does not contain the image %s", image.Archive, image.Reference)
 	}
 	return nil
 }

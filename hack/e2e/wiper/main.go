@@ -21,7 +21,7 @@ import (
 // address is the address that the Service in the manifests expects.
 const address = ":8090"
 
-// sessionTimeout ends the sessions of managers that were killed.
+// sessionTimeout is the time after which the server ends the MCP session of a manager that was killed.
 const sessionTimeout = time.Minute
 
 // arguments are the arguments of wipe.
@@ -70,7 +70,7 @@ func run() error {
 	return nil
 }
 
-// wipe counts a call and waits for its duration. A caller that is gone gets no answer, but its disk is wiped.
+// wipe counts a call and waits for its duration. A caller that has disconnected gets no answer, but its disk is wiped.
 func (c *counter) wipe(ctx context.Context, a arguments) error {
 	c.mu.Lock()
 	c.wiped[a.Disk]++
@@ -91,5 +91,5 @@ func (c *counter) show(w http.ResponseWriter, _ *http.Request) {
 	counts := map[string]any{"wiped": maps.Clone(c.wiped), "answered": c.answered}
 	c.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(counts) // a client that is gone needs no answer
+	_ = json.NewEncoder(w).Encode(counts) // a disconnected client needs no answer
 }
