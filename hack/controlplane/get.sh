@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# get.sh [--all]: prints a folder that contains etcd, kube-apiserver and kubectl. With --all, it also contains the
+# get.sh [--all]: prints a directory that contains etcd, kube-apiserver and kubectl. With --all, it also contains the
 # other programs of a cluster with one node. Progress goes to standard error.
 #
 # The script tries these sources in order:
 #  1. $KUBEBUILDER_ASSETS, if it contains the programs;
 #  2. the programs that an earlier call has kept;
 #  3. the download of setup-envtest, without --all;
-#  4. a build of all programs from the Go modules pinned in go.mod beside this file. It takes minutes, once per
-#     version, and serves tests and make e2e.
+#  4. a build of all programs from the Go modules pinned in go.mod in this directory. It takes minutes, once per
+#     version, and is used by tests and make e2e.
 #
-# Programs are kept under $CAPSTAN_CACHE, otherwise in the user's cache folder.
+# Programs are kept under $CAPSTAN_CACHE, otherwise in the user's cache directory.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 programs=(etcd kube-apiserver kubectl)
@@ -29,8 +29,8 @@ complete() {
 
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   complete "$KUBEBUILDER_ASSETS" && { echo "$KUBEBUILDER_ASSETS"; exit 0; }
-  # A download for the tests contains no kubelet, which is no reason to stop.
-  [ -n "$all" ] || { say "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS does not hold ${programs[*]}; unset it or point it to a folder that does"; exit 1; }
+  # A download for the tests contains no kubelet. This is no error: the script tries the next source.
+  [ -n "$all" ] || { say "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS does not hold ${programs[*]}; unset it or point it to a directory that does"; exit 1; }
 fi
 
 version=$(sed -n 's/^[[:space:]]*\(require \)\{0,1\}k8s.io\/kubernetes \(v[0-9.]*\).*/\2/p' "$here/go.mod")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# get.sh: prints the folder of PostgreSQL's server programs (initdb, pg_ctl, postgres, pg_basebackup). Progress goes
+# get.sh: prints the directory of PostgreSQL's server programs (initdb, pg_ctl, postgres, pg_basebackup). Progress goes
 # to standard error.
 #
-# The script tries these sources in order: $CAPSTAN_POSTGRES_BIN, if it contains the programs; pg_config's folder;
-# the newest of Debian's folders; PATH; Debian's package postgresql, installed with apt-get. An installation leaves
+# The script tries these sources in order: $CAPSTAN_POSTGRES_BIN, if it contains the programs; pg_config's directory;
+# the newest of Debian's directories; PATH; Debian's package postgresql, installed with apt-get. An installation leaves
 # no server running, because tests start their own.
 set -euo pipefail
 programs=(initdb pg_ctl postgres pg_basebackup)
@@ -15,7 +15,7 @@ complete() {
   local p
   for p in "${programs[@]}"; do [ -x "$1/$p" ] || return 1; done
 }
-# fits: whether a folder contains the programs in a supported version.
+# fits: succeeds if a directory contains the programs in a supported version.
 fits() {
   local version
   complete "$1" || return 1
@@ -28,19 +28,19 @@ find_programs() {
   while read -r dir; do
     if fits "$dir"; then echo "$dir"; return; fi
   done < <(printf '%s\n' "$debian"/*/bin | sort -rV)
-  # A link in PATH leads to the folder with the other programs.
+  # A program in PATH may be a link to the directory with the other programs.
   if dir=$(command -v postgres) && dir=$(dirname "$(readlink -f "$dir")") && fits "$dir"; then echo "$dir"; return; fi
   return 1
 }
 
 if [ -n "${CAPSTAN_POSTGRES_BIN:-}" ]; then
   fits "$CAPSTAN_POSTGRES_BIN" && { echo "$CAPSTAN_POSTGRES_BIN"; exit 0; }
-  say "CAPSTAN_POSTGRES_BIN=$CAPSTAN_POSTGRES_BIN does not hold ${programs[*]}; unset it or point it to a folder that does"
+  say "CAPSTAN_POSTGRES_BIN=$CAPSTAN_POSTGRES_BIN does not hold ${programs[*]}; unset it or point it to a directory that does"
   exit 1
 fi
 find_programs && exit 0
 
-other="install PostgreSQL's server ($oldest or newer) by hand, or set CAPSTAN_POSTGRES_BIN to the folder of its programs, or CAPSTAN_TEST_POSTGRES to the URL of a server"
+other="install PostgreSQL's server ($oldest or newer) by hand, or set CAPSTAN_POSTGRES_BIN to the directory of its programs, or CAPSTAN_TEST_POSTGRES to the URL of a server"
 command -v apt-get >/dev/null || { say "there is no PostgreSQL here and no apt-get to install it with: $other"; exit 1; }
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then

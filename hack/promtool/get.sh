@@ -2,8 +2,8 @@
 # get.sh: prints the path of promtool, which checks and tests alerts. Progress goes to standard error.
 #
 # The script tries these sources in order: $CAPSTAN_PROMTOOL, if it is a program; PATH; the program that an earlier
-# call has kept; promtool from Debian's package prometheus, which is not installed. The program is kept under
-# $CAPSTAN_CACHE, otherwise in the user's cache folder.
+# call has kept; promtool from Debian's package prometheus, which is unpacked and not installed. The program is kept under
+# $CAPSTAN_CACHE, otherwise in the user's cache directory.
 set -euo pipefail
 say() { echo "promtool: $*" >&2; }
 

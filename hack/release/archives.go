@@ -21,7 +21,7 @@ import (
 type archivesSpec struct {
 	release
 	programs programs
-	// completions is a folder with one completion file per shell.
+	// completions is a directory with one completion file per shell.
 	completions string
 	license     string
 	// url is the base URL from which the files of dist will be downloaded.
@@ -32,9 +32,9 @@ func runArchives(args []string, out io.Writer) error {
 	var s archivesSpec
 	f := flag.NewFlagSet("archives", flag.ContinueOnError)
 	s.addFlags(f)
-	f.StringVar(&s.completions, "completions", "", "folder with the completion files of shells")
+	f.StringVar(&s.completions, "completions", "", "directory with the completion files of shells")
 	f.StringVar(&s.license, "license", "LICENSE", "path of the license")
-	f.StringVar(&s.url, "url", "", "URL of the folder that the archives are downloaded from, for krew")
+	f.StringVar(&s.url, "url", "", "URL of the directory that the archives are downloaded from, for krew")
 	f.Var(&s.programs, "program", "OS/ARCHITECTURE=PATH of capstan, once for each platform")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -102,7 +102,7 @@ func cliArchive(version string, p platform) string {
 	return "capstan_" + version + "_" + p.fileName() + end
 }
 
-// common returns the files that are the same for all platforms.
+// common returns the files of the archives that are the same for all platforms.
 func (s *archivesSpec) common() ([]entry, error) {
 	license, err := os.ReadFile(s.license)
 	if err != nil {
@@ -130,7 +130,7 @@ func packTar(entries []entry) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// writeTar writes a tar archive. A name that ends with a slash is a folder.
+// writeTar writes a tar archive. A name that ends with a slash is a directory.
 func writeTar(to io.Writer, entries []entry) error {
 	w := tar.NewWriter(to)
 	for _, e := range entries {

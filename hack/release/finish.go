@@ -35,7 +35,7 @@ func runFinish(args []string, out io.Writer) error {
 	}
 	for _, chart := range charts {
 		if err := r.repack(chart); err != nil {
-			return fmt.Errorf("failed to pack %s anew: %w", chart, err)
+			return fmt.Errorf("failed to pack %s again: %w", chart, err)
 		}
 	}
 	return r.finish(*builder, out)

@@ -50,7 +50,7 @@ type imageSpec struct {
 	user               string
 	programs           programs
 	builder            string
-	// plain leaves out the provenance and the archives for docker load. It is used for test images.
+	// plain omits the provenance and the archives for docker load. It is used for test images.
 	plain bool
 }
 
@@ -64,7 +64,7 @@ func runImage(args []string, out io.Writer) error {
 	f.StringVar(&s.description, "description", "Runs LLM agents on Kubernetes, one Turn at a time", "description of the image")
 	f.StringVar(&s.user, "user", nonroot, "numeric user and group")
 	f.StringVar(&s.builder, "builder", localBuilder, "URI of the builder, for the provenance")
-	f.BoolVar(&s.plain, "plain", false, "write the OCI archive alone, without provenance")
+	f.BoolVar(&s.plain, "plain", false, "write only the OCI archive, without provenance")
 	f.Var(&s.programs, "program", "OS/ARCHITECTURE=PATH of a static program, once for each platform")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (s *imageSpec) labels() map[string]string {
 	}
 }
 
-// entry is a file of a layer. A name that ends with a slash is a folder.
+// entry is a file of a layer. A name that ends with a slash is a directory.
 type entry struct {
 	name  string
 	mode  int64
@@ -195,8 +195,8 @@ type entry struct {
 	when  time.Time
 }
 
-// baseLayer returns the files of each image other than its program. The layer stays the same until the trusted
-// authorities change.
+// baseLayer returns the layer with the files of each image, except for its program. The layer changes only when the
+// trusted authorities change.
 func baseLayer() (v1.Layer, error) {
 	const users = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
 	const groups = "root:x:0:\nnonroot:x:65532:\n"
@@ -211,7 +211,7 @@ func baseLayer() (v1.Layer, error) {
 		{name: "tmp/", mode: 0o1777, when: never},
 		{name: "var/", mode: 0o755, when: never},
 		{name: "var/lib/", mode: 0o755, when: never},
-		// A folder for the journal with write access for the user, for runs without a volume.
+		// A directory for the journal with write access for the user, for runs without a volume.
 		{name: "var/lib/capstan/", mode: 0o750, owner: 65532, when: never},
 	})
 }
@@ -292,12 +292,12 @@ func (s *imageSpec) attachment(to partial.Describable, mediaType types.MediaType
 
 // writeLayout writes an OCI archive with the image under its name, and with the artifacts that refer to the image.
 func writeLayout(file string, tag name.Tag, index v1.ImageIndex, attached []v1.Image) error {
-	folder, err := os.MkdirTemp(filepath.Dir(file), ".layout-")
+	directory, err := os.MkdirTemp(filepath.Dir(file), ".layout-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(folder) //nolint:errcheck // because it is a temporary folder
-	written, err := layout.Write(folder, mutate.IndexMediaType(empty.Index, types.OCIImageIndex))
+	defer os.RemoveAll(directory) //nolint:errcheck // because it is a temporary directory
+	written, err := layout.Write(directory, mutate.IndexMediaType(empty.Index, types.OCIImageIndex))
 	if err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func writeLayout(file string, tag name.Tag, index v1.ImageIndex, attached []v1.I
 			return err
 		}
 	}
-	return packFolder(folder, file)
+	return packDir(directory, file)
 }
 
 // canonical returns the full name of an image in the form that containerd and the kubelet use.
@@ -319,13 +319,13 @@ func canonical(tag name.Tag) string {
 	return registry + "/" + tag.RepositoryStr() + ":" + tag.TagStr()
 }
 
-// packFolder packs the files of a folder, sorted by name and without times.
-func packFolder(folder, file string) error {
+// packDir packs the files of a directory, sorted by name and without times.
+func packDir(directory, file string) error {
 	var names []string
-	err := filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			var relative string
-			if relative, err = filepath.Rel(folder, path); err == nil {
+			if relative, err = filepath.Rel(directory, path); err == nil {
 				names = append(names, filepath.ToSlash(relative))
 			}
 		}
@@ -341,7 +341,7 @@ func packFolder(folder, file string) error {
 	}
 	w := tar.NewWriter(out)
 	for _, n := range names {
-		if err = addFile(w, filepath.Join(folder, n), n); err != nil {
+		if err = addFile(w, filepath.Join(directory, n), n); err != nil {
 			break
 		}
 	}

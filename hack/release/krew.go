@@ -37,7 +37,7 @@ type krewSelector struct {
 	MatchLabels map[string]string `json:"matchLabels"`
 }
 
-// krewMove selects a file of the archive and the folder in which it is installed.
+// krewMove selects a file of the archive and the directory in which it is installed.
 type krewMove struct {
 	From string `json:"from"`
 	To   string `json:"to"`

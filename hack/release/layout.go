@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// archived is an OCI archive, unpacked into a temporary folder.
+// archived is an OCI archive, unpacked into a temporary directory.
 type archived struct {
-	folder string
+	directory string
 	// name is the full name of the image, and digest the digest of its index.
 	name   string
 	digest v1.Hash
@@ -35,20 +35,20 @@ func openArchive(file string) (a *archived, err error) {
 		return nil, fmt.Errorf("failed to read %s: %w", file, err)
 	}
 	a = &archived{}
-	if a.folder, err = os.MkdirTemp("", "capstan-image-"); err != nil {
+	if a.directory, err = os.MkdirTemp("", "capstan-image-"); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", file, err)
-			os.RemoveAll(a.folder) //nolint:errcheck,gosec // because it is a temporary folder
+			os.RemoveAll(a.directory) //nolint:errcheck,gosec // because it is a temporary directory
 		}
 	}()
 	for _, e := range entries {
 		if !filepath.IsLocal(e.name) {
 			return a, fmt.Errorf("the path %q leads out of the archive", e.name)
 		}
-		path := filepath.Join(a.folder, e.name)
+		path := filepath.Join(a.directory, e.name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return a, err
 		}
@@ -60,7 +60,7 @@ func openArchive(file string) (a *archived, err error) {
 }
 
 func (a *archived) read() error {
-	path, err := layout.FromPath(a.folder)
+	path, err := layout.FromPath(a.directory)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (a *archived) read() error {
 			continue
 		}
 		if a.index != nil {
-			return fmt.Errorf("the archive holds two images, %s and %s", a.name, d.Annotations[annotationName])
+			return fmt.Errorf("the archive contains two images, %s and %s", a.name, d.Annotations[annotationName])
 		}
 		a.name, a.digest = d.Annotations[annotationName], d.Digest
 		if a.index, err = a.root.ImageIndex(d.Digest); err != nil {
@@ -89,10 +89,10 @@ func (a *archived) read() error {
 		}
 	}
 	if a.index == nil {
-		return fmt.Errorf("the archive holds no image with the annotation %s", annotationName)
+		return fmt.Errorf("the archive contains no image with the annotation %s", annotationName)
 	}
 	return nil
 }
 
-// Close removes the temporary folder.
-func (a *archived) Close() error { return os.RemoveAll(a.folder) }
+// Close removes the temporary directory.
+func (a *archived) Close() error { return os.RemoveAll(a.directory) }

@@ -3,8 +3,8 @@
 //
 //	release image     packs programs as a multi-platform OCI image and as archives for docker load
 //	release archives  packs the command line for each platform, and writes the manifest for krew
-//	release finish    makes the chart's package reproducible, and writes the provenance and the checksums of a folder
-//	release verify    checks a folder: every archive, the image, the chart, the manifests, and the sums
+//	release finish    makes the chart's package reproducible, and writes the provenance and checksums of a directory
+//	release verify    checks a directory: every archive, the image, the chart, the manifests, and the sums
 //	release push      pushes the image with its SBOMs and its provenance to a registry
 package main
 
@@ -63,7 +63,7 @@ type release struct {
 	revision string
 	// epoch is the time of the commit in seconds since 1970, as in SOURCE_DATE_EPOCH.
 	epoch int64
-	// dist is the folder of the results.
+	// dist is the directory of the results.
 	dist string
 }
 
@@ -71,7 +71,7 @@ func (r *release) addFlags(f *flag.FlagSet) {
 	f.StringVar(&r.version, "version", "", "version of the release, without a leading v")
 	f.StringVar(&r.revision, "revision", "", "commit of the release")
 	f.Int64Var(&r.epoch, "epoch", 0, "time of the commit, in seconds since 1970: SOURCE_DATE_EPOCH")
-	f.StringVar(&r.dist, "dist", "dist", "folder of the results")
+	f.StringVar(&r.dist, "dist", "dist", "directory of the results")
 }
 
 func (r *release) check() error {
@@ -110,7 +110,7 @@ func parsePlatform(text string) (platform, error) {
 	return platform{system, arch}, nil
 }
 
-// program is an executable file for one platform. Its SBOM is beside it, with the suffix .cdx.json.
+// program is an executable file for one platform. Its SBOM is in the same directory, with the suffix .cdx.json.
 type program struct {
 	platform platform
 	path     string

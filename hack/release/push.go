@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// noHost stands for the host of a reference that has none. A push must not go to a public registry by mistake.
+// noHost is the default host of a reference without a host. Otherwise the default would be a public registry, to which
+// nothing must be pushed by mistake.
 const noHost = "no-host.invalid"
 
 // runPush pushes an OCI archive: the image under a tag, and its SBOMs and its provenance as referrers. It uses the
@@ -29,7 +30,7 @@ func runPush(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer a.Close() //nolint:errcheck // because it is a temporary folder
+	defer a.Close() //nolint:errcheck // because it is a temporary directory
 	if *reference == "" {
 		*reference = a.name
 	}

@@ -39,18 +39,18 @@ var host = platform{"linux", runtime.GOARCH}
 // command-line arguments.
 func build(t *testing.T, name string, platforms ...platform) []string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for file, text := range map[string]string{
 		"go.mod":  "module example.com/" + name + "\n\ngo 1.26.0\n",
 		"main.go": "package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"" + name + " version " + version + "\\n\") }\n",
 	} {
-		write(t, filepath.Join(folder, file), text)
+		write(t, filepath.Join(directory, file), text)
 	}
 	var args []string
 	for _, p := range platforms {
-		path := filepath.Join(folder, p.fileName(), name)
+		path := filepath.Join(directory, p.fileName(), name)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, ".")
-		cmd.Dir, cmd.Env = folder, append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0")
+		cmd.Dir, cmd.Env = directory, append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("failed to build: %v: %s", err, out)
 		}
@@ -211,7 +211,7 @@ func TestAnImageTrustsTheAuthorities(t *testing.T) {
 	}
 }
 
-// TestTheSameProgramsGiveTheSameBytes makes the release again in another folder and at another time.
+// TestTheSameProgramsGiveTheSameBytes makes the release again in another directory and at another time.
 func TestTheSameProgramsGiveTheSameBytes(t *testing.T) {
 	var sums []string
 	manager, cli := build(t, "manager", both...), build(t, "capstan", host, platform{"windows", "amd64"})
@@ -295,7 +295,7 @@ func TestVerifyFindsEachFault(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false, []string{hostArchive + " is listed but does not exist"}},
-		"a file more": {func(t *testing.T, dist string) {
+		"a surplus file": {func(t *testing.T, dist string) {
 			t.Helper()
 			write(t, filepath.Join(dist, "more"), "x")
 		}, false, []string{"more is not listed"}},
@@ -366,7 +366,7 @@ func TestVerifyFindsEachFault(t *testing.T) {
 			_, err := verified(t, dist)
 			for _, want := range tc.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("verify says %v, want %q", err, want)
+					t.Errorf("verify returns %v, want %q", err, want)
 				}
 			}
 		})
@@ -395,12 +395,12 @@ func TestPush(t *testing.T) {
 	}
 	_, err = command(t, "push", "-archive", filepath.Join(dist, imageArchive("capstan", version)), "-reference", "team/capstan:1")
 	if err == nil || !strings.Contains(err.Error(), "must begin with the host of a registry") {
-		t.Errorf("push without a host: %v, want it refused", err)
+		t.Errorf("push without a host: error = %v, want an error", err)
 	}
 	reference := at.Host + "/team/capstan:" + version
 	out := must(t, "push", "-archive", filepath.Join(dist, imageArchive("capstan", version)), "-reference", reference, "-insecure")
 	if want := reference + "@" + a.digest.String() + "\n"; out != want {
-		t.Errorf("push says %q, want %q", out, want)
+		t.Errorf("push prints %q, want %q", out, want)
 	}
 	tag, err := name.NewTag(reference)
 	if err != nil {
@@ -435,7 +435,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-func TestInvalidFlagsAreRefused(t *testing.T) {
+func TestInvalidFlagsAreRejected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		want string
@@ -464,8 +464,8 @@ func TestInvalidFlagsAreRefused(t *testing.T) {
 	}
 }
 
-// TestAnArchiveStaysInItsFolder checks that an archive with a path outside its folder is refused.
-func TestAnArchiveStaysInItsFolder(t *testing.T) {
+// TestArchiveStaysInItsDirectory checks that an archive with a path outside its directory is rejected.
+func TestArchiveStaysInItsDirectory(t *testing.T) {
 	var packed bytes.Buffer
 	if err := writeTar(&packed, []entry{{name: "../escaped", data: []byte("x")}}); err != nil {
 		t.Fatal(err)
@@ -473,7 +473,7 @@ func TestAnArchiveStaysInItsFolder(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "a.tar")
 	write(t, plain, packed.String())
 	if _, err := openArchive(plain); err == nil || !strings.Contains(err.Error(), "leads out of the archive") {
-		t.Errorf("error = %v, want it refused", err)
+		t.Errorf("error = %v, want an error, because the path leads out of the archive", err)
 	}
 }
 

@@ -45,7 +45,7 @@ func runVerify(ctx context.Context, args []string, out io.Writer) error {
 	f := flag.NewFlagSet("verify", flag.ContinueOnError)
 	f.StringVar(&v.version, "version", "", "expected version, without a leading v")
 	f.StringVar(&v.revision, "revision", "", "expected commit")
-	f.StringVar(&v.dist, "dist", "dist", "folder of the release")
+	f.StringVar(&v.dist, "dist", "dist", "directory of the release")
 	f.StringVar(&v.image, "image", "capstan-dev/capstan", "name of the image without tag, as the chart has it")
 	f.StringVar(&v.examples, "examples", "", "name of the image of examples/cluster without tag; empty if there is none")
 	f.Func("platforms", "platforms of the image, separated by spaces", platformsFlag(&v.platforms))
@@ -160,7 +160,7 @@ func (v *verifier) archive(ctx context.Context, p platform) error {
 }
 
 // program checks the platform that a program is built for. If the program is for this machine, it must print the
-// version.
+// version when it is run with the flag ask.
 func (v *verifier) program(ctx context.Context, data []byte, p platform, ask string) error {
 	info, err := buildinfo.Read(bytes.NewReader(data))
 	if err != nil {
@@ -178,12 +178,12 @@ func (v *verifier) program(ctx context.Context, data []byte, p platform, ask str
 	if ask == "" || p.os != runtime.GOOS || p.arch != runtime.GOARCH {
 		return nil
 	}
-	folder, err := os.MkdirTemp("", "capstan-release-")
+	directory, err := os.MkdirTemp("", "capstan-release-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(folder) //nolint:errcheck // because it is a temporary folder
-	path := filepath.Join(folder, "program"+p.executable())
+	defer os.RemoveAll(directory) //nolint:errcheck // because it is a temporary directory
+	path := filepath.Join(directory, "program"+p.executable())
 	if err := os.WriteFile(path, data, 0o700); err != nil { //nolint:gosec // because it is run
 		return err
 	}
@@ -192,12 +192,12 @@ func (v *verifier) program(ctx context.Context, data []byte, p platform, ask str
 		return fmt.Errorf("the program of %s cannot be run: %w: %s", p, err, out)
 	}
 	if !slices.Contains(strings.Fields(string(out)), v.version) {
-		return fmt.Errorf("the program of %s says %q, want the version %s", p, strings.TrimSpace(string(out)), v.version)
+		return fmt.Errorf("the program of %s prints %q, want the version %s", p, strings.TrimSpace(string(out)), v.version)
 	}
 	return nil
 }
 
-// sbom checks that an SBOM is of this version and lists the modules of the program.
+// sbom checks that an SBOM is for this version and lists the modules of the program.
 func (v *verifier) sbom(data, program []byte) error {
 	var list struct {
 		BOMFormat string `json:"bomFormat"`
@@ -234,7 +234,7 @@ func (v *verifier) sbom(data, program []byte) error {
 	return nil
 }
 
-// checkImage checks the OCI archive, and that the archives for docker load hold the same images. ask is the flag
+// checkImage checks the OCI archive, and that the archives for docker load contain the same images. ask is the flag
 // that makes the program print its version, or empty if the program has none.
 func (v *verifier) checkImage(ctx context.Context, image, ask string) error {
 	base := filepath.Base(image)
@@ -242,7 +242,7 @@ func (v *verifier) checkImage(ctx context.Context, image, ask string) error {
 	if err != nil {
 		return err
 	}
-	defer a.Close() //nolint:errcheck // because it is a temporary folder
+	defer a.Close() //nolint:errcheck // because it is a temporary directory
 	if want := "docker.io/" + image + ":" + v.version; a.name != want {
 		return fmt.Errorf("the name is %s, want %s", a.name, want)
 	}
