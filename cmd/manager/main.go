@@ -24,8 +24,8 @@ import (
 var version = "dev"
 
 // gcPercent is the value of GOGC if the environment does not set it. Go's default of 100 doubles the memory of a
-// thousand Turns that wait for models. 50 halves that overhead and costs little CPU time, because a manager mostly waits
-// for models, too.
+// thousand Turns that wait for models. 50 halves that overhead and costs little CPU time, because a manager mostly
+// waits for models, too.
 const gcPercent = 50
 
 func main() {
@@ -97,8 +97,8 @@ and the remaining Turns are handed back.`,
 	return cmd
 }
 
-// clientsOf returns clients for the cluster of a kubeconfig. If kubeconfig is empty, it selects the cluster as the manager
-// does.
+// clientsOf returns clients for the cluster of a kubeconfig. If kubeconfig is empty, it selects the cluster as the
+// manager does.
 func clientsOf(kubeconfig, command string) (kubernetes.Interface, error) {
 	options := manager.Options{Kubeconfig: kubeconfig}
 	cfg, err := options.RESTConfig()
