@@ -261,7 +261,7 @@ func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error)
 			return nil, inputError(err)
 		}
 		if len(batch.Judges()) == 0 && b.hasGood() {
-			b.Env.Tell("note: PromptProfile %s has no judge, so nothing is checked for the Turns to which people gave 0.5 or more",
+			b.Env.Logf("note: PromptProfile %s has no judge, so nothing is checked for the Turns to which people gave 0.5 or more",
 				termsafe.Line(r.PromptProfile, output.LongestID))
 		}
 		return batch, nil

@@ -252,7 +252,7 @@ func (u *Usage) Run(ctx context.Context) error {
 			return failed(err)
 		}
 		if until := answer.DeletedUntil; until != nil {
-			u.Env.Tell("the usage is incomplete: records of Turns that ended until %s were deleted, because of the manager's flags "+
+			u.Env.Logf("the usage is incomplete: records of Turns that ended until %s were deleted, because of the manager's flags "+
 				"--record-retention and --max-records-per-namespace", until.UTC().Format(time.RFC3339))
 		}
 		return u.print(answer)
