@@ -59,8 +59,8 @@ type AgentTool struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	RequireApproval []string `json:"requireApproval,omitempty"`
 
-	// maxCalls is the maximum number of calls of each of these tools in a Turn, from 1 to 1000. Without it, only
-	// limits.maxToolCalls applies.
+	// maxCalls is the maximum number of calls of each of these tools in a Turn, from 1 to 1000. Without this field,
+	// only limits.maxToolCalls applies.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
@@ -78,14 +78,14 @@ const (
 	ArgumentValidationOff ArgumentValidation = "Off"
 )
 
-// ToolSelection says which tools are offered if there are more than a Turn may have.
+// ToolSelection says which tools are offered if the Agent has more than maxToolsPerTurn.
 // +kubebuilder:validation:Enum=Declared;Semantic
 type ToolSelection string
 
 const (
 	// ToolSelectionDeclared offers the first tools in their order.
 	ToolSelectionDeclared ToolSelection = "Declared"
-	// ToolSelectionSemantic offers the tools whose words fit the user's message best.
+	// ToolSelectionSemantic offers the tools that match the user's message best.
 	ToolSelectionSemantic ToolSelection = "Semantic"
 )
 
@@ -121,8 +121,8 @@ type ToolPolicy struct {
 	ArgumentValidation ArgumentValidation `json:"argumentValidation,omitempty"`
 
 	// selection says which tools are offered if the Agent has more than maxToolsPerTurn. Declared (the default) offers
-	// the first tools in their order. Semantic offers the tools whose words match the user's message best. Tools that
-	// the PromptProfile pins are selected first in both cases.
+	// the first tools in their order. Semantic offers the tools whose names and descriptions match the user's message
+	// best. Tools that the PromptProfile pins are selected first in both cases.
 	// +optional
 	// +kubebuilder:default=Declared
 	Selection ToolSelection `json:"selection,omitempty"`
@@ -148,10 +148,10 @@ type ToolPolicy struct {
 	Effects AllowedEffects `json:"effects,omitempty"`
 }
 
-// DefaultMaxToolsPerTurn is the highest number of tools that are offered to a model if its Agent sets none.
+// DefaultMaxToolsPerTurn is the default of ToolPolicy.MaxToolsPerTurn.
 const DefaultMaxToolsPerTurn = 25
 
-// Compaction says whether a conversation that comes near the context window is shortened.
+// Compaction says whether a conversation that approaches the size of the context window is shortened.
 // +kubebuilder:validation:Enum=Auto;Off
 type Compaction string
 
@@ -192,13 +192,13 @@ type AgentContext struct {
 	CompactPercent int32 `json:"compactPercent,omitempty"`
 }
 
-// The percentages that apply if an Agent sets none in AgentContext.
+// The defaults of AgentContext.WarnPercent and AgentContext.CompactPercent.
 const (
 	DefaultWarnPercent    = 70
 	DefaultCompactPercent = 90
 )
 
-// ExposedTool is a tool as a Turn would be offered it.
+// ExposedTool is a tool that the model receives in a Turn of the Agent, or that Capstan calls for it (ContextPack).
 type ExposedTool struct {
 	// name is the name of the tool, as the model knows it.
 	// +required

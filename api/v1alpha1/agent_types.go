@@ -87,9 +87,10 @@ type AgentSpec struct {
 	// +optional
 	Memory *AgentMemory `json:"memory,omitempty"`
 
-	// embeddings is the model that turns texts into vectors, which stand for their meaning. With it, learned memories
+	// embeddings is the model that turns texts into vectors, which represent their meaning. With it, learned memories
 	// are found by their meaning and their words, and a Semantic selection ranks tools by their meaning and their
-	// words. The requests are paid for like those to other models. Without it, and when it fails, words alone decide.
+	// words. Its requests count in the usage and cost like those to other models. Without it, or if it fails, only the
+	// words count.
 	// +optional
 	Embeddings *AgentEmbeddings `json:"embeddings,omitempty"`
 
@@ -151,8 +152,8 @@ type AgentSpec struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
 
-	// allowedNamespaces says which other namespaces may use the agent as a sub-agent of theirs. Their Turns then use
-	// its profile, models and tools with the rights of this namespace; its Secrets stay here. Its own sub-agents must
+	// allowedNamespaces says which other namespaces may use the agent as a sub-agent. Their Turns of this agent use its
+	// profile, models and tools with the permissions of this namespace; its Secrets stay here. Its own sub-agents must
 	// allow these namespaces, too. Default: none. Withdrawn consent takes effect at the next request.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
@@ -168,8 +169,8 @@ type AgentEvaluation struct {
 	// +kubebuilder:validation:MaxItems=8
 	Models []ModelReference `json:"models,omitempty"`
 
-	// samplePercent is the share of the Turns that are evaluated, from 0 (none) to 100 (all, the default). The UID of a
-	// Turn decides.
+	// samplePercent is the percentage of the Turns that are evaluated, from 0 (none) to 100 (all, the default). Turns
+	// are selected by a hash of their UIDs.
 	// +optional
 	// +kubebuilder:default=100
 	// +kubebuilder:validation:Minimum=0
@@ -184,8 +185,8 @@ type AgentEvaluation struct {
 	// +kubebuilder:validation:Maximum=100000
 	MaxPerHour *int32 `json:"maxPerHour,omitempty"`
 
-	// maxTokensPerDay is the number of tokens that the evaluations of this agent may use within any 24 hours, at
-	// least 1000 and at most 1000000000000. It is apart from the limits of Turns. Further Turns are not evaluated.
+	// maxTokensPerDay is the number of tokens that the evaluations of this agent may use within any 24 hours, at least
+	// 1000 and at most 1000000000000. It is separate from the limits of Turns. Further Turns are not evaluated.
 	// Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1000
@@ -199,13 +200,13 @@ const DefaultEvaluationsPerHour = 60
 // AgentApproval says whose decisions about calls count.
 // +kubebuilder:validation:MinProperties=1
 type AgentApproval struct {
-	// forbidRequester is true if the user who asked for a Turn (its spec.requestedBy) must not approve its calls:
-	// another user must. That user may deny them. Default false. If it is true, no approval counts for a Turn without a
-	// requester, or if the API server has not checked the requester.
+	// forbidRequester is true if the user who asked for a Turn (its spec.requestedBy) must not approve its calls, so
+	// another user must. The requester may deny them. Default false. If it is true, no approval counts for a Turn
+	// without a requester, or if the API server has not checked the requester.
 	// +optional
 	ForbidRequester bool `json:"forbidRequester,omitempty"`
 
-	// approvers are the only users whose decisions count. They also need the right to create ToolApprovals.
+	// approvers are the only users whose decisions count. They also need the permission to create ToolApprovals.
 	// +optional
 	Approvers *Approvers `json:"approvers,omitempty"`
 }
@@ -244,8 +245,8 @@ type AgentSkills struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	Loaded []string `json:"loaded,omitempty"`
 
-	// available are the keys of the skills that the prompt lists with their descriptions, at most 32. The model
-	// loads one with the tool load_skill.
+	// available are the keys of the skills that the prompt lists with their descriptions, at most 32. The model loads
+	// the text of a skill with the tool load_skill.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -346,7 +347,7 @@ type AgentLearning struct {
 	// +kubebuilder:validation:Maximum=10
 	MaxPerTurn *int32 `json:"maxPerTurn,omitempty"`
 
-	// minConfidencePercent is the confidence below which a memory is not kept, as the model states it, from 0 to 100.
+	// minConfidencePercent is the lowest confidence of a memory that is kept, as the model states it, from 0 to 100.
 	// Default 60.
 	// +optional
 	// +kubebuilder:default=60
@@ -362,8 +363,8 @@ type AgentLearning struct {
 	// +kubebuilder:validation:Maximum=500
 	MaxMemories *int32 `json:"maxMemories,omitempty"`
 
-	// expiryDays is the number of days after which a memory is deleted, from 1 to 365. Default 90. A later Turn that
-	// leads to the same memory begins the time anew.
+	// expiryDays is the number of days after which a memory is deleted, from 1 to 365. Default 90. If the same memory
+	// is learned again from a later Turn, the time starts again.
 	// +optional
 	// +kubebuilder:default=90
 	// +kubebuilder:validation:Minimum=1
@@ -371,7 +372,7 @@ type AgentLearning struct {
 	ExpiryDays *int32 `json:"expiryDays,omitempty"`
 
 	// maxPerHour is the number of Turns from which memories are learned within any 60 minutes, from 1 to 100000.
-	// Default 60. Nothing is learned from further Turns.
+	// Default 60. Capstan learns nothing from further Turns.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
@@ -379,8 +380,8 @@ type AgentLearning struct {
 	MaxPerHour *int32 `json:"maxPerHour,omitempty"`
 
 	// maxTokensPerDay is the number of tokens that learning may use for this agent within any 24 hours, at least 1000
-	// and at most 1000000000000. It is apart from the limits of Turns. Nothing is learned from further Turns. Default:
-	// no limit.
+	// and at most 1000000000000. It is separate from the limits of Turns. Capstan learns nothing from further Turns.
+	// Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1000
 	// +kubebuilder:validation:Maximum=1000000000000
@@ -432,15 +433,15 @@ type ModelParameters struct {
 	// +kubebuilder:validation:Maximum=1000000
 	MaxOutputTokens *int32 `json:"maxOutputTokens,omitempty"`
 
-	// seed makes answers to the same prompt more alike, as far as the provider can, from 0 to 2147483647. It is refused
-	// for providers without a seed: type Anthropic, and the dialects DeepSeek and Moonshot.
+	// seed makes answers to the same prompt more alike, as far as the provider can, from 0 to 2147483647. It is
+	// rejected for providers without a seed: type Anthropic, and the dialects DeepSeek and Moonshot.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	Seed *int64 `json:"seed,omitempty"`
 
 	// stopSequences are texts at which the model stops, at most 4 of 1 to 64 characters each. The answer ends before
-	// the text. They are refused for models that are known to refuse them.
+	// the text. They are rejected for models that are known not to accept them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -449,8 +450,8 @@ type ModelParameters struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	StopSequences []string `json:"stopSequences,omitempty"`
 
-	// serviceTier is the tier that processes the requests, in the provider's own words, such as flex or priority. It is
-	// refused for providers that do not have this tier. List prices apply to standard tiers only.
+	// serviceTier is the tier that processes the requests, by the provider's name, such as flex or priority. It is
+	// rejected for providers that do not have this tier. List prices apply to standard tiers only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[a-z][a-z0-9_-]*$")`,
@@ -475,9 +476,10 @@ type AgentStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the agent. ProfileResolved, ModelsResolved and ToolsResolved are about the
-	// objects that it refers to. Ready is True if all three are. JudgesResolved is about spec.evaluation, and
-	// LearningResolved about spec.memory.learning, and EmbeddingsResolved about spec.embeddings; each is absent without
-	// it, and not part of Ready. Stalled is True if only a change of the agent can make it Ready, and absent otherwise.
+	// objects that the agent refers to. Ready is True if all three are True. JudgesResolved is about spec.evaluation,
+	// LearningResolved about spec.memory.learning, and EmbeddingsResolved about spec.embeddings; each is absent if its
+	// field is absent, and is not part of Ready. Stalled is True if only a change of the agent can make it Ready, and
+	// absent otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

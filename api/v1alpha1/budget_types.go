@@ -121,23 +121,24 @@ type BudgetAgents struct {
 // BudgetLimits are the limits of one period.
 // +kubebuilder:validation:MinProperties=1
 type BudgetLimits struct {
-	// tokens is the number of tokens of all requests, input and output together, from 0 to 1000000000000. 0 stops all
-	// requests until it is raised.
+	// tokens is the maximum number of tokens that all requests of a period may use, input and output together, from 0
+	// to
+	// 1000000000000. 0 stops all requests until the limit is raised.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000000000
 	Tokens *int64 `json:"tokens,omitempty"`
 
-	// cost is the cost of all requests in the currency of the budget, a decimal such as 25 or 0.50. 0 stops all
-	// requests until it is raised. A model without a price in this currency is not asked.
+	// cost is the maximum cost of all requests of a period in the currency of the budget, a decimal such as 25 or 0.50.
+	// 0 stops all requests until the limit is raised. A model without a price in this currency is not asked.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")`,message="cost must be a decimal
 	// +  with at most 12 digits before and 10 after the point, such as 0.50"
 	Cost *string `json:"cost,omitempty"`
 
-	// turns is the number of Turns that send their first request in the period, from 0 to 1000000000. The Turns of
-	// sub-agents count, too.
+	// turns is the maximum number of Turns that may send their first request in a period, from 0 to 1000000000. The
+	// Turns of sub-agents count, too.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000000
@@ -215,8 +216,8 @@ type BudgetReserved struct {
 	Cost string `json:"cost"`
 }
 
-// Budget limits the tokens, the cost and the number of the Turns of a namespace in each hour, day or month. Several
-// budgets may apply to one Turn; then all limits count.
+// Budget limits the tokens, the cost and the number of the Turns of a namespace in each hour, day or month. If several
+// budgets apply to a Turn, the limits of all of them apply.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=bg,categories=capstan

@@ -29,14 +29,14 @@ const (
 	// capstan.dev/allowed-hosts of a Secret, or the operator's list for a workload token, does not allow the object's
 	// host. Nothing was sent.
 	ReasonHostNotAllowed = "HostNotAllowed"
-	// ReasonHeaderRefused is set on ModelProvider and ToolServer. It means that the object sets a header that it
-	// must not set, and was stored before the schema refused that header. Nothing was sent.
+	// ReasonHeaderRefused is set on ModelProvider and ToolServer. It means that the object sets a header that it must
+	// not set, and was stored before the schema rejected that header. Nothing was sent.
 	ReasonHeaderRefused = "HeaderRefused"
 	// ReasonCredentialsRejected means that the endpoint refused the credentials (HTTP 401 or 403).
 	ReasonCredentialsRejected = "CredentialsRejected"
-	// ReasonEndpointUnreachable means that the endpoint could not be reached, or answered with a server error.
-	// Agents stay Ready: each Turn tries by itself, with its retries and its chain of models. While the object is
-	// new, Turns wait.
+	// ReasonEndpointUnreachable means that the endpoint could not be reached, or answered with a server error. Agents
+	// stay Ready, and each Turn sends its requests anyway, with its retries and its chain of models. While the object
+	// is new, Turns wait.
 	ReasonEndpointUnreachable = "EndpointUnreachable"
 	// ReasonAddressRefused is set on ModelProvider and ToolServer. It means that this manager does not connect to
 	// the address. Agents stay Ready, as with EndpointUnreachable.
@@ -58,17 +58,17 @@ const (
 	// ReasonBelowWarnPercent is set on Warning=False.
 	ReasonBelowWarnPercent = "BelowWarnPercent"
 	// ReasonTooManyBudgets is set on Ready=False. It means that the Budget does not apply, because its namespace has 64
-	// older ones.
+	// older Budgets.
 	ReasonTooManyBudgets = "TooManyBudgets"
 	// ReasonInvalidBudget is set on Ready=False. It means that a part of the spec cannot be used; the message says how
 	// the Budget applies until it is corrected.
 	ReasonInvalidBudget = "InvalidBudget"
-	// ReasonRequestersNotChecked is set on Ready=False. It means that the Budget selects requesters, and that the API
-	// server does not check who asks: the Budget applies to the Turns of all requesters.
+	// ReasonRequestersNotChecked is set on Ready=False. It means that the Budget selects requesters, but the API server
+	// does not check the requesters of Turns, so the Budget applies to the Turns of all requesters.
 	ReasonRequestersNotChecked = "RequestersNotChecked"
 )
 
-// Reasons of a ModelProvider's condition Available.
+// The condition Available of a ModelProvider, and its reasons.
 const (
 	// ConditionAvailable says whether requests to the models are sent. It is absent until a circuit breaker has opened
 	// for the first time.
@@ -80,7 +80,7 @@ const (
 	ReasonCircuitClosed = "CircuitClosed"
 )
 
-// Reasons of a ToolServer's Ready condition. It also has the reasons of a ModelProvider. With SecretNotFound,
+// Reasons of a ToolServer's Ready condition, in addition to those of a ModelProvider's. With SecretNotFound,
 // HostNotAllowed and HeaderRefused no request was sent: if none of the server's tools are known, its Agents are not
 // Ready. With all other reasons Agents stay Ready, and calls of the server's tools fail as unavailable, unless the
 // server is new: see ToolServerNotReady.
@@ -106,22 +106,22 @@ const (
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
 	// ReasonTooManyObjects is set on Agent, PromptProfile, ModelProvider and ToolServer. It means that the manager has
 	// no memory for the object, because the objects of these kinds in its namespace use their whole share. The manager
-	// looks again every 15 seconds.
+	// checks again every 15 seconds.
 	ReasonTooManyObjects = "TooManyObjects"
 	// ReasonConfigMapUnreadable is set on PromptProfile and Agent. It means that a ConfigMap that the object names
-	// could not be read: the manager lacks the right, or the API server did not answer. The manager tries again, at
-	// least every 30 seconds.
+	// could not be read: the manager lacks the permission, or the API server did not answer. The manager tries again,
+	// at least every 30 seconds.
 	ReasonConfigMapUnreadable = "ConfigMapUnreadable"
 )
 
 // Conditions and reasons of an Agent.
 const (
-	// ConditionProfileResolved is True when the Agent's PromptProfile exists and is Ready, the Agent's instructions
-	// render with it, it has the Agent's skills, and the Agent's contributions can be read.
+	// ConditionProfileResolved is True when the Agent's PromptProfile exists, is Ready and has the Agent's skills, the
+	// Agent's instructions render with it, and the Agent's contributions can be read.
 	ConditionProfileResolved = "ProfileResolved"
 	// ConditionModelsResolved is True while at least one model of the Agent's chain can be used. The message names the
 	// ModelProviders that cannot be used, with the causes. It is also True if no endpoint answers and none is new,
-	// because each Turn tries them.
+	// because each Turn tries the endpoints itself.
 	ConditionModelsResolved = "ModelsResolved"
 
 	// ConditionToolsResolved is True when all ToolServers and sub-agents that the Agent names exist, and each
@@ -138,13 +138,13 @@ const (
 	// ConditionJudgesResolved says whether the answers of an Agent with spec.evaluation can be evaluated as its
 	// PromptProfile asks. It is absent without spec.evaluation, and not part of Ready.
 	ConditionJudgesResolved = "JudgesResolved"
-	// ConditionLearningResolved says whether the models of an Agent with spec.memory.learning can be used that extract
-	// memories. It is not part of Ready.
+	// ConditionLearningResolved says whether the models that extract memories for an Agent with spec.memory.learning
+	// can be used. It is not part of Ready.
 	ConditionLearningResolved = "LearningResolved"
 	// ConditionEmbeddingsResolved says whether the model of an Agent with spec.embeddings can be used. It is not part
 	// of Ready, because Turns run without it.
 	ConditionEmbeddingsResolved = "EmbeddingsResolved"
-	// ReasonNoEmbeddings is set on EmbeddingsResolved. It means that the protocol of the ModelProvider has no
+	// ReasonNoEmbeddings is set on EmbeddingsResolved. It means that the protocol of the ModelProvider does not support
 	// embeddings.
 	ReasonNoEmbeddings = "NoEmbeddings"
 	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges, so no answer is
@@ -157,7 +157,7 @@ const (
 	// EmbeddingsResolved. It means that all referenced objects exist and can be used.
 	ReasonResolved = "Resolved"
 	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain
-	// can be used now. The message names the others and the causes.
+	// can be used now. The message names the ModelProviders that cannot be used, with the causes.
 	ReasonPartiallyResolved = "PartiallyResolved"
 	// ReasonProfileNotFound means that the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"
@@ -194,9 +194,10 @@ const (
 	ReasonBudgetUsed = "BudgetUsed"
 )
 
-// ConditionHistoryComplete is the condition of a Session, and of a Turn in it, that says whether the journal has
-// the whole conversation. A Turn has it only if it is False.
+// The condition HistoryComplete of a Session and of its Turns, and its reasons.
 const (
+	// ConditionHistoryComplete says whether the journal has the whole conversation. A Turn has this condition only if
+	// it is False.
 	ConditionHistoryComplete = "HistoryComplete"
 	// ReasonHistoryComplete is set on HistoryComplete=True of a Session. It means that the history is complete.
 	ReasonHistoryComplete = "Complete"
@@ -259,14 +260,14 @@ const (
 	TurnReasonCompleted = "Completed"
 	// TurnReasonPrepared means that the prompt of a PrepareOnly Turn was made.
 	TurnReasonPrepared = "Prepared"
-	// TurnReasonUndone means that a Turn with undo has left no call of the other Turn that may have changed something.
+	// TurnReasonUndone means that a Turn with undo has undone all calls that it had to undo.
 	TurnReasonUndone = "Undone"
 )
 
 // Reasons of Succeeded=False.
 const (
-	// TurnReasonUndoIncomplete means that a Turn with undo has left calls of the other Turn that may have changed
-	// something. status.result has the reason for each.
+	// TurnReasonUndoIncomplete means that a Turn with undo has not undone all calls that it had to undo. status.result
+	// lists the remaining calls, each with the reason.
 	TurnReasonUndoIncomplete = "UndoIncomplete"
 	// TurnReasonInvalidSpec means that the spec passed the schema but cannot be used.
 	TurnReasonInvalidSpec = "InvalidSpec"
@@ -275,7 +276,7 @@ const (
 	TurnReasonPreparationFailed = "PreparationFailed"
 	// TurnReasonModelFailed means that no model of the chain gave a usable answer.
 	TurnReasonModelFailed = "ModelFailed"
-	// TurnReasonStepLimitExceeded means that the Turn used all its steps; the result is the best answer until then.
+	// TurnReasonStepLimitExceeded means that the Turn used all its steps; the result is the best answer so far.
 	TurnReasonStepLimitExceeded = "StepLimitExceeded"
 	// TurnReasonBudgetExceeded means that the Turn needed more tokens or a higher cost than it, its Session or a Budget
 	// allows.
@@ -285,7 +286,7 @@ const (
 	// TurnReasonQueueFull means that as many Turns of the namespace already waited for a slot as the manager
 	// allows.
 	TurnReasonQueueFull = "QueueFull"
-	// TurnReasonDeadlineExceeded means that the Turn exceeded its time limit, or its time limit for the start.
+	// TurnReasonDeadlineExceeded means that the Turn exceeded its time limit or its starting deadline.
 	TurnReasonDeadlineExceeded = "DeadlineExceeded"
 	// TurnReasonContextLimitExceeded means that the prompt is longer than the model's context window.
 	TurnReasonContextLimitExceeded = "ContextLimitExceeded"
@@ -302,7 +303,7 @@ const (
 	TurnReasonCancelled = "Cancelled"
 )
 
-// Reasons of a Turn's other conditions, beside the terminal reason of Succeeded.
+// Reasons of a Turn's other conditions, in addition to the terminal reason of Succeeded.
 const (
 	// TurnReasonNotPrepared is set on Prepared=Unknown. It means that an executor handed the Turn back without a
 	// prompt, because an object that the prompt needs does not exist. Succeeded says which. The condition
@@ -358,7 +359,7 @@ const (
 	// EventHistoryLost is emitted on a Session when one of its Turns found that the history of earlier Turns was
 	// lost.
 	EventHistoryLost = "HistoryLost"
-	// EventContextWarning is emitted when the conversation of a Turn comes near the context window of the model.
+	// EventContextWarning is emitted when the conversation of a Turn approaches the size of the model's context window.
 	EventContextWarning = "ContextWarning"
 	// EventJournalLost is emitted when a run found that the journal of earlier runs was lost. The Turn then starts
 	// over, or ends.

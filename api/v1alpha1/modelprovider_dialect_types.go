@@ -47,9 +47,9 @@ type RequestOptions struct {
 	OutputLimit OutputLimit `json:"outputLimit,omitempty"`
 
 	// systemMessages says where system messages may be. InPlace: anywhere. BeforeReplies: only before the first message
-	// of the assistant or of a tool; later ones are merged into one, which follows the first system messages. Merged:
-	// all are merged into one message at the front. With BeforeReplies and Merged, system messages at the end of the
-	// conversation that follow a message of the assistant are sent as user messages.
+	// of the assistant or of a tool; later system messages are merged into one, which follows the first system
+	// messages. Merged: all are merged into one message at the front. With BeforeReplies and Merged, system messages at
+	// the end of the conversation that follow a message of the assistant are sent as user messages.
 	// +optional
 	SystemMessages SystemMessages `json:"systemMessages,omitempty"`
 
@@ -66,15 +66,15 @@ type RequestOptions struct {
 	// +optional
 	ToolCallIDs ToolCallIDForm `json:"toolCallIDs,omitempty"`
 
-	// strictSchemas says whether the schemas of tools and of the answer are marked as strict. Servers then accept only
-	// a part of JSON Schema. With the type Anthropic, unless this is On, the schema of the answer is sent as that of a
-	// tool, which the model calls to answer.
+	// strictSchemas says whether the schemas of tools and of the answer are marked as strict. Servers accept only a
+	// part of JSON Schema in strict schemas. With the type Anthropic, unless strictSchemas is On, the schema of the
+	// answer is sent as the schema of a tool, which the model calls to answer.
 	// +optional
 	StrictSchemas Switch `json:"strictSchemas,omitempty"`
 
-	// parallelToolCalls says whether the model may call several tools at once. It is sent as parallel_tool_calls, or
-	// as disable_parallel_tool_use with the type Anthropic, in requests with tools. Without it the parameter is not
-	// sent.
+	// parallelToolCalls says whether the model may request several calls in one reply. It is sent as
+	// parallel_tool_calls, or as disable_parallel_tool_use with the type Anthropic, in requests with tools. Without
+	// this field, the parameter is not sent.
 	// +optional
 	ParallelToolCalls Switch `json:"parallelToolCalls,omitempty"`
 
@@ -89,10 +89,10 @@ type RequestOptions struct {
 	// +optional
 	ReturnedData ReturnedData `json:"returnedData,omitempty"`
 
-	// apiVersion is the version of Azure's API of deployments, such as 2024-10-21, for baseURLs like
-	// https://example.openai.azure.com/openai. Requests then go to deployments/NAME, where NAME is the model of the
-	// Agent, and the key is sent in the header Api-Key. Without apiVersion, baseURL must end with /openai/v1, the API
-	// that has no versions. Only the dialect AzureOpenAI has an apiVersion.
+	// apiVersion is the version of Azure's deployment-based API, such as 2024-10-21, for baseURLs like
+	// https://example.openai.azure.com/openai. With apiVersion, requests go to deployments/NAME, where NAME is the
+	// model of the Agent, and the key is sent in the header Api-Key. Without it, baseURL must end with /openai/v1, the
+	// API that has no versions. Only the dialect AzureOpenAI has an apiVersion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-[a-z0-9]+)?$")`,
@@ -102,39 +102,39 @@ type RequestOptions struct {
 	// thinking is the form of the setting for reasoning. With the type OpenAI, Effort: reasoning_effort, the default of
 	// most dialects. Switch: thinking with the type enabled, the default of Moonshot. ChatTemplate: enable_thinking in
 	// chat_template_kwargs, for models such as Qwen on servers such as vLLM. With the type Anthropic, Budget: a number
-	// of tokens, for Claude models up to version 4.5 and for models that are not from Anthropic. Adaptive: the
-	// effort; the model decides about the number of tokens. Default: known from the name of the model.
+	// of tokens, for Claude models up to version 4.5 and for models that are not from Anthropic. Adaptive: the effort;
+	// the model decides about the number of tokens. Default with the type Anthropic: by the name of the model.
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 
-	// answerSchemas says which requests may have the schema of an answer, as response_format. Always: all.
-	// WithoutTools: those without tools, because the endpoint refuses both together, or does not call tools then.
-	// Never: none. In other requests, the schema is in the prompt.
+	// answerSchemas says which requests may have the schema of an answer, as response_format. Always: all requests.
+	// WithoutTools: requests without tools, for endpoints that reject a schema together with tools, or whose models
+	// then call no tools. Never: no requests. In all other requests, the schema is in the prompt.
 	// +optional
 	AnswerSchemas AnswerSchemas `json:"answerSchemas,omitempty"`
 
-	// answerSchemaForm is the form of the schema of an answer. JSONSchema: within json_schema. JSONObject: beside the
-	// type json_object.
+	// answerSchemaForm is where response_format has the schema of an answer. JSONSchema: in json_schema, with the type
+	// json_schema. JSONObject: in schema, with the type json_object.
 	// +optional
 	AnswerSchemaForm AnswerSchemaForm `json:"answerSchemaForm,omitempty"`
 
-	// seed is the name of the parameter for a seed. Seed: seed. RandomSeed: random_seed. None: there is no such
-	// parameter, so that an Agent's seed is refused.
+	// seed is the name of the parameter for a seed. Seed: seed. RandomSeed: random_seed. None: the endpoint has no such
+	// parameter, so a seed in an Agent is rejected.
 	// +optional
 	Seed SeedParameter `json:"seed,omitempty"`
 
-	// serviceTiers says whether the endpoint has service tiers. On: it decides itself which names it accepts. Off: an
-	// Agent's serviceTier is refused.
+	// serviceTiers says whether the endpoint has service tiers. On: the endpoint decides which names it accepts. Off: a
+	// serviceTier in an Agent is rejected.
 	// +optional
 	ServiceTiers Switch `json:"serviceTiers,omitempty"`
 
 	// stopSequences says whether the models of the endpoint accept stop sequences. On: they are sent to every model.
-	// Off: an Agent's stopSequences are refused.
+	// Off: stopSequences in an Agent are rejected.
 	// +optional
 	StopSequences Switch `json:"stopSequences,omitempty"`
 
 	// endMarks says whether the endpoint marks the end of each answer with a finish reason or [DONE]. On: an answer
-	// without them is cut off. Off: it is complete if the response ends properly.
+	// without either counts as cut off. Off: an answer is complete if the HTTP response ends properly.
 	// +optional
 	EndMarks Switch `json:"endMarks,omitempty"`
 

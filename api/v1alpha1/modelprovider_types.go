@@ -98,8 +98,8 @@ type ModelProviderSpec struct {
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 
-	// credentialsRef names the Secret key with the API key, which is sent as a bearer token, or in the header
-	// X-Api-Key if the type is Anthropic. Omit it if the endpoint requires none.
+	// credentialsRef names the Secret key with the API key, which is sent as a bearer token, or in the header X-Api-Key
+	// if the type is Anthropic. Omit it if the endpoint requires no key.
 	// +optional
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
 
@@ -156,8 +156,8 @@ type ModelProviderSpec struct {
 // may always send one request at a time.
 // +kubebuilder:validation:MinProperties=1
 type RateLimits struct {
-	// requestsPerMinute is the maximum number of requests in a minute, from 1 to 10000000. They are spread evenly over
-	// the minute.
+	// requestsPerMinute is the maximum number of requests in a minute, from 1 to 10000000. Requests are spread evenly
+	// over the minute.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000000
@@ -182,9 +182,9 @@ type RateLimits struct {
 // +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",
 // + message="exactly one of value and valueFrom must be given"
 type Header struct {
-	// name is the name of the header, 1 to 128 characters. These headers are refused, in upper and lower case, and also
-	// with '_' instead of '-': headers of the connection and the message, such as Host, Connection, Content-Type and
-	// Accept-Encoding; headers of identities (Authorization, Cookie, Proxy-..., Impersonate-..., X-Remote-...); and
+	// name is the name of the header, 1 to 128 characters. These headers are rejected, in upper and lower case, and
+	// also with '_' instead of '-': headers of the connection and the message, such as Host, Connection, Content-Type
+	// and Accept-Encoding; headers of identities (Authorization, Cookie, Proxy-..., Impersonate-..., X-Remote-...); and
 	// headers of the request's origin (Forwarded, Via, X-Forwarded-..., X-Real-IP).
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -244,7 +244,7 @@ type Model struct {
 
 	// capabilities are abilities of the model. StructuredOutput: it can restrict its answer to a JSON Schema.
 	// Reasoning: it has a setting for the amount of reasoning. Images: it accepts images. Files: it accepts PDFs. Tools
-	// and Streaming are assumed for every model, and need not be listed.
+	// and Streaming are assumed for every model and need not be listed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8

@@ -144,7 +144,7 @@ type Shaping struct {
 	Overlays []Overlay `json:"overlays,omitempty"`
 
 	// expression says how the assistant speaks. Each field that the Turn sets replaces the profile's field. A field
-	// that neither sets has a default, which follows from the traits of the identity.
+	// that neither the Turn nor the profile sets has a default, which follows from the traits of the identity.
 	// +optional
 	Expression *Expression `json:"expression,omitempty"`
 

@@ -50,7 +50,7 @@ type PromptProfileSpec struct {
 	// + message="version must be a semantic version, such as 1.4.0 or 2.0.0-rc.1"
 	Version string `json:"version"`
 
-	// tags are words by which people and tools find the prompt, at most 16 of at most 63 characters. They are
+	// tags are words by which people and tools find the prompt, at most 16, each of at most 63 characters. They are
 	// recorded in the journal.
 	// +optional
 	// +listType=set
@@ -59,8 +59,8 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	Tags []string `json:"tags,omitempty"`
 
-	// variables are the variables that texts of this profile and instructions of its Agents may use, at most 32. A
-	// text that uses any other variable is refused.
+	// variables are the variables that texts of this profile and instructions of its Agents may use, at most 32. A text
+	// that uses any other variable is invalid.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -126,7 +126,7 @@ type PromptProfileSpec struct {
 
 	// overlays are additional instructions, at most 32. The section turn_instructions has them in the order of their
 	// priority, together with the overlays of shaping, and with those of the Turn if the Agent's contributionTrust is
-	// Trusted. Among overlays of the same priority, these come first.
+	// Trusted. Among overlays of the same priority, those in this field come first.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -135,7 +135,7 @@ type PromptProfileSpec struct {
 
 	// guardrails are rules that constrain all other instructions, at most 32. They are in every prompt, whatever mode
 	// and sections say. The prompt has them in the order of their priority, together with the guardrails of the Turn if
-	// the Agent's contributionTrust is Trusted. Among guardrails of the same priority, these come first.
+	// the Agent's contributionTrust is Trusted. Among guardrails of the same priority, those in this field come first.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -171,7 +171,7 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// outputPolicy are rules that an answer must keep to before it is delivered, at most 8. A policy is an expression,
+	// outputPolicy are rules that an answer must follow before it is delivered, at most 8. A policy is an expression,
 	// which Capstan evaluates, or a prompt, which a model checks. Expressions are evaluated first. If an answer
 	// violates an expression with onViolation Fail or Retry, no model is asked about it.
 	// +optional
@@ -180,8 +180,8 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxItems=8
 	OutputPolicy []OutputPolicy `json:"outputPolicy,omitempty"`
 
-	// judges give scores to answers, at most 4. A judge asks a model after the answer, and cannot change the answer or
-	// the Turn. capstan eval asks the judges of a profile about each case.
+	// judges give scores to answers, at most 4. A judge asks a model after the Turn has ended, and cannot change the
+	// answer or the Turn. capstan eval asks the judges of a profile about each case.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -226,9 +226,9 @@ type Judge struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Prompt string `json:"prompt,omitempty"`
 
-	// modelRef is the model to ask, of any ModelProvider in the namespace. In a cluster, it must be one of the
-	// spec.evaluation.models of the Agent, and is ignored otherwise. Default: the models of the Agent, in order, with
-	// their parameters.
+	// modelRef is the model to ask, of any ModelProvider in the namespace. In a cluster, it is ignored unless it is one
+	// of the models that spec.evaluation of the Agent allows. Default: the models of the Agent, in order, with their
+	// parameters.
 	// +optional
 	ModelRef *JudgeModelReference `json:"modelRef,omitempty"`
 
@@ -270,7 +270,7 @@ const (
 	ViolationRetry ViolationAction = "Retry"
 )
 
-// OutputPolicy is a rule that an answer must keep to.
+// OutputPolicy is a rule that an answer must follow.
 // +kubebuilder:validation:XValidation:rule="has(self.expression) != has(self.prompt)",
 // + message="exactly one of expression and prompt must be given"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxRetries) || self.onViolation == 'Retry'",
@@ -293,28 +293,29 @@ type OutputPolicy struct {
 	Expression string `json:"expression,omitempty"`
 
 	// prompt is a rule in words, 1 to 4096 characters. It is not a template. A model says whether the answer violates
-	// the rule: the model that answered or, if that fails, the next one of the Agent. The request counts in the usage
+	// the rule: the model that answered or, if it fails, the next model of the Agent. The request counts in the usage
 	// and the budget of the Turn.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Prompt string `json:"prompt,omitempty"`
 
-	// message says in words what the policy demands, at most 512 characters. The message of a Turn that fails because
-	// of the policy has it, and the model receives it with onViolation Retry. Default: the prompt or the expression.
+	// message says in words what the policy demands, at most 512 characters. It is part of the status message of a Turn
+	// that fails because of the policy, and the model receives it with onViolation Retry. Default: the prompt or the
+	// expression.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
 
 	// onViolation says what follows a violation. Fail: the Turn ends with reason PolicyViolated and without an answer.
 	// Report: the answer is delivered, and status.policyViolations of the Turn has the violation. Retry: the model
-	// receives the violation and answers again, at most maxRetries times; then the same as Fail.
+	// receives the violation and answers again, at most maxRetries times; after that, the same as Fail.
 	// +optional
 	// +kubebuilder:default=Fail
 	OnViolation ViolationAction `json:"onViolation,omitempty"`
 
 	// maxRetries is the number of answers of a Turn that are sent back, because of any policy, before a violation of
-	// this one ends the Turn, 1 to 5. It must only be given if onViolation is Retry. Default 2.
+	// this policy ends the Turn, 1 to 5. It must only be given if onViolation is Retry. Default 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
@@ -512,7 +513,7 @@ type Overrides struct {
 	Tools *string `json:"tools,omitempty"`
 }
 
-// ModelTexts are texts for some models, because models differ in what they must be told.
+// ModelTexts are texts for some models, because different models need different texts.
 // +kubebuilder:validation:XValidation:rule="has(self.overrides) || has(self.contributions)",
 // + message="at least one of overrides and contributions must be given"
 type ModelTexts struct {
@@ -606,7 +607,7 @@ type PromptProfileStatus struct {
 	Sections []string `json:"sections,omitempty"`
 }
 
-// PromptProfile is the text of the prompts of Agents, under a version.
+// PromptProfile is the text of the prompts of Agents, with a version.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=pp,categories=capstan

@@ -95,7 +95,7 @@ type SessionStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Turns int64 `json:"turns,omitempty"`
 
-	// missingTurns is the number of these Turns whose history was lost. Their usage and cost still count.
+	// missingTurns is the number of counted Turns whose history was lost. Their usage and cost still count.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	MissingTurns int64 `json:"missingTurns,omitempty"`
@@ -105,11 +105,11 @@ type SessionStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	LastTurnName string `json:"lastTurnName,omitempty"`
 
-	// lastTurnTime is the time at which that Turn ended.
+	// lastTurnTime is the time at which the Turn in lastTurnName ended.
 	// +optional
 	LastTurnTime *metav1.MicroTime `json:"lastTurnTime,omitempty"`
 
-	// usage is the total token usage and cost of these Turns. The cost is absent if a model that was used has no
+	// usage is the total token usage and cost of the counted Turns. The cost is absent if a model that was used has no
 	// price, or if the prices are in several currencies.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`

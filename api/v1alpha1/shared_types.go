@@ -59,9 +59,10 @@ type Limits struct {
 	// +kubebuilder:validation:Maximum=86400
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
 
-	// startingDeadlineSeconds is how long the Turn may wait before it starts, in seconds, from 1 to 604800: for its
-	// Agent, its Session or a free slot. The time counts from its creation, or from the end of a suspension. Default
-	// 600 if neither Turn nor Agent sets it. A Turn that waits longer ends with reason DeadlineExceeded.
+	// startingDeadlineSeconds is how long the Turn may wait for its Agent, its Session and a free slot before it
+	// starts, in seconds, from 1 to 604800. The time counts from the creation of the Turn, or from the end of a
+	// suspension. Default 600 if neither Turn nor Agent sets it. A Turn that waits longer ends with reason
+	// DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
@@ -134,9 +135,9 @@ const (
 	DefaultMaxSteps int32 = 6
 	// DefaultMaxToolCalls is the limit on the tool calls of a Turn if neither the Turn nor its Agent sets a limit.
 	DefaultMaxToolCalls int32 = 25
-	// DefaultMaxTokens is the limit on the tokens of a Turn if neither the Turn nor its Agent sets a limit.
-	// DefaultMaxSteps steps and a last answer use less, even if each of them fills a context window of 128,000 tokens.
-	// So a Turn with the other defaults does not reach this limit.
+	// DefaultMaxTokens is the limit on the tokens of a Turn if neither the Turn nor its Agent sets a limit. The
+	// requests of DefaultMaxSteps steps and of a last answer use less, even if each fills a context window of 140,000
+	// tokens.
 	DefaultMaxTokens int64 = 1_000_000
 	// DefaultMaxCost is the limit on the cost of a Turn, in each of DefaultCostCurrencies, if neither the Turn nor its
 	// Agent sets a limit. A million tokens of a large model cost about this amount.
@@ -157,5 +158,5 @@ const (
 )
 
 // DefaultCostCurrencies returns the currencies for which DefaultMaxCost applies. limits.maxCost has no currency of its
-// own: it is in the currency of the models' prices, and in other currencies one request may cost more than 5 units.
+// own: it is in the currency of the models' prices. In a currency such as JPY, one request may cost more than 5 units.
 func DefaultCostCurrencies() []string { return []string{"USD", "EUR", "GBP", "CHF"} }

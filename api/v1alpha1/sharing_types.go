@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SharedReference names an object of a known kind, in the same namespace or in one that shares it.
+// SharedReference names an object of a known kind, in the same namespace or in another namespace that shares the
+// object.
 // +kubebuilder:validation:XValidation:rule="!has(self.namespace) || size(self.namespace) + size(self.name) <= 252",
 // + message="namespace and name must have at most 252 characters together"
 type SharedReference struct {
@@ -74,7 +75,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.selector) == (self.from == 'Selector')",
 // + message="selector must be given if from is Selector, and only then",fieldPath=".selector"
 type AllowedNamespaces struct {
-	// from is Same (only the namespace of the object, the default), All, or Selector (those that selector selects).
+	// from is Same (only the namespace of the object, the default), All, or Selector (also the namespaces that selector
+	// selects).
 	// +optional
 	// +kubebuilder:default=Same
 	From NamespacesFrom `json:"from,omitempty"`

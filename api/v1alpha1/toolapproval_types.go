@@ -101,8 +101,8 @@ type ToolApprovalSpec struct {
 	DecidedByGroups []string `json:"decidedByGroups,omitempty"`
 }
 
-// ToolApproval is the decision of one person about one pending call of a Turn. A user who may create ToolApprovals
-// may approve calls, and gains no other right.
+// ToolApproval is the decision of one person about one pending call of a Turn. A user who may create ToolApprovals may
+// approve calls, and gains no other permission.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=ta,categories=capstan
 // +kubebuilder:printcolumn:name="Turn",type=string,JSONPath=`.spec.turnRef.name`

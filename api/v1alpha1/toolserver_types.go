@@ -79,8 +79,8 @@ type ToolServerSpec struct {
 	// +optional
 	MCP *MCPEndpoint `json:"mcp,omitempty"`
 
-	// credentialsRef names the Secret key with a token, which is sent as a bearer token. Omit it if the server
-	// requires none.
+	// credentialsRef names the Secret key with a token, which is sent as a bearer token. Omit it if the server requires
+	// no token.
 	// +optional
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
 
@@ -114,8 +114,8 @@ type ToolServerSpec struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectTimeoutSeconds int32 `json:"connectTimeoutSeconds,omitempty"`
 
-	// tools declares properties of the server's tools, at most 256 tools. Tools that are not declared can be used too,
-	// and count as Destructive, whatever the server's own hints say.
+	// tools declares properties of the server's tools, at most 256 tools. Tools that are not declared can be used, too.
+	// They count as Destructive, whatever the server's own hints say.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -162,8 +162,8 @@ type ToolDeclaration struct {
 	// +optional
 	Role ToolRole `json:"role,omitempty"`
 
-	// callTimeoutSeconds is the time limit of a call of this tool, in seconds, from 1 to 3600. Default: that of the
-	// server.
+	// callTimeoutSeconds is the time limit of a call of this tool, in seconds, from 1 to 3600. Default:
+	// spec.callTimeoutSeconds.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
@@ -179,9 +179,9 @@ type ToolDeclaration struct {
 	// +optional
 	EndsTurn EndsTurn `json:"endsTurn,omitempty"`
 
-	// compensation says how a successful call of this tool is undone: by a call of another tool of this server. It is
-	// filled in when the result arrives, and kept in the journal with that result: a later change of the ToolServer
-	// does not change it. capstan undo runs it. Default: calls of this tool cannot be undone.
+	// compensation is the call of another tool of this server that undoes a successful call of this tool. Its arguments
+	// are computed when the result arrives, and kept in the journal with that result, so a later change of the
+	// ToolServer does not change them. capstan undo makes the call. Default: calls of this tool cannot be undone.
 	// +optional
 	Compensation *Compensation `json:"compensation,omitempty"`
 }
@@ -211,8 +211,8 @@ type CompensationArgument struct {
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
 
-	// value is a CEL expression, 1 to 1024 characters. It can read two variables. arguments has the arguments of the
-	// call to undo. result is its result: the value if the result is JSON, or else the text. Examples: result.id,
+	// value is a CEL expression, 1 to 1024 characters. It can read two variables: arguments, the arguments of the call
+	// to undo, and result, its result (a JSON value if the result is JSON, otherwise the text). Examples: result.id,
 	// arguments.path. If a call lacks a value that an expression names, that call cannot be undone.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -255,8 +255,8 @@ type ToolServerStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	ToolCount int32 `json:"toolCount,omitempty"`
 
-	// tools are the tools that the server had when it last answered, sorted by name; at most 256. They stay while
-	// the server cannot be reached.
+	// tools are the tools that the server had when it last answered, sorted by name; at most 256. The list stays
+	// unchanged while the server cannot be reached.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

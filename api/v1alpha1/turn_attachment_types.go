@@ -80,9 +80,9 @@ type ArtifactReference struct {
 	// + message="name must be the name of an artifact, such as call-3-1, answer.txt or attachments/plan"
 	Name string `json:"name"`
 
-	// scope says which Turns may be named. Session: those of the same Session, so this Turn must have a sessionRef.
-	// Namespace: all Turns of the namespace; the author must have the right to get turns/log in the namespace. The
-	// default is Session.
+	// scope says which Turns may be named. Session (the default): Turns of the same Session, so this Turn must have a
+	// sessionRef. Namespace: all Turns of the namespace; the author of this Turn must have the permission to get
+	// turns/log in the namespace.
 	// +optional
 	// +kubebuilder:default=Session
 	Scope ArtifactScope `json:"scope,omitempty"`

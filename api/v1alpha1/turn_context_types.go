@@ -25,8 +25,8 @@ type TurnContext struct {
 	Contributions []Contribution `json:"contributions,omitempty"`
 
 	// memories are 1 to 64 texts that the application has kept from earlier requests. The prompt contains the most
-	// relevant ones, at most memory.maxItems of the Agent. status.preparation.provenance lists which were used and
-	// which were dropped.
+	// relevant ones, at most memory.maxItems of the Agent. status.preparation.provenance lists which memories were used
+	// and which were dropped.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -35,7 +35,8 @@ type TurnContext struct {
 	Memories []Memory `json:"memories,omitempty"`
 
 	// enrichments are 1 to 64 results of other parts of the application. The prompt contains the 8 most important ones
-	// whose audience is not Product. status.preparation.provenance lists which were used and which were dropped.
+	// whose audience is not Product. status.preparation.provenance lists which enrichments were used and which were
+	// dropped.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -100,7 +101,8 @@ type Fact struct {
 // +kubebuilder:validation:Enum=Session;User;Workspace;Org;Object
 type MemoryScope string
 
-// The scopes of memories from the narrowest to the widest, and then Object, which is outside this order.
+// The scopes of memories: Session to Org from the narrowest to the widest, and Object, which has no place in this
+// order.
 const (
 	MemoryScopeSession   MemoryScope = "Session"
 	MemoryScopeUser      MemoryScope = "User"
@@ -169,7 +171,7 @@ const (
 	EnrichmentOther            EnrichmentKind = "Other"
 )
 
-// Audience says for whom an enrichment is meant.
+// Audience says for whom an enrichment is intended.
 // +kubebuilder:validation:Enum=Assistant;Product;Mixed
 type Audience string
 
@@ -178,7 +180,7 @@ const (
 	AudienceAssistant Audience = "Assistant"
 	// AudienceProduct is the application around the model. The model never receives such an enrichment.
 	AudienceProduct Audience = "Product"
-	// AudienceMixed is both.
+	// AudienceMixed is both the model and the application.
 	AudienceMixed Audience = "Mixed"
 )
 
@@ -218,7 +220,7 @@ type Enrichment struct {
 	// +kubebuilder:default=Medium
 	Importance Level `json:"importance,omitempty"`
 
-	// audience says for whom the enrichment is meant: Assistant (the default), Product or Mixed. The model never
+	// audience says for whom the enrichment is intended: Assistant (the default), Product or Mixed. The model never
 	// receives an enrichment with the audience Product.
 	// +optional
 	// +kubebuilder:default=Assistant
@@ -267,7 +269,7 @@ type ConversationContext struct {
 	// +kubebuilder:validation:MaxLength=8192
 	Summary string `json:"summary,omitempty"`
 
-	// unresolvedQuestions are the open questions of the conversation, 1 to 32 of 1 to 1024 characters.
+	// unresolvedQuestions are 1 to 32 open questions of the conversation, each of 1 to 1024 characters.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1

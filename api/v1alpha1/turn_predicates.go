@@ -32,8 +32,8 @@ func (t *Turn) BoundTo() string {
 	return t.Status.Executor.Name
 }
 
-// EndedWithoutExecutor reports whether the Turn was begun by an executor, and ended while it was bound to none. Its
-// journal may then have usage that the status lacks.
+// EndedWithoutExecutor reports whether the Turn was bound to an executor at least once, but was not bound when it
+// ended. The journal of such a Turn may have usage that the status lacks.
 func (t *Turn) EndedWithoutExecutor() bool {
 	return t.IsFinished() && t.Status.Executor != nil && t.Status.Executor.Name == ""
 }
@@ -75,13 +75,13 @@ func (t *Turn) succeeded() *metav1.Condition {
 // Timeout returns the time limit of a Turn with these limits: the lowest value that is set, or
 // DefaultTimeoutSeconds.
 func Timeout(limits ...*Limits) time.Duration {
-	return lowest(DefaultTimeoutSeconds, func(l *Limits) *int32 { return l.TimeoutSeconds }, limits)
+	return lowestSeconds(DefaultTimeoutSeconds, func(l *Limits) *int32 { return l.TimeoutSeconds }, limits)
 }
 
 // StartingDeadline returns how long a Turn with these limits may wait for its start: the lowest value that is set,
 // or DefaultStartingDeadlineSeconds.
 func StartingDeadline(limits ...*Limits) time.Duration {
-	return lowest(DefaultStartingDeadlineSeconds, func(l *Limits) *int32 { return l.StartingDeadlineSeconds }, limits)
+	return lowestSeconds(DefaultStartingDeadlineSeconds, func(l *Limits) *int32 { return l.StartingDeadlineSeconds }, limits)
 }
 
 // MaxSteps returns how many steps a Turn with these limits may take: the lowest value that is set, or
@@ -103,8 +103,8 @@ func MaxDepth(limits ...*Limits) int {
 }
 
 // MaxDescendants returns how many Turns may be created for sub-agents below a Turn: the Agent's limit or
-// DefaultMaxDescendants, or the Turn's limit if that is lower. Both arguments may be nil. The creator of a Turn
-// must not raise the default, because nothing else limits how many Turns one request can create.
+// DefaultMaxDescendants, or the Turn's limit if that is lower. Both arguments may be nil. A Turn cannot raise the
+// default, because nothing else limits how many Turns one request can create.
 func MaxDescendants(turn, agent *Limits) int {
 	most := lowestOf(DefaultMaxDescendants, func(l *Limits) *int32 { return l.MaxDescendants }, []*Limits{agent})
 	if turn != nil && turn.MaxDescendants != nil {
@@ -116,11 +116,11 @@ func MaxDescendants(turn, agent *Limits) int {
 // ApprovalTimeout returns how long a call may wait for an approval in a Turn with these limits: the lowest value
 // that is set, or DefaultApprovalTimeoutSeconds.
 func ApprovalTimeout(limits ...*Limits) time.Duration {
-	return lowest(DefaultApprovalTimeoutSeconds, func(l *Limits) *int32 { return l.ApprovalTimeoutSeconds }, limits)
+	return lowestSeconds(DefaultApprovalTimeoutSeconds, func(l *Limits) *int32 { return l.ApprovalTimeoutSeconds }, limits)
 }
 
-func lowest(otherwise int32, of func(*Limits) *int32, limits []*Limits) time.Duration {
-	return time.Duration(lowestOf(otherwise, of, limits)) * time.Second
+func lowestSeconds(defaultSeconds int32, field func(*Limits) *int32, limits []*Limits) time.Duration {
+	return time.Duration(lowestOf(defaultSeconds, field, limits)) * time.Second
 }
 
 // MaxTokens returns how many tokens a Turn with these limits may use: the lowest value that is set, or
@@ -129,18 +129,19 @@ func MaxTokens(limits ...*Limits) int64 {
 	return lowestOf(DefaultMaxTokens, func(l *Limits) *int64 { return l.MaxTokens }, limits)
 }
 
-func lowestOf[T int32 | int64](otherwise T, of func(*Limits) *T, limits []*Limits) T {
+// lowestOf returns the lowest value of a field in limits, or defaultValue if the field is not set in any of them.
+func lowestOf[T int32 | int64](defaultValue T, field func(*Limits) *T, limits []*Limits) T {
 	var found *T
 	for _, l := range limits {
 		if l == nil {
 			continue
 		}
-		if v := of(l); v != nil && (found == nil || *v < *found) {
+		if v := field(l); v != nil && (found == nil || *v < *found) {
 			found = v
 		}
 	}
 	if found == nil {
-		found = &otherwise
+		found = &defaultValue
 	}
 	return *found
 }
@@ -186,11 +187,12 @@ func (t *Turn) AsksModel() bool {
 // AgentKey returns the namespace and the name of the Turn's Agent.
 func (t *Turn) AgentKey() types.NamespacedName { return t.Spec.AgentRef.Key(t.Namespace) }
 
-// IsOfForeignAgent reports whether the Agent of the Turn is in another namespace. Such a Turn is that of a sub-agent.
+// IsOfForeignAgent reports whether the Agent of the Turn is in another namespace. Only a sub-agent's Turn has such an
+// Agent.
 func (t *Turn) IsOfForeignAgent() bool { return t.AgentKey().Namespace != t.Namespace }
 
-// CredentialNamespaces returns the namespaces whose credentials must not be in any text about the Turn: that of the
-// Turn, and that of its Agent.
+// CredentialNamespaces returns the namespaces whose credentials must not be in any text about the Turn: the namespaces
+// of the Turn and of its Agent.
 func (t *Turn) CredentialNamespaces() []string {
 	all := []string{t.Namespace}
 	if t.IsOfForeignAgent() {

@@ -81,19 +81,21 @@ func TestExpiryTime(t *testing.T) {
 		want   time.Time
 		ok     bool
 	}{
-		"kept":    {"without a time it is kept", turn("True", "Completed"), time.Time{}, false},
+		"no TTL":  {"a Turn without a TTL is kept", turn("True", "Completed"), time.Time{}, false},
 		"running": {"a running Turn does not expire", turn("Unknown", "Running", ttl(5)), time.Time{}, false},
 		"new":     {"a new Turn does not expire", turn("", "", ttl(0)), time.Time{}, false},
-		"at once": {"zero is a time", turn("True", "Completed", completed, ttl(0)), ended.Add(-500 * time.Millisecond), true},
+		"TTL 0": {
+			"the Turn expires when it ends", turn("True", "Completed", completed, ttl(0)), ended.Add(-500 * time.Millisecond), true,
+		},
 		"failed": {
-			"failed ones expire too, from their completion",
+			"a failed Turn expires, too: the TTL counts from its completion",
 			turn("False", "ModelFailed", completed, ttl(60)), ended.Add(59500 * time.Millisecond), true,
 		},
 		"no completion": {
-			"the condition has the time if completionTime is absent", turn("True", "Completed", ttl(60)),
+			"the TTL counts from the condition if completionTime is absent", turn("True", "Completed", ttl(60)),
 			ended.Add(time.Minute), true,
 		},
-		"a year": {"the longest time fits", turn("True", "Completed", ttl(31536000)), ended.Add(365 * 24 * time.Hour), true},
+		"a year": {"the longest TTL does not overflow", turn("True", "Completed", ttl(31536000)), ended.Add(365 * 24 * time.Hour), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok := tc.turn.ExpiryTime()
@@ -115,7 +117,7 @@ func TestWaitingSince(t *testing.T) {
 		want   time.Time
 	}{
 		"new":     {"a new Turn waits since its creation", turn("", ""), created},
-		"resumed": {"one that was suspended waits since it is Active again", turn("Unknown", "Pending", reconciling), ended},
+		"resumed": {"a resumed Turn waits since the end of its suspension", turn("Unknown", "Pending", reconciling), ended},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.turn.WaitingSince(); !got.Equal(tc.want) {
@@ -141,14 +143,14 @@ func TestLimits(t *testing.T) {
 		limits         []*Limits
 		timeout, start time.Duration
 	}{
-		"none":        {"the defaults", nil, time.Minute, 10 * time.Minute},
-		"absent":      {"absent limits limit nothing", []*Limits{nil, {}, nil}, time.Minute, 10 * time.Minute},
+		"none":        {"the defaults apply", nil, time.Minute, 10 * time.Minute},
+		"absent":      {"the defaults apply", []*Limits{nil, {}, nil}, time.Minute, 10 * time.Minute},
 		"one":         {"a limit may be above the default", []*Limits{nil, limits(86400, 604800)}, 24 * time.Hour, 7 * 24 * time.Hour},
-		"turn lowers": {"the lowest wins", []*Limits{limits(5, 7), limits(30, 40)}, 5 * time.Second, 7 * time.Second},
+		"turn lowers": {"the lowest limit applies", []*Limits{limits(5, 7), limits(30, 40)}, 5 * time.Second, 7 * time.Second},
 		"turn raises": {
 			"a Turn cannot raise the limit of its Agent", []*Limits{limits(50, 70), limits(30, 40)}, 30 * time.Second, 40 * time.Second,
 		},
-		"each its own": {"one limit by each", []*Limits{limits(5, 0), limits(0, 40)}, 5 * time.Second, 40 * time.Second},
+		"each sets one": {"each limit applies", []*Limits{limits(5, 0), limits(0, 40)}, 5 * time.Second, 40 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Timeout(tc.limits...); got != tc.timeout {
@@ -161,7 +163,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestModelOfAProvider(t *testing.T) {
+func TestModelProviderModel(t *testing.T) {
 	p := &ModelProvider{Spec: ModelProviderSpec{Models: []Model{{Name: "a"}, {Name: "b"}}}}
 	if got := p.Model("b"); got != &p.Spec.Models[1] {
 		t.Errorf("Model(b) = %v, want the entry itself", got)
@@ -171,24 +173,24 @@ func TestModelOfAProvider(t *testing.T) {
 	}
 }
 
-// TestMaxDescendants proves that a Turn can lower its Agent's limit or the default, and never raise it.
+// TestMaxDescendants checks that a Turn can lower its Agent's limit or the default, and never raise it.
 func TestMaxDescendants(t *testing.T) {
-	of := func(n int32) *Limits { return &Limits{MaxDescendants: &n} }
+	limit := func(n int32) *Limits { return &Limits{MaxDescendants: &n} }
 	for name, tc := range map[string]struct {
 		turn, agent *Limits
 		want        int
 	}{
 		"no limits":         {nil, nil, 25},
 		"other limits":      {&Limits{}, &Limits{}, 25},
-		"the Turn, lower":   {of(3), nil, 3},
-		"the Turn, higher":  {of(1000), nil, 25},
-		"the Agent, higher": {nil, of(200), 200},
-		"the Agent, lower":  {of(7), of(5), 5},
-		"both":              {of(7), of(200), 7},
-		"none":              {of(0), of(200), 0},
+		"the Turn, lower":   {limit(3), nil, 3},
+		"the Turn, higher":  {limit(1000), nil, 25},
+		"the Agent, higher": {nil, limit(200), 200},
+		"the Agent, lower":  {limit(7), limit(5), 5},
+		"both":              {limit(7), limit(200), 7},
+		"zero":              {limit(0), limit(200), 0},
 	} {
 		if got := MaxDescendants(tc.turn, tc.agent); got != tc.want {
-			t.Errorf("%s: %d, want %d", name, got, tc.want)
+			t.Errorf("%s: MaxDescendants = %d, want %d", name, got, tc.want)
 		}
 	}
 }

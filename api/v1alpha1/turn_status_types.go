@@ -19,13 +19,12 @@ const (
 	StopToolEnded StopReason = "ToolEnded"
 	// StopPrepared means that the prompt of a PrepareOnly Turn was made.
 	StopPrepared StopReason = "Prepared"
-	// StopUndone means that a Turn with undo has left no call that may have changed something.
+	// StopUndone means that a Turn with undo has undone all calls that it had to undo.
 	StopUndone StopReason = "Undone"
-	// StopUndoIncomplete means that a Turn with undo has left calls that may have changed something. Its result has the
-	// reason for each.
+	// StopUndoIncomplete means that a Turn with undo has not undone all calls that it had to undo. Its result lists the
+	// remaining calls, each with the reason.
 	StopUndoIncomplete StopReason = "UndoIncomplete"
-	// StopMaxSteps means that the Turn used all its steps. Its result is the best answer from the facts that were
-	// known.
+	// StopMaxSteps means that the Turn used all its steps. Its result is the best answer so far.
 	StopMaxSteps StopReason = "MaxSteps"
 	// StopBudget means that the Turn, or its Session, has used up its tokens or its cost, or that the next request
 	// would have exceeded them.
@@ -136,15 +135,16 @@ type TurnStatus struct {
 	AwaitedBudget *AwaitedBudget `json:"awaitedBudget,omitempty"`
 
 	// stopReason says why the run stopped. Completed: the model answered. ToolEnded: a tool that ends Turns succeeded.
-	// Prepared: the prompt of a PrepareOnly Turn was made. MaxSteps: the steps are used up, and the result is the best
-	// answer so far. Budget: the tokens or the cost are used up. MaxOutputTokens: the answer was cut off at a length
-	// limit. OutputInvalid: the answer does not fit the schema, even after two corrections. OutputPolicy: the answer
-	// violates an output policy of the profile. ContentFilter: the content filter or the model refused the answer.
-	// ContextLength: the prompt is too long for the model. ModelError: no model gave a usable answer.
-	// PreparationError: the prompt could not be made. InvalidSpec: the spec cannot be used.
-	// Deadline: a time limit was exceeded. SessionClosed: the budget of the Session is used up. QueueFull: too many
-	// Turns of the namespace are waiting. Interrupted: Capstan failed internally, or the journal is damaged or lost.
-	// Cancelled: desiredState became Cancelled.
+	// Prepared: the prompt of a PrepareOnly Turn was made. Undone: a Turn with undo has undone all calls that it had to
+	// undo. UndoIncomplete: some of these calls were not undone. MaxSteps: the steps are used up, and the result is the
+	// best answer so far. Budget: the tokens or the cost are used up. MaxOutputTokens: the answer was cut off at a
+	// length limit. OutputInvalid: the answer does not fit the schema, even after two corrections. OutputPolicy: the
+	// answer violates an output policy of the profile. ContentFilter: the content filter or the model refused the
+	// answer. ContextLength: the prompt is too long for the model. ModelError: no model gave a usable answer.
+	// PreparationError: the prompt could not be made. InvalidSpec: the spec cannot be used. Deadline: a time limit was
+	// exceeded. SessionClosed: the budget of the Session is used up. QueueFull: too many Turns of the namespace are
+	// waiting. Interrupted: Capstan failed internally, or the journal is damaged or lost. Cancelled: desiredState
+	// became Cancelled.
 	// +optional
 	StopReason StopReason `json:"stopReason,omitempty"`
 
@@ -169,8 +169,8 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=50
 	ToolCalls []ToolCallRecord `json:"toolCalls,omitempty"`
 
-	// result is the answer of the Turn. It is absent if an output policy of the profile with onViolation Fail or Retry
-	// refuses the answer, or was not checked.
+	// result is the answer of the Turn. It is absent if the answer violates an output policy of the profile with
+	// onViolation Fail or Retry, or if such a policy could not be checked.
 	// +optional
 	Result *TurnResult `json:"result,omitempty"`
 
@@ -182,8 +182,8 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	PolicyViolations []PolicyViolation `json:"policyViolations,omitempty"`
 
-	// redactions say how many texts each rule of the Agent's spec.redaction has removed from the Turn. They cover at
-	// most 16 rules, those with the most matches, and contain no text.
+	// redactions say how many texts each rule of the Agent's spec.redaction has removed from the Turn. They cover the
+	// 16 rules with the most matches, and contain none of the removed texts.
 	// +optional
 	// +listType=map
 	// +listMapKey=rule
@@ -275,12 +275,12 @@ type Evaluation struct {
 	// +kubebuilder:validation:MaxLength=300
 	Reason string `json:"reason,omitempty"`
 
-	// model is the model that was asked last, as PROVIDER/MODEL. It is absent if none was asked.
+	// model is the model that was asked last, as PROVIDER/MODEL. It is absent if no model was asked.
 	// +optional
 	// +kubebuilder:validation:MaxLength=600
 	Model string `json:"model,omitempty"`
 
-	// usage is the token usage and the cost of all requests of this evaluation. It is absent if none was sent.
+	// usage is the token usage and the cost of all requests of this evaluation. It is absent if no request was sent.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
@@ -318,14 +318,14 @@ type ExecutorBinding struct {
 	Epoch int64 `json:"epoch"`
 
 	// storeID is the ID of the store that has the Turn's journal, at most 64 characters. A run that finds another store
-	// knows that the journal is lost. It is absent if an older version of Capstan bound the Turn.
+	// knows that the journal is lost. storeID is absent if an older version of Capstan bound the Turn.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	StoreID string `json:"storeID,omitempty"`
 
-	// storeIncarnation is the incarnation of that store at the time of the binding, at most 64 characters. A store
-	// gets a new incarnation when it may have lost confirmed entries: an older copy of it was restored, or
-	// PostgreSQL failed over to a standby for which commits had not waited.
+	// storeIncarnation is the incarnation of that store at the time of the binding, at most 64 characters. A store gets
+	// a new incarnation when it may have lost confirmed entries, because an older copy of it was restored, or
+	// PostgreSQL failed over to an asynchronous standby.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	StoreIncarnation string `json:"storeIncarnation,omitempty"`
@@ -337,8 +337,8 @@ type ExecutorBinding struct {
 	JournalEntries *int64 `json:"journalEntries,omitempty"`
 
 	// journalComplete is true if journalEntries was the exact number of entries when it was written, at the end of the
-	// last run or at the current binding. True together with journalEntries 0 means that no run had begun. It is absent
-	// if a run may have written more entries since. It does not say whether the journal is lost.
+	// last run or at the current binding. If it is true and journalEntries is 0, no run had begun. It is absent if a
+	// run may have written more entries since. It does not say whether the journal is lost.
 	// +optional
 	JournalComplete bool `json:"journalComplete,omitempty"`
 
@@ -361,8 +361,7 @@ type Preparation struct {
 	PromptProfile PromptProfileRevision `json:"promptProfile"`
 
 	// provider is the ModelProvider for which the prompt was made: its name, or NAMESPACE/NAME if the Agent names its
-	// namespace. If a model answered, it is the provider
-	// of that model.
+	// namespace. If a model answered, it is the provider of that model.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Provider string `json:"provider"`
@@ -393,7 +392,7 @@ type Preparation struct {
 	// +optional
 	Mode PromptMode `json:"mode,omitempty"`
 
-	// sections are the names of the sections of the system prompt, in their order.
+	// sections are the names of the sections of the system prompt, in the order of the prompt.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -470,8 +469,8 @@ type Provenance struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	UsedEnrichmentIDs []string `json:"usedEnrichmentIDs,omitempty"`
 
-	// droppedEnrichmentIDs are the IDs of the enrichments that are not in the prompt, at most 64. First those of which
-	// there were too many, most important first; then those with the audience Product; then blank ones.
+	// droppedEnrichmentIDs are the IDs of the enrichments that are not in the prompt, at most 64. First come those that
+	// exceeded the maximum number, most important first; then those with the audience Product; then blank ones.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -537,7 +536,7 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	ModelRequests int32 `json:"modelRequests"`
 
-	// modelRetries is the number of requests that repeated a failed or interrupted one.
+	// modelRetries is the number of requests that repeated a failed or interrupted request.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	ModelRetries int32 `json:"modelRetries"`
@@ -662,7 +661,7 @@ type Citations struct {
 
 // WebCitation is a page of the web that a tool found.
 type WebCitation struct {
-	// title is the title of the page, at most 256 characters. It is absent if the tool gave none.
+	// title is the title of the page, at most 256 characters. It is absent if the tool gave no title.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Title string `json:"title,omitempty"`
@@ -700,7 +699,7 @@ type Decision struct {
 
 	// strategy classifies the answer by the tools that were called. DirectAnswer: no tool. WebAugmented: a tool with
 	// the role WebSearch. RetrievalAugmented: a tool with the role LocalSearch or ContextPack, and none with the role
-	// WebSearch. ToolAssisted: only tools with other roles. It is absent without an answer.
+	// WebSearch. ToolAssisted: only tools with other roles. It is absent if the Turn has no answer.
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
 

@@ -133,8 +133,8 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="agentRef must not change: create a new Turn instead"
 	AgentRef SharedReference `json:"agentRef"`
 
-	// requestedBy is the user who asked for this Turn. The API server sets it to the user who creates the Turn, if
-	// Capstan's policies are installed and the API server can set fields. It must otherwise be absent, or be that user.
+	// requestedBy is the user who asked for this Turn. If Capstan's policies are installed and the API server can set
+	// fields, the API server sets it to the user who creates the Turn. Otherwise it must be absent, or be that user.
 	// The Turn of a sub-agent has the requestedBy of the Turn that called the sub-agent.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="requestedBy must not change: create a new Turn instead"
@@ -152,21 +152,22 @@ type TurnSpec struct {
 	Message string `json:"message,omitempty"`
 
 	// messageFrom refers to the text of the message, for a message that another program writes or that is too long for
-	// a Turn. The text must be as message describes. It is read once, when the prompt is prepared, and kept in the
-	// journal. The Turn waits until the ConfigMap exists.
+	// a Turn. The rules of the field message apply to the text. It is read once, when the prompt is prepared, and kept
+	// in the journal. The Turn waits until the ConfigMap exists.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="messageFrom must not change: create a new Turn instead"
 	MessageFrom *ContentSource `json:"messageFrom,omitempty"`
 
 	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. Such a Turn asks no
 	// model: it runs the compensations that the journal of the other Turn has, in the reverse order of the calls. Each
-	// requires approval. The fields that are for a model must be absent.
+	// compensation requires approval. The fields that are for a model must be absent.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="undo must not change: create a new Turn instead"
 	Undo *TurnUndo `json:"undo,omitempty"`
 
 	// attachments are 1 to 8 images and files that belong to the message. Later Turns of the Session see their names,
-	// and not their contents. At least one model of the Agent must accept them; models that do not are skipped.
+	// and not their contents. At least one model of the Agent must accept them; models that do not accept them are
+	// skipped.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -187,7 +188,7 @@ type TurnSpec struct {
 
 	// sessionRef names the Session to which this Turn belongs. The Session is created if it does not exist. The Turns
 	// of a Session run one after another, in the order of their creation. Each Turn sees the messages of all earlier
-	// ones.
+	// Turns.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="sessionRef must not change: create a new Turn instead"
 	SessionRef *ObjectReference `json:"sessionRef,omitempty"`
@@ -291,7 +292,7 @@ type TurnSpec struct {
 	Execution Execution `json:"execution,omitempty"`
 
 	// desiredState is Active (the default), Suspended or Cancelled. Suspended stops the Turn at the next safe point,
-	// until desiredState is Active again. The Turn's time limits then start again from zero. Cancelled ends the Turn
+	// until desiredState is Active again; the Turn's time limits then start again from zero. Cancelled ends the Turn
 	// and cannot be undone.
 	// +optional
 	// +kubebuilder:default=Active
@@ -308,8 +309,8 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="onJournalLoss must not change: create a new Turn instead"
 	OnJournalLoss JournalLossPolicy `json:"onJournalLoss,omitempty"`
 
-	// ttlSecondsAfterFinished is how long the Turn is kept after it finished, in seconds, from 0 (deleted at once)
-	// to 31536000. Without it the Turn is kept until it is deleted explicitly.
+	// ttlSecondsAfterFinished is how long the Turn is kept after it finished, in seconds, from 0 (deleted immediately)
+	// to 31536000. Without this field, the Turn is kept until it is deleted explicitly.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=31536000
@@ -318,8 +319,8 @@ type TurnSpec struct {
 
 // TurnUndo names the calls of another Turn to undo.
 type TurnUndo struct {
-	// turnUID is the UID of the other Turn, 1 to 64 characters. Its journal must still exist, and its object may be
-	// gone. The Turn must have ended, in the same namespace, and its Agent must be that of agentRef.
+	// turnUID is the UID of the other Turn, 1 to 64 characters. The other Turn must have ended, in the same namespace,
+	// and its Agent must be the Agent in agentRef. Its journal must still exist; its object may be deleted.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -361,16 +362,16 @@ const (
 
 // TurnOutput requests a structured answer.
 type TurnOutput struct {
-	// schema is the JSON Schema (2020-12) of the answer. The answer is then JSON, in status.result.data. References to
-	// other documents are not followed. If an answer does not fit, the model receives the violations and must answer
-	// again, at most twice. After that the Turn ends with reason OutputInvalid.
+	// schema is the JSON Schema (2020-12) of the answer. status.result.data has the answer as JSON. References to other
+	// documents are not followed. If an answer does not fit, the model receives the violations and must answer again,
+	// at most twice. After that the Turn ends with reason OutputInvalid.
 	// +required
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Schema apiextensionsv1.JSON `json:"schema"`
 }
 
-// DefaultTopK is the number of results that tools with the role ContextPack are asked for if a Turn sets no topK.
+// DefaultTopK is the default of TurnSpec.TopK.
 const DefaultTopK = 8
 
 // Parameter is the value of a variable.
@@ -392,8 +393,8 @@ type Parameter struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="value must not contain the character U+0000"
 	Value *string `json:"value,omitempty"`
 
-	// valueFrom refers to the value, a text as value describes. It is read once, when the prompt is prepared. The Turn
-	// waits until the ConfigMap exists.
+	// valueFrom refers to the value. The bounds of the field value apply to it. It is read once, when the prompt is
+	// prepared. The Turn waits until the ConfigMap exists.
 	// +optional
 	ValueFrom *ContentSource `json:"valueFrom,omitempty"`
 }

@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Usage counts tokens and their cost. The counts are the provider's figures, or estimates where it reports none.
+// Usage counts tokens and their cost. The counts are the provider's figures, or estimates if it reports none.
 type Usage struct {
 	// inputTokens is the number of tokens in all requests, including those read from a cache.
 	// +required
