@@ -10,9 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
-// PendingApproval returns a request for approval in the form of a status. No field that a decision names is cut, so
-// two requests never look alike. The expiry is rounded up to a whole second: at that time the call has expired for
-// certain.
+// PendingApproval returns a request for approval in the form of a status. The fields that a decision names are not
+// truncated, so two requests are never equal. The expiry is rounded up to a whole second, so that the call has
+// certainly expired at that time.
 func PendingApproval(a loop.Approval) v1alpha1.PendingApproval {
 	return v1alpha1.PendingApproval{
 		RequestID: a.Request, Step: toInt32(a.Step), CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID,
@@ -24,8 +24,8 @@ func PendingApproval(a loop.Approval) v1alpha1.PendingApproval {
 }
 
 // IsDecisionFor reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the
-// status lists about the call. The requestID is random, so a ToolApproval that names it was created after the
-// request. A ToolApproval that is older than the Turn is refused: its author cannot have read the requestID there.
+// status lists about the call. The requestID is random, so a ToolApproval that names it was created after the request.
+// A ToolApproval that is older than the Turn does not count: its author cannot have read the requestID in the Turn.
 func IsDecisionFor(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
 	s := a.Spec
 	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
@@ -59,12 +59,12 @@ func ListsApproval(t *v1alpha1.Turn, a loop.Approval) bool {
 }
 
 // Decision returns the decision about a request, or nil if none was made in time. The first of several decisions
-// counts. Of decisions in the same second a denial counts, because their order is unknown.
+// counts. If decisions were made within the same second, their order is unknown, and a denial counts.
 func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
 	var first *v1alpha1.ToolApproval
 	about := ApprovalsFor(approvals, t, a)
 	for i := range about {
-		if c := &about[i]; first == nil || earlier(c, first) {
+		if c := &about[i]; first == nil || precedes(c, first) {
 			first = c
 		}
 	}
@@ -76,7 +76,8 @@ func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approv
 	return d
 }
 
-func earlier(a, b *v1alpha1.ToolApproval) bool {
+// precedes reports whether a counts rather than b.
+func precedes(a, b *v1alpha1.ToolApproval) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}

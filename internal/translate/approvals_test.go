@@ -15,7 +15,8 @@ import (
 
 var now = time.Date(2026, 6, 11, 15, 4, 5, 123456000, time.UTC)
 
-func asks(callID, name string) loop.Approval {
+// request returns a request for the approval of a call.
+func request(callID, name string) loop.Approval {
 	return loop.Approval{
 		Request: "request of " + callID, Step: 2, CallID: callID, Name: name, ToolServerUID: "server",
 		SchemaHash: "schema", ArgumentsHash: "hash",
@@ -24,10 +25,10 @@ func asks(callID, name string) loop.Approval {
 }
 
 func TestExpiryIsRoundedUp(t *testing.T) {
-	a := asks("a", "x") // expires within a second
+	a := request("a", "x") // expires between two whole seconds
 	if at := translate.PendingApproval(a).ExpiryTime.Time; at.Before(a.Expires) || at.Sub(a.Expires) >= time.Second ||
 		at.Nanosecond() != 0 {
-		t.Errorf("expires at %s, want the full second from %s on", at, a.Expires)
+		t.Errorf("expires at %s, want the first whole second from %s on", at, a.Expires)
 	}
 }
 
@@ -47,7 +48,7 @@ func TestDecision(t *testing.T) {
 		return a
 	}
 	of := func(by string, approved bool) *loop.Decision {
-		a := asks("a", "x")
+		a := request("a", "x")
 		d := a.Decided(approved)
 		d.By, d.Reason = by, "fine"
 		return d
@@ -63,11 +64,14 @@ func TestDecision(t *testing.T) {
 		"approved": {"the decision approves", []v1alpha1.ToolApproval{made("x", 0)}, "a", of("x", true)},
 		"denied":   {"the decision denies", []v1alpha1.ToolApproval{made("x", 0, deny)}, "a", of("x", false)},
 		"two": {
-			"the first counts",
+			"the first decision counts",
 			[]v1alpha1.ToolApproval{made("x", 2*time.Second), made("y", time.Second, deny)},
 			"a", of("y", false),
 		},
-		"made in one second": {"the lower UID, so that all agree", []v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true)},
+		"made in one second": {
+			"the lower UID counts, so the result is always the same",
+			[]v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true),
+		},
 		"a tie": {
 			"the denial counts, because the order is unknown",
 			[]v1alpha1.ToolApproval{made("x", 0), made("y", 0, deny)},
@@ -78,30 +82,30 @@ func TestDecision(t *testing.T) {
 			[]v1alpha1.ToolApproval{made("y", 0, deny), made("x", 0)},
 			"a", of("y", false),
 		},
-		"too late": {"its end was a denial", []v1alpha1.ToolApproval{made("x", 2*time.Minute)}, "a", nil},
+		"too late": {"the request had expired, which is a denial", []v1alpha1.ToolApproval{made("x", 2*time.Minute)}, "a", nil},
 		"another turn": {
-			"of another name",
+			"the Turn has another name",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnRef.Name = "two" })},
 			"a", nil,
 		},
 		"an earlier turn": {
-			"of the same name",
+			"the Turn had the same name",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnUID = "v" })},
 			"a", nil,
 		},
 		"another step": {
-			"ids of calls come again",
+			"models may repeat the IDs of calls",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.Step = 1 })},
 			"a", nil,
 		},
-		"another call": {"of the same step", []v1alpha1.ToolApproval{made("x", 0)}, "b", nil},
+		"another call": {"it is in the same step", []v1alpha1.ToolApproval{made("x", 0)}, "b", nil},
 		"other arguments": {
-			"the approver saw others",
+			"the approver saw other arguments",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "h" })},
 			"a", nil,
 		},
-		"elsewhere": {
-			"rights end at the namespace",
+		"another namespace": {
+			"permissions are those of the Turn's namespace",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Namespace = "other" })},
 			"a", nil,
 		},
@@ -111,29 +115,31 @@ func TestDecision(t *testing.T) {
 			"a", nil,
 		},
 		"another tool": {
-			"yes to one is not yes to all",
+			"an approval is for one tool only",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "close_ticket" })},
 			"a", nil,
 		},
 		"another server": {
-			"it has the name of one that is gone",
+			"a deleted server had the same name",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "gone" })},
 			"a", nil,
 		},
 		"no server": {
-			"the tool has one",
+			"the tool belongs to a server",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "" })},
 			"a", nil,
 		},
 		"another schema": {
-			"the approver saw another one",
+			"the approver saw another schema",
 			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "old" })},
 			"a", nil,
 		},
-		"not listed": {"no status lists the call", []v1alpha1.ToolApproval{made("x", 0,
+		"not listed": {"the status does not list the call", []v1alpha1.ToolApproval{made("x", 0,
 			func(a *v1alpha1.ToolApproval) { a.Spec.RequestID, a.Spec.CallID = "request of hidden", "hidden" })}, "hidden", nil},
-		"same second":     {"a person may be fast", []v1alpha1.ToolApproval{made("x", -999*time.Millisecond)}, "a", of("x", true)},
-		"before the turn": {"the Turn was not there to be read", []v1alpha1.ToolApproval{made("x", -2*time.Hour)}, "a", nil},
+		"same second": {
+			"times of objects have no fractions of a second", []v1alpha1.ToolApproval{made("x", -999*time.Millisecond)}, "a", of("x", true),
+		},
+		"before the Turn": {"the approver cannot have seen the request", []v1alpha1.ToolApproval{made("x", -2*time.Hour)}, "a", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			waiting := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
@@ -141,9 +147,9 @@ func TestDecision(t *testing.T) {
 				CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
 			}}
 			waiting.Status.PendingApprovals = []v1alpha1.PendingApproval{
-				translate.PendingApproval(asks("a", "x")), translate.PendingApproval(asks("b", "x")),
+				translate.PendingApproval(request("a", "x")), translate.PendingApproval(request("b", "x")),
 			}
-			if diff := cmp.Diff(tc.want, translate.Decision(tc.approvals, waiting, asks(tc.callID, "x"))); diff != "" {
+			if diff := cmp.Diff(tc.want, translate.Decision(tc.approvals, waiting, request(tc.callID, "x"))); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})

@@ -15,28 +15,29 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// Fetch returns the content of a URL, at most most bytes, which the server must declare as of the media type.
+// Fetch returns the content of a URL, which has at most most bytes. It returns an error if the server declares another
+// media type.
 type Fetch = func(ctx context.Context, url, mediaType string, most int) ([]byte, error)
 
-// Artifacts returns the content of an attachment with an artifactRef, at most most bytes. Its error is a
-// *turn.ArtifactError if the artifact cannot be used. After any other error it may be read again.
+// Artifacts returns the content of an attachment with an artifactRef, which has at most most bytes. The error is a
+// *turn.ArtifactError if the artifact cannot be used. Any other error is temporary.
 type Artifacts = func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error)
 
-// AttachmentSources are where the contents of attachments come from.
+// AttachmentSources read the contents of attachments.
 type AttachmentSources struct {
-	// ConfigMaps reads the contents of ConfigMaps, also of their binaryData.
+	// ConfigMaps reads values of ConfigMaps, including their binaryData.
 	ConfigMaps ConfigMaps
 	// Fetch fetches the contents of URLs. If it is nil, attachments from URLs are refused.
 	Fetch Fetch
 	// Artifacts reads artifacts of other Turns. If it is nil, artifacts cannot be read.
 	Artifacts Artifacts
-	// Redaction removes parts of texts. If it is nil, texts stay unchanged.
+	// Redaction removes parts of texts. If it is nil, texts are not changed.
 	Redaction *redact.Turn
 }
 
 // Attach returns the function that reads the attachments of a Turn, and the maximum size of their contents together, in
-// bytes. The function is nil if the Turn has none. Its error is an *invalid.Error if a content cannot be used. Any
-// other error is that of reading a ConfigMap, or of a context that ended.
+// bytes. The function is nil if the Turn has no attachments. Its error is an *invalid.Error if a content cannot be
+// used. Any other error means that a ConfigMap or an artifact could not be read, or that the context has ended.
 func Attach(t *v1alpha1.Turn, s AttachmentSources) (attach func(context.Context) ([]attachment.Content, error), most int64) {
 	if len(t.Spec.Attachments) == 0 {
 		return nil, 0
@@ -71,7 +72,7 @@ func (s *AttachmentSources) readAll(ctx context.Context, t *v1alpha1.Turn) ([]at
 	return all, nil
 }
 
-// withoutRedacted returns a text without what the rules of the Agent remove. Other contents stay unchanged.
+// withoutRedacted returns a text after the redaction. Contents that are not texts are not changed.
 func (s *AttachmentSources) withoutRedacted(field string, c attachment.Content) (attachment.Content, error) {
 	if s.Redaction == nil || model.KindOf(c.MediaType) != model.AttachedText {
 		return c, nil
@@ -111,13 +112,13 @@ func (s *AttachmentSources) read(ctx context.Context, at string, a *v1alpha1.Att
 }
 
 // OutOfScope returns why a Turn may not use the artifacts of another Turn of its namespace, or an empty text if it may.
-// The API server has checked the rights of the author for the scope Namespace.
+// For the scope Namespace, the API server has checked the author's permissions.
 func OutOfScope(t *v1alpha1.Turn, ref *v1alpha1.ArtifactReference, source *v1alpha1.Turn) string {
 	if ref.Scope == v1alpha1.ArtifactScopeNamespace {
 		return ""
 	}
 	if own, other := t.Spec.SessionRef, source.Spec.SessionRef; own == nil || other == nil || own.Name != other.Name {
-		return "it does not belong to the same Session: set scope to Namespace, which needs the right to read its journal"
+		return "it does not belong to the same Session: set scope to Namespace, which needs the permission to read its journal"
 	}
 	return ""
 }
@@ -128,8 +129,8 @@ func (s *AttachmentSources) readArtifact(ctx context.Context, field string, a *v
 		return nil, invalid.Field(field, "the journals of other Turns cannot be read here")
 	}
 	data, err := s.Artifacts(ctx, a, attachment.MaxOf(a.MediaType))
-	if wrong, ok := errors.AsType[*turn.ArtifactError](err); ok {
-		return nil, invalid.Field(field, "Turn %q: %s", a.ArtifactRef.TurnName, wrong.Message)
+	if unusable, ok := errors.AsType[*turn.ArtifactError](err); ok {
+		return nil, invalid.Field(field, "Turn %q: %s", a.ArtifactRef.TurnName, unusable.Message)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to read an artifact of Turn %q: %w", a.ArtifactRef.TurnName, err)
@@ -140,7 +141,7 @@ func (s *AttachmentSources) readArtifact(ctx context.Context, field string, a *v
 	return data, nil
 }
 
-// refusedURL returns the error for an attachment from a URL where these are not allowed.
+// refusedURL returns the error for an attachment from a URL if attachments from URLs are not allowed.
 func refusedURL(field string) error {
 	return invalid.Field(field, "the operator of the cluster does not allow attachments from URLs: use a ConfigMap")
 }
@@ -159,7 +160,7 @@ func CheckURLs(t *v1alpha1.Turn) error {
 func (maps ConfigMaps) readContent(ctx context.Context, field string, ref v1alpha1.ConfigMapKeyReference) ([]byte, error) {
 	value, err := maps(ctx, ref)
 	if missing, ok := errors.AsType[*MissingError](err); ok {
-		return nil, &missingAt{wrong: invalid.Field(field, "%s", missing.Reason), missing: missing}
+		return nil, &missingAt{invalid: invalid.Field(field, "%s", missing.Reason), missing: missing}
 	}
 	if err != nil {
 		return nil, &UnreadableError{Field: field, Name: ref.Name, Err: err}
@@ -167,7 +168,7 @@ func (maps ConfigMaps) readContent(ctx context.Context, field string, ref v1alph
 	return []byte(value), nil
 }
 
-// ConfigMapContents returns the values of a ConfigMap, with those that are binary.
+// ConfigMapContents returns the values in data and binaryData of a ConfigMap.
 func ConfigMapContents(data map[string]string, binaryData map[string][]byte) map[string]string {
 	all := make(map[string]string, len(data)+len(binaryData))
 	maps.Copy(all, data)
@@ -177,8 +178,8 @@ func ConfigMapContents(data map[string]string, binaryData map[string][]byte) map
 	return all
 }
 
-// refusedAttachment returns why a model does not accept the attachments of a Turn, or an empty text if it does, or if
-// its ModelProvider does not exist.
+// refusedAttachment returns why a model does not accept the attachments of a Turn. It returns an empty text if the
+// model accepts them or if its ModelProvider does not exist (p is nil).
 func refusedAttachment(t *v1alpha1.Turn, p *v1alpha1.ModelProvider, name string) string {
 	if p == nil || len(t.Spec.Attachments) == 0 {
 		return ""

@@ -21,18 +21,18 @@ func attached() *v1alpha1.Turn {
 }
 
 func TestAttach(t *testing.T) {
-	away, gone := errors.New("the API server is away"), errors.New("status 404")
+	unreachable, notFound := errors.New("the API server is unreachable"), errors.New("status 404")
 	values := translate.ConfigMapContents(map[string]string{"b": "x"}, map[string][]byte{"a.txt": []byte("one")})
-	ours := func(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	existing := func(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 		return translate.ConfigMapValue(ref, values)
 	}
-	noServer := func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) { return "", away }
+	noServer := func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) { return "", unreachable }
 	answer := func(data []byte, err error) translate.Fetch {
 		return func(context.Context, string, string, int) ([]byte, error) { return data, err }
 	}
 	fetch := func(_ context.Context, url, mediaType string, most int) ([]byte, error) {
 		if url != "https://files.example/b.json" || mediaType != "application/json" || most != 262144 {
-			t.Errorf("%q is fetched as %q with at most %d bytes", url, mediaType, most)
+			t.Errorf("fetch of %q as %q with at most %d bytes, want that of attachment b", url, mediaType, most)
 		}
 		return []byte(`{"two":2}`), nil
 	}
@@ -41,20 +41,21 @@ func TestAttach(t *testing.T) {
 		fetch translate.Fetch
 		want  string // the error
 	}{
-		"both":            {ours, fetch, ""},
-		"no ConfigMap":    {missing, fetch, `Turn spec.attachments[0].configMapKeyRef: ConfigMap "files" does not exist`},
-		"API server away": {noServer, fetch, away.Error()},
-		"URL not found":   {ours, answer(nil, gone), "Turn spec.attachments[1].url: status 404"},
+		"both":                   {existing, fetch, ""},
+		"no ConfigMap":           {missing, fetch, `Turn spec.attachments[0].configMapKeyRef: ConfigMap "files" does not exist`},
+		"API server unreachable": {noServer, fetch, unreachable.Error()},
+		"URL not found":          {existing, answer(nil, notFound), "Turn spec.attachments[1].url: status 404"},
 		"URLs not allowed": {
-			ours, nil, "Turn spec.attachments[1].url: the operator of the cluster does not allow attachments from URLs: use a ConfigMap",
+			existing, nil,
+			"Turn spec.attachments[1].url: the operator of the cluster does not allow attachments from URLs: use a ConfigMap",
 		},
-		"empty content":     {ours, answer(nil, nil), "must not be empty"},
-		"content of a type": {ours, answer([]byte{0}, nil), "not a text in UTF-8"},
+		"empty content":         {existing, answer(nil, nil), "must not be empty"},
+		"content of other type": {existing, answer([]byte{0}, nil), "not a text in UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			attach, most := translate.Attach(attached(), translate.AttachmentSources{ConfigMaps: tc.maps, Fetch: tc.fetch})
 			if most != 2*262144 {
-				t.Errorf("at most %d bytes are read", most)
+				t.Errorf("the maximum size is %d bytes, want %d", most, 2*262144)
 			}
 			got, err := attach(t.Context())
 			if tc.want != "" {
@@ -69,16 +70,17 @@ func TestAttach(t *testing.T) {
 		})
 	}
 	if attach, most := translate.Attach(&v1alpha1.Turn{}, translate.AttachmentSources{}); attach != nil || most != 0 {
-		t.Error("a Turn without attachments reads some")
+		t.Error("Attach returns a function for a Turn without attachments")
 	}
 }
 
-// missing is a namespace without ConfigMaps.
+// missing is a translate.ConfigMaps of a namespace without ConfigMaps.
 func missing(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	return translate.ConfigMapValue(ref, nil)
 }
 
-// TestFetchOfCancelledTurn checks that a context which ends does not end the Turn with an error of its spec.
+// TestFetchOfCancelledTurn checks that the error is the cause of the context if the context ends during a fetch. An
+// *invalid.Error would end the Turn.
 func TestFetchOfCancelledTurn(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("the executor stops")
@@ -137,28 +139,28 @@ func TestCheckAttachments(t *testing.T) {
 	}
 }
 
-// TestAttachArtifact checks the errors of artifacts, and that a text has no control characters.
+// TestAttachArtifact checks the errors of artifacts, and that control characters are removed from a text.
 func TestAttachArtifact(t *testing.T) {
 	asks := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{
 		Name: "a", MediaType: "text/plain", ArtifactRef: &v1alpha1.ArtifactReference{TurnName: "before", Name: "call-1-1"},
 	}}}}
-	away := errors.New("the store is away")
+	unreachable := errors.New("the store is unreachable")
 	for name, tc := range map[string]struct {
 		artifacts translate.Artifacts
 		want      string
 		ends      bool
 	}{
 		"read": {func(context.Context, *v1alpha1.Attachment, int) ([]byte, error) { return []byte("\x1bone"), nil }, "", false},
-		"lost": {
+		"missing": {
 			func(context.Context, *v1alpha1.Attachment, int) ([]byte, error) {
 				return nil, &turn.ArtifactError{Message: "it does not exist"}
 			}, `Turn spec.attachments[0].artifactRef: Turn "before": it does not exist`, true,
 		},
-		"away": {
-			func(context.Context, *v1alpha1.Attachment, int) ([]byte, error) { return nil, away },
-			`failed to read an artifact of Turn "before": the store is away`, false,
+		"store unreachable": {
+			func(context.Context, *v1alpha1.Attachment, int) ([]byte, error) { return nil, unreachable },
+			`failed to read an artifact of Turn "before": the store is unreachable`, false,
 		},
-		"none": {nil, "Turn spec.attachments[0].artifactRef: the journals of other Turns cannot be read here", true},
+		"no reader": {nil, "Turn spec.attachments[0].artifactRef: the journals of other Turns cannot be read here", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			attach, _ := translate.Attach(asks, translate.AttachmentSources{Artifacts: tc.artifacts})
@@ -177,7 +179,7 @@ func TestAttachArtifact(t *testing.T) {
 	}
 }
 
-// TestOutOfScope checks which Turns may be named by the artifacts of a Turn.
+// TestOutOfScope checks of which Turns a Turn may use artifacts.
 func TestOutOfScope(t *testing.T) {
 	in := func(session string) *v1alpha1.Turn {
 		if session == "" {
@@ -195,10 +197,10 @@ func TestOutOfScope(t *testing.T) {
 		"the same Session":             {in("a"), in("a"), session, true},
 		"another Session":              {in("a"), in("b"), session, false},
 		"a source without a Session":   {in("a"), in(""), session, false},
-		"no Session at all":            {in(""), in(""), session, false},
+		"two Turns without Sessions":   {in(""), in(""), session, false},
 		"no scope":                     {in("a"), in("b"), &v1alpha1.ArtifactReference{}, false},
-		"another Session in the scope": {in("a"), in("b"), namespace, true},
-		"no Session in the scope":      {in(""), in(""), namespace, true},
+		"scope Namespace":              {in("a"), in("b"), namespace, true},
+		"scope Namespace, no Sessions": {in(""), in(""), namespace, true},
 	} {
 		if why := translate.OutOfScope(tc.turn, tc.ref, tc.source); (why == "") != tc.allowed {
 			t.Errorf("%s: refused because %q, want allowed: %v", name, why, tc.allowed)

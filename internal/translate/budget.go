@@ -20,7 +20,8 @@ import (
 // BudgetRule is a Budget with its selector, in the form of the engine.
 type BudgetRule struct {
 	budget.Rule
-	// Fault says what is wrong with the spec of the Budget; empty if nothing is. The rule applies all the same.
+	// Fault says which part of the Budget's spec cannot be used, and is empty for a valid spec. The rule applies in
+	// both cases.
 	Fault string
 
 	agents     []string
@@ -28,9 +29,9 @@ type BudgetRule struct {
 	requesters []string        // empty selects all
 }
 
-// Budget returns the rule of a Budget. A fault of the spec that the schema cannot find never switches a Budget off:
-// with an unknown time zone, its periods are in UTC, and with a selector of labels that cannot be used, it applies to
-// all Agents.
+// Budget returns the rule of a Budget. A Budget applies even if its spec has a fault that the schema cannot detect:
+// with an unknown time zone, its periods are in UTC; with a label selector that cannot be used, it selects Agents with
+// any labels.
 func Budget(b *v1alpha1.Budget) BudgetRule {
 	r := BudgetRule{Rule: budget.Rule{
 		UID: string(b.UID), Name: b.Name, Generation: b.Generation, Unit: budget.Unit(b.Spec.Period), Zone: time.UTC,
@@ -39,7 +40,7 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 	}}
 	if name := b.Spec.TimeZone; name != "" {
 		if at, err := zone.Load(name); err != nil {
-			r.Fault = fmt.Sprintf("spec.timeZone %q is no time zone of the IANA database: until it is corrected, the periods are in UTC",
+			r.Fault = fmt.Sprintf("spec.timeZone %q is not an IANA time zone: until it is corrected, the periods are in UTC",
 				name)
 		} else {
 			r.Zone = at
@@ -48,7 +49,7 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 	if cost := b.Spec.Limits.Cost; cost != nil {
 		amount, err := decimal.NewFromString(*cost)
 		if err != nil {
-			r.Fault = fmt.Sprintf("spec.limits.cost %q is no decimal: until it is corrected, it counts as 0", *cost)
+			r.Fault = fmt.Sprintf("spec.limits.cost %q is not a decimal: until it is corrected, it counts as 0", *cost)
 		}
 		r.Limits.Cost = &amount
 	}
@@ -75,8 +76,8 @@ func (r *BudgetRule) selectLabels(s *v1alpha1.LabelSelector) {
 	r.byLabel = by
 }
 
-// SelectsRequester reports whether the rule applies to the Turns of a requester. The name is empty if the requester is
-// not known, or may be forged: then the rule applies.
+// SelectsRequester reports whether the rule applies to the Turns of a requester. name is empty if the requester is
+// unknown or was not checked. The rule applies to such Turns.
 func (r *BudgetRule) SelectsRequester(name string) bool {
 	return !r.ByRequester() || name == "" || slices.Contains(r.requesters, name)
 }
@@ -90,7 +91,7 @@ func (r *BudgetRule) SelectsAgent(name string, agent map[string]string) bool {
 	return (len(r.agents) == 0 || slices.Contains(r.agents, name)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agent)))
 }
 
-// WarnPercent returns the percentage of its limits from which a Budget warns.
+// WarnPercent returns the percentage of a limit from which the condition Warning of a Budget is True.
 func WarnPercent(b *v1alpha1.Budget) int64 {
 	if b.Spec.WarnPercent == nil {
 		return 80
@@ -113,13 +114,13 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 	p, a := state.Period, state.Account
 	s := b.Status.DeepCopy()
 	s.ObservedGeneration = b.Generation
-	set := func(kind string, holds bool, yes, no, message string) {
+	set := func(conditionType string, isTrue bool, trueReason, falseReason, message string) {
 		c := metav1.Condition{
-			Type: kind, Status: metav1.ConditionFalse, Reason: no, Message: message, ObservedGeneration: b.Generation,
-			LastTransitionTime: metav1.NewTime(now),
+			Type: conditionType, Status: metav1.ConditionFalse, Reason: falseReason, Message: message,
+			ObservedGeneration: b.Generation, LastTransitionTime: metav1.NewTime(now),
 		}
-		if holds {
-			c.Status, c.Reason = metav1.ConditionTrue, yes
+		if isTrue {
+			c.Status, c.Reason = metav1.ConditionTrue, trueReason
 		}
 		meta.SetStatusCondition(&s.Conditions, c)
 	}
@@ -136,7 +137,7 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonInvalidBudget, r.Fault)
 	case r.ByRequester() && state.Unchecked:
 		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonRequestersNotChecked,
-			"the API server does not check who asks, so the budget applies to the Turns of all requesters: install config/policy, "+
+			"the API server does not check requesters, so the budget applies to the Turns of all requesters: install config/policy, "+
 				"or set requesterPolicy.install=true in the chart")
 	default:
 		set(v1alpha1.ConditionReady, true, v1alpha1.ReasonReady, "", "the budget applies to each request")
@@ -148,31 +149,31 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 		s.Reserved = &v1alpha1.BudgetReserved{Tokens: a.ReservedTokens, Cost: a.ReservedCost.String()}
 	}
 	percent := WarnPercent(b)
-	var warn, over string
+	var warning, exceeded string
 	for _, u := range r.Uses(a) {
 		text := fmt.Sprintf("%s of %s %s are spent; the next period begins at %s",
 			u.Spent, u.Limit, u.Of, p.End.In(r.Zone).Format(time.RFC3339))
-		if over == "" && !u.Spent.LessThan(u.Limit) {
-			over = fmt.Sprintf("Budget %q: %s", b.Name, text)
+		if exceeded == "" && !u.Spent.LessThan(u.Limit) {
+			exceeded = fmt.Sprintf("Budget %q: %s", b.Name, text)
 		}
-		if warn == "" && !u.Spent.Mul(decimal.NewFromInt(100)).LessThan(u.Limit.Mul(decimal.NewFromInt(percent))) {
-			warn = fmt.Sprintf("%d %% are reached: %s", percent, text)
+		if warning == "" && !u.Spent.Mul(decimal.NewFromInt(100)).LessThan(u.Limit.Mul(decimal.NewFromInt(percent))) {
+			warning = fmt.Sprintf("%d %% are reached: %s", percent, text)
 		}
 	}
-	set(v1alpha1.ConditionWarning, warn != "", v1alpha1.ReasonWarnPercentReached, v1alpha1.ReasonBelowWarnPercent,
-		cmp.Or(warn, "less than warnPercent of each limit is spent"))
-	set(v1alpha1.ConditionExceeded, over != "", v1alpha1.ReasonLimitReached, v1alpha1.ReasonWithinLimits,
-		cmp.Or(over, "no limit is reached"))
+	set(v1alpha1.ConditionWarning, warning != "", v1alpha1.ReasonWarnPercentReached, v1alpha1.ReasonBelowWarnPercent,
+		cmp.Or(warning, "less than warnPercent of each limit is spent"))
+	set(v1alpha1.ConditionExceeded, exceeded != "", v1alpha1.ReasonLimitReached, v1alpha1.ReasonWithinLimits,
+		cmp.Or(exceeded, "no limit is reached"))
 	return s
 }
 
-// BudgetUse is what is spent of one limit.
+// BudgetUse is one limit of a Budget, with the amount that is spent.
 type BudgetUse struct {
 	Of           budget.Reason
 	Spent, Limit decimal.Decimal
 }
 
-// Uses returns the limits of a Budget, with what is spent of each.
+// Uses returns the limits of a Budget, each with the amount that is spent.
 func (r *BudgetRule) Uses(a budget.Account) []BudgetUse {
 	var all []BudgetUse
 	if most := r.Limits.Tokens; most != nil {

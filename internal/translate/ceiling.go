@@ -24,11 +24,12 @@ var bounds = map[string][2]int64{
 // maxCost is the name of the limit that is a decimal.
 const maxCost = "maxCost"
 
-// Ceiling parses the highest limits of a manager's Turns, given by the names of the fields. It returns nil if none
-// are given. The error names the first wrong limit, in alphabetical order, and its allowed values.
+// Ceiling parses the highest limits that a manager's Turns may have. values maps the name of a limit to its value.
+// Ceiling returns nil if values is empty. The error names the first invalid limit, in alphabetical order, and its
+// allowed values.
 func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
 	if len(values) == 0 {
-		return nil, nil //nolint:nilnil // because no ceiling is an answer
+		return nil, nil //nolint:nilnil // because a nil ceiling limits nothing
 	}
 	fields := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -65,10 +66,10 @@ func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
 	return &out, nil
 }
 
-// WithinCeiling returns an Agent with its limits lowered, so that no limit of the Turn t exceeds the ceiling. A nil t
-// stands for any Turn, and a nil ceiling means that there is no ceiling. A limit that neither object sets keeps its
-// default, unless the ceiling is lower. maxCost has no such default, because that depends on the currency: the
-// ceiling applies. WithinCeiling does not change a.
+// WithinCeiling returns an Agent whose limits are lowered, so that no limit of the Turn t exceeds the ceiling. If t is
+// nil, this holds for any Turn that sets no limits. A nil ceiling limits nothing. A limit that neither object sets
+// keeps its default, unless the ceiling is lower. The default of maxCost depends on the currency, so the ceiling
+// replaces it. WithinCeiling does not change a.
 func WithinCeiling(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1alpha1.Agent {
 	if a == nil || ceiling == nil {
 		return a
@@ -109,9 +110,10 @@ func WithinCeiling(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits
 	return &bounded
 }
 
-// lower sets a limit to its ceiling if the limit that applies now is higher, and reports whether it did.
-func lower[T int32 | int64](limit **T, ceiling *T, holds T) bool {
-	if ceiling == nil || *ceiling >= holds {
+// lower sets a limit to its ceiling if the ceiling is below effective, the value that applies now. It reports whether
+// it has changed the limit.
+func lower[T int32 | int64](limit **T, ceiling *T, effective T) bool {
+	if ceiling == nil || *ceiling >= effective {
 		return false
 	}
 	*limit = new(*ceiling)

@@ -16,10 +16,10 @@ func TestCeiling(t *testing.T) {
 		reason string
 		values map[string]string
 		want   *v1alpha1.Limits
-		wrong  string
+		err    string // the beginning of the error
 	}{
-		"none": {"nothing is bounded", nil, nil, ""},
-		"all": {"by the names of the fields", map[string]string{
+		"none": {"there is no ceiling", nil, nil, ""},
+		"all": {"each limit is set by the name of its field", map[string]string{
 			"timeoutSeconds": "600", "startingDeadlineSeconds": "60", "maxSteps": "20", "maxToolCalls": "0",
 			"maxTokens": "1000000", "maxCost": "0.50",
 			"maxDepth": "2", "maxDescendants": "9", "approvalTimeoutSeconds": "3600",
@@ -57,8 +57,8 @@ func TestCeiling(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Ceiling(tc.values)
-			if (err == nil) != (tc.wrong == "") || err != nil && !strings.HasPrefix(err.Error(), tc.wrong) {
-				t.Fatalf("Ceiling: %v, want %q: %s", err, tc.wrong, tc.reason)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.HasPrefix(err.Error(), tc.err) {
+				t.Fatalf("Ceiling: %v, want %q: %s", err, tc.err, tc.reason)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
@@ -67,7 +67,7 @@ func TestCeiling(t *testing.T) {
 	}
 }
 
-func TestBounded(t *testing.T) {
+func TestWithinCeiling(t *testing.T) {
 	ceiling, err := translate.Ceiling(map[string]string{"timeoutSeconds": "300", "maxSteps": "4", "maxTokens": "1000", "maxCost": "0.5"})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestBounded(t *testing.T) {
 		tokens      int64
 		cost        string
 	}{
-		"no limits": {"a ceiling is not a default, but bounds it", nil, nil, time.Minute, 4, 1000, "0.5"},
+		"no limits": {"a ceiling lowers a default, and does not raise it", nil, nil, time.Minute, 4, 1000, "0.5"},
 		"the Turn": {
 			"a higher limit of the Turn is lowered", nil,
 			&v1alpha1.Limits{TimeoutSeconds: new(int32(200)), MaxSteps: new(int32(50))}, 200 * time.Second, 4, 1000, "0.5",

@@ -45,23 +45,23 @@ type ChildCall struct {
 	CallID string
 	// Task and Context are the model's texts for the sub-agent.
 	Task, Context string
-	// Left is the rest of the parent's limits.
+	// Left is what is left of the parent's limits.
 	Left tool.Left
-	// Descendants is how many Turns the call may create, the child included. It is 0 for a call of an older
-	// version, which did not record this number.
+	// Descendants is the number of Turns that the call may create, including the child. It is 0 for a call that an
+	// older version began, which did not record this number.
 	Descendants int
 }
 
-// ChildOf returns the Turn for a call of an Agent by a parent. The error is a *tool.Error that says how to correct
-// the arguments. An unknown argument, such as a dry run, is an error: the sub-agent would not receive it, and so
-// might do more than the caller asked for.
+// ChildOf returns the Turn for a call of an Agent by a parent. The error is a *tool.Error that says how to correct the
+// arguments. An unknown argument, such as dry_run, is an error: the sub-agent would not receive it, and might do more
+// than the caller asked for.
 func ChildOf(parent *v1alpha1.Turn, caller *v1alpha1.Agent, agent string, c tool.Call) (*v1alpha1.Turn, error) {
 	var arguments struct {
 		Task    string `json:"task"`
 		Context string `json:"context"`
 	}
 	d := json.NewDecoder(bytes.NewReader(c.Arguments))
-	if c.Attempt <= 1 { // a repeated call may have been begun by an earlier version, so its Turn may exist already
+	if c.Attempt <= 1 { // an earlier version may have begun a repeated call, so its Turn may exist already
 		d.DisallowUnknownFields()
 	}
 	if err := d.Decode(&arguments); err != nil {
@@ -84,16 +84,16 @@ func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
 	if end.Status == metav1.ConditionTrue {
 		return tool.Result{Content: answer, Spent: spent, Descendants: created}, nil
 	}
-	said := end.Message
+	message := end.Message
 	if answer != "" {
-		said += "\nIts answer so far:\n" + answer
+		message += "\nIts answer so far:\n" + answer
 	}
 	return tool.Result{Spent: spent, Descendants: created},
-		&tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), RemoteMessage: said}
+		&tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), RemoteMessage: message}
 }
 
-// Descendants returns how many Turns exist because of a child that has ended, the child included. It returns nil if
-// the number is unknown because the child's journal did not state it.
+// Descendants returns the number of Turns that the call of a child has created: the child and the Turns below it. The
+// child must have ended. Descendants returns nil if the number is unknown because the child's journal was not read.
 func Descendants(child *v1alpha1.Turn) *int {
 	recorded := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionFinalized) != nil &&
 		child.Status.StopReason != v1alpha1.StopInterrupted
@@ -117,7 +117,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	limits := []*v1alpha1.Limits{p.Spec.Limits, c.Caller.Spec.Limits}
 	called := v1alpha1.ParseSharedReference(c.Agent)
 	if called.Namespace == p.Namespace {
-		called.Namespace = "" // each call of this Agent then has the same Turn, whichever Agent makes it
+		called.Namespace = "" // so the Turn of a call has the same spec, whether or not the caller names the namespace
 	}
 	depth := int32(1)
 	if p.Spec.Depth != nil {
@@ -150,7 +150,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	return child, nil
 }
 
-// checkMessage returns an error, in words for the model, if the schema of Turns would refuse the message.
+// checkMessage returns an error for the model if the schema of Turns would reject the message.
 func checkMessage(task, message string) error {
 	switch {
 	case strings.TrimSpace(task) == "":
@@ -170,13 +170,13 @@ func tooLong() error {
 	}
 }
 
-// maxReportTime is the longest time that a parent keeps for itself, to report a child that has used up its time.
+// maxReportTime is the longest time that a parent keeps for itself, to continue after a child has used up its time.
 const maxReportTime = 30 * time.Second
 
-// childLimits returns what is left to the parent as the limits of a child. The child may use no more than that, and
-// may not wait longer for its start. Of the time, the parent keeps a tenth: the time of a child counts from its start,
-// and the parent must still continue and ask its model. maxTime limits the time, because with clocks that differ a
-// parent may seem to have more time left than its limit.
+// childLimits returns the limits of a child: what is left of the parent's limits. The child may not wait longer for its
+// start than this time, either. The parent keeps a tenth of the time, at most maxReportTime, because it must still
+// continue and ask its model. maxTime limits the time: if clocks differ, the parent may seem to have more time left
+// than its limit.
 func childLimits(left tool.Left, maxTime time.Duration) *v1alpha1.Limits {
 	until := min(left.Time, maxTime)
 	until -= min(until/10, maxReportTime)
@@ -192,18 +192,17 @@ func childLimits(left tool.Left, maxTime time.Duration) *v1alpha1.Limits {
 	return out
 }
 
-// ChildName returns the name of the Turn of a call: the parent's name, for people, and a hash that no other call
-// has.
+// ChildName returns the name of the Turn of a call: the parent's name, for people, and a hash that is unique to the
+// call.
 func ChildName(p *v1alpha1.Turn, step int, callID string) string {
 	return shortenTo(p.Name, fmt.Sprintf("%s/%d/%s", p.UID, step, callID), true)
 }
 
 // ParentLabelOf returns the value of ParentLabel for a caller with this name.
-func ParentLabelOf(name string) string { return shorten(name, name) }
+func ParentLabelOf(name string) string { return shortenTo(name, name, false) }
 
-// shorten returns a name, with a hash in place of its end if the name is too long for a label.
-func shorten(name, of string) string { return shortenTo(name, of, false) }
-
+// shortenTo returns a name of at most maxChildName characters. It ends with a hash of the text of, if the name is
+// longer than that or if always is true.
 func shortenTo(name, of string, always bool) string {
 	if !always && len(name) <= maxChildName {
 		return name
@@ -213,13 +212,13 @@ func shortenTo(name, of string, always bool) string {
 	return strings.TrimRight(name[:min(len(name), maxChildName-1-len(hash))], ".-") + "-" + hash
 }
 
-// SameChild reports whether t is the Turn that a call of parent has made; wanted is the Turn that the same call
-// would make now. All fields that Child writes are compared, with one exception: the limits that were left to the
-// parent at that time are not known any more, so they must only be within the parent's own limits. MaxDescendants
+// SameChild reports whether t is the Turn that a call of parent has created. wanted is the Turn that the same call
+// would create now. All fields that Child writes are compared, with one exception: what was left of the parent's limits
+// at that time is not known anymore, so the limits of t must only be within the parent's own limits. MaxDescendants
 // must be equal, because the call has reserved that number.
 func SameChild(t, wanted, parent *v1alpha1.Turn) bool {
-	owner, own := metav1.GetControllerOf(t), metav1.GetControllerOf(wanted)
-	if owner == nil || own == nil || owner.UID != own.UID || !isChildLimits(t.Spec.Limits, parent.Spec.Limits) ||
+	owner, wantedOwner := metav1.GetControllerOf(t), metav1.GetControllerOf(wanted)
+	if owner == nil || wantedOwner == nil || owner.UID != wantedOwner.UID || !isChildLimits(t.Spec.Limits, parent.Spec.Limits) ||
 		!equality.Semantic.DeepEqual(t.Spec.Limits.MaxDescendants, wanted.Spec.Limits.MaxDescendants) {
 		return false
 	}
@@ -251,7 +250,7 @@ func isChildLimits(l, parent *v1alpha1.Limits) bool {
 		isWithin(l.ApprovalTimeoutSeconds, parent.ApprovalTimeoutSeconds) && isWithin(costOf(l), costOf(parent))
 }
 
-// isWithin reports whether a limit is at most another one, or whether there is no other one.
+// isWithin reports whether a limit is at most most, or most is nil.
 func isWithin[T int32 | int64 | float64](n, most *T) bool {
 	return most == nil || n != nil && *n <= *most
 }
@@ -277,11 +276,11 @@ func Parent(t *v1alpha1.Turn) (owner *metav1.OwnerReference, ok bool) {
 	return owner, true
 }
 
-// SubAgentUsage returns what a Turn that has ended used, sub-agents included. Cost is nil if a part of the cost is
-// unknown or if parts are in different currencies; Known then has the sum of the known parts.
+// SubAgentUsage returns the usage of a Turn that has ended, including that of its sub-agents. If a part of the cost is
+// unknown or in another currency, Cost is nil, and Known is the sum of the known parts.
 func SubAgentUsage(t *v1alpha1.Turn) *tool.Spent {
 	out := &tool.Spent{Turn: t.Name}
-	whole, known := true, decimal.Zero
+	complete, known := true, decimal.Zero
 	for _, u := range []*v1alpha1.Usage{t.Status.Usage, t.Status.SubAgentUsage} {
 		if u == nil || u.TotalTokens == 0 { // nothing was used, so nothing is unknown
 			continue
@@ -291,14 +290,14 @@ func SubAgentUsage(t *v1alpha1.Turn) *tool.Spent {
 			CacheReadTokens: u.CacheReadTokens, CacheCreationTokens: u.CacheCreationTokens,
 			Estimated: u.Estimated,
 		})
-		out.Cost, whole = addCost(out.Cost, u.Cost, whole)
+		out.Cost, complete = addCost(out.Cost, u.Cost, complete)
 		if u.Cost != nil {
 			if amount, err := decimal.NewFromString(u.Cost.Amount); err == nil {
 				known = known.Add(amount)
 			}
 		}
 	}
-	if !whole {
+	if !complete {
 		out.Cost = nil
 		if known.IsPositive() {
 			out.Known = &known
@@ -307,9 +306,9 @@ func SubAgentUsage(t *v1alpha1.Turn) *tool.Spent {
 	return out
 }
 
-// addCost adds a cost to a sum. The returned known is false if c is absent, cannot be parsed or has another
-// currency.
-func addCost(sum *model.Cost, c *v1alpha1.Cost, known bool) (*model.Cost, bool) {
+// addCost adds a cost to a sum. It returns the sum, and false if complete is false or if c is nil, cannot be parsed or
+// has another currency.
+func addCost(sum *model.Cost, c *v1alpha1.Cost, complete bool) (*model.Cost, bool) {
 	if c == nil {
 		return sum, false
 	}
@@ -318,7 +317,7 @@ func addCost(sum *model.Cost, c *v1alpha1.Cost, known bool) (*model.Cost, bool) 
 	case err != nil, sum != nil && sum.Currency != c.Currency:
 		return sum, false
 	case sum == nil:
-		return &model.Cost{Amount: amount, Currency: c.Currency}, known
+		return &model.Cost{Amount: amount, Currency: c.Currency}, complete
 	}
-	return &model.Cost{Amount: sum.Amount.Add(amount), Currency: c.Currency}, known
+	return &model.Cost{Amount: sum.Amount.Add(amount), Currency: c.Currency}, complete
 }

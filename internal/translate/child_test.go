@@ -92,10 +92,10 @@ func TestChildNameIsUniqueToItsCall(t *testing.T) {
 	} {
 		got := name(change)
 		if again := name(change, func(c *translate.ChildCall) { c.Left.Time, c.Task = time.Hour, "Other words." }); again != got {
-			t.Errorf("%s: %q and then %q, want one name", reason, got, again)
+			t.Errorf("%s: the repeated call has the name %q, want %q", reason, again, got)
 		}
 		if other, ok := seen[got]; ok {
-			t.Errorf("%s has the name of %s", reason, other)
+			t.Errorf("%s has the same name as %s", reason, other)
 		}
 		seen[got] = reason
 		if wrong := validation.IsDNS1123Subdomain(got); len(wrong) > 0 || len(got) > 63 {
@@ -135,26 +135,25 @@ func TestChildRefusesInvalidArguments(t *testing.T) {
 	}
 }
 
-// TestChildOfRefusesUnknownArguments proves that a call with an argument that the sub-agent would not receive is
-// refused: that argument may be the one that restrains it. Without argument validation, no gate has checked the
-// arguments.
+// TestChildOfRefusesUnknownArguments checks that a call is refused if it has an argument that the sub-agent would not
+// receive, because that argument may restrict the call. With argumentValidation Off, no gate has checked the arguments.
 func TestChildOfRefusesUnknownArguments(t *testing.T) {
 	of := callOf(func(*translate.ChildCall) {})
-	for arguments, attempts := range map[string]struct {
+	for arguments, tc := range map[string]struct {
 		attempt int
-		told    bool
+		ok      bool
 	}{
 		`{"task":"Close it."}`:                              {1, true},
 		`{"task":"Close it.","context":"It is blue."}`:      {1, true},
 		`{"task":"Close it.","dry_run":true}`:               {1, false},
 		`{"task":"Close it.","context":"x","options":{}}`:   {1, false},
-		`{"task":"Close it.","dry_run":true,"context":"x"}`: {2, true}, // an earlier version has begun it: its Turn exists
+		`{"task":"Close it.","dry_run":true,"context":"x"}`: {2, true}, // an earlier version may have created its Turn
 	} {
 		_, err := translate.ChildOf(of.Parent, of.Caller, "researcher", tool.Call{
-			Step: 1, CallID: "c", Attempt: attempts.attempt, Arguments: json.RawMessage(arguments), Left: of.Left,
+			Step: 1, CallID: "c", Attempt: tc.attempt, Arguments: json.RawMessage(arguments), Left: of.Left,
 		})
-		if attempts.told != (err == nil) || err != nil && tool.AsError(err).Class != tool.InvalidArguments {
-			t.Errorf("a call with %s, attempt %d: %v, want success: %t", arguments, attempts.attempt, err, attempts.told)
+		if tc.ok != (err == nil) || err != nil && tool.AsError(err).Class != tool.InvalidArguments {
+			t.Errorf("a call with %s, attempt %d: %v, want success: %t", arguments, tc.attempt, err, tc.ok)
 		}
 	}
 }
@@ -167,17 +166,17 @@ func TestChildLimitsAreWithinTheSchema(t *testing.T) {
 		tokens  int64
 		cost    string
 	}{
-		"nothing": {"the least there can be", tool.Left{Tokens: new(int64(0)), Cost: new(decimal.Zero)}, 1, 1, "0.0000000001"},
+		"nothing": {"the lowest limits of the schema", tool.Left{Tokens: new(int64(0)), Cost: new(decimal.Zero)}, 1, 1, "0.0000000001"},
 		"negative": {
-			"the least there can be",
+			"the lowest limits of the schema",
 			tool.Left{Time: -time.Hour, Tokens: new(int64(-5)), Cost: new(decimal.NewFromInt(-1))},
 			1, 1, "0.0000000001",
 		},
-		"too much": {"nine tenths of the time of the parent, and the most there can be", tool.Left{
+		"too much": {"nine tenths of the parent's time limit, and the highest limits of the schema", tool.Left{
 			Time:   1000 * time.Hour,
 			Tokens: new(int64(1 << 50)), Cost: new(decimal.New(1, 20)),
 		}, 54, 1e9, "999999999999.9999999999"},
-		"digits": {"ten after the point", tool.Left{
+		"digits": {"the cost has at most ten digits after the point", tool.Left{
 			Time: time.Minute, Tokens: new(int64(7)),
 			Cost: new(decimal.RequireFromString("0.123456789012")),
 		}, 54, 7, "0.123456789"},
@@ -212,56 +211,62 @@ func TestSameChild(t *testing.T) {
 		change func(*v1alpha1.Turn)
 		want   bool
 	}{
-		"itself": {"as it was made", func(*v1alpha1.Turn) {}, true},
-		"stored": {"with defaults, suspended, kept for a day", func(t *v1alpha1.Turn) {
+		"itself": {"nothing has changed", func(*v1alpha1.Turn) {}, true},
+		"stored": {"defaults were set, and people may change the other two fields", func(t *v1alpha1.Turn) {
 			t.Spec.Execution, t.Spec.DesiredState, t.Spec.TTLSecondsAfterFinished = v1alpha1.ExecutionRun,
 				v1alpha1.DesiredStateSuspended, new(int32(86400))
 			t.Spec.Citations = v1alpha1.CitationsShow
 		}, true},
-		"other limits": {"more was left then, and the Agent has lowered its bound", func(t *v1alpha1.Turn) {
+		"other limits": {"more was left when it was created, and the Agent's limit was lowered since", func(t *v1alpha1.Turn) {
 			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds, t.Spec.Limits.ApprovalTimeoutSeconds = new(int32(9)),
 				new(int32(9)), new(int32(90))
 			t.Spec.Limits.MaxTokens, t.Spec.Limits.MaxCost = new(int64(100)), new("1.50")
 		}, true},
-		"no limits":   {"a user has copied the name and owner", func(t *v1alpha1.Turn) { t.Spec.Limits = nil }, false},
-		"more tokens": {"than the parent ever had", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = new(int64(101)) }, false},
-		"any tokens":  {"the parent has a bound", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = nil }, false},
-		"more cost":   {"than the parent ever had", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxCost = new("1.51") }, false},
-		"more time": {"than the parent ever had", func(t *v1alpha1.Turn) {
+		"no limits":   {"each child has limits", func(t *v1alpha1.Turn) { t.Spec.Limits = nil }, false},
+		"more tokens": {"more than the parent's limit", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = new(int64(101)) }, false},
+		"any tokens":  {"the parent has a limit", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = nil }, false},
+		"more cost":   {"more than the parent's limit", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxCost = new("1.51") }, false},
+		"more time": {"more than the parent's limit", func(t *v1alpha1.Turn) {
 			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds = new(int32(11)), new(int32(11))
 		}, false},
-		"more depth":        {"than the parent has", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDepth = new(int32(3)) }, false},
-		"more descendants":  {"than the call has reserved", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = new(int32(5)) }, false},
-		"any descendants":   {"the call has reserved some", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = nil }, false},
-		"limits of its own": {"no call gives such limits", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxToolCalls = new(int32(3)) }, false},
-		"another depth":     {"it could call more", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(0)) }, false},
-		"another web mode":  {"it could search", func(t *v1alpha1.Turn) { t.Spec.WebMode = v1alpha1.WebModeOff }, false},
+		"more depth": {"more than the parent's limit", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDepth = new(int32(3)) }, false},
+		"more descendants": {
+			"more than the call has reserved", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = new(int32(5)) }, false,
+		},
+		"any descendants": {"the call has reserved a number", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = nil }, false},
+		"a further limit": {"no call sets this limit", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxToolCalls = new(int32(3)) }, false},
+		"another depth":   {"it could call more sub-agents", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(0)) }, false},
+		"another web mode": {
+			"a child has the web mode of its parent", func(t *v1alpha1.Turn) { t.Spec.WebMode = v1alpha1.WebModeOff }, false,
+		},
 		"a history": {
-			"a call gives no history",
+			"a call sets no history",
 			func(t *v1alpha1.Turn) { t.Spec.History = []v1alpha1.HistoryMessage{{Role: "User", Content: "x"}} }, false,
 		},
-		"a context": {"a call gives no context", func(t *v1alpha1.Turn) { t.Spec.Context = &v1alpha1.TurnContext{} }, false},
+		"a context": {"a call sets no context", func(t *v1alpha1.Turn) { t.Spec.Context = &v1alpha1.TurnContext{} }, false},
 		"a Session": {
-			"it has messages of its own",
+			"a call sets no Session",
 			func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "s"} }, false,
 		},
 		"another execution": {"it asks no model", func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }, false},
-		"no owner":          {"a user has taken the name", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, false},
-		"another owner":     {"another Turn has taken the name", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "v" }, false},
-		"another agent":     {"a user has copied the name and owner", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "evil" }, false},
-		"another message":   {"a user has copied the name and owner", func(t *v1alpha1.Turn) { t.Spec.Message = "evil" }, false},
+		"no owner":          {"a user may have created it", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, false},
+		"another owner":     {"another Turn has created it", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "v" }, false},
+		"another agent": {
+			"a user may have copied the name and the owner", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "evil" }, false,
+		},
+		"another message": {"a user may have copied the name and the owner", func(t *v1alpha1.Turn) { t.Spec.Message = "evil" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := wanted.DeepCopy()
 			tc.change(found)
 			if got := translate.SameChild(found, wanted, c.Parent); got != tc.want {
-				t.Errorf("the same: %t, want %t: %s", got, tc.want, tc.reason)
+				t.Errorf("SameChild = %t, want %t: %s", got, tc.want, tc.reason)
 			}
 		})
 	}
 }
 
-func TestSpent(t *testing.T) {
+func TestSubAgentUsage(t *testing.T) {
 	usage := func(in, out int64, amount, currency string) *v1alpha1.Usage {
 		u := &v1alpha1.Usage{InputTokens: in, OutputTokens: out, TotalTokens: in + out, ReasoningTokens: 1, CacheReadTokens: 2}
 		if amount != "" {
@@ -276,19 +281,19 @@ func TestSpent(t *testing.T) {
 		cost      string
 		known     string
 	}{
-		"nothing": {"it asked no model", nil, nil, model.Usage{}, "", ""},
+		"nothing": {"the Turn asked no model", nil, nil, model.Usage{}, "", ""},
 		"own usage": {
-			"as its status has it", usage(10, 5, "0.5", "USD"), nil,
+			"the usage is that of the status", usage(10, 5, "0.5", "USD"), nil,
 			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
 			"0.5 USD", "",
 		},
 		"with sub-agents": {
-			"with its sub-agents'", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"),
+			"the usage of the sub-agents is added", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"),
 			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
 			"0.75 USD", "",
 		},
 		"part unknown": {
-			"a sum of the known parts would be wrong", usage(10, 5, "0.5", "USD"), usage(1, 1, "", ""),
+			"the sum of the known parts is not the whole cost", usage(10, 5, "0.5", "USD"), usage(1, 1, "", ""),
 			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
 			"", "0.5",
 		},
@@ -298,17 +303,17 @@ func TestSpent(t *testing.T) {
 			"", "0.25",
 		},
 		"all unknown": {
-			"there is nothing to count", usage(10, 5, "", ""), nil,
+			"no part is known", usage(10, 5, "", ""), nil,
 			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
 			"", "",
 		},
 		"sub-agents without a request": {
-			"nothing is unknown about no usage", usage(10, 5, "0.5", "USD"), &v1alpha1.Usage{},
+			"a cost of no tokens is not unknown", usage(10, 5, "0.5", "USD"), &v1alpha1.Usage{},
 			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
 			"0.5 USD", "",
 		},
 		"two currencies": {
-			"there is no sum", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"),
+			"the whole cost has no currency", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"),
 			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
 			"", "0.75",
 		},
@@ -334,7 +339,7 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-// TestDescendants proves that the number of a child that has ended is absent if it is unknown.
+// TestDescendants checks that the number is nil if it is unknown.
 func TestDescendants(t *testing.T) {
 	recorded := []metav1.Condition{{Type: v1alpha1.ConditionFinalized, Status: metav1.ConditionTrue}}
 	for name, tc := range map[string]struct {
@@ -342,13 +347,13 @@ func TestDescendants(t *testing.T) {
 		status v1alpha1.TurnStatus
 		want   *int
 	}{
-		"none": {"itself", v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, new(1)},
+		"none": {"the child counts", v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, new(1)},
 		"some": {
-			"itself and those below",
+			"the child and the Turns below it count",
 			v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 3}, Descendants: 4},
 			new(5),
 		},
-		"never bound": {"it created nothing", v1alpha1.TurnStatus{}, new(1)},
+		"never bound": {"it created no Turn", v1alpha1.TurnStatus{}, new(1)},
 		"no record":   {"it ran, and its journal was not read", v1alpha1.TurnStatus{Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, nil},
 		"interrupted": {"its journal may be lost", v1alpha1.TurnStatus{
 			Conditions: recorded,
@@ -363,8 +368,9 @@ func TestDescendants(t *testing.T) {
 	}
 }
 
-// TestChildOfAnOlderCall proves that such a child has no bound of its own: its call has reserved no number.
-func TestChildOfAnOlderCall(t *testing.T) {
+// TestChildOfOlderCall checks that the child has no maxDescendants if its call, which an older version began, has
+// reserved no number.
+func TestChildOfOlderCall(t *testing.T) {
 	got, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Descendants = 0 }))
 	if err != nil || got.Spec.Limits.MaxDescendants != nil {
 		t.Errorf("limits %+v, error %v; want no maxDescendants", got.Spec.Limits, err)

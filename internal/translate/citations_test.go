@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 )
 
-func TestCitationsOfAStatus(t *testing.T) {
+func TestCitationsOf(t *testing.T) {
 	page := citation.Page{Title: "Returns", URL: "https://shop.example/returns"}
 	for name, tc := range map[string]struct {
 		record finalize.Record
@@ -31,7 +31,8 @@ func TestCitationsOfAStatus(t *testing.T) {
 	}
 }
 
-// TestCitationsAreBounded has sources that together exceed the bound: pages go first, from the end.
+// TestCitationsAreBounded checks that sources which exceed the bound are left out: first the last web pages, then the
+// last local sources.
 func TestCitationsAreBounded(t *testing.T) {
 	var r finalize.Record
 	for i := range citation.Max {

@@ -60,8 +60,8 @@ func ConfigMapValue(ref v1alpha1.ConfigMapKeyReference, data map[string]string) 
 	return value, nil
 }
 
-// The maximum lengths of texts from ConfigMaps, in characters, beside maxMessageChars. The schema sets the same for
-// texts within an object.
+// The maximum lengths of texts from ConfigMaps, in characters; see also maxMessageChars. The schema sets the same
+// bounds for texts within an object.
 const (
 	maxContentChars = 65536
 	maxValueChars   = 4096
@@ -69,21 +69,21 @@ const (
 
 // missingAt is a MissingError with the field that refers to the ConfigMap. It is an *invalid.Error as well.
 type missingAt struct {
-	wrong   *invalid.Error
+	invalid *invalid.Error
 	missing *MissingError
 }
 
-func (e *missingAt) Error() string { return e.wrong.Error() }
+func (e *missingAt) Error() string { return e.invalid.Error() }
 
-func (e *missingAt) Unwrap() []error { return []error{e.wrong, e.missing} }
+func (e *missingAt) Unwrap() []error { return []error{e.invalid, e.missing} }
 
 func (maps ConfigMaps) read(ctx context.Context, field string, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	return maps.readUpTo(ctx, maxContentChars, field, ref)
 }
 
-// authored reads a text of an author into text, and the name of its source into source. It does nothing if there is no
-// source, or a text already. field is the field of the source.
-func (maps ConfigMaps) authored(ctx context.Context, field string, from *v1alpha1.ContentSource, text, source *string) (err error) {
+// readSource reads the text to which from refers into text, and the name of its source into source. It does nothing if
+// from is nil or text is not empty. field is the field that has from.
+func (maps ConfigMaps) readSource(ctx context.Context, field string, from *v1alpha1.ContentSource, text, source *string) (err error) {
 	if from == nil || *text != "" {
 		return nil
 	}
@@ -98,7 +98,7 @@ func sourceOf(ref v1alpha1.ConfigMapKeyReference) string {
 }
 
 // Message returns the message of a Turn, from the Turn itself or from a ConfigMap. It returns an *invalid.Error for a
-// text that the schema would refuse in the Turn.
+// text that the schema would reject in the Turn.
 func Message(ctx context.Context, t *v1alpha1.Turn, maps ConfigMaps) (string, error) {
 	if t.Spec.MessageFrom == nil || t.Spec.Message != "" {
 		return t.Spec.Message, nil
@@ -137,7 +137,7 @@ func (maps ConfigMaps) readUpTo(
 ) (string, error) {
 	text, err := maps(ctx, ref)
 	if missing, ok := errors.AsType[*MissingError](err); ok {
-		return "", &missingAt{wrong: invalid.Field(field, "%s", missing.Reason), missing: missing}
+		return "", &missingAt{invalid: invalid.Field(field, "%s", missing.Reason), missing: missing}
 	}
 	if err != nil {
 		return "", &UnreadableError{Field: field, Name: ref.Name, Err: err}

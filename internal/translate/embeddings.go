@@ -31,7 +31,7 @@ func Embeddings(a *v1alpha1.Agent, l Link) (*turn.Embeddings, error) {
 			c.Unusable = true
 			c.Provider = providers.Unusable(c.ProviderName, errors.New(providers.NoEmbeddings(c.ProviderName, &l.Object.Spec)))
 		}
-		path := "" // a gateway may give the same name to other models below another path
+		path := "" // a gateway may use the same name for different models on different paths
 		if u, err := url.Parse(l.Object.Spec.BaseURL); err == nil {
 			path = strings.TrimRight(u.Path, "/")
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// TestSpaceOfVectors checks that vectors count as those of one model only if nothing differs that may name another one.
-func TestSpaceOfVectors(t *testing.T) {
+// TestEmbeddingsSpace checks that two vectors have the same space only if everything that identifies a model is equal.
+func TestEmbeddingsSpace(t *testing.T) {
 	space := func(change func(*v1alpha1.Agent, *v1alpha1.ModelProvider)) string {
 		t.Helper()
 		p := &v1alpha1.ModelProvider{
@@ -25,23 +25,23 @@ func TestSpaceOfVectors(t *testing.T) {
 		}
 		return e.Space
 	}
-	of := func(baseURL string) func(*v1alpha1.Agent, *v1alpha1.ModelProvider) {
+	withURL := func(baseURL string) func(*v1alpha1.Agent, *v1alpha1.ModelProvider) {
 		return func(_ *v1alpha1.Agent, p *v1alpha1.ModelProvider) { p.Spec.BaseURL = baseURL }
 	}
 	first := space(func(*v1alpha1.Agent, *v1alpha1.ModelProvider) {})
-	if again := space(of("https://LLM.example.com/team-a/v1/")); again != first {
+	if again := space(withURL("https://LLM.example.com/team-a/v1/")); again != first {
 		t.Errorf("the same URL in another form has the space %q, want %q", again, first)
 	}
 	for name, change := range map[string]func(*v1alpha1.Agent, *v1alpha1.ModelProvider){
-		"another host":       of("https://other.example.com/team-a/v1"),
-		"another path":       of("https://llm.example.com/team-b/v1"),
-		"another provider":   func(_ *v1alpha1.Agent, p *v1alpha1.ModelProvider) { p.Name = "other" },
-		"another namespace":  func(_ *v1alpha1.Agent, p *v1alpha1.ModelProvider) { p.Namespace = "sales" },
-		"another model":      func(a *v1alpha1.Agent, _ *v1alpha1.ModelProvider) { a.Spec.Embeddings.Model = "other" },
-		"another dimensions": func(a *v1alpha1.Agent, _ *v1alpha1.ModelProvider) { a.Spec.Embeddings.Dimensions = new(int32(256)) },
+		"another host":      withURL("https://other.example.com/team-a/v1"),
+		"another path":      withURL("https://llm.example.com/team-b/v1"),
+		"another provider":  func(_ *v1alpha1.Agent, p *v1alpha1.ModelProvider) { p.Name = "other" },
+		"another namespace": func(_ *v1alpha1.Agent, p *v1alpha1.ModelProvider) { p.Namespace = "sales" },
+		"another model":     func(a *v1alpha1.Agent, _ *v1alpha1.ModelProvider) { a.Spec.Embeddings.Model = "other" },
+		"other dimensions":  func(a *v1alpha1.Agent, _ *v1alpha1.ModelProvider) { a.Spec.Embeddings.Dimensions = new(int32(256)) },
 	} {
 		if other := space(change); other == first {
-			t.Errorf("%s: the space is %q, too", name, other)
+			t.Errorf("%s: the space is %q, want another one", name, other)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// JudgeModels returns the models that the judges of an Agent ask, and the thinking of the requests to them. Those of
-// the Agent itself keep its thinking.
+// JudgeModels returns the models that the judges of an Agent ask, and the thinking level of the requests to them: the
+// Agent's level if they are the Agent's own models, and otherwise none.
 func JudgeModels(a *v1alpha1.Agent) ([]v1alpha1.ModelReference, v1alpha1.ThinkingLevel) {
 	if e := a.Spec.Evaluation; e != nil && len(e.Models) > 0 {
 		return e.Models, ""
@@ -25,8 +25,8 @@ func JudgeModels(a *v1alpha1.Agent) ([]v1alpha1.ModelReference, v1alpha1.Thinkin
 	return a.Spec.Models, a.Spec.Thinking
 }
 
-// JudgeModel returns the place of a model among those that the judges of an Agent ask, or -1 if they must not ask it.
-// The author of the profile names a ModelProvider of the Agent's namespace.
+// JudgeModel returns the index of a model in JudgeModels, or -1 if the judges must not ask it. provider is the name of
+// a ModelProvider in the Agent's namespace.
 func JudgeModel(a *v1alpha1.Agent, provider, name string) int {
 	models, _ := JudgeModels(a)
 	return slices.IndexFunc(models, func(m v1alpha1.ModelReference) bool {
@@ -35,8 +35,8 @@ func JudgeModel(a *v1alpha1.Agent, provider, name string) int {
 	})
 }
 
-// IsSampled reports whether a Turn belongs to the sample of its Agent that is evaluated. The UID decides, so each run
-// has the same result.
+// IsSampled reports whether a Turn belongs to the sample of its Agent's Turns that is evaluated. The result depends on
+// the UID of the Turn, so it is always the same.
 func IsSampled(a *v1alpha1.Agent, t *v1alpha1.Turn) bool {
 	e := a.Spec.Evaluation
 	if e == nil {
@@ -85,7 +85,7 @@ func evaluationCost(c *turnrecord.Cost) *finalize.Cost {
 	return &finalize.Cost{Amount: c.Amount, Currency: c.Currency}
 }
 
-// Evaluation returns the evaluation of a judge in the form of a task.
+// Evaluation returns the evaluation of a judge in the form that a task keeps.
 func Evaluation(e *judge.Evaluation, now time.Time) task.Evaluation {
 	out := task.Evaluation{
 		Evaluation: turnrecord.Evaluation{

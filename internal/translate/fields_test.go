@@ -51,8 +51,8 @@ func filled() translate.Objects {
 	return o
 }
 
-// eachLeaf visits every field of the three specs that is not a struct. It creates values for nil pointers and one
-// element for each list.
+// eachLeaf visits every leaf field of the three specs: every field that is not a struct, a pointer or a list. It
+// creates values for nil pointers and one element for each empty list.
 func eachLeaf(o translate.Objects, visit func(path string, leaf reflect.Value)) {
 	walk(reflect.ValueOf(&o.Agent.Spec).Elem(), "agent", visit)
 	walk(reflect.ValueOf(&o.Profile.Spec).Elem(), "profile", visit)
@@ -84,14 +84,14 @@ func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Val
 	}
 }
 
-// elsewhere maps the fields from which no message is made to their purpose.
-var elsewhere = map[string]string{
+// notInMessages maps each field that does not affect the messages to its purpose.
+var notInMessages = map[string]string{
 	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent", "turn.sessionRef": "finds the session",
 	"turn.requestedBy": "the run",
-	"agent.models":     "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
+	"agent.models":     "the model chain", "turn.model": "the first model of the chain", "turn.citations": "the result",
 	"agent.toolPolicy": "the run", "agent.approval": "the decisions about calls", "agent.tools": "the toolbox", "agent.context": "the run",
 	"agent.reasoningText":     "the run",
-	"agent.redaction":         "what is removed",
+	"agent.redaction":         "the redaction",
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",
 	"profile.allowedNamespaces": "which Agents find the profile",
 	"agent.allowedNamespaces":   "which Agents may call the Agent",
@@ -113,8 +113,8 @@ var elsewhere = map[string]string{
 	"profile.contributions[].configMapKeyRef": "as above", "turn.context.contributions[].configMapKeyRef": "as above",
 }
 
-func isElsewhere(path string) bool {
-	for prefix := range elsewhere {
+func isNotInMessages(path string) bool {
+	for prefix := range notInMessages {
 		if path == prefix || strings.HasPrefix(path, prefix+".") || strings.HasPrefix(path, prefix+"[") {
 			return true
 		}
@@ -122,8 +122,8 @@ func isElsewhere(path string) bool {
 	return false
 }
 
-// TestEveryFieldReachesTheEngine changes one field of the API after the other, and expects a change in the engine's
-// input for the messages.
+// TestEveryFieldReachesTheEngine changes each field of the API on its own, and expects a change in the engine's input
+// for the messages, unless notInMessages lists the field.
 func TestEveryFieldReachesTheEngine(t *testing.T) {
 	result := func(o translate.Objects) string {
 		in, err := translate.Preparation(t.Context(), o, now)
@@ -143,7 +143,7 @@ func TestEveryFieldReachesTheEngine(t *testing.T) {
 	var paths []string
 	eachLeaf(filled(), func(path string, _ reflect.Value) { paths = append(paths, path) })
 	if slices.Sort(paths); len(paths) < 100 || len(slices.Compact(paths)) != len(paths) {
-		t.Fatalf("the specs have the fields %v, want more, and each once", paths)
+		t.Fatalf("the specs have the fields %v, want at least 100, each once", paths)
 	}
 	for _, changed := range paths {
 		t.Run(changed, func(t *testing.T) {
@@ -161,8 +161,8 @@ func TestEveryFieldReachesTheEngine(t *testing.T) {
 					leaf.SetInt(2)
 				}
 			})
-			if same := result(o) == base; same != isElsewhere(changed) {
-				t.Errorf("what messages are made of stayed the same: %t, want %t", same, !same)
+			if same := result(o) == base; same != isNotInMessages(changed) {
+				t.Errorf("the input for the messages stayed the same: %t, want %t", same, !same)
 			}
 		})
 	}

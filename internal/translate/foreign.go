@@ -11,9 +11,9 @@ import (
 const maxSharedName = 253
 
 // Foreign returns a copy of an Agent for the Turns of another namespace. Each reference of the copy names its
-// namespace, so that it means the same object there, and so that messages, records and metrics of the Turn name the
-// object without doubt. References to ConfigMaps stay as they are: they are read in the namespace of the Agent. Foreign
-// returns an error if a name is too long for that.
+// namespace, so that it names the same object there, and so that messages, records and metrics of the Turn identify the
+// object. References to ConfigMaps do not change: ConfigMaps are read in the namespace of the Agent. Foreign returns an
+// error if NAMESPACE/NAME of an object is too long for a status.
 func Foreign(a *v1alpha1.Agent) (*v1alpha1.Agent, error) {
 	out := *a
 	out.Spec.Models, out.Spec.Tools = slices.Clone(a.Spec.Models), slices.Clone(a.Spec.Tools)

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// shared is an Agent of the namespace owner, with objects of its own namespace and of another one.
+// shared returns an Agent of the namespace owner that refers to objects of this and of other namespaces.
 func shared() *v1alpha1.Agent {
 	return &v1alpha1.Agent{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "owner", Name: "helper"},
@@ -52,11 +52,12 @@ func TestForeign(t *testing.T) {
 	}
 	a.Spec.Tools[0].ServerRef.Name = strings.Repeat("n", 248)
 	if _, err := translate.Foreign(a); err == nil || !strings.Contains(err.Error(), "too long for the use in another namespace") {
-		t.Errorf("a name that no status can hold: %v, want an error", err)
+		t.Errorf("error for a name that is too long for a status = %v, want one that says so", err)
 	}
 }
 
-// TestChildOfSharedAgents checks that the same Agent is always named in the same way, whichever Agent calls it.
+// TestChildOfSharedAgents checks that the Turns of an Agent always refer to it in the same way, whichever Agent calls
+// it.
 func TestChildOfSharedAgents(t *testing.T) {
 	t.Parallel()
 	parent := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "parent", UID: "p"}}

@@ -1,5 +1,5 @@
-// Package translate converts API objects into values of the engine, and results of the engine into status; no other
-// package does. Credentials pass through it as plain values and end only in a provider's configuration.
+// Package translate converts API objects into values of the engine, and results of the engine into status. Other
+// packages do not. Credentials are not part of these values.
 package translate
 
 import (
@@ -35,10 +35,10 @@ type Link struct {
 	Provider model.Provider
 }
 
-// Input returns the input of a Turn's run: the request, the models, the limits and the Session, which is nil if the
-// Turn has none. preparation returns what the messages are made of, as Preparation does. The caller fills in the
-// values that change from run to run: epoch, time left and interrupts. If the Turn names a model that its Agent
-// does not have, the run ends when it prepares its messages.
+// Input returns the input of a Turn's run: the request, the models, the limits and the Session. s is nil if the Turn
+// has no Session. preparation returns the input of the messages, as Preparation does. The caller fills in the values
+// that differ between runs: epoch, time left and interrupts. If the Turn names a model that its Agent does not have,
+// the run ends when it prepares its messages.
 func Input(
 	t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Session, preparation func(context.Context) (prepare.Input, error),
 ) (turn.Input, error) {
@@ -72,12 +72,12 @@ func Input(
 	if s != nil {
 		in.Session = &turn.Session{UID: string(s.UID), Name: s.Name, Known: KnownTotals(s)}
 	}
-	first, wrong := FirstModel(t, a)
-	if wrong != nil {
-		in.Preparation = func(context.Context) (prepare.Input, error) { return prepare.Input{}, wrong }
+	first, unknownModel := FirstModel(t, a)
+	if unknownModel != nil {
+		in.Preparation = func(context.Context) (prepare.Input, error) { return prepare.Input{}, unknownModel }
 	}
 	for i := range chain {
-		at := i // the model that the Turn names comes first, the others follow in their order
+		at := i // the model that the Turn names comes first, and the others follow in the order of the chain
 		switch {
 		case i == 0:
 			at = first
@@ -106,7 +106,7 @@ func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.
 	}
 	for _, l := range chain {
 		switch currency := currencyOf(l); {
-		case currency == "": // the cost of a model without prices is unknown, so no limit on the cost can hold for it
+		case currency == "": // the cost of a model without prices is unknown and does not count
 		case slices.Contains(v1alpha1.DefaultCostCurrencies(), currency):
 			out.MaxCost = new(v1alpha1.DefaultMaxCost)
 		default:
@@ -131,7 +131,7 @@ func currencyOf(l Link) string {
 	return ""
 }
 
-// limits returns for each limit the lowest value that is given.
+// limits returns the lowest given value of each limit, or its default if no value is given.
 func limits(all ...*v1alpha1.Limits) (loop.Limits, error) {
 	out := loop.Limits{
 		MaxSteps: v1alpha1.MaxSteps(all...), MaxToolCalls: v1alpha1.MaxToolCalls(all...), ApprovalTimeout: v1alpha1.ApprovalTimeout(all...),
@@ -167,7 +167,7 @@ func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
 	return prepare.Resolve(t.Spec.Model, names)
 }
 
-// Candidate returns a model of a chain in the form of the engine. thinking is that of the Agent.
+// Candidate returns a model of a chain in the form of the engine. thinking is the thinking level of the Agent.
 func Candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) {
 	c := loop.Candidate{
 		ProviderName: l.Reference.ProviderRef.String(), Model: l.Reference.Model, Provider: l.Provider,
@@ -194,8 +194,8 @@ func Candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	if m != nil {
 		addDeclaredFacts(&c, m)
 	}
-	alone, besideTools := providers.TakesSchemas(&l.Object.Spec)
-	c.SchemaExcludesTools = c.StructuredOutput && alone && !besideTools
+	alone, withTools := providers.TakesSchemas(&l.Object.Spec)
+	c.SchemaExcludesTools = c.StructuredOutput && alone && !withTools
 	c.StructuredOutput = c.StructuredOutput && alone
 	c.Parameters.Effort = effort(m, thinking)
 	c.DefaultOutput = providers.DefaultOutput(&l.Object.Spec, c.Model, c.Parameters.Effort)
@@ -233,7 +233,7 @@ func Parameters(p *v1alpha1.ModelParameters) (model.Parameters, error) {
 
 // CheckParameters returns the first parameter of an Agent's model that its provider cannot fulfill, as an
 // *invalid.Error that names the field. field is the Agent's field with the model, such as spec.models[0], and thinking
-// that of the requests to it.
+// is the thinking level of the requests to the model.
 func CheckParameters(field string, ref v1alpha1.ModelReference, thinking v1alpha1.ThinkingLevel, p *v1alpha1.ModelProvider) error {
 	parameters, err := Parameters(ref.Parameters)
 	if err != nil {
@@ -244,7 +244,7 @@ func CheckParameters(field string, ref v1alpha1.ModelReference, thinking v1alpha
 }
 
 // CheckQuestionParameters is CheckParameters for a model that receives only questions about Turns that have ended. The
-// thinking of the Agent is for its own models.
+// Agent's thinking level does not apply to such a model.
 func CheckQuestionParameters(field string, ref v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error {
 	parameters, err := Parameters(ref.Parameters)
 	if err != nil {
@@ -255,15 +255,15 @@ func CheckQuestionParameters(field string, ref v1alpha1.ModelReference, p *v1alp
 }
 
 func checkParameters(field, name string, parameters *model.Parameters, p *v1alpha1.ModelProvider) error {
-	wrong := providers.CheckParameters(&p.Spec, name, parameters)
-	if wrong == nil {
+	refused := providers.CheckParameters(&p.Spec, name, parameters)
+	if refused == nil {
 		return nil
 	}
-	field = fmt.Sprintf("Agent %s.parameters.%s", field, wrong.Parameter)
-	if wrong.Parameter == "thinking" {
+	field = fmt.Sprintf("Agent %s.parameters.%s", field, refused.Parameter)
+	if refused.Parameter == "thinking" {
 		field = "Agent spec.thinking"
 	}
-	return invalid.Field(field, "ModelProvider %q: %s", p.Name, wrong.Problem)
+	return invalid.Field(field, "ModelProvider %q: %s", p.Name, refused.Problem)
 }
 
 // standardTiers are the names of tiers whose prices are the list prices.
@@ -310,7 +310,7 @@ func addDeclaredFacts(c *loop.Candidate, m *v1alpha1.Model) {
 	c.StructuredOutput = slices.Contains(m.Capabilities, v1alpha1.CapabilityStructuredOutput)
 }
 
-// efforts maps a thinking level to the effort in a request. Off has none, so the provider decides.
+// efforts maps a thinking level to the effort in a request. Off has no effort, so the provider's default applies.
 var efforts = map[v1alpha1.ThinkingLevel]string{
 	v1alpha1.ThinkingLow: "low", v1alpha1.ThinkingMedium: "medium", v1alpha1.ThinkingHigh: "high",
 }

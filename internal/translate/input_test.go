@@ -23,16 +23,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// mute is a model that must not be asked.
-type mute struct{ model.Provider }
+// unasked is a model provider that must not be asked.
+type unasked struct{ model.Provider }
 
 // Generate fails.
-func (mute) Generate(context.Context, *model.Request) (*model.Reply, error) {
-	return nil, fmt.Errorf("asked")
+func (unasked) Generate(context.Context, *model.Request) (*model.Reply, error) {
+	return nil, fmt.Errorf("the model was asked")
 }
 
-// making is the preparation that the tests pass to Input.
-func making(context.Context) (prepare.Input, error) {
+// preparation is the preparation that the tests pass to Input.
+func preparation(context.Context) (prepare.Input, error) {
 	return prepare.Input{Model: "of the caller"}, nil
 }
 
@@ -64,11 +64,11 @@ func TestInput(t *testing.T) {
 					Pricing: &v1alpha1.Pricing{Currency: "USD", InputPerMillion: "2.5", OutputPerMillion: "10"},
 				}},
 			}},
-			Provider: mute{},
+			Provider: unasked{},
 		},
-		{Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "gone"}, Model: "large"}, Provider: mute{}},
+		{Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "gone"}, Model: "large"}, Provider: unasked{}},
 	}
-	got, err := translate.Input(spec, agent, chain, nil, making)
+	got, err := translate.Input(spec, agent, chain, nil, preparation)
 	if err != nil {
 		t.Fatalf("Input: %v", err)
 	}
@@ -86,17 +86,17 @@ func TestInput(t *testing.T) {
 					ProviderName: "main", Model: "small", Endpoint: "llm.example:8443",
 					Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
 					Retry:      loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second},
-					Provider:   mute{},
+					Provider:   unasked{},
 					Pricing: &model.Pricing{
 						Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"),
 						CacheRead: decimal.RequireFromString("2.5"),
 					},
 				},
-				{ProviderName: "gone", Model: "large", Unusable: true, Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}},
+				{ProviderName: "gone", Model: "large", Unusable: true, Retry: loop.Retry{MaxAttempts: 1}, Provider: unasked{}},
 			},
 		},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mute{}), cmpopts.IgnoreFields(turn.Input{}, "Preparation")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(unasked{}), cmpopts.IgnoreFields(turn.Input{}, "Preparation")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if in, err := got.Preparation(t.Context()); err != nil || in.Model != "of the caller" {
@@ -123,21 +123,23 @@ func TestPrices(t *testing.T) {
 		want            *model.Pricing
 		limited         bool
 	}{
-		"declared": {"as it is declared", own, []v1alpha1.Model{{Name: "gpt-4o-mini", Pricing: declared}}, asDeclared, true},
+		"declared": {"the declared price applies", own, []v1alpha1.Model{{Name: "gpt-4o-mini", Pricing: declared}}, asDeclared, true},
 		"replaced": {
 			"a declared price replaces the list price", public,
 			[]v1alpha1.Model{{Name: "gpt-4o-mini", Pricing: declared}},
 			asDeclared, true,
 		},
-		"listed":        {"the host is certain", public, nil, listed, true},
-		"without price": {"the model is declared for another reason", public, []v1alpha1.Model{{Name: "gpt-4o-mini"}}, listed, true},
-		"unknown":       {"a server of one's own has other costs", own, []v1alpha1.Model{{Name: "gpt-4o-mini"}}, nil, false},
+		"listed": {"the host is that of a public service", public, nil, listed, true},
+		"without price": {
+			"a declared model without a price has the list price", public, []v1alpha1.Model{{Name: "gpt-4o-mini"}}, listed, true,
+		},
+		"unknown": {"list prices are not those of other hosts", own, []v1alpha1.Model{{Name: "gpt-4o-mini"}}, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
 				Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "main"}, Model: "gpt-4o-mini"},
 				Object:    &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{BaseURL: tc.baseURL, Models: tc.models}},
-			}}, nil, making)
+			}}, nil, preparation)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,7 +155,7 @@ func TestPrices(t *testing.T) {
 
 func TestInputWithSession(t *testing.T) {
 	s := &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Name: "talk", UID: "s-uid"}}
-	got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, nil, s, making)
+	got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, nil, s, preparation)
 	if diff := cmp.Diff(&turn.Session{UID: "s-uid", Name: "talk"}, got.Session); diff != "" || err != nil {
 		t.Errorf("Input (error %v): -want +got:\n%s", err, diff)
 	}
@@ -180,53 +182,55 @@ func TestLimits(t *testing.T) {
 		session     *v1alpha1.Session
 		want        loop.Limits
 	}{
-		"none": {"defaults bound everything but a cost without prices", nil, nil, nil, of(6, 25, 1_000_000, "0")},
-		"empty": {
-			"so with limits of other things", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))},
+		"none": {"the defaults apply; without prices the cost has none", nil, nil, nil, of(6, 25, 1_000_000, "0")},
+		"other limits": {
+			"the defaults apply", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))},
 			&v1alpha1.Limits{}, &v1alpha1.Session{}, of(6, 25, 1_000_000, "0"),
 		},
-		"turn":           {"as it says, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
-		"agent":          {"as it says", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
-		"turn is lower":  {"the lowest wins", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
-		"agent is lower": {"the lowest wins", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
-		"each for itself": {
-			"one from here, one from there", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil,
+		"turn":           {"its limits apply, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
+		"agent":          {"its limits apply, also above the defaults", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
+		"turn is lower":  {"the lowest limit applies", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
+		"agent is lower": {"the lowest limit applies", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
+		"each lowers some": {
+			"the lowest value of each limit applies", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil,
 			of(2, 1, 10, "0.05"),
 		},
-		"session alone":    {"the rest of its budget", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
-		"session has much": {"the default holds beside it", nil, nil, talk(1_000_000_000, 400, "1", "0.25"), of(6, 25, 1_000_000, "0.75")},
+		"session alone": {"the rest of its budget applies", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
+		"session has much": {
+			"the default applies if it is lower", nil, nil, talk(1_000_000_000, 400, "1", "0.25"), of(6, 25, 1_000_000, "0.75"),
+		},
 		"session is lower": {
-			"the rest of its budget", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), talk(1000, 400, "1", "0.25"),
+			"the rest of its budget applies", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), talk(1000, 400, "1", "0.25"),
 			of(9, 9, 600, "0.75"),
 		},
 		"session is higher": {
-			"there is more than the Turn may take", limits(9, 9, 10, "0.05"), nil,
+			"the limit of the Turn applies", limits(9, 9, 10, "0.05"), nil,
 			talk(1000, 400, "1", "0.25"), of(9, 9, 10, "0.05"),
 		},
 		"session is used up": {
-			"nothing would be no limit: the least there is stops the next request", limits(9, 9, 10, "0.05"), nil,
+			"0 would be no limit, so the lowest limit stops the next request", limits(9, 9, 10, "0.05"), nil,
 			talk(1000, 1000, "1", "3"), of(9, 9, 1, "0.0000000001"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Input(
 				&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}},
-				&v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, nil, tc.session, making)
+				&v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, nil, tc.session, preparation)
 			if diff := cmp.Diff(tc.want, got.Limits); diff != "" || err != nil {
 				t.Errorf("limits (error %v): %s: -want +got:\n%s", err, tc.reason, diff)
 			}
 		})
 	}
 	_, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: &v1alpha1.Limits{MaxCost: new("much")}}},
-		&v1alpha1.Agent{}, nil, nil, making)
+		&v1alpha1.Agent{}, nil, nil, preparation)
 	if want := `failed to read limits.maxCost "much": can't convert much to decimal`; err == nil || err.Error() != want {
 		t.Errorf("Input: %v, want %q", err, want)
 	}
 }
 
-// TestModelOfATurnComesFirst proves that the named model comes first, and that the others follow in their
-// order.
-func TestModelOfATurnComesFirst(t *testing.T) {
+// TestModelOfTurnComesFirst checks that the model that the Turn names comes first, and that the other models follow in
+// the order of the chain.
+func TestModelOfTurnComesFirst(t *testing.T) {
 	var agent v1alpha1.Agent
 	var chain []translate.Link
 	for _, m := range []prepare.ModelName{
@@ -237,27 +241,27 @@ func TestModelOfATurnComesFirst(t *testing.T) {
 	} {
 		r := v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: m.Provider}, Model: m.Model}
 		agent.Spec.Models = append(agent.Spec.Models, r)
-		chain = append(chain, translate.Link{Reference: r, Provider: mute{}})
+		chain = append(chain, translate.Link{Reference: r, Provider: unasked{}})
 	}
 	const none = " is not a model of the agent's chain: use one of a:x, b:y, c:y, d:z:8b"
 	for name, tc := range map[string]struct {
 		reason, model, want, err string
 	}{
-		"none":          {"as the Agent has them", "", "a b c d", ""},
-		"first":         {"the first already is", "x", "a b c d", ""},
-		"without":       {"the first of that name", "y", "b a c d", ""},
-		"with provider": {"or that of the provider", "c:y", "c a b d", ""},
-		"last":          {"from the end of the chain", "d:z:8b", "d a b c", ""},
+		"none":          {"the order of the chain", "", "a b c d", ""},
+		"first":         {"the model already is the first", "x", "a b c d", ""},
+		"no provider":   {"the first model of that name", "y", "b a c d", ""},
+		"with provider": {"the model of that provider", "c:y", "c a b d", ""},
+		"last":          {"the model moves from the end of the chain", "d:z:8b", "d a b c", ""},
 		"unknown": {
-			"the run ends when messages are to be made, with all models to read a journal by", "w",
+			"the preparation fails, and the chain stays complete to read a journal", "w",
 			"a b c d", `Turn spec.model: "w"` + none,
 		},
-		"wrong provider": {"a provider without that model", "a:y", "a b c d", `Turn spec.model: "a:y"` + none},
-		"colon in model": {"the first colon parts the provider from the model", "z:8b", "a b c d", `Turn spec.model: "z:8b"` + none},
+		"wrong provider": {"the provider does not have that model", "a:y", "a b c d", `Turn spec.model: "a:y"` + none},
+		"colon in model": {"the text is split at the first colon", "z:8b", "a b c d", `Turn spec.model: "z:8b"` + none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Model: tc.model}}
-			in, err := translate.Input(spec, &agent, chain, nil, making)
+			in, err := translate.Input(spec, &agent, chain, nil, preparation)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,13 +281,13 @@ func TestModelOfATurnComesFirst(t *testing.T) {
 			}
 			if at, err := translate.FirstModel(spec, &agent); (err != nil) != (tc.err != "") || err == nil &&
 				agent.Spec.Models[at].ProviderRef.Name != tc.want[:1] {
-				t.Errorf("FirstModel = %d, %v; want the place of %s", at, err, tc.want[:1])
+				t.Errorf("FirstModel = %d, %v; want the index of %s", at, err, tc.want[:1])
 			}
 		})
 	}
 }
 
-// TestListPricesAreForStandardTiers checks that a request at another tier has no list price.
+// TestListPricesAreForStandardTiers checks that a request for another tier has no list price.
 func TestListPricesAreForStandardTiers(t *testing.T) {
 	field := func(name string) []v1alpha1.ExtraField { return []v1alpha1.ExtraField{{Name: name, Value: `"x"`}} }
 	for name, tc := range map[string]struct {
@@ -305,7 +309,7 @@ func TestListPricesAreForStandardTiers(t *testing.T) {
 				Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
 					BaseURL: "https://api.openai.com/v1", Requests: tc.requests,
 				}},
-			}}, nil, making)
+			}}, nil, preparation)
 			if err != nil || (got.Chain[0].Pricing != nil) != tc.priced || got.Limits.MaxCost.IsPositive() != tc.priced {
 				t.Errorf("prices %+v, limit %s, error %v; want prices: %t", got.Chain[0].Pricing, got.Limits.MaxCost, err, tc.priced)
 			}
@@ -313,7 +317,7 @@ func TestListPricesAreForStandardTiers(t *testing.T) {
 	}
 }
 
-// TestParameters checks how the parameters of an Agent become those of requests, and which are refused.
+// TestParameters checks how the parameters of an Agent become those of requests, and which are rejected.
 func TestParameters(t *testing.T) {
 	a := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Thinking: v1alpha1.ThinkingLow, Models: []v1alpha1.ModelReference{{}, {
 		Model: "m", Parameters: &v1alpha1.ModelParameters{
@@ -352,8 +356,8 @@ func TestParameters(t *testing.T) {
 	expect(`Agent spec.thinking: ModelProvider "main": the ModelProvider sets "thinking" in requests.extraFields: remove one of them`)
 }
 
-// TestSchemasForAnEndpointThatRefusesThem checks that the prompt gets the schema of the answer instead.
-func TestSchemasForAnEndpointThatRefusesThem(t *testing.T) {
+// TestEndpointsThatTakeSchemas checks which endpoints receive the schema of the answer, and which only without tools.
+func TestEndpointsThatTakeSchemas(t *testing.T) {
 	for url, want := range map[string][2]bool{
 		"https://api.deepseek.com": {false, false}, "https://api.openai.com/v1": {true, false},
 		"https://api.groq.com/openai/v1": {true, true}, "https://llm.example/v1": {true, true},
@@ -364,15 +368,15 @@ func TestSchemasForAnEndpointThatRefusesThem(t *testing.T) {
 				Type: v1alpha1.ProviderTypeOpenAI, BaseURL: url,
 				Models: []v1alpha1.Model{{Name: "m", Capabilities: []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}}},
 			}},
-		}}, nil, making)
+		}}, nil, preparation)
 		if c := got.Chain[0]; err != nil || c.StructuredOutput != want[0] || c.SchemaExcludesTools != want[1] {
-			t.Errorf("%s: the endpoint receives the schema: %t, without tools %t, error %v; want %t", url, c.StructuredOutput,
+			t.Errorf("%s: receives the schema %t, only without tools %t, error %v; want %t", url, c.StructuredOutput,
 				c.SchemaExcludesTools, err, want)
 		}
 	}
 }
 
-func TestWrongPrice(t *testing.T) {
+func TestInvalidPrice(t *testing.T) {
 	wrong, right := "much", "1"
 	for name, p := range map[string]*v1alpha1.Pricing{
 		"input":       {InputPerMillion: wrong, OutputPerMillion: right},
@@ -387,7 +391,7 @@ func TestWrongPrice(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "main"},
 				Spec:       v1alpha1.ModelProviderSpec{Models: []v1alpha1.Model{{Name: "small", Pricing: p}}},
 			},
-		}}, nil, making)
+		}}, nil, preparation)
 		const want = `failed to read the prices of model "small" of ModelProvider "main": can't convert much to decimal`
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", name, err, want)
@@ -421,8 +425,8 @@ func TestLocation(t *testing.T) {
 	}
 }
 
-// TestDefaultMaxCost proves that the default applies only if 5 is a sensible amount in the currency of all
-// prices.
+// TestDefaultMaxCost checks that the default applies only if all prices are in currencies in which 5 is a sensible
+// amount.
 func TestDefaultMaxCost(t *testing.T) {
 	link := func(currency string) translate.Link {
 		m := v1alpha1.Model{Name: "m"}
@@ -430,7 +434,7 @@ func TestDefaultMaxCost(t *testing.T) {
 			m.Pricing = &v1alpha1.Pricing{Currency: currency, InputPerMillion: "1", OutputPerMillion: "1"}
 		}
 		return translate.Link{
-			Reference: v1alpha1.ModelReference{Model: "m"}, Provider: mute{},
+			Reference: v1alpha1.ModelReference{Model: "m"}, Provider: unasked{},
 			Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{Models: []v1alpha1.Model{m}}},
 		}
 	}
@@ -440,14 +444,14 @@ func TestDefaultMaxCost(t *testing.T) {
 		currencies  []string
 		want        string
 	}{
-		"dollars":          {"it is one of them", nil, nil, []string{"USD"}, "5"},
-		"all of them":      {"any of them will do", nil, nil, []string{"USD", "EUR", "GBP", "CHF"}, "5"},
-		"yen":              {"5 of them do not pay for a request", nil, nil, []string{"JPY"}, "0"},
-		"dollars and yen":  {"one currency without a default removes it", nil, nil, []string{"USD", "JPY"}, "0"},
-		"no prices":        {"there is nothing to count", nil, nil, []string{""}, "0"},
-		"dollars and none": {"a model without a price costs nothing", nil, nil, []string{"", "USD"}, "5"},
-		"the Turn says":    {"no default", &v1alpha1.Limits{MaxCost: new("7")}, nil, []string{"USD"}, "7"},
-		"the Agent says":   {"no default", nil, &v1alpha1.Limits{MaxCost: new("70")}, []string{"USD"}, "70"},
+		"dollars":            {"the currency has the default", nil, nil, []string{"USD"}, "5"},
+		"all with a default": {"each currency has the default", nil, nil, []string{"USD", "EUR", "GBP", "CHF"}, "5"},
+		"yen":                {"5 yen do not pay for a request", nil, nil, []string{"JPY"}, "0"},
+		"dollars and yen":    {"one currency without a default is enough for no limit", nil, nil, []string{"USD", "JPY"}, "0"},
+		"no prices":          {"no cost counts", nil, nil, []string{""}, "0"},
+		"dollars and none":   {"the cost of a model without a price does not count", nil, nil, []string{"", "USD"}, "5"},
+		"limit of the Turn":  {"the default does not apply", &v1alpha1.Limits{MaxCost: new("7")}, nil, []string{"USD"}, "7"},
+		"limit of the Agent": {"the default does not apply", nil, &v1alpha1.Limits{MaxCost: new("70")}, []string{"USD"}, "70"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var chain []translate.Link
@@ -455,7 +459,7 @@ func TestDefaultMaxCost(t *testing.T) {
 				chain = append(chain, link(c))
 			}
 			in, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}},
-				&v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, chain, nil, making)
+				&v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, chain, nil, preparation)
 			if err != nil || in.Limits.MaxCost.String() != tc.want {
 				t.Errorf("a cost of %s (error %v), want %s: %s", in.Limits.MaxCost, err, tc.want, tc.reason)
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// agentOffering returns an Agent whose Turns may call tools of these effects.
+// agentOffering returns an Agent whose status lists tools with these effects.
 func agentOffering(effects ...v1alpha1.ToolEffect) *v1alpha1.Agent {
 	a := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.AgentSpec{Tools: []v1alpha1.AgentTool{{}}}}
 	a.Status.ObservedGeneration = 2
@@ -20,7 +20,7 @@ func agentOffering(effects ...v1alpha1.ToolEffect) *v1alpha1.Agent {
 }
 
 func TestMayAffect(t *testing.T) {
-	readOnly, many := agentOffering(v1alpha1.ToolEffectReadOnly), make([]v1alpha1.ToolEffect, 128)
+	readOnly, many := agentOffering(v1alpha1.ToolEffectReadOnly), make([]v1alpha1.ToolEffect, 128) // maxListedTools
 	for i := range many {
 		many[i] = v1alpha1.ToolEffectReadOnly
 	}
@@ -34,24 +34,24 @@ func TestMayAffect(t *testing.T) {
 		turn   v1alpha1.Turn
 		want   bool
 	}{
-		"no tools":        {"there is nothing to call", &v1alpha1.Agent{}, v1alpha1.Turn{}, false},
-		"tools that read": {"they change nothing", readOnly, v1alpha1.Turn{}, false},
-		"one that writes": {
+		"no tools":       {"the Turn has nothing to call", &v1alpha1.Agent{}, v1alpha1.Turn{}, false},
+		"ReadOnly tools": {"they change nothing", readOnly, v1alpha1.Turn{}, false},
+		"an Idempotent tool": {
 			"it may be called",
 			agentOffering(v1alpha1.ToolEffectReadOnly, v1alpha1.ToolEffectIdempotent),
 			v1alpha1.Turn{},
 			true,
 		},
-		"one that does harm": {"it may be called", agentOffering(v1alpha1.ToolEffectDestructive), v1alpha1.Turn{}, true},
-		"policy":             {"calls of others are refused", bounded, v1alpha1.Turn{}, false},
+		"a Destructive tool": {"it may be called", agentOffering(v1alpha1.ToolEffectDestructive), v1alpha1.Turn{}, true},
+		"effects ReadOnly":   {"calls of tools that are not ReadOnly are refused", bounded, v1alpha1.Turn{}, false},
 		"PrepareOnly": {
 			"nothing is called", agentOffering(v1alpha1.ToolEffectDestructive),
 			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Execution: v1alpha1.ExecutionPrepareOnly}},
 			false,
 		},
-		"nothing is known":      {"there may be any", agentOffering(), v1alpha1.Turn{}, true},
-		"a changed agent":       {"its tools are not known yet", changed, v1alpha1.Turn{}, true},
-		"as many as are listed": {"there may be more", agentOffering(many...), v1alpha1.Turn{}, true},
+		"no tools in the status": {"the tools are not known yet", agentOffering(), v1alpha1.Turn{}, true},
+		"a changed Agent":        {"its tools are not known yet", changed, v1alpha1.Turn{}, true},
+		"a full status":          {"the Agent may have further tools", agentOffering(many...), v1alpha1.Turn{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := translate.MayAffect(&tc.turn, tc.agent); got != tc.want {

@@ -12,20 +12,20 @@ import (
 // LearningLimits say what is learned from the Turns of an Agent.
 type LearningLimits struct {
 	Scopes []memories.Scope
-	// MaxPerTurn is the maximum number of memories of each scope from one Turn, and MaxMemories that of each Session or
-	// user.
+	// MaxPerTurn is the maximum number of memories of each scope that are learned from one Turn. MaxMemories is the
+	// maximum number of memories that each Session or user keeps.
 	MaxPerTurn, MaxMemories int
 	// MinConfidence is from 0 to 100.
 	MinConfidence int
 	ExpiryDays    int
 }
 
-// Learning returns what is learned from the Turns of an Agent. The Agent must learn.
+// Learning returns what is learned from the Turns of an Agent. Learns must be true for the Agent.
 func Learning(a *v1alpha1.Agent) LearningLimits {
 	l := a.Spec.Memory.Learning
-	or := func(value *int32, otherwise int) int {
+	or := func(value *int32, defaultValue int) int {
 		if value == nil {
-			return otherwise
+			return defaultValue
 		}
 		return int(*value)
 	}
@@ -42,13 +42,13 @@ func Learning(a *v1alpha1.Agent) LearningLimits {
 // Learns reports whether memories are learned from the Turns of an Agent.
 func Learns(a *v1alpha1.Agent) bool { return a.Spec.Memory != nil && a.Spec.Memory.Learning != nil }
 
-// LearnsFor reports whether an Agent has memories of a scope.
+// LearnsFor reports whether an Agent learns and uses memories of a scope.
 func LearnsFor(a *v1alpha1.Agent, s memories.Scope) bool {
 	return Learns(a) && slices.Contains(a.Spec.Memory.Learning.Scopes, v1alpha1.LearnedScope(s))
 }
 
-// MemoryOwners returns the owners of the memories that a Turn uses: its Session and its user, if the Agent has memories
-// of their scopes. sessionUID and user are empty if there is none.
+// MemoryOwners returns the owners of the memories that a Turn uses: its Session and its user, if the Agent learns for
+// their scopes. sessionUID is empty for a Turn without a Session, and user for a Turn without a verified requester.
 func MemoryOwners(t *v1alpha1.Turn, a *v1alpha1.Agent, sessionUID, user string) []memories.Owner {
 	var owners []memories.Owner
 	for _, o := range []struct {
@@ -62,8 +62,8 @@ func MemoryOwners(t *v1alpha1.Turn, a *v1alpha1.Agent, sessionUID, user string) 
 	return owners
 }
 
-// LearningModels returns the models that extract memories for an Agent, and the thinking of the requests to them. Those
-// of the Agent itself keep its thinking.
+// LearningModels returns the models that extract memories for an Agent, and the thinking level of the requests to them:
+// the Agent's level if they are the Agent's own models, and otherwise none.
 func LearningModels(a *v1alpha1.Agent) ([]v1alpha1.ModelReference, v1alpha1.ThinkingLevel) {
 	if l := a.Spec.Memory.Learning; len(l.Models) > 0 {
 		return l.Models, ""
@@ -79,15 +79,16 @@ func MaxMemories(a *v1alpha1.Agent) int {
 	return turncontext.MaxMemories
 }
 
-// IsWrittenByRequester reports whether the requester of a Turn has written its message. That of the Turn of a sub-agent
-// was written by another Agent, and one in a ConfigMap by anyone who may write the ConfigMap. The depth cannot be
-// changed after the creation, and the reference to the calling Turn can.
+// IsWrittenByRequester reports whether the requester of a Turn has written its message. The message of a sub-agent's
+// Turn was written by another Agent, and a message in a ConfigMap by anyone who may write the ConfigMap. The depth is
+// checked, too, because it is immutable, but the owner reference to the calling Turn can be removed.
 func IsWrittenByRequester(t *v1alpha1.Turn) bool {
 	_, called := Parent(t)
 	return !called && (t.Spec.Depth == nil || *t.Spec.Depth == 0) && t.Spec.MessageFrom == nil
 }
 
-// Observation returns the observation of a Turn that has ended. about is a memory of the Turn without a text.
+// Observation returns the observation of a Turn that has ended. about has the facts about the Turn that all its
+// memories have.
 func Observation(t *v1alpha1.Turn, about memories.Memory) memories.Observation {
 	o := memories.Observation{
 		TurnUID: about.TurnUID, Namespace: about.Namespace, Turn: about.Turn, Agent: about.Agent, Session: about.Session,

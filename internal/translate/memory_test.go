@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// TestWhoHasWrittenTheMessage checks from whose messages memories of a user may be learned.
-func TestWhoHasWrittenTheMessage(t *testing.T) {
+// TestIsWrittenByRequester checks from which messages memories of a user may be learned.
+func TestIsWrittenByRequester(t *testing.T) {
 	parent := metav1.OwnerReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "parent", UID: "p", Controller: new(true),
 	}
@@ -21,7 +21,7 @@ func TestWhoHasWrittenTheMessage(t *testing.T) {
 	}{
 		"requester": {"the message is in the Turn", v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Message: "Hello."}}, true},
 		"ConfigMap": {
-			"whoever may write the ConfigMap has written it",
+			"anyone who may write the ConfigMap can have written it",
 			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{MessageFrom: from("a")}},
 			false,
 		},
@@ -31,7 +31,7 @@ func TestWhoHasWrittenTheMessage(t *testing.T) {
 			}, false,
 		},
 		"depth": {
-			"a reference can be removed, and the depth cannot",
+			"the owner reference can be removed, but the depth cannot change",
 			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Message: "Hello.", Depth: new(int32(1))}},
 			false,
 		},

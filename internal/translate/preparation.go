@@ -21,28 +21,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
 )
 
-// Objects are the objects that the messages of a Turn are made of.
+// Objects are the objects from which the messages of a Turn are made.
 type Objects struct {
 	Turn    *v1alpha1.Turn
 	Agent   *v1alpha1.Agent
 	Profile *v1alpha1.PromptProfile
-	// ConfigMaps reads the ConfigMaps to which the Turn refers, and AgentConfigMaps and ProfileConfigMaps those to
-	// which the Agent and the profile refer: these may be in other namespaces. If one of the two is nil, it is the same
-	// as ConfigMaps.
+	// ConfigMaps reads the ConfigMaps to which the Turn refers. AgentConfigMaps and ProfileConfigMaps read those to
+	// which the Agent and the profile refer, which may be in other namespaces. If AgentConfigMaps or ProfileConfigMaps
+	// is nil, ConfigMaps is used instead.
 	ConfigMaps, AgentConfigMaps, ProfileConfigMaps ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
-	// Session is the Session of the Turn, or nil if it has none. It does not hold the history: the engine reads
-	// that.
+	// Session is the Session of the Turn, or nil if the Turn has none. The engine reads the history itself.
 	Session *v1alpha1.Session
 	// Redaction removes texts of the Turn and of ConfigMaps. If it is nil, the rules of the Agent apply, and nothing is
 	// counted.
 	Redaction *redact.Turn
 }
 
-// Preparation returns what the messages of a Turn are made of; now is the time that they state. It returns an
-// *invalid.Error for an unknown time zone, a spec that is too large or a ConfigMap that is missing. Any other error
-// is that of reading a ConfigMap.
+// Preparation returns the values from which the messages of a Turn are made. now is the time that the prompt states. It
+// returns an *invalid.Error for an input that cannot be used, such as an unknown time zone, a spec that is too large or
+// a ConfigMap that does not exist. Any other error means that a ConfigMap could not be read.
 func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, error) {
 	if err := o.Turn.Spec.CheckSize(); err != nil {
 		return prepare.Input{}, invalid.Field("Turn spec", "%s", err)
@@ -102,7 +101,7 @@ func Agent(ctx context.Context, a *v1alpha1.Agent, maps ConfigMaps) (prepare.Age
 	if s := a.Spec.Skills; s != nil {
 		out.Loaded, out.Available = s.Loaded, s.Available
 	}
-	err := maps.authored(ctx, "Agent spec.instructionsFrom", a.Spec.InstructionsFrom, &out.Instructions, &out.InstructionsFrom)
+	err := maps.readSource(ctx, "Agent spec.instructionsFrom", a.Spec.InstructionsFrom, &out.Instructions, &out.InstructionsFrom)
 	if err != nil {
 		return out, err
 	}
@@ -136,12 +135,12 @@ func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (p
 	}
 	out.ForModels = forModels(s.ForModels)
 	out.OutputPolicies = outputPolicies(s.OutputPolicy)
-	err := maps.authored(ctx, "PromptProfile spec.instructionsFrom", s.InstructionsFrom, &out.Instructions, &out.InstructionsFrom)
+	err := maps.readSource(ctx, "PromptProfile spec.instructionsFrom", s.InstructionsFrom, &out.Instructions, &out.InstructionsFrom)
 	if err != nil {
 		return out, err
 	}
 	if id := s.Identity; id != nil {
-		err = maps.authored(ctx, "PromptProfile spec.identity.systemPromptFrom", id.SystemPromptFrom,
+		err = maps.readSource(ctx, "PromptProfile spec.identity.systemPromptFrom", id.SystemPromptFrom,
 			&out.Identity.SystemPrompt, &out.SystemPromptFrom)
 		if err != nil {
 			return out, err
@@ -206,7 +205,7 @@ func Judges(p *v1alpha1.PromptProfile) ([]judge.Judge, error) {
 	return all, nil
 }
 
-// addSession adds the Turn's Session to the caller's facts about the conversation.
+// addSession adds the name and the subject of the Turn's Session to the caller's description of the conversation.
 func addSession(t *prepare.Turn, s *v1alpha1.Session) {
 	if s == nil {
 		return
@@ -311,7 +310,7 @@ func data(raw []byte) (string, error) {
 	text, err := canonical.JSON(json.RawMessage(raw))
 	switch {
 	case err != nil:
-		return "", invalid.Field(field, "is no JSON: %s", err)
+		return "", invalid.Field(field, "is not valid JSON: %s", err)
 	case text[0] != '{':
 		return "", invalid.Field(field, "must be a JSON object: put the value into a field of an object")
 	case len(text) > maxDataBytes:

@@ -19,9 +19,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-var errAPI = errors.New("the API server is away")
+var errAPI = errors.New("the API server is unreachable")
 
-// configMaps returns a few texts, and an error for one ConfigMap.
+// configMaps returns texts of the ConfigMap texts, and errAPI for the ConfigMap unreachable.
 func configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	var data map[string]string
 	switch ref.Name {
@@ -30,7 +30,7 @@ func configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, 
 			"a": "text of a", "empty": "", "blank": " \n\u200b", "nul": "a\x00b", "long": strings.Repeat("ü", 32769),
 			"longest": strings.Repeat("ü", 65536), "longer": strings.Repeat("ü", 65537),
 		}
-	case "away":
+	case "unreachable":
 		return "", errAPI
 	}
 	return translate.ConfigMapValue(ref, data)
@@ -45,8 +45,8 @@ func from(key string) *v1alpha1.ContentSource {
 	return &v1alpha1.ContentSource{ConfigMapKeyRef: ref("texts", key)}
 }
 
-// least returns objects with the required fields only.
-func least() translate.Objects {
+// minimal returns objects with the required fields only.
+func minimal() translate.Objects {
 	return translate.Objects{
 		Turn:  &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "first", Namespace: "demo"}, Spec: v1alpha1.TurnSpec{Message: "What?"}},
 		Agent: &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: "helper"}},
@@ -59,7 +59,7 @@ func least() translate.Objects {
 }
 
 func TestPreparationOfMinimalObjects(t *testing.T) {
-	got, err := translate.Preparation(t.Context(), least(), now)
+	got, err := translate.Preparation(t.Context(), minimal(), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestPreparationOfMinimalObjects(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := prepare.Prepare(got); err != nil {
-		t.Errorf("Prepare: %v, want messages of the least there can be", err)
+		t.Errorf("Prepare: %v, want messages from minimal objects", err)
 	}
 }
 
@@ -96,20 +96,21 @@ func TestPreparation(t *testing.T) {
 			func(in *prepare.Input) { in.Now = now.In(berlin) },
 		},
 		"no memory": {
-			"0 is not the default", func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{MaxItems: new(int32(0))} },
+			"0 is different from an absent number",
+			func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{MaxItems: new(int32(0))} },
 			func(in *prepare.Input) { in.Agent.MaxMemories = 0 },
 		},
 		"memory without a number": {
 			"the default is 10",
 			func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{} }, func(*prepare.Input) {},
 		},
-		"no sections": {"the empty list is not an absent one", func(
+		"no sections": {"an empty list is different from an absent list", func(
 			o *translate.Objects,
 		) {
 			o.Profile.Spec.Sections = []string{}
 		}, func(in *prepare.Input) { in.Profile.Sections = []string{} }},
 		"empty override": {
-			"the empty text is not absent",
+			"an empty text is different from an absent text",
 			func(o *translate.Objects) { o.Profile.Spec.Overrides = &v1alpha1.Overrides{Tools: new("")} }, func(
 				in *prepare.Input,
 			) {
@@ -130,7 +131,7 @@ func TestPreparation(t *testing.T) {
 			in.Profile.Variables = []prepare.Variable{{Name: "a"}, {Name: "b", Default: "c", Trusted: true}, {Name: "d", Required: true}}
 			in.Turn.Contributions = []prompt.Contribution{{Name: "x"}, {Name: "y", Text: "t", Trusted: true}}
 		}},
-		"roles": {"a history is the user's or the model's", func(o *translate.Objects) {
+		"roles": {"a message is the user's or the model's", func(o *translate.Objects) {
 			o.Turn.Spec.History = []v1alpha1.HistoryMessage{
 				{Role: v1alpha1.HistoryRoleUser, Content: "Hi"},
 				{Role: v1alpha1.HistoryRoleAssistant, Content: "Hello"},
@@ -138,7 +139,7 @@ func TestPreparation(t *testing.T) {
 		}, func(in *prepare.Input) {
 			in.Turn.History = []prepare.HistoryMessage{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: "Hello"}}
 		}},
-		"relevance": {"absent is 0", func(o *translate.Objects) {
+		"relevance": {"an absent relevance is 0", func(o *translate.Objects) {
 			o.Turn.Spec.Context = &v1alpha1.TurnContext{
 				Memories: []v1alpha1.Memory{{ID: "a", Text: "x", Relevance: new("0.25")}, {ID: "b", Text: "y"}},
 			}
@@ -194,12 +195,12 @@ func TestPreparation(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want, err := translate.Preparation(t.Context(), least(), now)
+			want, err := translate.Preparation(t.Context(), minimal(), now)
 			if err != nil {
 				t.Fatal(err)
 			}
 			tc.want(&want)
-			o := least()
+			o := minimal()
 			tc.change(&o)
 			got, err := translate.Preparation(t.Context(), o, now)
 			if err != nil {
@@ -224,12 +225,12 @@ func TestPreparationErrors(t *testing.T) {
 			}
 		}
 	}
-	holds := func(data string) func(*translate.Objects) {
+	withData := func(data string) func(*translate.Objects) {
 		return func(o *translate.Objects) {
 			o.Turn.Spec.Context = &v1alpha1.TurnContext{Data: &apiextensionsv1.JSON{Raw: []byte(data)}}
 		}
 	}
-	says := func(key string) func(*translate.Objects) {
+	withMessage := func(key string) func(*translate.Objects) {
 		return func(o *translate.Objects) { o.Turn.Spec.Message, o.Turn.Spec.MessageFrom = "", from(key) }
 	}
 	contribution := []v1alpha1.Contribution{{Name: "a", Text: new("x")}, {Name: "b", ConfigMapKeyRef: new(ref("texts", "none"))}}
@@ -241,81 +242,84 @@ func TestPreparationErrors(t *testing.T) {
 		want   string
 	}{
 		"no ConfigMap": {
-			"it is named with what to do", skill(ref("none", "a")), true,
+			"the error names the ConfigMap and says what to do", skill(ref("none", "a")), true,
 			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: ConfigMap "none" does not exist: create it, or correct the name`,
 		},
 		"no key": {
-			"so is a key", skill(ref("texts", "none")), true,
+			"the error names the key and says what to do", skill(ref("texts", "none")), true,
 			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in ` +
 				`its data: add it, or correct the key`,
 		},
 		"too long": {
-			"the bound is that of the schema, in characters", skill(ref("texts", "longer")), true,
+			"the schema has the same bound, in characters", skill(ref("texts", "longer")), true,
 			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: key "longer" of ConfigMap "texts" has ` +
 				`65537 characters but may have at most 65536: shorten it`,
 		},
 		"unreadable": {
-			"a failed read is temporary and does not end a Turn", skill(ref("away", "a")), false,
-			`failed to read ConfigMap "away" for PromptProfile spec.skills[1].contentFrom.configMapKeyRef: the API server is away`,
+			"a failed read is temporary and does not end a Turn", skill(ref("unreachable", "a")), false,
+			`failed to read ConfigMap "unreachable" for PromptProfile spec.skills[1].contentFrom.configMapKeyRef: ` +
+				`the API server is unreachable`,
 		},
 		"a list as data": {
-			"it is an object, so that it has names", holds(`[1]`), true,
+			"data must be an object", withData(`[1]`), true,
 			"Turn spec.context.data: must be a JSON object: put the value into a field of an object",
 		},
 		"much data": {
-			"a large text belongs into an attachment", holds(`{"a": "` + strings.Repeat("x", 65536) + `"}`), true,
+			"a large text should be an attachment", withData(`{"a": "` + strings.Repeat("x", 65536) + `"}`), true,
 			"Turn spec.context.data: has 65544 bytes of JSON but may have at most 65536: shorten it, or attach it as application/json",
 		},
 		"system prompt": {
-			"the field of the source is named", func(o *translate.Objects) {
+			"the error names the field of the source", func(o *translate.Objects) {
 				o.Profile.Spec.Identity = &v1alpha1.Identity{SystemPromptFrom: from("none")}
 			}, true,
 			`PromptProfile spec.identity.systemPromptFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in its data: ` +
 				`add it, or correct the key`,
 		},
 		"long instructions": {
-			"the bound is that of the schema", func(o *translate.Objects) {
+			"the schema has the same bound", func(o *translate.Objects) {
 				o.Profile.Spec.Instructions, o.Profile.Spec.InstructionsFrom = "", from("longer")
 			}, true,
 			`PromptProfile spec.instructionsFrom.configMapKeyRef: key "longer" of ConfigMap "texts" has 65537 characters but may have ` +
 				`at most 65536: shorten it`,
 		},
 		"instructions of the Agent": {
-			"the field is the Agent's", func(o *translate.Objects) { o.Agent.Spec.InstructionsFrom = from("none") }, true,
+			"the error names the Agent's field", func(o *translate.Objects) { o.Agent.Spec.InstructionsFrom = from("none") }, true,
 			`Agent spec.instructionsFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in its data: add it, or correct the key`,
 		},
 		"blank message": {
-			"the schema refuses it in the Turn", says("blank"), true,
+			"the schema rejects such a text in the Turn", withMessage("blank"), true,
 			`Turn spec.messageFrom.configMapKeyRef: key "blank" of ConfigMap "texts" must not be blank: write the message into it`,
 		},
 		"NUL in the message": {
-			"as above", says("nul"), true,
+			"the schema rejects such a text in the Turn", withMessage("nul"), true,
 			`Turn spec.messageFrom.configMapKeyRef: key "nul" of ConfigMap "texts" must not contain the character U+0000: remove it`,
 		},
 		"long message": {
-			"as above", says("long"), true, `Turn spec.messageFrom.configMapKeyRef: key "long" of ConfigMap "texts" has 32769 ` +
+			"the schema rejects such a text in the Turn",
+			withMessage("long"), true, `Turn spec.messageFrom.configMapKeyRef: key "long" of ConfigMap "texts" has 32769 ` +
 				`characters but may have at most 32768: shorten it`,
 		},
 		"long value": {
-			"as above", func(o *translate.Objects) {
+			"the schema rejects such a value in the Turn", func(o *translate.Objects) {
 				o.Turn.Spec.Parameters = []v1alpha1.Parameter{{Name: "a", Value: new("")}, {Name: "b", ValueFrom: from("long")}}
 			}, true, `Turn spec.parameters[1].valueFrom.configMapKeyRef: key "long" of ConfigMap "texts" has 32769 characters but ` +
 				`may have at most 4096: shorten it`,
 		},
 		"of the profile": {
-			"the field is the profile's",
+			"the error names the profile's field",
 			func(o *translate.Objects) { o.Profile.Spec.Contributions = contribution }, true, "PromptProfile spec.contributions" + noKey,
 		},
 		"of the agent": {
-			"or the Agent's", func(o *translate.Objects) { o.Agent.Spec.Contributions = contribution },
+			"the error names the Agent's field", func(o *translate.Objects) { o.Agent.Spec.Contributions = contribution },
 			true, "Agent spec.contributions" + noKey,
 		},
 		"of the Turn": {
-			"or the Turn's", func(o *translate.Objects) { o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: contribution} }, true,
+			"the error names the Turn's field",
+			func(o *translate.Objects) { o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: contribution} }, true,
 			"Turn spec.context.contributions" + noKey,
 		},
 		"zone": {
-			"a zone that there is not", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Mars/Olympus" }, true,
+			"the time zone does not exist", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Mars/Olympus" }, true,
 			`Agent spec.timeZone: "Mars/Olympus" is not an IANA time zone: use a name such as Europe/Berlin or UTC`,
 		},
 		"relevance": {"the text is not a number", func(o *translate.Objects) {
@@ -324,15 +328,15 @@ func TestPreparationErrors(t *testing.T) {
 		"below 0": {"a number out of its bounds", func(o *translate.Objects) {
 			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "b", Relevance: new("-0.5")}}}
 		}, true, `Turn spec.context.memories[0].relevance: "-0.5" must be a decimal from 0 to 1`},
-		"no number": {"a number that JSON does not know", func(o *translate.Objects) {
+		"no number": {"JSON has no NaN", func(o *translate.Objects) {
 			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "b", Relevance: new("NaN")}}}
 		}, true, `Turn spec.context.memories[0].relevance: "NaN" must be a decimal from 0 to 1`},
-		"size": {"a spec that no status could be written beside", func(o *translate.Objects) {
+		"size": {"the spec leaves no room for a status", func(o *translate.Objects) {
 			o.Turn.Spec.History = []v1alpha1.HistoryMessage{{Content: strings.Repeat("x", v1alpha1.MaxSpecBytes)}}
 		}, true, "Turn spec: spec is "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := least()
+			o := minimal()
 			o.ConfigMaps = configMaps
 			tc.change(&o)
 			_, err := translate.Preparation(t.Context(), o, now)

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// ids returns n IDs, each a text and a number.
+// ids returns n IDs, each of which is the text followed by a number.
 func ids(n int, text string) []string {
 	var all []string
 	for i := range n {
@@ -24,15 +24,15 @@ func ids(n int, text string) []string {
 }
 
 func TestProvenance(t *testing.T) {
-	long := strings.Repeat("ü", 62)       // 64 characters together with a number of two digits, and twice as many bytes
-	hostile := strings.Repeat("\x01", 62) // six times as long as JSON
+	long := strings.Repeat("ü", 62)       // with a number of two digits: 64 characters, 126 bytes
+	hostile := strings.Repeat("\x01", 62) // JSON needs six bytes for each character
 	for name, tc := range map[string]struct {
 		reason string
 		in     turncontext.Provenance
 		want   *v1alpha1.Provenance
 	}{
-		"none": {"no list, no provenance", turncontext.Provenance{UsedMemoryIDs: []string{}}, nil},
-		"all": {"all that the API allows to give", turncontext.Provenance{
+		"none": {"empty lists are left out", turncontext.Provenance{UsedMemoryIDs: []string{}}, nil},
+		"all": {"lists within the bounds are complete", turncontext.Provenance{
 			UsedMemoryIDs: ids(10, "m"), DroppedMemoryIDs: ids(54, "n"), UsedEnrichmentIDs: ids(8, "e"), DroppedEnrichmentIDs: ids(56, "f"),
 			UsedGuardrailIDs: ids(64, "g"), UsedOverlayIDs: ids(96, "o"),
 		}, &v1alpha1.Provenance{
@@ -52,7 +52,7 @@ func TestProvenance(t *testing.T) {
 			UsedGuardrailIDs: ids(64, long), UsedOverlayIDs: ids(94, long), Truncated: true,
 		}},
 		"hostile": {
-			"a control character counts as JSON has it",
+			"a control character counts with its length in JSON",
 			turncontext.Provenance{UsedMemoryIDs: ids(10, hostile), DroppedMemoryIDs: ids(54, hostile)},
 			&v1alpha1.Provenance{UsedMemoryIDs: ids(10, hostile), DroppedMemoryIDs: ids(44, hostile), Truncated: true},
 		},
@@ -72,6 +72,6 @@ func TestProvenance(t *testing.T) {
 
 func TestReportWithoutExpression(t *testing.T) {
 	if got := translate.PreparationStatus(&prepare.Report{}, "", "", 0).Expression; got != nil {
-		t.Errorf("expression %+v, want none: nothing says how to speak", got)
+		t.Errorf("expression %+v, want nil", got)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// About returns the part of a Turn's record that is known before it begins. labels are the keys of the labels that
-// records keep.
+// About returns the part of a Turn's record that is known before the Turn begins. labels are the keys of the labels
+// that records keep.
 func About(t *v1alpha1.Turn, labels []string) turnrecord.About {
 	return turnrecord.About{Agent: t.Spec.AgentRef.String(), Labels: selectedLabels(t.Labels, labels)}
 }
@@ -29,8 +29,8 @@ func selectedLabels(all map[string]string, keys []string) map[string]string {
 	return out
 }
 
-// ObjectEnd returns the end of a Turn as its object has it, with what the journal must know about the Turn to write it.
-// It returns false if the Turn has not ended, or was never bound.
+// ObjectEnd returns the end of a Turn as its status has it, and the input with which that end can be written into the
+// journal. It returns false if the Turn has not ended, or was never bound.
 func ObjectEnd(t *v1alpha1.Turn, labels []string) (*turn.Input, turn.ObjectEnd, bool) {
 	c, b := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded), t.Status.Executor
 	if !t.IsFinished() || c == nil || t.Status.CompletionTime == nil || b == nil {
@@ -53,8 +53,8 @@ func ObjectEnd(t *v1alpha1.Turn, labels []string) (*turn.Input, turn.ObjectEnd, 
 }
 
 // Record returns the record of a Turn that has ended, from its status. It is for a Turn whose journal has no end: no
-// executor has run it, its journal is lost, or an older version has ended it. The usage then has no model. Record
-// returns false if the Turn has not ended.
+// executor has run it, its journal is lost, or an older version has ended it. The usage in such a record names no
+// model. Record returns false if the Turn has not ended.
 func Record(t *v1alpha1.Turn, labels []string) (turnrecord.Record, bool) {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if !t.IsFinished() || c == nil || t.Status.CompletionTime == nil {

@@ -27,9 +27,9 @@ func Rules(a *v1alpha1.Agent) (*redact.Rules, error) {
 	return redact.NewRules("Agent spec.redaction", patterns, r.JSONPaths)
 }
 
-// Redaction returns what removes texts from a Turn of an Agent: the rules of the Agent, and credentials, which
-// returns a text without the credentials of the namespace and may be nil. It returns an *invalid.Error for a rule
-// that cannot be used.
+// Redaction returns the redaction of a Turn of an Agent. It applies the rules of the Agent, and credentials, a function
+// that removes the credentials of the namespace from a text and may be nil. Redaction returns an *invalid.Error for a
+// rule that cannot be used.
 func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) string) (*redact.Turn, error) {
 	rules, err := Rules(a)
 	if err != nil {
@@ -38,8 +38,8 @@ func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) 
 	return redact.NewTurn(ctx, rules, credentials), nil
 }
 
-// removeFrom removes texts from everything that an input has from outside: the texts of the Turn, and those of
-// ConfigMaps. The texts of the profile and of the Agent themselves stay, because their authors are trusted.
+// removeFrom applies a redaction to the texts of an input whose authors are not trusted: those of the Turn and of
+// ConfigMaps, and all contributions. Other texts of the profile and the Agent are not changed.
 func removeFrom(in *prepare.Input, r *redact.Turn) {
 	t := &in.Turn
 	for _, text := range []*string{&t.Message, &t.Summary, &t.Skill, &t.Data} {
@@ -112,8 +112,8 @@ func removeFromHistory(h *prepare.HistoryMessage, r *redact.Turn) {
 // maxRedactionsBytes bounds the counts of redactions in a status, in bytes of JSON.
 const maxRedactionsBytes = 4 << 10
 
-// Redactions returns the matches of each rule in a Turn that has ended. If all of them are too long for a status, it
-// leaves out the last ones; the journal has them.
+// Redactions returns the number of matches of each rule in a Turn that has ended. If the counts are too long together
+// for a status, it leaves out the last ones. The journal has all.
 func Redactions(r *turn.Result) []v1alpha1.RedactionCount {
 	var all []v1alpha1.RedactionCount
 	size := len("[]")

@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestCountsOfRedactionsAreBounded has rules whose names together are too long for a status: the first ones are listed.
-func TestCountsOfRedactionsAreBounded(t *testing.T) {
+// TestRedactionsAreBounded checks that only the first rules are listed if their names are too long together.
+func TestRedactionsAreBounded(t *testing.T) {
 	r := &turn.Result{}
 	for i := range 16 {
 		path := fmt.Sprintf("$.%d%s", i, strings.Repeat("\U0001F680", 250))

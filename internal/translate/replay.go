@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// RecordedTurn returns the Turn that replays a recorded one, in the namespace and with the Agent of the recorded one.
-// It has no limits of its own, so those of the Agent apply. The recorded input has all other parts of the request.
+// RecordedTurn returns the Turn that replays a recorded Turn, in the same namespace and with the given Agent. It has no
+// limits of its own, so the Agent's limits apply. The recorded input has all other parts of the request.
 func RecordedTurn(r *turn.Recording, agent v1alpha1.SharedReference) *v1alpha1.Turn {
 	t := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Generation: 1}}
 	t.Spec = v1alpha1.TurnSpec{AgentRef: agent, Message: r.Input.Turn.Message, WebMode: v1alpha1.WebModeOn}
@@ -45,9 +45,9 @@ func RecordedTurn(r *turn.Recording, agent v1alpha1.SharedReference) *v1alpha1.T
 	return t
 }
 
-// PrepareAgain returns the input of a recorded preparation with the Agent and the profile of o. If one of the two is
-// nil, the recorded one stays. The request, the time and the tools stay as they were recorded. ManagerSkills replace
-// the recorded ones if they are not nil. The redaction rules of the Agent apply to the recorded request, too.
+// PrepareAgain returns the input of a recorded preparation with the Agent, the profile and the manager's skills of o.
+// If one of these is nil, the recorded value is used. The request, the time and the tools are the recorded ones. The
+// redaction rules of the Agent apply to the recorded request, too.
 func PrepareAgain(ctx context.Context, recorded *prepare.Input, o Objects) (prepare.Input, error) {
 	in, err := copyOf(recorded)
 	if err != nil {

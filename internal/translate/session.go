@@ -16,9 +16,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 )
 
-// SessionTotals writes the totals of a Session at the end of a Turn into its status, and reports whether the status
-// changed. Two kinds of totals change nothing:
-//  1. Totals that are older than those of the status: an executor that was away for long may write them late.
+// SessionTotals writes the totals of a Session at the end of a Turn into the status of the Session, and reports whether
+// the status changed. Two kinds of totals change nothing:
+//  1. Totals that are older than those of the status: an executor that was unreachable may write them late.
 //  2. Totals of a Turn that asked no model: such a Turn does not count.
 func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, end time.Time) (changed bool) {
 	before := &s.Status
@@ -27,7 +27,7 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	}
 	after := before.DeepCopy()
 	after.Turns, after.LastTurnName, after.ContextTokens, after.Usage = totals.Turns, turnName, totals.ContextTokens, nil
-	// A repeated write keeps its time. A Turn that was charged late may have ended before the last one.
+	// A repeated write does not change the time. A Turn that was charged late may have ended before the last Turn.
 	if last := before.LastTurnTime; last == nil || totals.Turns > before.Turns && end.After(last.Time) {
 		after.LastTurnTime = new(metav1.NewMicroTime(end))
 	}
@@ -46,7 +46,8 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	return true
 }
 
-// KnownTotals returns the totals in the status of a Session. The journal of its history must not have less.
+// KnownTotals returns the totals in the status of a Session. If the journal of the Session has lower totals, history is
+// lost.
 func KnownTotals(s *v1alpha1.Session) session.Totals {
 	known := session.Totals{
 		Turns: s.Status.Turns, KnownCost: cost(s), ContextTokens: s.Status.ContextTokens,
@@ -66,7 +67,7 @@ func KnownTotals(s *v1alpha1.Session) session.Totals {
 }
 
 // SessionTurn returns what a Turn that has ended adds to the totals of its Session: the usage and cost in its status,
-// sub-agents included, without messages.
+// including those of sub-agents. It has no messages.
 func SessionTurn(t *v1alpha1.Turn) session.Turn {
 	spent := SubAgentUsage(t)
 	out := session.Turn{UID: string(t.UID), Name: t.Name, Namespace: t.Namespace, Usage: spent.Usage}
@@ -79,8 +80,8 @@ func SessionTurn(t *v1alpha1.Turn) session.Turn {
 	return out
 }
 
-// HasCounted reports whether the totals of a Session already count a Turn whose own status does not say that it has
-// ended. Turns of a Session run one after another, so only the last one can be such a Turn.
+// HasCounted reports whether the totals of a Session already count a Turn whose status does not show its end yet. Turns
+// of a Session run one after another, so only the last Turn can be in this state.
 func HasCounted(s *v1alpha1.Session, t *v1alpha1.Turn) bool {
 	return s.Status.LastTurnName == t.Name && s.Status.LastTurnTime != nil && t.Status.StartTime != nil &&
 		!s.Status.LastTurnTime.Before(t.Status.StartTime)
@@ -113,8 +114,8 @@ func WaitsForHistory(s *v1alpha1.Session) string {
 	return c.Message
 }
 
-// BudgetUsed returns the parts of a Session's budget that are used up, with their figures, such as "20 of 20 turns
-// (spec.budget.maxTurns)". It returns "" if something is left of each part.
+// BudgetUsed returns the limits of a Session's budget that are used up, such as "20 of 20 turns
+// (spec.budget.maxTurns)". It returns "" if no limit is used up.
 func BudgetUsed(s *v1alpha1.Session) string {
 	b := s.Spec.Budget
 	if b == nil {
@@ -138,10 +139,10 @@ func BudgetUsed(s *v1alpha1.Session) string {
 // leastCost is the lowest value that a limit on the cost can have.
 var leastCost = decimal.New(1, -10)
 
-// RemainingLimits returns the rest of a Session's budget as limits for a Turn, beside those of the Turn and its
-// Agent. It returns nil if there is no Session, or if its budget bounds neither tokens nor cost. If nothing is left,
-// the limit is the lowest possible one, because an absent limit would mean no limit: a Turn that resumes after the
-// budget was lowered then sends no further request.
+// RemainingLimits returns the rest of a Session's budget as limits for a Turn, in addition to the limits of the Turn
+// and its Agent. It returns nil if s is nil, or if the budget limits neither tokens nor cost. If nothing is left, the
+// limit is the lowest possible value, because 0 would mean no limit. So a Turn that resumes after the budget was
+// lowered sends no further request.
 func RemainingLimits(s *v1alpha1.Session) *v1alpha1.Limits {
 	if s == nil || s.Spec.Budget == nil {
 		return nil

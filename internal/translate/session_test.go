@@ -60,24 +60,26 @@ func TestSessionTotals(t *testing.T) {
 			"c", after(3, "c", end.Add(time.Hour)), true,
 		},
 		"next": {
-			"the next replaces them, and leaves the conditions alone", after(2, "b", earlier), totals(3),
+			"the next Turn replaces the totals, and leaves the conditions unchanged", after(2, "b", earlier), totals(3),
 			"c", after(3, "c", end), true,
 		},
-		"cost":         {"the cost is written where it is known", after(2, "b", earlier), priced, "c", after(3, "c", end, cost), true},
-		"cost unknown": {"and goes where it is not known any more", after(2, "b", earlier, cost), totals(3), "c", after(3, "c", end), true},
-		"cost partly":  {"the known part stays", after(2, "b", earlier, cost), partly, "c", after(3, "c", end, known), true},
-		"old":          {"totals never go back", after(3, "c", earlier), totals(2), "b", after(3, "c", earlier), false},
+		"cost": {"a known cost is written", after(2, "b", earlier), priced, "c", after(3, "c", end, cost), true},
+		"cost unknown": {
+			"a cost that is not known anymore is removed", after(2, "b", earlier, cost), totals(3), "c", after(3, "c", end), true,
+		},
+		"cost partly": {"the known part is kept", after(2, "b", earlier, cost), partly, "c", after(3, "c", end, known), true},
+		"old":         {"totals never decrease", after(3, "c", earlier), totals(2), "b", after(3, "c", earlier), false},
 		"again": {
-			"a write that is done again changes nothing, not even the time", after(3, "c", earlier),
+			"a repeated write changes nothing, not even the time", after(3, "c", earlier),
 			totals(3), "c", after(3, "c", earlier), false,
 		},
 		"no request": {
 			"a Turn that asked no model is not the last", after(3, "c", earlier), totals(3), "d",
 			after(3, "c", earlier), false,
 		},
-		"none at all": {"it does not start the totals", new0, totals(0), "d", new0, false},
-		"mended": {
-			"what an older version left out is added", after(3, "c", earlier), priced, "c",
+		"only no request": {"a first Turn that asked no model does not count", new0, totals(0), "d", new0, false},
+		"cost added": {
+			"a cost that an older version did not write is added", after(3, "c", earlier), priced, "c",
 			after(3, "c", earlier, cost), true,
 		},
 	} {
@@ -105,7 +107,7 @@ func spent(turns, tokens int64, cost string, b *v1alpha1.SessionBudget) *v1alpha
 	return s
 }
 
-// partly returns a Session of whose cost only a part is known.
+// partly returns a Session whose cost is known only in part.
 func partly(known string, b *v1alpha1.SessionBudget) *v1alpha1.Session {
 	s := spent(2, 9, "", b)
 	s.Status.KnownCost = known
@@ -125,13 +127,13 @@ func TestBudgets(t *testing.T) {
 		"nothing spent": {"a new session has all of its budget", &v1alpha1.Session{Spec: v1alpha1.SessionSpec{
 			Budget: &budget{MaxTokens: new(int64(5)), MaxCost: new("0.50")},
 		}}, "", &limits{MaxTokens: new(int64(5)), MaxCost: new("0.5")}},
-		"turns left": {"turns bound no tokens", spent(2, 10, "1", &budget{MaxTurns: new(int32(3))}), "", nil},
+		"turns left": {"maxTurns does not limit tokens", spent(2, 10, "1", &budget{MaxTurns: new(int32(3))}), "", nil},
 		"turns used": {
 			"the last turn is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(3))}),
 			"3 of 3 turns (spec.budget.maxTurns)", nil,
 		},
 		"turns lowered": {
-			"a budget that was lowered is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(2))}),
+			"a budget may be lowered below what is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(2))}),
 			"3 of 2 turns (spec.budget.maxTurns)", nil,
 		},
 		"tokens left": {
@@ -139,15 +141,15 @@ func TestBudgets(t *testing.T) {
 			&limits{MaxTokens: new(int64(1))},
 		},
 		"tokens used": {
-			"none is left, and a limit of none would be no limit", spent(1, 100, "1", &budget{MaxTokens: new(int64(100))}),
+			"no token is left, and a limit of 0 would be no limit", spent(1, 100, "1", &budget{MaxTokens: new(int64(100))}),
 			"100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))},
 		},
 		"cost left": {
-			"costs are decimals, not texts nor floats", spent(1, 9, "0.3", &budget{MaxCost: new("10.00")}),
+			"costs are decimals, not texts or floats", spent(1, 9, "0.3", &budget{MaxCost: new("10.00")}),
 			"", &limits{MaxCost: new("9.7")},
 		},
 		"cost used": {
-			"0.50 is 0.5", spent(1, 9, "0.5", &budget{MaxCost: new("0.50")}),
+			"0.50 is equal to 0.5", spent(1, 9, "0.5", &budget{MaxCost: new("0.50")}),
 			"a cost of 0.5 of 0.50 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")},
 		},
 		"cost beyond": {"a Turn may have cost a little more than was left", spent(1, 9, "0.500000000000001", &budget{
@@ -159,7 +161,7 @@ func TestBudgets(t *testing.T) {
 		},
 		"known left": {"the known part counts", partly("0.3", &budget{MaxCost: new("0.5")}), "", &limits{MaxCost: new("0.2")}},
 		"known used": {
-			"a Turn without a price opens no session again", partly("5", &budget{MaxCost: new("1.00")}),
+			"a Turn without a price does not reopen a session", partly("5", &budget{MaxCost: new("1.00")}),
 			"a cost of 5 of 1.00 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")},
 		},
 		"several": {
@@ -172,35 +174,35 @@ func TestBudgets(t *testing.T) {
 				t.Errorf("%s: used is %q, want %q", tc.reason, got, tc.used)
 			}
 			if diff := cmp.Diff(tc.left, RemainingLimits(tc.session)); diff != "" {
-				t.Errorf("%s: another remainder (-want +got):\n%s", tc.reason, diff)
+				t.Errorf("%s: RemainingLimits (-want +got):\n%s", tc.reason, diff)
 			}
 		})
 	}
 	if got := RemainingLimits(nil); got != nil {
-		t.Errorf("no session leaves no limits, got %+v", got)
+		t.Errorf("RemainingLimits(nil) = %+v, want nil", got)
 	}
 }
 
-// TestLoseHistory proves that a loss is written once, keeps the totals, and holds Turns only as long as the
-// policy is Wait and the spec does not change.
+// TestLoseHistory checks that a loss is written once, keeps the totals, and makes Turns wait only as long as
+// onHistoryLoss is Wait and the spec does not change.
 func TestLoseHistory(t *testing.T) {
 	s := &v1alpha1.Session{}
 	s.Generation, s.Spec.OnHistoryLoss, s.Status.Turns = 2, v1alpha1.OnHistoryLossWait, 5
 	if !LoseHistory(s, 4, time.Unix(1, 0)) || LoseHistory(s, 4, time.Unix(2, 0)) || s.Status.MissingTurns != 4 || s.Status.Turns != 5 {
-		t.Errorf("want the loss once, beside the totals: %+v", s.Status)
+		t.Errorf("status is %+v, want a loss of 4 of 5 turns that is written once", s.Status)
 	}
 	if why := WaitsForHistory(s); !strings.Contains(why, "4 of 5 turns") || !strings.Contains(why, "set spec.onHistoryLoss to Continue") {
-		t.Errorf("Turns wait for %q, want the loss and the remedy", why)
+		t.Errorf("Turns wait because %q, want the loss and what to do", why)
 	}
 	s.Generation++
 	if why := WaitsForHistory(s); why != "" {
-		t.Errorf("Turns wait for %q, want the next one to look again after a change", why)
+		t.Errorf("Turns wait because %q, want no wait after a change of the spec", why)
 	}
 	s.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossContinue
 	if LoseHistory(s, 4, time.Unix(3, 0)); WaitsForHistory(s) != "" {
 		t.Error("Turns wait, want them to continue")
 	}
 	if known := KnownTotals(s); known.Turns != 5 || known.Missing != 4 {
-		t.Errorf("known are %+v, want the totals of the status", known)
+		t.Errorf("KnownTotals = %+v, want the totals of the status", known)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// shaping returns the wishes of a profile or a Turn about the form of the answer, without guardrails.
+// shaping returns the shaping of a profile or a Turn in the form of the engine, without guardrails.
 func shaping(s *v1alpha1.Shaping) turncontext.Layer {
 	if s == nil {
 		return turncontext.Layer{}

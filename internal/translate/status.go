@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// maxMissing is how many ToolServers with unknown tools a status names at most.
+// maxMissing is the maximum number of names in toolServersMissing.
 const maxMissing = 16
 
 const (
@@ -120,8 +120,8 @@ func ResultOf(r *turn.Result) *v1alpha1.TurnResult {
 // maxCitationsBytes bounds the citations of a status, in bytes of JSON.
 const maxCitationsBytes = 16 << 10
 
-// citationsOf returns the sources of an answer, or nil if there are none. If all of them are too long for a status, it
-// leaves out the last pages; the journal has them.
+// citationsOf returns the sources of an answer, or nil if it has none. If they are too long together for a status, it
+// leaves out the last web pages, and then the last local sources. The journal has all.
 func citationsOf(r *finalize.Record) *v1alpha1.Citations {
 	out := &v1alpha1.Citations{Local: r.Citations}
 	for _, p := range r.WebCitations {
@@ -340,10 +340,10 @@ func Note(text string) string {
 
 // EndNote returns the note of the Event at the end of a Turn: its summary and, if the Turn failed, its message.
 func EndNote(t *v1alpha1.Turn) string {
-	said := Summary(t)
+	note := Summary(t)
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.TurnReasonCancelled && c.Message != "" {
-		said += ": " + c.Message
+		note += ": " + c.Message
 	}
-	return Note(said)
+	return Note(note)
 }

@@ -31,8 +31,8 @@ func callPolicy(t *v1alpha1.Turn, p *v1alpha1.ToolPolicy) loop.Policy {
 	return out
 }
 
-// contextPolicy returns what a run does near the context window. The warning must not come after the compaction:
-// the default of one setting may be higher than the value that is given for the other.
+// contextPolicy returns what a run does when the conversation approaches the size of the context window. If only
+// CompactPercent is set, it may be below the default of WarnPercent. The warning then comes at CompactPercent.
 func contextPolicy(c *v1alpha1.AgentContext) loop.ContextPolicy {
 	if c == nil {
 		c = &v1alpha1.AgentContext{}
@@ -48,8 +48,9 @@ func contextPolicy(c *v1alpha1.AgentContext) loop.ContextPolicy {
 // maxListedTools is how many tools the status of an Agent lists at most; the Agent may have more.
 const maxListedTools = 128
 
-// MayAffect reports whether a Turn may call a tool that is not ReadOnly, as its Agent is now. It returns true if
-// that is unknown. A run that finds otherwise writes that into the status before it makes such a call.
+// MayAffect reports whether a Turn may call a tool that is not ReadOnly, as far as the current status of its Agent
+// shows. It returns true if the tools are unknown. If it was wrong to return false, the run sets status.executor's
+// sideEffects before it calls such a tool.
 func MayAffect(t *v1alpha1.Turn, a *v1alpha1.Agent) bool {
 	if a == nil {
 		return true

@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-func TestToolPolicyOfAnInput(t *testing.T) {
+func TestInputWithToolPolicy(t *testing.T) {
 	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{
 		ToolPolicy: &v1alpha1.ToolPolicy{
 			ArgumentValidation: v1alpha1.ArgumentValidationOff, Selection: v1alpha1.ToolSelectionSemantic, MaxToolsPerTurn: 3,
@@ -29,7 +29,7 @@ func TestToolPolicyOfAnInput(t *testing.T) {
 		WebMode: v1alpha1.WebModeOn, TopK: new(int32(5)),
 		Output: &v1alpha1.TurnOutput{Schema: apiextensionsv1.JSON{Raw: []byte(`{"type":"object"}`)}},
 	}}
-	got, err := translate.Input(spec, agent, nil, nil, making)
+	got, err := translate.Input(spec, agent, nil, nil, preparation)
 	want := turn.Input{
 		Selection: tool.Selection{Most: 3, Semantic: true}, TopK: 5,
 		Config: loop.Config{
@@ -52,18 +52,19 @@ func TestContextWarningComesBeforeCompaction(t *testing.T) {
 	}{
 		"nothing": {"the defaults", v1alpha1.AgentContext{}, loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90}},
 		"compact only": {
-			"the default warning would come after it",
+			"the default of the warning is lowered to it",
 			v1alpha1.AgentContext{CompactPercent: 50},
 			loop.ContextPolicy{Compact: true, WarnPercent: 50, CompactPercent: 50},
 		},
 		"warn only": {
-			"as it says",
+			"the percentage that is set",
 			v1alpha1.AgentContext{WarnPercent: 30},
 			loop.ContextPolicy{Compact: true, WarnPercent: 30, CompactPercent: 90},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Context: &tc.context}}, nil, nil, making)
+			agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Context: &tc.context}}
+			got, err := translate.Input(&v1alpha1.Turn{}, agent, nil, nil, preparation)
 			if diff := cmp.Diff(tc.want, got.Context); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
@@ -71,7 +72,7 @@ func TestContextWarningComesBeforeCompaction(t *testing.T) {
 	}
 }
 
-func TestDeclaredFactsOfAModel(t *testing.T) {
+func TestInputWithDeclaredModel(t *testing.T) {
 	window, output := int64(8192), int64(1024)
 	for name, tc := range map[string]struct {
 		reason       string
@@ -79,19 +80,19 @@ func TestDeclaredFactsOfAModel(t *testing.T) {
 		capabilities []v1alpha1.ModelCapability
 		want         loop.Candidate
 	}{
-		"plain": {"a model without the setting is not sent it", v1alpha1.ThinkingHigh, nil, loop.Candidate{}},
+		"no capability": {"a model without the capability Reasoning gets no effort", v1alpha1.ThinkingHigh, nil, loop.Candidate{}},
 		"reasoning": {
-			"in the provider's words", v1alpha1.ThinkingMedium,
+			"the thinking level becomes the effort", v1alpha1.ThinkingMedium,
 			[]v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning},
 			loop.Candidate{Parameters: model.Parameters{Effort: "medium"}},
 		},
 		"off": {
-			"the provider's own default", v1alpha1.ThinkingOff,
+			"the provider's default applies", v1alpha1.ThinkingOff,
 			[]v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning},
 			loop.Candidate{},
 		},
 		"structured": {
-			"it keeps to a schema", "",
+			"the model can restrict its answer to a schema", "",
 			[]v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput},
 			loop.Candidate{StructuredOutput: true, SchemaExcludesTools: true}, // as the dialect Generic does
 		},
@@ -107,7 +108,7 @@ func TestDeclaredFactsOfAModel(t *testing.T) {
 				}},
 			}
 			agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Thinking: tc.thinking, Models: []v1alpha1.ModelReference{link.Reference}}}
-			in, err := translate.Input(&v1alpha1.Turn{}, agent, []translate.Link{link}, nil, making)
+			in, err := translate.Input(&v1alpha1.Turn{}, agent, []translate.Link{link}, nil, preparation)
 			if err != nil {
 				t.Fatal(err)
 			}
