@@ -32,14 +32,15 @@ type Binding struct {
 	Start time.Time
 }
 
-// Bind binds a Turn to an executor. The first binding sets the ID of its trace. Four facts of earlier runs stay in the
-// status:
+// Bind binds a Turn to an executor. The first binding sets the ID of its trace. Four facts of earlier runs are kept in
+// the status:
 //  1. The pending calls: the run accepts a decision only about a call that the status lists.
-//  2. The awaited Turns of sub-agents: by this list the run knows that they were created, even if one has been
+//  2. The awaited Turns of sub-agents: from this list the run knows that they were created, even if one has been
 //     deleted since.
-//  3. The record of the journal, so that the run can compare its journal with it. If the record says that no run has
-//     begun anything, the Turn may begin in any store.
-//  4. The start, unless it is in the future. Then a clock was wrong, and the Turn would have more time than its limit.
+//  3. The store and the number of entries of the journal, with which the run compares its journal. If no run has begun
+//     anything, the Turn may begin in any store.
+//  4. The start time. If it is in the future because a clock was wrong, the Turn starts now, because it would otherwise
+//     have more time than its limit.
 func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 	s := &t.Status
 	resumeClock(s, now)
@@ -71,8 +72,8 @@ func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 // boundTo returns the message of a bound Turn.
 func boundTo(executor string) string { return fmt.Sprintf("bound to executor %q", executor) }
 
-// Adopt binds a bound Turn anew to its executor, so that writes of the earlier run are refused. What that run waited
-// for no longer matters.
+// Adopt binds a bound Turn to its executor again, so that writes of the earlier run are refused. The Turn no longer
+// waits for what that run waited for.
 func Adopt(t *v1alpha1.Turn, now time.Time) {
 	wait(t, v1alpha1.TurnReasonRunning, boundTo(t.BoundTo()), now)
 	t.Status.Executor.Epoch++
@@ -86,9 +87,9 @@ func NothingBegun(b *v1alpha1.ExecutorBinding) bool {
 
 // Run holds what a run knows when it changes the status of its Turn.
 type Run struct {
-	// Entries is the number of entries in the journal. It is nil if the run knows no more than the status says.
+	// Entries is the number of entries in the journal. If it is nil, the status keeps its number.
 	Entries *int64
-	// Store is the store of the journal. It is nil if the run has not begun; then the status keeps its store.
+	// Store is the store of the journal. If it is nil, because the run has not begun, the status keeps its store.
 	Store *store.Identity
 	// Progress has the counts, calls and usage of all runs, or nil if this run has made no progress.
 	Progress *turn.Progress
@@ -118,7 +119,7 @@ func (r Run) unbind(t *v1alpha1.Turn) {
 	r.write(t, true)
 }
 
-// RunWait says what a run waits for. The zero value means that it waits for nothing.
+// RunWait says for what a run waits. The zero value means that the run does not wait.
 type RunWait struct {
 	// Memory is true if the run waits for memory.
 	Memory bool
@@ -126,13 +127,13 @@ type RunWait struct {
 	Provider string
 }
 
-// WaitForProvider says that a run waits for a ModelProvider, and why.
+// WaitForProvider returns the message of a run that waits for a ModelProvider.
 func WaitForProvider(name string) string {
 	return fmt.Sprintf("waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back", name)
 }
 
-// ReportProgress writes the progress of a run that continues. waits says what the run waits for; nil means that this
-// has not changed.
+// ReportProgress writes the progress of a run that continues. waits says for what the run waits. If waits is nil, the
+// conditions do not change.
 func ReportProgress(t *v1alpha1.Turn, r Run, waits *RunWait, now time.Time) {
 	r.write(t, false)
 	if waits == nil {
@@ -156,7 +157,7 @@ func MarkSideEffects(t *v1alpha1.Turn, r Run) {
 }
 
 // StartOver writes that a run starts over in another store, or continues after the entries that are left, because the
-// journal was lost. It removes the counts and calls of the runs before.
+// journal was lost. It removes the counts and calls of earlier runs.
 func StartOver(t *v1alpha1.Turn, l *Loss, in store.Identity, now time.Time) {
 	s, b := &t.Status, t.Status.Executor
 	s.Steps, s.ToolCalls, s.Usage, s.SubAgentUsage, s.PendingApprovals, s.AwaitedTurns = nil, nil, nil, nil, nil, nil

@@ -19,22 +19,23 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 		want   v1alpha1.ExecutorBinding
 	}{
 		"first": {
-			"the store is that of its executor", nil,
+			"the store is the executor's", nil,
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 1, StoreID: "new", StoreIncarnation: "2", SideEffects: true},
 		},
 		"begun": {
-			"the next run compares", &v1alpha1.ExecutorBinding{
+			"the next run compares its journal", &v1alpha1.ExecutorBinding{
 				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
 				JournalEntries: new(int64(4)),
 			},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(4))},
 		},
 		"maybe begun": {
-			"its entries are unknown", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", SideEffects: true},
+			"the number of entries is unknown",
+			&v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", SideEffects: true},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", SideEffects: true},
 		},
 		"nothing begun": {
-			"it may begin anywhere", &v1alpha1.ExecutorBinding{
+			"it may begin in any store", &v1alpha1.ExecutorBinding{
 				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
 				JournalEntries: new(int64(0)), JournalComplete: true,
 			},
@@ -43,15 +44,15 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 				JournalEntries: new(int64(0)), JournalComplete: true, SideEffects: true,
 			},
 		},
-		"nothing begun, as far as was written": {
-			"a run may have begun after that", &v1alpha1.ExecutorBinding{
+		"nothing begun when the status was written": {
+			"a run may have begun since then", &v1alpha1.ExecutorBinding{
 				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
 				JournalEntries: new(int64(0)),
 			},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
 		},
 		"handed back": {
-			"these are all entries", &v1alpha1.ExecutorBinding{
+			"the number of entries is exact", &v1alpha1.ExecutorBinding{
 				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
 				JournalEntries: new(int64(4)), JournalComplete: true,
 			},
@@ -60,14 +61,14 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 				JournalEntries: new(int64(4)), JournalComplete: true,
 			},
 		},
-		"bound, and lost with its executor": {
-			"its work is unknown", &v1alpha1.ExecutorBinding{
+		"bound to a lost executor": {
+			"the number of entries is not exact", &v1alpha1.ExecutorBinding{
 				Name: "gone", Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0)), JournalComplete: true,
 			},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
 		},
 		"bound by an older version": {
-			"its store is not known, and stays so until a run has found its journal", &v1alpha1.ExecutorBinding{Epoch: 3},
+			"its store stays unknown until a run has found its journal", &v1alpha1.ExecutorBinding{Epoch: 3},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4},
 		},
 	} {
@@ -83,19 +84,19 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 	}
 }
 
-// TestBindStartsTheClock checks that a start stays, unless it is in the future.
-func TestBindStartsTheClock(t *testing.T) {
-	for name, tc := range map[string]struct{ before, fact, want time.Time }{
+// TestBindStartTime checks that the start time is kept, unless it is in the future.
+func TestBindStartTime(t *testing.T) {
+	for name, tc := range map[string]struct{ before, recorded, want time.Time }{
 		"first binding":         {want: now},
 		"started before":        {before: now.Add(-time.Minute), want: now.Add(-time.Minute)},
 		"a start in the future": {before: now.Add(time.Hour), want: now},
-		"a start in a journal":  {fact: now.Add(-time.Hour), want: now.Add(-time.Hour)},
+		"a start in a journal":  {recorded: now.Add(-time.Hour), want: now.Add(-time.Hour)},
 	} {
 		got := &v1alpha1.Turn{}
 		if !tc.before.IsZero() {
 			got.Status.StartTime = new(metav1.NewMicroTime(tc.before))
 		}
-		turnstatus.Bind(got, turnstatus.Binding{Executor: "e", Epoch: 5, Start: tc.fact}, now)
+		turnstatus.Bind(got, turnstatus.Binding{Executor: "e", Epoch: 5, Start: tc.recorded}, now)
 		if start := got.Status.StartTime; !start.Time.Equal(tc.want) || got.Epoch() != 5 {
 			t.Errorf("%s: the Turn started at %s in epoch %d, want %s and 5", name, start, got.Epoch(), tc.want)
 		}
@@ -114,15 +115,15 @@ func TestBindConditions(t *testing.T) {
 	}
 }
 
-// TestAdopt checks that the epoch refuses the writes of the earlier run, whose entries are unknown, and that the Turn
-// no longer waits for what the earlier run waited for.
+// TestAdopt checks that the epoch increases, that the number of entries is not exact anymore, and that the Turn no
+// longer waits for what the earlier run waited for.
 func TestAdopt(t *testing.T) {
 	got := bound()
 	got.Status.Executor.JournalComplete = true
 	turnstatus.ReportProgress(got, turnstatus.Run{}, &turnstatus.RunWait{Provider: "openai"}, now)
 	turnstatus.Adopt(got, now)
-	if is := got.StateReason() + ": " + got.Status.Conditions[0].Message; is != `Running: bound to executor "e"` {
-		t.Errorf("the Turn is %s, want it running", is)
+	if state := got.StateReason() + ": " + got.Status.Conditions[0].Message; state != `Running: bound to executor "e"` {
+		t.Errorf("the Turn is %s, want it running", state)
 	}
 	if diff := cmp.Diff(&v1alpha1.ExecutorBinding{Name: "e", Epoch: 4}, got.Status.Executor); diff != "" {
 		t.Errorf("binding: -want +got:\n%s", diff)

@@ -15,12 +15,12 @@ import (
 func TestParkForBudget(t *testing.T) {
 	reset := now.Add(time.Hour)
 	for name, tc := range map[string]struct {
-		why                string
-		wait               loop.BudgetWait
-		clockStops, starts bool
+		why                  string
+		wait                 loop.BudgetWait
+		clockStops, restarts bool
 	}{
 		"before its first request": {"its starting deadline applies", loop.BudgetWait{}, false, true},
-		"in the middle":            {"the wait is not its fault", loop.BudgetWait{Started: true}, true, false},
+		"after its first request":  {"the wait does not count", loop.BudgetWait{Started: true}, true, false},
 		"for other requests":       {"that wait is short", loop.BudgetWait{Started: true, Contended: true}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -31,18 +31,19 @@ func TestParkForBudget(t *testing.T) {
 			turnstatus.Park(turn, turnstatus.Run{}, &loop.Parked{Budget: &tc.wait}, now)
 			s := turn.Status
 			if turn.StateReason() != v1alpha1.TurnReasonWaitingForBudget || turn.BoundTo() != "" ||
-				(s.ParkedTime != nil) != tc.clockStops || (s.StartTime == nil) != tc.starts {
+				(s.ParkedTime != nil) != tc.clockStops || (s.StartTime == nil) != tc.restarts {
 				t.Errorf("status: %+v; want a wait for the Budget, because %s", s, tc.why)
 			}
 			if b := s.AwaitedBudget; b == nil || b.Name != "day" || b.UID != "uid" || b.Generation != 4 || !b.RetryTime.Time.Equal(reset) ||
 				b.Message != "all is spent" {
-				t.Errorf("awaitedBudget: %+v, want all that the run knows", b)
+				t.Errorf("awaitedBudget: %+v, want the values of the wait", b)
 			}
 			later := now.Add(time.Hour)
 			turnstatus.Bind(turn, turnstatus.Binding{Executor: "b"}, later)
 			if left := turnstatus.TimeLeft(turn, 2*time.Hour, later); turn.Status.AwaitedBudget != nil ||
-				tc.clockStops && left != 119*time.Minute || tc.starts && left != 2*time.Hour {
-				t.Errorf("%s of 2 hours are left, and awaitedBudget is %+v", left, turn.Status.AwaitedBudget)
+				tc.clockStops && left != 119*time.Minute || tc.restarts && left != 2*time.Hour {
+				t.Errorf("%s of 2 hours are left, awaitedBudget %+v; want the time of the wait not counted, and no Budget", left,
+					turn.Status.AwaitedBudget)
 			}
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// TestTimeLeftWithWrongClocks proves for any clocks that a Turn never has more time than its limit, and never ends
-// before it starts.
+// TestTimeLeftWithWrongClocks checks that a Turn never has more time than its limit, and never ends before it starts,
+// even if clocks are wrong.
 func TestTimeLeftWithWrongClocks(t *testing.T) {
 	noon := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) *metav1.MicroTime { return new(metav1.NewMicroTime(noon.Add(d))) }
@@ -27,21 +27,21 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 		"a start long before":   {"its time is over", v1alpha1.TurnStatus{StartTime: at(-10 * time.Minute)}, -9 * time.Minute, 600_000},
 		"a start in the future": {"at most the whole limit is left", v1alpha1.TurnStatus{StartTime: at(10 * time.Minute)}, time.Minute, 0},
 		"parked": {
-			"that does not count",
+			"the wait does not count",
 			v1alpha1.TurnStatus{StartTime: at(-50 * time.Second), ParkedMilliseconds: 20_000},
 			30 * time.Second, 50_000,
 		},
-		"parked still": {"that does not count", v1alpha1.TurnStatus{
+		"parked still": {"the current wait does not count, either", v1alpha1.TurnStatus{
 			StartTime:          at(-50 * time.Second),
 			ParkedMilliseconds: 20_000, ParkedTime: at(-10 * time.Second),
 		}, 40 * time.Second, 50_000},
 		"parked in the future": {
-			"it has not begun",
+			"the current wait has not begun",
 			v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(10 * time.Minute)},
 			40 * time.Second, 20_000,
 		},
 		"parked before it started": {
-			"it has not waited before its start",
+			"only the time since the start counts as a wait",
 			v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(-10 * time.Minute)},
 			time.Minute, 20_000,
 		},
@@ -54,12 +54,12 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 			turnstatus.End(turn, v1alpha1.TurnReasonCancelled, "done", noon)
 			if tc.duration < 0 {
 				if turn.Status.DurationMilliseconds != nil {
-					t.Errorf("it took %d ms, want no duration", *turn.Status.DurationMilliseconds)
+					t.Errorf("duration %d ms, want none", *turn.Status.DurationMilliseconds)
 				}
 				return
 			}
 			if got := *turn.Status.DurationMilliseconds; got != tc.duration || turn.Status.CompletionTime.Before(turn.Status.StartTime) {
-				t.Errorf("it took %d ms, from %s to %s; want %d ms", got, turn.Status.StartTime, turn.Status.CompletionTime, tc.duration)
+				t.Errorf("duration %d ms, from %s to %s; want %d ms", got, turn.Status.StartTime, turn.Status.CompletionTime, tc.duration)
 			}
 		})
 	}

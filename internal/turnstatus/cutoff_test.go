@@ -42,7 +42,7 @@ func TestCutOff(t *testing.T) {
 		missing    string
 	}{
 		"a fault": {
-			"a call without side effects needs no attention",
+			"a call without side effects does not count",
 			v1alpha1.ExecutorBinding{},
 			pending, nil, fault,
 			0,
@@ -78,7 +78,7 @@ func TestCutOff(t *testing.T) {
 			ended, withoutResult,
 		},
 		"a lost journal": {
-			"the loss says whether there were side effects",
+			"the loss has no side effects, whatever the binding says",
 			v1alpha1.ExecutorBinding{SideEffects: true},
 			pending, nil, lost(false),
 			0,
@@ -86,10 +86,11 @@ func TestCutOff(t *testing.T) {
 			endedByLoss, withoutJournal,
 		},
 		"a lost journal after side effects": {
-			"so does this one", v1alpha1.ExecutorBinding{}, nil, nil, lost(true), 1, nil, endedByLoss, withoutJournal,
+			"the loss has side effects, whatever the binding says",
+			v1alpha1.ExecutorBinding{}, nil, nil, lost(true), 1, nil, endedByLoss, withoutJournal,
 		},
 		"a cancelled Turn": {
-			"the reason is that of the stop",
+			"the reason follows from the stop",
 			v1alpha1.ExecutorBinding{},
 			nil, nil,
 			turnstatus.Cut{Stop: turn.StopCancelled, Message: "so it ended"},
@@ -133,19 +134,19 @@ func TestCutOffCountsEachSubAgentOnce(t *testing.T) {
 	}{
 		"none": {"the usage stays unset", v1alpha1.TurnStatus{}, nil, nil},
 		"nothing new": {
-			"the usage stays",
+			"the usage does not change",
 			v1alpha1.TurnStatus{SubAgentUsage: &v1alpha1.Usage{InputTokens: 5, TotalTokens: 5}},
 			nil,
 			&v1alpha1.Usage{InputTokens: 5, TotalTokens: 5},
 		},
 		"none before": {
-			"all are new",
+			"all Turns are new",
 			v1alpha1.TurnStatus{},
 			[]*tool.Spent{spent("a", 3), spent("b", 4)},
 			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7, CostUnknown: true},
 		},
 		"one before": {
-			"a listed call names the one that is counted",
+			"a listed call names the Turn that is already counted",
 			v1alpha1.TurnStatus{
 				SubAgentUsage: &v1alpha1.Usage{InputTokens: 3, TotalTokens: 3},
 				Steps:         &v1alpha1.StepCounts{ToolCalls: 1}, ToolCalls: []v1alpha1.ToolCallRecord{{CallID: "x", Turn: "a"}},
@@ -193,13 +194,13 @@ func TestLossMessages(t *testing.T) {
 		"nothing is left": {
 			turnstatus.Loss{Facts: "it is gone"},
 			v1alpha1.TurnStatus{},
-			"the journal of the turn was lost: it is gone. The status has all that is known of the turn",
+			"the journal of the turn was lost: it is gone. The status has everything that is known about the turn",
 			"the journal of the turn was lost: it is gone. The turn starts over, and its status does not count its earlier usage",
 		},
 		"some entries are left": {
 			turnstatus.Loss{Facts: "it is shorter", Entries: 7},
 			v1alpha1.TurnStatus{},
-			"the journal of the turn was lost: it is shorter. The status has all that is known of the turn",
+			"the journal of the turn was lost: it is shorter. The status has everything that is known about the turn",
 			"the journal of the turn was lost: it is shorter. The turn continues after entry 7, the last one " +
 				"left, and its status does not count its usage after that entry",
 		},
@@ -219,7 +220,7 @@ func TestLossMessages(t *testing.T) {
 		"sub-agents were running": {
 			turnstatus.Loss{Facts: "it is gone", SideEffects: true},
 			v1alpha1.TurnStatus{AwaitedTurns: []string{"a", "b"}},
-			check + ". The Turns of its sub-agents were cancelled as far as they had not ended; the status of each says what it did: " +
+			check + ". The Turns of its sub-agents that had not ended were cancelled; see the status of each: " +
 				"a, b", "",
 		},
 	} {
@@ -234,7 +235,7 @@ func TestLossMessages(t *testing.T) {
 	}
 }
 
-// TestFinishRefused checks that the status keeps its facts and gets no stop reason, which the API server may refuse.
+// TestFinishRefused checks that the status keeps its facts and gets no stop reason, which the API server may reject.
 func TestFinishRefused(t *testing.T) {
 	got := bound()
 	got.Status.Usage = &v1alpha1.Usage{TotalTokens: 9}
@@ -256,7 +257,7 @@ func TestEndWithPendingCalls(t *testing.T) {
 		want    *v1alpha1.StepCounts
 	}{
 		"never bound":     {"there were no calls", nil, nil, nil},
-		"no side effects": {"the calls need no attention", &v1alpha1.ExecutorBinding{}, nil, &v1alpha1.StepCounts{}},
+		"no side effects": {"the calls do not count", &v1alpha1.ExecutorBinding{}, nil, &v1alpha1.StepCounts{}},
 		"handed back": {
 			"the run has reported all calls", &v1alpha1.ExecutorBinding{SideEffects: true, JournalComplete: true}, nil,
 			&v1alpha1.StepCounts{},

@@ -58,15 +58,15 @@ func WithoutTools(servers []string) string {
 	return "without the tools of ToolServer " + strings.Join(servers, ", ") + ", which had never been reached when the turn began"
 }
 
-// FinishRefused ends a Turn whose result the API server refuses, with the facts that the status has. It sets no stop
-// reason, because the API server may refuse that one.
+// FinishRefused ends a Turn whose result the API server rejects, with the facts that the status has. It sets no stop
+// reason, because the stop reason may be the value that the API server rejects.
 func FinishRefused(t *v1alpha1.Turn, message string, now time.Time) {
 	end(t, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed, message, now)
 }
 
-// End ends a Turn without a run: it never ran, or its journal cannot be read because no executor is running. The facts
-// in the status stay. A run that handed the Turn back has reported all its calls; the calls of any other run are
-// unknown. The reason must be that of a failure in the table outcomes.
+// End ends a Turn without a run: the Turn never ran, or its journal cannot be read because no executor is running. The
+// facts in the status are kept. A run that handed the Turn back has reported all its calls; any other run may have made
+// calls that the status does not list. reason must be the reason of a failure in the table outcomes.
 func End(t *v1alpha1.Turn, reason, message string, now time.Time) {
 	if b := t.Status.Executor; b != nil {
 		b.Name = ""
@@ -77,10 +77,10 @@ func End(t *v1alpha1.Turn, reason, message string, now time.Time) {
 	end(t, metav1.ConditionFalse, reason, message, now)
 }
 
-// Cut holds the facts about a run without a result, because its journal cannot be used or because of a fault within
+// Cut holds the facts about a run that has no result, because its journal cannot be used or because of a fault within
 // Capstan.
 type Cut struct {
-	// Stop is why the Turn ends, and Message says so to users.
+	// Stop is why the Turn ends, and Message says why to users.
 	Stop    turn.Stop
 	Message string
 	// Loss describes the loss of the journal. It is nil if the journal is not lost.
@@ -89,8 +89,8 @@ type Cut struct {
 	SubAgents []*tool.Spent
 }
 
-// CutOff ends a Turn whose run had no result. The facts in the status stay, with the newest progress of the run, which
-// is nil if there is none. Calls that were under way get an unknown outcome.
+// CutOff ends a Turn whose run had no result. It keeps the facts in the status and adds progress, the newest progress
+// of the run, which may be nil. Calls that had not ended get an unknown outcome.
 func CutOff(t *v1alpha1.Turn, progress *turn.Progress, c Cut, now time.Time) {
 	Run{Progress: progress}.write(t, false)
 	s := &t.Status
@@ -134,8 +134,8 @@ func end(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string
 }
 
 // addSubAgents adds the usage of sub-agents' Turns to the status of their caller. The status already counts the Turns
-// whose answers the caller has received; its listed calls name them. If the status cannot list all calls, the
-// larger of both sums counts.
+// whose answers the caller has received; the calls in the status name these Turns. If the status does not list all
+// calls, addSubAgents sets the usage to the larger of the status's sum and the sum of spent.
 func addSubAgents(s *v1alpha1.TurnStatus, spent []*tool.Spent) {
 	all := turn.SumOf(spent)
 	if all == nil {
@@ -148,19 +148,20 @@ func addSubAgents(s *v1alpha1.TurnStatus, spent []*tool.Spent) {
 				return
 			}
 		} else {
-			fresh := slices.DeleteFunc(slices.Clone(spent), func(c *tool.Spent) bool {
+			uncounted := slices.DeleteFunc(slices.Clone(spent), func(c *tool.Spent) bool {
 				return slices.ContainsFunc(s.ToolCalls, func(r v1alpha1.ToolCallRecord) bool { return r.Turn == c.Turn })
 			})
-			all = turn.SumOf(append(fresh, known))
+			all = turn.SumOf(append(uncounted, known))
 		}
 	}
 	s.SubAgentUsage = translate.Usage(all.Usage, all.Cost)
 }
 
 // endPendingCalls gives each pending call of a status an unknown outcome.
-//  1. With sideEffects, the Turn may have called tools with side effects, and the calls count in unknownOutcomes.
-//     A call that waited for approval counts too: it may have been approved and made after the status was written.
-//  2. With unlisted, there may be calls that the status does not list: at least one outcome counts as unknown.
+//  1. If sideEffects is true, the Turn may have called tools with side effects, and the calls count in
+//     unknownOutcomes. A call that waited for approval counts, too: it may have been approved and made after the
+//     status was written.
+//  2. If unlisted is true, the Turn may have made calls that the status does not list, so unknownOutcomes is at least 1.
 func endPendingCalls(s *v1alpha1.TurnStatus, sideEffects, unlisted bool) {
 	if s.Steps == nil {
 		s.Steps = &v1alpha1.StepCounts{}
@@ -186,7 +187,7 @@ type Loss struct {
 	Reason string
 	// Facts names the store that had the journal and the store that is in use now.
 	Facts string
-	// Entries is how many entries of the journal are left.
+	// Entries is the number of entries of the journal that are left.
 	Entries int64
 	// SideEffects is true if the Turn may have called a tool that is not ReadOnly.
 	SideEffects bool
@@ -196,7 +197,7 @@ type Loss struct {
 func (l *Loss) Message(t *v1alpha1.Turn) string {
 	message := "the journal of the turn was lost: " + l.Facts + ". "
 	if !l.SideEffects {
-		return message + "The status has all that is known of the turn"
+		return message + "The status has everything that is known about the turn"
 	}
 	message += "The turn may have called tools after what its status shows, so it does not start over. Check what these tools did; " +
 		"then create a new Turn, with spec.onJournalLoss set to Rerun if repeated calls do no harm"
@@ -204,7 +205,7 @@ func (l *Loss) Message(t *v1alpha1.Turn) string {
 		message += ". The calls that were waiting for approval can no longer be approved; one that was approved before may have been made"
 	}
 	if names := t.Status.AwaitedTurns; len(names) > 0 {
-		message += ". The Turns of its sub-agents were cancelled as far as they had not ended; the status of each says what it did: " +
+		message += ". The Turns of its sub-agents that had not ended were cancelled; see the status of each: " +
 			strings.Join(names, ", ")
 	}
 	return message

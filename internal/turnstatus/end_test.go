@@ -41,13 +41,13 @@ func conditions(t *v1alpha1.Turn) []string {
 	for _, c := range t.Status.Conditions {
 		all = append(all, c.Type+"="+string(c.Status)+"/"+c.Reason)
 		if c.ObservedGeneration != t.Generation {
-			all = append(all, c.Type+" is of another generation")
+			all = append(all, c.Type+" has another generation")
 		}
 	}
 	return all
 }
 
-func TestConditionsOfEachStop(t *testing.T) {
+func TestFinishConditions(t *testing.T) {
 	failed := func(reason string) []string {
 		return []string{
 			"Succeeded=False/" + reason, "Stalled=True/" + reason, "Prepared=True/Prepared",
@@ -94,7 +94,7 @@ func TestConditionsOfEachStop(t *testing.T) {
 				t.Errorf("conditions: -want +got:\n%s", diff)
 			}
 			if got.Status.StopReason != v1alpha1.StopReason(stop) || got.Status.Conditions[0].Message != "so it ended" {
-				t.Errorf("stopReason %q, message %q", got.Status.StopReason, got.Status.Conditions[0].Message)
+				t.Errorf("stopReason %q, message %q; want %q, so it ended", got.Status.StopReason, got.Status.Conditions[0].Message, stop)
 			}
 			if !got.IsFinished() || *got.Status.DurationMilliseconds != 1500 || !got.Status.CompletionTime.Time.Equal(now) {
 				t.Errorf("finished %t after %d ms at %s, want true after 1500 at %s", got.IsFinished(),
@@ -104,7 +104,7 @@ func TestConditionsOfEachStop(t *testing.T) {
 	}
 }
 
-func TestFinishedStatus(t *testing.T) {
+func TestFinishStatus(t *testing.T) {
 	got := bound()
 	turnstatus.Finish(got, &turn.Result{
 		Stop: turn.StopCompleted, Message: "the model answered", Provider: "openai", Model: "small", MessageCount: 4, Text: "An\nanswer.",
@@ -199,7 +199,7 @@ func TestFinishedStatus(t *testing.T) {
 	s := got.Status
 	finalized := s.Conditions[len(s.Conditions)-1]
 	if finalized.Reason != "PartiallyFinalized" || finalized.Message != "these steps failed: cost: odd; decision: odder" {
-		t.Errorf("Finalized says %s: %q, want the steps that failed", finalized.Reason, finalized.Message)
+		t.Errorf("Finalized is %s: %q, want the steps that failed", finalized.Reason, finalized.Message)
 	}
 	s.Conditions, s.Executor, s.StartTime, s.CompletionTime, s.DurationMilliseconds = nil, nil, nil, nil, nil
 	if diff := cmp.Diff(want, s); diff != "" {
@@ -215,14 +215,14 @@ func TestResultText(t *testing.T) {
 	}{
 		"fits":             {"the bound itself is allowed", strings.Repeat("x", bound), bound},
 		"one more":         {"one byte more is cut", strings.Repeat("x", bound+1), bound},
-		"between letters":  {"a character stays whole", "x" + strings.Repeat("ü", bound/2), bound - 1},
-		"wide characters":  {"of any width", strings.Repeat("🙂", bound), bound},
+		"between letters":  {"a character is not split", "x" + strings.Repeat("ü", bound/2), bound - 1},
+		"wide characters":  {"a character of any width is not split", strings.Repeat("🙂", bound), bound},
 		"line feeds":       {"a line feed takes two bytes in JSON", strings.Repeat("\n", bound), bound / 2},
-		"quotes":           {"so does a quote", strings.Repeat(`"`, bound), bound / 2},
-		"control":          {"a control character takes six", strings.Repeat("\x01", bound), bound / 6},
-		"HTML":             {"so does what HTML gives a meaning", strings.Repeat("<", bound), bound / 6},
-		"line separators":  {"and a line separator of three bytes", strings.Repeat("\u2028", bound), bound / 6 * 3},
-		"not UTF-8":        {"and a byte that is no UTF-8", strings.Repeat("\xff", bound), bound / 6},
+		"quotes":           {"a quote takes two bytes, too", strings.Repeat(`"`, bound), bound / 2},
+		"control":          {"a control character takes six bytes", strings.Repeat("\x01", bound), bound / 6},
+		"HTML":             {"a character with a meaning in HTML takes six bytes", strings.Repeat("<", bound), bound / 6},
+		"line separators":  {"a line separator of three bytes takes six", strings.Repeat("\u2028", bound), bound / 6 * 3},
+		"not UTF-8":        {"a byte that is not UTF-8 takes six bytes", strings.Repeat("\xff", bound), bound / 6},
 		"replaced bytes":   {"the replacement character takes three bytes", strings.Repeat("\uFFFD", bound), bound / 3 * 3},
 		"mostly good text": {"hostile characters count with their escaped length", strings.Repeat("x", bound-6) + "\x01\x01", bound - 5},
 	} {
@@ -232,7 +232,7 @@ func TestResultText(t *testing.T) {
 				t.Errorf("kept %d of %d bytes, want %d: %s", len(got.Text), len(tc.text), tc.kept, tc.reason)
 			}
 			if got.Truncated != (tc.kept < len(tc.text)) || got.Bytes != int64(len(tc.text)) {
-				t.Errorf("truncated %t of %d bytes, want the whole length and whether it was cut", got.Truncated, got.Bytes)
+				t.Errorf("truncated %t, %d bytes; want %t, %d", got.Truncated, got.Bytes, tc.kept < len(tc.text), len(tc.text))
 			}
 			data, err := json.Marshal(got.Text)
 			if err != nil || len(data)-2 > bound {
@@ -252,10 +252,10 @@ func TestPreview(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, text, want string }{
 		"one line":      {"line feeds and runs of white space are one space", "  One\n\n two\tthree ", "One two three"},
 		"exact":         {"80 characters fit", strings.Repeat("ü", 80), strings.Repeat("ü", 80)},
-		"longer":        {"more are cut, and show it", strings.Repeat("ü", 81), strings.Repeat("ü", 79) + "…"},
-		"terminal":      {"nothing that moves a cursor", "a\x1b[31mb\u202ec\u200bd\x00", "a[31mbcd"},
+		"longer":        {"a longer text is cut, with a mark", strings.Repeat("ü", 81), strings.Repeat("ü", 79) + "…"},
+		"terminal":      {"characters that move a cursor are removed", "a\x1b[31mb\u202ec\u200bd\x00", "a[31mbcd"},
 		"blank start":   {"white space before the answer is skipped", strings.Repeat("\n", 5000) + "Here.", "Here."},
-		"wide and long": {"the beginning is enough", strings.Repeat("🙂", 9000), strings.Repeat("🙂", 79) + "…"},
+		"wide and long": {"characters count, not bytes", strings.Repeat("🙂", 9000), strings.Repeat("🙂", 79) + "…"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := finished(tc.text).Status.Result.Preview
@@ -302,14 +302,14 @@ func TestEndWithoutStart(t *testing.T) {
 	got := &v1alpha1.Turn{}
 	turnstatus.End(got, v1alpha1.TurnReasonDeadlineExceeded, "never started", now)
 	if got.Status.DurationMilliseconds != nil || got.Status.CompletionTime == nil {
-		t.Errorf("duration %v and completion %v, want no duration: it never ran", got.Status.DurationMilliseconds,
+		t.Errorf("duration %v and completion %v, want no duration: the Turn never ran", got.Status.DurationMilliseconds,
 			got.Status.CompletionTime)
 	}
 	future := metav1.NewMicroTime(now.Add(time.Second))
 	got.Status.StartTime = &future
 	turnstatus.End(got, v1alpha1.TurnReasonDeadlineExceeded, "clocks differ", now)
 	if *got.Status.DurationMilliseconds != 0 {
-		t.Errorf("duration %d, want 0: clocks may differ, time does not run backwards", *got.Status.DurationMilliseconds)
+		t.Errorf("duration %d, want 0 even if clocks differ", *got.Status.DurationMilliseconds)
 	}
 }
 

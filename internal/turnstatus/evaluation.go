@@ -28,19 +28,20 @@ func Evaluate(t *v1alpha1.Turn, all []task.Evaluation, now time.Time) (changed b
 		}
 	}
 	if len(failed) > 0 {
-		incomplete(t, v1alpha1.TurnReasonEvaluationFailed, "these judges failed: "+strings.Join(failed, "; "), now)
+		markIncomplete(t, v1alpha1.TurnReasonEvaluationFailed, "these judges failed: "+strings.Join(failed, "; "), now)
 	}
 	return true
 }
 
-// LearningFailed says in the condition Finalized of a Turn that has ended why the learning from it failed, unless the
-// condition is False already. It reports whether the status changed.
+// LearningFailed sets the condition Finalized of a Turn that has ended to False, with the reasons why the learning from
+// the Turn failed, unless the condition is False already. It reports whether the status changed.
 func LearningFailed(t *v1alpha1.Turn, why []string, now time.Time) (changed bool) {
-	return incomplete(t, v1alpha1.TurnReasonLearningFailed, "learning from the Turn failed: "+strings.Join(why, "; "), now)
+	return markIncomplete(t, v1alpha1.TurnReasonLearningFailed, "learning from the Turn failed: "+strings.Join(why, "; "), now)
 }
 
-// incomplete sets the condition Finalized to False, unless it is False already: what failed first explains the rest.
-func incomplete(t *v1alpha1.Turn, reason, message string, now time.Time) (changed bool) {
+// markIncomplete sets the condition Finalized to False, unless it is False already: the first failure explains the
+// rest.
+func markIncomplete(t *v1alpha1.Turn, reason, message string, now time.Time) (changed bool) {
 	return !meta.IsStatusConditionFalse(t.Status.Conditions, v1alpha1.ConditionFinalized) &&
 		setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, reason, message, now)
 }

@@ -57,7 +57,7 @@ func TestLearningFailed(t *testing.T) {
 	why := []string{"memories of the scope User: the endpoint is overloaded", "the learner failed"}
 	for before, want := range map[string]string{
 		v1alpha1.TurnReasonFinalized: "learning from the Turn failed: " + why[0] + "; " + why[1],
-		// What failed first stays.
+		// The message of the first failure is kept.
 		v1alpha1.TurnReasonPartiallyFinalized: "before",
 		v1alpha1.TurnReasonEvaluationFailed:   "before",
 	} {

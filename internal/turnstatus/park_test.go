@@ -15,7 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-func asks(callID, name string) loop.Approval {
+// request returns a request for the approval of a call.
+func request(callID, name string) loop.Approval {
 	return loop.Approval{
 		Request: "request of " + callID, Step: 2, CallID: callID, Name: name, ToolServerUID: "server",
 		SchemaHash: "schema", ArgumentsHash: "hash",
@@ -27,7 +28,7 @@ func TestPark(t *testing.T) {
 	var many []loop.Approval
 	var names []string
 	for i := range 30 {
-		many = append(many, asks(fmt.Sprint(i), "delete"))
+		many = append(many, request(fmt.Sprint(i), "delete"))
 		names = append(names, fmt.Sprintf("turn-%02d", i))
 	}
 	for name, tc := range map[string]struct {
@@ -39,32 +40,32 @@ func TestPark(t *testing.T) {
 		clockStops      bool
 	}{
 		"a call": {
-			"it says what to do",
+			"the message says what to do",
 			loop.Parked{Approvals: many[:1]},
 			"AwaitingApproval",
 			"a call of tool delete requires approval: run capstan approve one or capstan deny one", 1, nil, true,
 		},
 		"calls of two tools": {
-			"each tool once",
-			loop.Parked{Approvals: []loop.Approval{asks("a", "x"), asks("b", "y"), asks("c", "x")}},
+			"the message names each tool once",
+			loop.Parked{Approvals: []loop.Approval{request("a", "x"), request("b", "y"), request("c", "x")}},
 			"AwaitingApproval", "3 calls of tools x, y require approval: run capstan approve one or capstan deny one", 3, nil, true,
 		},
 		"more than fit": {
-			"the rest is asked for later",
+			"further calls are listed later",
 			loop.Parked{Approvals: many},
 			"AwaitingApproval",
 			"25 calls of tool delete require approval: run capstan approve one or capstan deny one", 25, nil, true,
 		},
 		"a sub-agent": {
-			"its time keeps running",
+			"the time keeps running",
 			loop.Parked{Turns: []string{"child", "child"}},
 			"WaitingForSubAgent", "the Turn child of a sub-agent has not ended", 0,
 			[]string{"child"},
 			false,
 		},
-		"many sub-agents": {"the rest is waited for later", loop.Parked{Turns: names}, "WaitingForSubAgent", "", 0, names[:25], false},
+		"many sub-agents": {"further Turns are listed later", loop.Parked{Turns: names}, "WaitingForSubAgent", "", 0, names[:25], false},
 		"both": {
-			"a person comes first",
+			"the message is about the approval",
 			loop.Parked{Approvals: many[:1], Turns: []string{"child"}},
 			"AwaitingApproval", "", 1,
 			[]string{"child"},
@@ -90,43 +91,43 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestParkedTime proves that exactly the waits for people add up.
+// TestParkedTime checks that only waits for decisions count as parked, including those of sub-agents.
 func TestParkedTime(t *testing.T) {
 	got := bound()
 	at := func(seconds float64) time.Time { return now.Add(time.Duration(seconds * float64(time.Second))) }
 	parkedFor := func(now time.Time) time.Duration {
 		return turnstatus.TimeLeft(got, 0, now) + now.Sub(got.Status.StartTime.Time)
 	}
-	turnstatus.Park(got, turnstatus.Run{}, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, at(0))
+	turnstatus.Park(got, turnstatus.Run{}, &loop.Parked{Approvals: []loop.Approval{request("a", "x")}}, at(0))
 	if p := parkedFor(at(3)); p != 3*time.Second {
 		t.Errorf("parked for %s, want 3s: it is still parked", p)
 	}
 	turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(4))
 	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 4000 || len(s.PendingApprovals) != 1 {
-		t.Errorf("status %+v, want 4 seconds, and the call about which the run takes the decision", s)
+		t.Errorf("status %+v, want 4 seconds, and the call about which the run reads the decision", s)
 	}
 	turnstatus.Park(got, turnstatus.Run{}, &loop.Parked{Turns: []string{"child"}}, at(10))
 	if p := parkedFor(at(20)); p != 4*time.Second {
-		t.Errorf("parked for %s, want 4s: a sub-agent's time is the Turn's", p)
+		t.Errorf("parked for %s, want 4s: the time of a sub-agent's Turn counts", p)
 	}
 	if turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
-		t.Errorf("status %+v, want the Turn whose answer the run is about to take", got.Status)
+		t.Errorf("status %+v, want the Turn whose answer the run reads next", got.Status)
 	}
 	for _, step := range []struct {
-		paused, news bool
-		at           float64
+		paused, changed bool
+		at              float64
 	}{{true, true, 20}, {true, false, 21}, {false, true, 22}, {false, false, 23}} {
-		if news := turnstatus.StayParked(got, "WaitingForSubAgent", "", step.paused, at(step.at)); news != step.news {
-			t.Errorf("StayParked(%t) reports a change: %t, want %t", step.paused, news, step.news)
+		if changed := turnstatus.StayParked(got, "WaitingForSubAgent", "", step.paused, at(step.at)); changed != step.changed {
+			t.Errorf("StayParked(%t) = %t, want %t", step.paused, changed, step.changed)
 		}
 	}
 	if p := parkedFor(at(30)); p != 6*time.Second {
-		t.Errorf("parked for %s, want 6s: 4 of its own, 2 of its sub-agent's", p)
+		t.Errorf("parked for %s, want 6s: 4 s of its own, and 2 s of its sub-agent", p)
 	}
 	turnstatus.StayParked(got, "WaitingForSubAgent", "", true, at(31))
 	turnstatus.Finish(got, &turn.Result{Stop: turn.StopCancelled}, at(32))
 	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 7000 || s.AwaitedTurns != nil || *s.DurationMilliseconds != 33500 {
-		t.Errorf("status %+v, want 7 s parked of 33.5 s in all, and nothing that is waited for", s)
+		t.Errorf("status %+v, want 7 s parked of 33.5 s in all, and no awaited Turns", s)
 	}
 }
 
@@ -138,8 +139,10 @@ func TestSuspend(t *testing.T) {
 		waits *loop.Parked
 		want  []string
 	}{
-		"running":               {"the Turns stay known", nil, []string{"before"}},
-		"waiting for approvals": {"they are requested again", &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, []string{"before"}},
+		"running": {"the Turns stay listed", nil, []string{"before"}},
+		"waiting for approvals": {
+			"the approvals are requested again later", &loop.Parked{Approvals: []loop.Approval{request("a", "x")}}, []string{"before"},
+		},
 		"waiting for Turns": {
 			"the run names all of them", &loop.Parked{Turns: []string{"before", "child"}}, []string{"before", "child"},
 		},

@@ -37,9 +37,9 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 		calls       []turn.CallRecord
 		most, least int
 	}{
-		"ordinary": {"all that the schema allows", calls(50, "call_0123456789abcdefghijkl"), 50, 50},
-		"too many": {"the newest 50", calls(60, "c"), 50, 50},
-		"long ids": {"as many as the bytes suffice for", calls(50, long), 49, 20},
+		"ordinary": {"the 50 calls that the schema allows", calls(50, "call_0123456789abcdefghijkl"), 50, 50},
+		"too many": {"the newest 50 calls", calls(60, "c"), 50, 50},
+		"long ids": {"as many calls as fit into 16 KiB", calls(50, long), 49, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got v1alpha1.Turn
@@ -51,7 +51,7 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 			}
 			last := kept[len(kept)-1].CallID
 			if want := tc.calls[len(tc.calls)-1].CallID; !strings.HasPrefix(want, last) || utf8.RuneCountInString(last) > 128 {
-				t.Errorf("the last one is %q, want the newest, of at most 128 characters", last)
+				t.Errorf("the last call is %q, want the newest, with an ID of at most 128 characters", last)
 			}
 			data, err := json.Marshal(kept)
 			if err != nil || len(data) > 16<<10+2 {
@@ -61,7 +61,7 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 	}
 }
 
-// TestProgressOfPendingCalls checks that only calls that still wait for a decision stay listed as pending.
+// TestProgressOfPendingCalls checks that a call leaves the list of pending calls when it is decided or has ended.
 func TestProgressOfPendingCalls(t *testing.T) {
 	got := bound()
 	got.Status.Usage = &v1alpha1.Usage{TotalTokens: 9}
@@ -79,7 +79,7 @@ func TestProgressOfPendingCalls(t *testing.T) {
 		t.Errorf("pending: -want +got:\n%s", diff)
 	}
 	if got.Status.Usage.TotalTokens != 9 {
-		t.Errorf("usage %+v, want that of earlier runs: this one knows none", got.Status.Usage)
+		t.Errorf("usage %+v, want that of earlier runs: this run has no usage", got.Status.Usage)
 	}
 }
 
@@ -105,14 +105,14 @@ func TestProgressOfWaits(t *testing.T) {
 		{&turnstatus.RunWait{}, `Running: bound to executor "e"`},
 	} {
 		turnstatus.ReportProgress(got, turnstatus.Run{}, step.waits, now)
-		if is := got.StateReason() + ": " + got.Status.Conditions[0].Message; is != step.want || got.BoundTo() != "e" {
-			t.Errorf("%s, bound to %q, want %s, bound to e", is, got.BoundTo(), step.want)
+		if state := got.StateReason() + ": " + got.Status.Conditions[0].Message; state != step.want || got.BoundTo() != "e" {
+			t.Errorf("%s, bound to %q, want %s, bound to e", state, got.BoundTo(), step.want)
 		}
 	}
 }
 
-// TestRunRecordsItsJournal checks what each kind of write says about the journal: only a run that hands its Turn back
-// writes no more entries.
+// TestRunRecordsItsJournal checks what each kind of write says about the journal. The number of entries is exact only
+// if the run hands its Turn back, because such a run writes no more entries.
 func TestRunRecordsItsJournal(t *testing.T) {
 	known := turnstatus.Run{Store: &store.Identity{ID: "new", Incarnation: "2"}, Entries: new(int64(4))}
 	stays := known
@@ -147,7 +147,7 @@ func TestRunRecordsItsJournal(t *testing.T) {
 		"running": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.ReportProgress(t, r, &turnstatus.RunWait{Memory: true}, now)
 		}, known, running, v1alpha1.TurnReasonRunning},
-		"before an effect": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+		"before a side effect": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.MarkSideEffects(t, r)
 		}, known, marked, v1alpha1.TurnReasonRunning},
 		"nothing begun": {func(t *v1alpha1.Turn, r turnstatus.Run) {
@@ -193,15 +193,15 @@ func TestStartOver(t *testing.T) {
 	}
 }
 
-func TestDataOfAResult(t *testing.T) {
+func TestResultData(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, data string
 		want         bool
 	}{
-		"none":      {"no answer, no data", "", false},
+		"none":      {"the answer has no data", "", false},
 		"fits":      {"the bound itself is allowed", `"` + strings.Repeat("x", 32<<10-2) + `"`, true},
-		"too long":  {"the text has it", `"` + strings.Repeat("x", 32<<10-1) + `"`, false},
-		"not valid": {"the API server would refuse the whole status", `{`, false},
+		"too long":  {"only the text has the answer", `"` + strings.Repeat("x", 32<<10-1) + `"`, false},
+		"not valid": {"the API server would reject the whole status", `{`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := bound()
@@ -213,9 +213,8 @@ func TestDataOfAResult(t *testing.T) {
 	}
 }
 
-// TestTheLargestStatus proves that the record of any run fits into an object of 256 KiB beside a spec of the
-// largest size.
-func TestTheLargestStatus(t *testing.T) {
+// TestLargestStatus checks that the status of any run and a spec of the largest size fit into an object of 256 KiB.
+func TestLargestStatus(t *testing.T) {
 	const mostBytes = 256<<10 - v1alpha1.MaxSpecBytes
 	hostile := strings.Repeat("\x01", 1000)
 	many := func(n int, text string) []string {
@@ -259,7 +258,7 @@ func TestTheLargestStatus(t *testing.T) {
 	got := bound()
 	turnstatus.Finish(got, r, now)
 	if len(got.Status.ToolCalls) == 0 || got.Status.Result.Data == nil || !got.Status.Preparation.Provenance.Truncated {
-		t.Fatal("the status must be the largest possible one")
+		t.Fatal("the status is not the largest possible one")
 	}
 	data, err := json.Marshal(got.Status)
 	t.Logf("%d bytes", len(data))

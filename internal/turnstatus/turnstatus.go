@@ -15,7 +15,7 @@ import (
 )
 
 // outcomes maps each stop reason to the status and the reason of the condition Succeeded. A Turn that ends without a
-// run gets the stop reason of the row with its reason.
+// run gets the stop reason of the first row with its reason.
 var outcomes = []struct {
 	stop   v1alpha1.StopReason
 	status metav1.ConditionStatus
@@ -79,9 +79,11 @@ func Observe(t *v1alpha1.Turn) (changed bool) {
 // maxMessageBytes limits the message of a condition, in bytes of JSON.
 const maxMessageBytes = 2 << 10
 
-func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason, message string, now time.Time) bool {
+func setCondition(
+	t *v1alpha1.Turn, conditionType string, status metav1.ConditionStatus, reason, message string, now time.Time,
+) (changed bool) {
 	return meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: shortened(message),
+		Type: conditionType, Status: status, Reason: reason, Message: shortened(message),
 		ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
 	})
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Wait writes why an unbound Turn cannot be bound yet, and reports whether the status changed.
-//  1. If the Turn is bound, its executor is lost. Then it is unbound, and its run may have written more entries to the
+//  1. If the Turn is bound, its executor is lost. Wait unbinds it, and the run may have written more entries to the
 //     journal than the status says.
 //  2. If the reason is Suspended, the Turn gets its whole time limit again when it continues. It does not wait for a
 //     Budget any more, because its next run asks the Budget, and then stops the time.
@@ -41,23 +41,23 @@ func Wait(t *v1alpha1.Turn, reason, message string, order int64, now time.Time) 
 	return wait(t, reason, message, now) || changed
 }
 
-// Release hands a Turn back that cannot continue here for a reason.
+// Release hands back a Turn that its executor cannot continue.
 func Release(t *v1alpha1.Turn, r Run, reason, message string, now time.Time) {
 	r.unbind(t)
 	wait(t, reason, message, now)
 }
 
-// ReleaseUnprepared hands a Turn back whose prompt cannot be made yet. It records that there is no prompt: otherwise
-// the controller would bind the Turn again, because the journal might hold one.
+// ReleaseUnprepared hands back a Turn whose prompt cannot be made yet. It records that there is no prompt: otherwise
+// the controller would bind the Turn again, because its journal might have a prompt.
 func ReleaseUnprepared(t *v1alpha1.Turn, r Run, reason, message string, now time.Time) {
 	Release(t, r, reason, message, now)
 	setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared,
 		"the prompt has not been prepared yet", now)
 }
 
-// Park hands a Turn back that waits for decisions about calls, for Turns of sub-agents, or for a Budget. Its time stops
-// while it waits for decisions, or for the reset of a Budget. A Turn that has not sent a request has its starting
-// deadline again while it waits for a Budget.
+// Park hands back a Turn that waits for decisions about calls, for Turns of sub-agents, or for a Budget. Its time stops
+// while it waits for decisions, or for the reset of a Budget. If it waits for a Budget and has not sent a request, its
+// starting deadline applies again.
 func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	s := &t.Status
 	r.unbind(t)
@@ -80,15 +80,15 @@ func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	wait(t, reason, message, now)
 }
 
-// StayParked writes why a Turn stays parked, and reports whether the status changed. paused says whether its time
-// stops.
+// StayParked writes why a Turn stays parked, and reports whether the status changed. If paused is true, the time of the
+// Turn does not run.
 func StayParked(t *v1alpha1.Turn, reason, message string, paused bool, now time.Time) bool {
 	changed := pauseClock(&t.Status, paused, now)
 	return wait(t, reason, message, now) || changed
 }
 
-// Suspend hands a Turn back that was suspended while it ran. waits is what the Turn has just begun to wait for, or nil;
-// only Turns of sub-agents are written.
+// Suspend hands back a Turn that was suspended while it ran. waits is what the Turn has just begun to wait for, or nil.
+// Of waits, only the Turns of sub-agents are written.
 func Suspend(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	r.unbind(t)
 	restartClock(&t.Status)
@@ -118,7 +118,7 @@ func wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 	}
 	since := now
 	if t.StateReason() == "" && !t.CreationTimestamp.IsZero() {
-		since = t.CreationTimestamp.Time // the Turn has waited since then, even if no manager was running
+		since = t.CreationTimestamp.Time // the Turn has waited since its creation, even if no manager was running
 	}
 	changed = setCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, reason, message, now) || changed
 	if reason == v1alpha1.TurnReasonSuspended {
@@ -127,11 +127,11 @@ func wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 	return setCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message, since) || changed
 }
 
-// maxAwaited limits the calls and Turns that a status lists as awaited; the Turn waits for the rest later. No more
-// calls than that are put to people at a time, because a call that no status lists cannot be decided.
+// maxAwaited limits the calls and Turns that a status lists as awaited. The Turn waits for further ones later. A call
+// that the status does not list cannot be decided, so people never decide about more calls at the same time.
 const maxAwaited = loop.MaxOpenApprovals
 
-// await writes the Turns of sub-agents that a run now waits for, in place of the earlier ones.
+// await writes the Turns of sub-agents for which a run now waits. They replace the Turns of the earlier wait.
 func await(s *v1alpha1.TurnStatus, names []string) {
 	s.AwaitedTurns = nil
 	for _, name := range names {
@@ -178,8 +178,8 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// restartClock resets the times of a suspended Turn, so that it has its whole time limit when it continues. Calls that
-// wait for a decision are listed again then. Their expiry is not renewed; it keeps running while the Turn is suspended.
+// restartClock resets the times of a suspended Turn, so that it has its whole time limit when it continues. It removes
+// the pending calls, which are listed again when the Turn continues. Their expiry is not extended by the suspension.
 // The Turns of sub-agents stay listed, as in Bind.
 func restartClock(s *v1alpha1.TurnStatus) {
 	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
@@ -212,7 +212,7 @@ func resumeClock(s *v1alpha1.TurnStatus, now time.Time) {
 	s.ParkedMilliseconds, s.ParkedTime = parked(s, now).Milliseconds(), nil
 }
 
-// parked returns how long a Turn has waited for decisions, at most the time since its start.
+// parked returns how long a Turn has waited for decisions and for resets of Budgets, at most the time since its start.
 func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
 	total := time.Duration(s.ParkedMilliseconds) * time.Millisecond
 	if s.ParkedTime != nil {
@@ -225,7 +225,8 @@ func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
 }
 
 // TimeLeft returns how much of its time limit a Turn has left; 0 or less means that its time is over. Waits for
-// decisions do not count. TimeLeft never returns more than the limit, even if a clock was wrong when the Turn started.
+// decisions and for resets of Budgets do not count. TimeLeft never returns more than the limit, even if a clock was
+// wrong when the Turn started.
 func TimeLeft(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
 	if t.Status.StartTime == nil {
 		return limit

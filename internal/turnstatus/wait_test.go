@@ -14,9 +14,9 @@ import (
 func TestWaitReportsChanges(t *testing.T) {
 	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
 	for _, step := range []struct {
-		what, reason, message string
+		name, reason, message string
 		generation            int64
-		news                  bool
+		changed               bool
 		want                  []string
 	}{
 		{"first", "Pending", "a", 1, true, []string{"Succeeded=Unknown/Pending", "Reconciling=True/Pending"}},
@@ -34,20 +34,20 @@ func TestWaitReportsChanges(t *testing.T) {
 		{"still suspended", "Suspended", "c", 2, false, []string{"Succeeded=Unknown/Suspended"}},
 	} {
 		got.Generation = step.generation
-		at := now.Add(time.Duration(len(step.what)) * time.Second)
-		if news := turnstatus.Wait(got, step.reason, step.message, 0, at); news != step.news {
-			t.Errorf("%s: Wait reports news: %t, want %t", step.what, news, step.news)
+		at := now.Add(time.Duration(len(step.name)) * time.Second)
+		if changed := turnstatus.Wait(got, step.reason, step.message, 0, at); changed != step.changed {
+			t.Errorf("%s: Wait = %t, want %t", step.name, changed, step.changed)
 		}
 		if diff := cmp.Diff(step.want, conditions(got)); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", step.what, diff)
+			t.Errorf("%s: -want +got:\n%s", step.name, diff)
 		}
 	}
 	if got.IsFinished() || got.Status.ObservedGeneration != 2 {
-		t.Errorf("a waiting Turn is finished: %t, at generation %d", got.IsFinished(), got.Status.ObservedGeneration)
+		t.Errorf("finished %t, observed generation %d; want false and 2", got.IsFinished(), got.Status.ObservedGeneration)
 	}
 }
 
-func TestWaitCountsFromTheCreation(t *testing.T) {
+func TestWaitCountsFromCreation(t *testing.T) {
 	created := now.Add(-time.Hour)
 	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
 	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "seen late", 0, now)
@@ -57,12 +57,12 @@ func TestWaitCountsFromTheCreation(t *testing.T) {
 	turnstatus.Wait(got, v1alpha1.TurnReasonSuspended, "suspended", 0, now)
 	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "continues", 0, now)
 	if since := got.WaitingSince(); !since.Equal(now) {
-		t.Errorf("the Turn waits since %s, want %s: a suspension ends the waiting", since, now)
+		t.Errorf("the Turn waits since %s, want %s: the wait begins again after a suspension", since, now)
 	}
 }
 
-// TestWaitOfAStartedTurn checks what a wait does to the times and the binding of a Turn that has run.
-func TestWaitOfAStartedTurn(t *testing.T) {
+// TestWaitOfStartedTurn checks how Wait changes the times and the binding of a Turn that has run.
+func TestWaitOfStartedTurn(t *testing.T) {
 	start := new(metav1.NewMicroTime(now.Add(-time.Minute)))
 	parked := new(metav1.NewMicroTime(now.Add(-10 * time.Second)))
 	for name, tc := range map[string]struct {
@@ -85,7 +85,7 @@ func TestWaitOfAStartedTurn(t *testing.T) {
 			},
 		},
 		"a suspension": {
-			"its time starts anew, the Turns of its sub-agents stay known, and its next run asks the Budget", v1alpha1.TurnReasonSuspended,
+			"its time starts again, the Turns of its sub-agents stay listed, and its next run asks the Budget", v1alpha1.TurnReasonSuspended,
 			v1alpha1.TurnStatus{
 				AwaitedBudget: &v1alpha1.AwaitedBudget{Name: "day"},
 				StartTime:     start, ParkedTime: parked, PendingApprovals: []v1alpha1.PendingApproval{{CallID: "a"}},
@@ -94,7 +94,7 @@ func TestWaitOfAStartedTurn(t *testing.T) {
 			v1alpha1.TurnStatus{AwaitedTurns: []string{"child"}, Executor: &v1alpha1.ExecutorBinding{Epoch: 2}, SessionOrder: 8},
 		},
 		"a known order": {
-			"the order is that of the first write", v1alpha1.TurnReasonQueued,
+			"the first write sets the order", v1alpha1.TurnReasonQueued,
 			v1alpha1.TurnStatus{SessionOrder: 3},
 			v1alpha1.TurnStatus{SessionOrder: 3},
 		},
@@ -102,7 +102,7 @@ func TestWaitOfAStartedTurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{SessionRef: &v1alpha1.ObjectReference{Name: "talk"}}, Status: tc.before}
 			if !turnstatus.Wait(got, tc.reason, "so it waits", 8, now) || turnstatus.Wait(got, tc.reason, "so it waits", 9, now) {
-				t.Error("Wait must report a change, and none when it is repeated")
+				t.Error("Wait must report a change, and no change when it is repeated")
 			}
 			got.Status.Conditions = nil
 			if diff := cmp.Diff(tc.want, got.Status); diff != "" {
