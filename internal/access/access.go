@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// keepGranted and keepDenied are how long an answer of the API server is used. A denial is used for a short
-	// time, because the right may be granted soon.
+	// keepGranted and keepDenied are how long an answer of the API server is used. A denial is used for a shorter time,
+	// because the permission may be granted soon.
 	keepGranted, keepDenied = 5 * time.Second, time.Second
-	// mostAnswers bounds the stored answers. mostTokens bounds the stored tokens: those that the API server knows,
-	// and those that it does not know.
+	// mostAnswers limits the number of stored answers. mostTokens limits the number of stored known tokens, and that of
+	// unknown tokens.
 	mostAnswers, mostTokens = 1024, 1024
-	// keepKnown is how long a token that the API server knew counts as one that it may know again.
+	// keepKnown is how long a token counts as known after the API server has accepted it.
 	keepKnown = time.Hour
-	// mostReviews bounds the concurrent reviews of tokens that the API server knew. mostStrange bounds those of
-	// unknown tokens, so that invented tokens do not block active users.
+	// mostReviews limits the concurrent reviews of known tokens. mostStrange limits those of all other tokens, so that
+	// invented tokens do not block active users.
 	mostReviews, mostStrange = 16, 8
-	// reviewWait is how long a request waits until its review may begin. reviewTimeout bounds the review.
+	// reviewWait is how long a request waits until its review may begin. reviewTimeout is the time limit of the review.
 	reviewWait, reviewTimeout = 2 * time.Second, 10 * time.Second
 )
 
-// Right is the right that a request needs: a verb on an object, or on a path that is not a resource. It is
+// Right is the permission that a request needs: a verb on an object, or on a path that is not a resource. It is
 // comparable.
 type Right struct {
 	Verb string
@@ -48,32 +48,32 @@ type Right struct {
 
 // Refusal says why a request is not answered.
 type Refusal struct {
-	// Status is the HTTP status: 401 for an unknown token, 403 for a user who lacks the right, 503 if the API
+	// Status is the HTTP status: 401 for an unknown token, 403 for a user who lacks the permission, 503 if the API
 	// server could not be asked.
 	Status int
-	// User is the user who lacks the right. It is set only with the status 403.
+	// User is the user who lacks the permission. It is set only if Status is 403.
 	User string
-	// Message describes the problem and the remedy. It is empty with the status 403, because the message then depends
-	// on the right.
+	// Message describes the problem and what to do. It is empty if Status is 403: the caller writes that message,
+	// because it depends on the permission.
 	Message string
 }
 
-// Guard authenticates and authorizes requests. It stores hashes of tokens, and no token. It is safe for concurrent
-// use.
+// Guard authenticates and authorizes requests. It stores hashes of tokens, but not the tokens. It is safe for
+// concurrent use.
 type Guard struct {
 	reviews kubernetes.Interface
 	// audiences are the audiences that a token may have; none means the audience of the API server.
 	audiences []string
-	// answers has the answers by token and right, for tokens that the API server knows. Unknown tokens are stored
-	// elsewhere, so that invented tokens cannot push answers out.
+	// answers has the answers by token and permission, for known tokens. Unknown tokens are stored in another cache, so
+	// that invented tokens cannot evict answers.
 	answers *cache.LRUExpireCache
-	// known and unknown are the tokens that the API server knew, or did not know, at its last review.
+	// known are the tokens that the API server accepted at their last review, and unknown those that it rejected.
 	known, unknown *cache.LRUExpireCache
 	// knownSlots and strangeSlots bound the concurrent reviews.
 	knownSlots, strangeSlots chan struct{}
 }
 
-// verdict is the answer of the API server: the user, and the refusal, which is nil if the user has the right.
+// verdict is the answer of the API server: the user, and the refusal, which is nil if the user has the permission.
 type verdict struct {
 	user    string
 	refused *Refusal
@@ -85,10 +85,10 @@ type question struct {
 	right Right
 }
 
-// clock adapts a function that returns the time of day to the interface of the cache.
+// clock adapts a function that returns the current time to the interface of the cache.
 type clock func() time.Time
 
-// Now returns the time of day.
+// Now returns the current time.
 func (c clock) Now() time.Time { return c() }
 
 // New returns a Guard that accepts tokens for one of these audiences. If audiences is empty, it accepts tokens for
@@ -104,7 +104,8 @@ func New(reviews kubernetes.Interface, audiences []string, now func() time.Time)
 	}
 }
 
-// Check returns the name of the user whose bearer token a request has, or a refusal if that user lacks the right.
+// Check returns the name of the user whose bearer token a request has. It returns a refusal if the token is missing or
+// invalid, if the user lacks the permission, or if the API server cannot be asked.
 func (g *Guard) Check(ctx context.Context, r *http.Request, right Right) (user string, refused *Refusal) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
@@ -120,7 +121,7 @@ func (g *Guard) Check(ctx context.Context, r *http.Request, right Right) (user s
 		return v.user, v.refused
 	}
 	_, known := g.known.Get(q.token)
-	v := g.wait(ctx, token, right, known)
+	v := g.review(ctx, token, right, known)
 	switch {
 	case v.refused == nil:
 		g.known.Add(q.token, true, keepKnown)
@@ -135,8 +136,8 @@ func (g *Guard) Check(ctx context.Context, r *http.Request, right Right) (user s
 	return v.user, v.refused
 }
 
-// wait asks the API server as soon as there is a slot. Known and unknown tokens have separate slots.
-func (g *Guard) wait(ctx context.Context, token string, right Right, known bool) verdict {
+// review asks the API server as soon as there is a slot. Known and unknown tokens have separate slots.
+func (g *Guard) review(ctx context.Context, token string, right Right, known bool) verdict {
 	slots := g.strangeSlots
 	if known {
 		slots = g.knownSlots
@@ -152,7 +153,7 @@ func (g *Guard) wait(ctx context.Context, token string, right Right, known bool)
 	return g.ask(ctx, token, right)
 }
 
-// ask asks the API server for the user of a token, and whether that user has the right.
+// ask asks the API server for the user of a token, and whether that user has the permission.
 func (g *Guard) ask(ctx context.Context, token string, right Right) verdict {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
@@ -169,8 +170,8 @@ func (g *Guard) ask(ctx context.Context, token string, right Right) verdict {
 	return verdict{user: who.Status.User.Username, refused: g.authorize(ctx, who.Status.User, right)}
 }
 
-// isFor reports whether a token that is valid for some audiences is valid for one of this Guard's. An authenticator
-// that does not support audiences returns none: its tokens are for the API server.
+// isFor reports whether one of the audiences of a token is an audience of this Guard. An authenticator that does not
+// support audiences returns none: its tokens are for the API server.
 func (g *Guard) isFor(audiences []string) bool {
 	return len(g.audiences) == 0 || slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(g.audiences, a) })
 }
@@ -183,7 +184,7 @@ func (g *Guard) option() string {
 	return " --audience " + g.audiences[0]
 }
 
-// authorize asks the API server whether a user has a right.
+// authorize asks the API server whether a user has a permission.
 func (g *Guard) authorize(ctx context.Context, user authenticationv1.UserInfo, right Right) *Refusal {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
@@ -213,7 +214,7 @@ func (g *Guard) authorize(ctx context.Context, user authenticationv1.UserInfo, r
 // unavailable returns the refusal for a review that could not be made.
 func unavailable(what string, err error) *Refusal {
 	return refuse(http.StatusServiceUnavailable,
-		"the manager cannot check your rights with the API server: failed to create %s: %s", what, err)
+		"the manager cannot check your permissions with the API server: failed to create %s: %s", what, err)
 }
 
 func refuse(status int, format string, args ...any) *Refusal {

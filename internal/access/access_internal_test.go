@@ -21,8 +21,8 @@ import (
 // reviewer is a slow API server. It authenticates the tokens that begin with "good", and authorizes all reads.
 type reviewer struct {
 	*fake.Clientset
-	// asked counts the reviews of tokens.
-	asked atomic.Int64
+	// reviews counts the reviews of tokens.
+	reviews atomic.Int64
 	// audiences are the audiences that it returns for each token.
 	audiences []string
 }
@@ -32,7 +32,7 @@ func newReviewer() *reviewer {
 	r.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		//nolint:forcetypeassert // because the test knows the type
 		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-		r.asked.Add(1)
+		r.reviews.Add(1)
 		review.Status.Authenticated, review.Status.User.Username = strings.HasPrefix(review.Spec.Token, "good"), review.Spec.Token
 		review.Status.Audiences = r.audiences
 		return true, review, nil
@@ -46,8 +46,8 @@ func newReviewer() *reviewer {
 	return r
 }
 
-// with returns a request with a token.
-func with(t *testing.T, token string) *http.Request {
+// requestWith returns a request with a token.
+func requestWith(t *testing.T, token string) *http.Request {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	r.Header.Set("Authorization", "Bearer "+token)
@@ -57,33 +57,33 @@ func with(t *testing.T, token string) *http.Request {
 // statusOf returns the status of a request to read a Turn with a token: 200 if the token allows it.
 func statusOf(t *testing.T, g *Guard, token, turn string) int {
 	t.Helper()
-	user, refused := g.Check(t.Context(), with(t, token), Right{Verb: "get", Resource: "turns", Namespace: "helpdesk", Name: turn})
+	user, refused := g.Check(t.Context(), requestWith(t, token), Right{Verb: "get", Resource: "turns", Namespace: "helpdesk", Name: turn})
 	if refused != nil {
 		return refused.Status
 	}
 	if user != token {
-		t.Errorf("want the user of token %q, have %q", token, user)
+		t.Errorf("user = %q, want the user of token %q", user, token)
 	}
 	return http.StatusOK
 }
 
-func TestInventedTokenIsUnknownForEveryTurn(t *testing.T) {
+func TestInventedTokenIsReviewedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newReviewer()
 		g := New(r, nil, time.Now)
 		for _, turn := range []string{"first", "second", "first"} {
 			if got := statusOf(t, g, "invented", turn); got != http.StatusUnauthorized {
-				t.Errorf("want 401, have %d", got)
+				t.Errorf("status = %d, want 401", got)
 			}
 		}
-		if n := r.asked.Load(); n != 1 {
-			t.Errorf("want one review of a token that is not known, have %d", n)
+		if n := r.reviews.Load(); n != 1 {
+			t.Errorf("%d reviews of an unknown token, want 1", n)
 		}
 		time.Sleep(keepDenied + time.Millisecond)
 		statusOf(t, g, "invented", "first")
-		if n := r.asked.Load(); n != 2 {
-			t.Errorf("want another review after %s, have %d in all", keepDenied, n)
+		if n := r.reviews.Load(); n != 2 {
+			t.Errorf("%d reviews after %s, want 2", n, keepDenied)
 		}
 	})
 }
@@ -93,25 +93,25 @@ func TestInventedTokensDoNotBlockActiveUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(newReviewer(), nil, time.Now)
 		if got := statusOf(t, g, "good", "first"); got != http.StatusOK {
-			t.Fatalf("want 200, have %d", got)
+			t.Fatalf("status = %d, want 200", got)
 		}
 		for range mostStrange { // reviews of invented tokens, which the API server does not answer
 			g.strangeSlots <- struct{}{}
 		}
 		if got := statusOf(t, g, "good", "second"); got != http.StatusOK {
-			t.Errorf("want a token that was known asked about at once, have %d", got)
+			t.Errorf("status = %d for a known token, want 200: it has its own slots", got)
 		}
-		begun := time.Now()
+		start := time.Now()
 		if got := statusOf(t, g, "good too", "first"); got != http.StatusServiceUnavailable {
-			t.Errorf("want status 503 for an unknown token, have %d", got)
+			t.Errorf("status = %d for an unknown token without a slot, want 503", got)
 		}
-		if waited := time.Since(begun); waited != reviewWait {
-			t.Errorf("want a wait of %s, have %s", reviewWait, waited)
+		if waited := time.Since(start); waited != reviewWait {
+			t.Errorf("the request waited %s, want %s", waited, reviewWait)
 		}
 		var served sync.WaitGroup
 		served.Go(func() {
 			if got := statusOf(t, g, "good too", "first"); got != http.StatusOK {
-				t.Errorf("want a review of an unknown token when there is a slot, have %d", got)
+				t.Errorf("status = %d for an unknown token with a slot, want 200", got)
 			}
 		})
 		synctest.Wait()
@@ -120,9 +120,8 @@ func TestInventedTokensDoNotBlockActiveUsers(t *testing.T) {
 	})
 }
 
-// TestTokenMustHaveTheAudience also covers an authenticator that ignores audiences, and therefore returns
-// none.
-func TestTokenMustHaveTheAudience(t *testing.T) {
+// TestTokenMustHaveAudience also covers an authenticator that does not support audiences and returns none.
+func TestTokenMustHaveAudience(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		wanted, has []string
@@ -159,8 +158,8 @@ func TestTokenMustHaveTheAudience(t *testing.T) {
 	}
 }
 
-// TestHandlerChecksTheRightToThePath checks that a refusal says only which right is missing.
-func TestHandlerChecksTheRightToThePath(t *testing.T) {
+// TestHandlerChecksPath checks that the API server is asked about the requested path, and the messages of refusals.
+func TestHandlerChecksPath(t *testing.T) {
 	t.Parallel()
 	r := newReviewer()
 	var paths []authorizationv1.NonResourceAttributes

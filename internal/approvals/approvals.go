@@ -1,7 +1,7 @@
-// Package approvals decides which ToolApprovals count. A ToolApproval contains the name of its author, but only the
-// API server can verify that name, with the ValidatingAdmissionPolicy that comes with Capstan. So a ToolApproval
-// counts only if the policy is in force now, and has not changed since 5 seconds before the ToolApproval was created.
-// The package also checks the requesters of Turns in this way.
+// Package approvals decides which ToolApprovals count. A ToolApproval contains the name of its author, but only the API
+// server can verify that name, with the ValidatingAdmissionPolicy that comes with Capstan. So a ToolApproval counts
+// only if the policy is in force now, and has not changed since 5 seconds before the ToolApproval was created. The
+// package checks the requesters of Turns in the same way.
 package approvals
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Check returns the ToolApprovals that may be used, in the given order. why is a message of one line: it says why
-// the others may not be used and what to do about it. It is empty if there are no others. An error means that this
-// is unknown now; the caller may try again. A Check must be safe for concurrent use.
+// Check returns the ToolApprovals that may be used, in the given order. why is a message of one line that says why the
+// other ToolApprovals may not be used, and what to do. It is empty if all may be used. An error is temporary: the
+// caller may try again. A Check must be safe for concurrent use.
 type Check func(ctx context.Context, made []v1alpha1.ToolApproval) (checked []v1alpha1.ToolApproval, why string, err error)
 
 // AcceptAll is the Check that accepts every ToolApproval. It is for clusters where something other than the policy
@@ -27,7 +27,8 @@ func AcceptAll(_ context.Context, made []v1alpha1.ToolApproval) (checked []v1alp
 // maxNamed is the number of ToolApprovals that a message names.
 const maxNamed = 3
 
-// unused returns the message that at least one ToolApproval is not used. It does not depend on their order.
+// unused returns the message that ToolApprovals are not used. made must not be empty. The message does not depend on
+// the order of made.
 func unused(made []v1alpha1.ToolApproval, why string) string {
 	names := make([]string, 0, len(made))
 	for i := range made {

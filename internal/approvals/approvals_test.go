@@ -27,15 +27,17 @@ func named(names ...string) []v1alpha1.ToolApproval {
 	return all
 }
 
-func TestMessageAboutUnusedToolApprovals(t *testing.T) {
+func TestUnused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		made   []v1alpha1.ToolApproval
 		want   string
 	}{
-		"one":   {"it is named", named("a"), "ToolApproval a is not used: why"},
-		"three": {"in an order that does not change", named("c", "a", "b"), "ToolApprovals a, b, c are not used: why"},
-		"many":  {"a message is short", named("e", "d", "c", "b", "a"), "ToolApprovals a, b, c and 2 more are not used: why"},
+		"one":   {"the message names it", named("a"), "ToolApproval a is not used: why"},
+		"three": {"the message names all, in alphabetical order", named("c", "a", "b"), "ToolApprovals a, b, c are not used: why"},
+		"many": {
+			"the message names the first three", named("e", "d", "c", "b", "a"), "ToolApprovals a, b, c and 2 more are not used: why",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, unused(tc.made, "why")); diff != "" {
@@ -45,7 +47,7 @@ func TestMessageAboutUnusedToolApprovals(t *testing.T) {
 	}
 }
 
-func TestTrustAcceptsAll(t *testing.T) {
+func TestAcceptAll(t *testing.T) {
 	made := named("a", "b")
 	got, why, err := AcceptAll(t.Context(), made)
 	if diff := cmp.Diff(made, got); diff != "" || why != "" || err != nil {
@@ -63,40 +65,42 @@ func TestFindingExpires(t *testing.T) {
 	}{
 		"never checked": {"there is no finding", finding{}, before, false},
 		"just checked": {
-			"the policy was there after the decision",
+			"the policy was in force after the decision",
 			finding{at: now.Add(-29 * time.Second), newest: before},
 			before, true,
 		},
-		"checked long ago": {"it may have gone", finding{at: now.Add(-30 * time.Second), newest: before}, before, false},
-		"a newer decision": {"the policy may have gone before it was made", finding{at: now, newest: now}, after, false},
-		"an older one":     {"the policy was there after it", finding{at: now, newest: now}, before, true},
-		"wrong": {
-			"it is used for 5 seconds, whatever is decided meanwhile",
-			finding{at: now.Add(-4 * time.Second), wrong: "it is not installed", newest: before},
+		"checked long ago": {
+			"the policy may have been removed since", finding{at: now.Add(-30 * time.Second), newest: before}, before, false,
+		},
+		"a newer decision": {"the policy may have been removed before the decision", finding{at: now, newest: now}, after, false},
+		"an older one":     {"the policy was in force after the decision", finding{at: now, newest: now}, before, true},
+		"a problem": {
+			"the finding is used for 5 seconds, also for newer decisions",
+			finding{at: now.Add(-4 * time.Second), problem: "it is not installed", newest: before},
 			after, true,
 		},
-		"wrong for long": {
-			"it may have been installed since then",
-			finding{at: now.Add(-5 * time.Second), wrong: "it is not installed"},
+		"an old problem": {
+			"the policy may have been installed since then",
+			finding{at: now.Add(-5 * time.Second), problem: "it is not installed"},
 			before, false,
 		},
 		"the clock was set back": {
-			"its age is unknown", finding{at: after, newest: before}, before, false,
+			"the age of the finding is unknown", finding{at: after, newest: before}, before, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.last.holds(now, tc.newest); got != tc.want {
-				t.Errorf("good: %t, want %t: %s", got, tc.want, tc.reason)
+			if got := tc.last.isUsable(now, tc.newest); got != tc.want {
+				t.Errorf("isUsable = %t, want %t: %s", got, tc.want, tc.reason)
 			}
 		})
 	}
 }
 
-// TestWaitForACheckEndsWithTheContext checks that a caller stops waiting for another caller's read of the
-// policy when its own ctx ends.
-func TestWaitForACheckEndsWithTheContext(t *testing.T) {
+// TestCheckStopsWaiting checks that a caller stops waiting for another caller's read of the policy when its own context
+// ends.
+func TestCheckStopsWaiting(t *testing.T) {
 	p := NewPolicy(DefaultPolicy, nil, func() time.Time { return now }, logr.Discard())
-	p.looking <- struct{}{}
+	p.lock <- struct{}{}
 	stopped := errors.New("stopped")
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(stopped)
@@ -104,7 +108,7 @@ func TestWaitForACheckEndsWithTheContext(t *testing.T) {
 		t.Errorf("error %v, want %v", err, stopped)
 	}
 	if checked, why, err := p.Check(ctx, nil); checked != nil || why != "" || err != nil {
-		t.Errorf("%v, %q, %v; want no look where nothing was decided", checked, why, err)
+		t.Errorf("%v, %q, %v; want no read of the policy without decisions", checked, why, err)
 	}
 }
 
@@ -118,18 +122,18 @@ func TestUnchangedSince(t *testing.T) {
 		changes    []metav1.ManagedFieldsEntry
 		want       time.Time
 	}{
-		"never changed": {"labels may be", 1, []metav1.ManagedFieldsEntry{at(9, "")}, now},
+		"never changed": {"only metadata has changed, such as labels", 1, []metav1.ManagedFieldsEntry{at(9, "")}, now},
 		"changed": {
-			"it may have been anything before", 2,
+			"the spec may have been different before", 2,
 			[]metav1.ManagedFieldsEntry{at(9, ""), at(5, "")},
 			now.Add(9 * time.Second),
 		},
 		"status": {
-			"which says nothing about it", 2,
+			"changes of the status do not count", 2,
 			[]metav1.ManagedFieldsEntry{at(5, ""), at(9, "status")},
 			now.Add(5 * time.Second),
 		},
-		"changed, and no time": {"the time of the change is unknown", 2, []metav1.ManagedFieldsEntry{{}}, now},
+		"changed at an unknown time": {"the creation time counts", 2, []metav1.ManagedFieldsEntry{{}}, now},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := unchangedSince(&metav1.ObjectMeta{

@@ -29,29 +29,30 @@ const (
 const PolicySettleTime = 5 * time.Second
 
 const (
-	// keepGood and keepBad are how long a finding about the policy is used. A faulty policy is likely to be
-	// corrected soon.
+	// keepGood is how long a finding is used if the policy is in force, and keepBad how long if it is not: such a
+	// policy is likely to be corrected soon.
 	keepGood = 30 * time.Second
 	keepBad  = 5 * time.Second
-	// lookTimeout bounds one read of the policy, because other callers wait for it.
-	lookTimeout = 10 * time.Second
+	// readTimeout is the time limit of one read of the policy, for which other callers may wait.
+	readTimeout = 10 * time.Second
 )
 
-// Policy checks ToolApprovals, or the requesters of Turns, with a ValidatingAdmissionPolicy of the cluster and its
-// binding, which have the same name. It reads both when it checks an object, and keeps its finding for a short time.
+// Policy checks ToolApprovals, or the requesters of Turns: it finds out since when a ValidatingAdmissionPolicy of the
+// cluster and its binding of the same name have been in force. It keeps its finding for a short time.
 type Policy struct {
 	name string
-	// checks is the purpose of the policy. value is the chart's value that installs it, and flag is the manager's flag
-	// with its name.
+	// checks is what the policy checks, for messages. value is the chart's value that installs the policy, and flag is
+	// the manager's flag with the name of the policy.
 	checks, value, flag string
 
 	api admissionclient.AdmissionregistrationV1Interface
 	now func() time.Time
 	log logr.Logger
 
-	// looking is a lock for last: it holds a token while a goroutine uses last.
-	looking chan struct{}
-	last    finding
+	// lock protects last and weak: it holds a token while a goroutine uses them. Unlike a mutex, it lets a caller stop
+	// waiting.
+	lock chan struct{}
+	last finding
 	// weak is the time of the last read that found the policy or its binding too weak; zero if there was none. A change
 	// that only removes a field, such as matchConditions, leaves no time in the object.
 	weak time.Time
@@ -61,23 +62,24 @@ type Policy struct {
 type finding struct {
 	// at is the time of the read by this machine's clock; zero if there was none.
 	at time.Time
-	// wrong says why the API server may not check who decides. If wrong is empty, the API server checks, and since
-	// is the time from which it has done so.
-	wrong string
-	since time.Time
+	// problem says why the policy may not be in force. If it is empty, the policy is in force, and since is the time
+	// from which its checks count.
+	problem string
+	since   time.Time
 	// checksGroups reports whether the API server also checks decidedByGroups. The policy of an older version does
 	// not.
 	checksGroups bool
-	// newest is the creation time of the newest object that was known at the read: the policy was in force after it.
+	// newest is the creation time of the newest object that was known at the read: the policy was in force after that
+	// time.
 	newest time.Time
 }
 
-// NewPolicy returns a Policy with this name. The client needs the verb get on both kinds of objects. The Policy
-// logs when the API server begins or stops to check who decides.
+// NewPolicy returns the Policy for ToolApprovals, with this name. The client needs the verb get on both kinds of
+// objects. The Policy logs when the API server begins or stops to check who decides.
 func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
 	return &Policy{
 		name: name, checks: "who decides", value: "approvalPolicy.install=true", flag: "--approval-policy", api: api, now: now, log: log,
-		looking: make(chan struct{}, 1),
+		lock: make(chan struct{}, 1),
 	}
 }
 
@@ -85,29 +87,29 @@ func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface
 // both kinds of objects.
 func NewRequesterPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
 	p := NewPolicy(name, api, now, log)
-	p.checks, p.value, p.flag = "who asks", "requesterPolicy.install=true", "--requester-policy"
+	p.checks, p.value, p.flag = "requesters", "requesterPolicy.install=true", "--requester-policy"
 	return p
 }
 
-// CheckRequester implements RequesterCheck. The requester of a Turn is checked if the policy and its binding are in
-// force now, and were created and last changed some time before the Turn was created.
+// CheckRequester implements RequesterCheck. The requester of a Turn counts as checked if the policy and its binding are
+// in force now, and last changed at least PolicySettleTime before the Turn was created.
 func (p *Policy) CheckRequester(ctx context.Context, created time.Time) (why string, err error) {
 	f, err := p.find(ctx, created)
 	switch {
 	case err != nil:
 		return "", err
-	case f.wrong != "":
-		return "Capstan cannot confirm that the API server checks who asks, because " + f.wrong +
+	case f.problem != "":
+		return "Capstan cannot confirm that the API server checks requesters, because " + f.problem +
 			". A Turn that was not checked does not count later either: create a new Turn then", nil
 	case created.Before(f.since):
-		return fmt.Sprintf("the API server has checked who asks only since %s (ValidatingAdmissionPolicy %s), and the Turn is older: "+
+		return fmt.Sprintf("the API server has checked requesters only since %s (ValidatingAdmissionPolicy %s), and the Turn is older: "+
 			"create a new Turn", f.since.UTC().Format(time.RFC3339), p.name), nil
 	}
 	return "", nil
 }
 
-// Check implements the type Check. A ToolApproval may be used if the policy and its binding are in force now, and
-// were created and last changed some time before it.
+// Check implements the type Check. A ToolApproval may be used if the policy and its binding are in force now, and last
+// changed at least PolicySettleTime before the ToolApproval was created.
 func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (checked []v1alpha1.ToolApproval, why string, err error) {
 	if len(made) == 0 {
 		return nil, "", nil
@@ -119,8 +121,8 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 	if err != nil {
 		return nil, "", err
 	}
-	if f.wrong != "" {
-		return nil, unused(made, "Capstan cannot confirm that the API server checks who decides, because "+f.wrong+
+	if f.problem != "" {
+		return nil, unused(made, "Capstan cannot confirm that the API server checks who decides, because "+f.problem+
 			". A ToolApproval that was not checked does not count later either: decide again then"), nil
 	}
 	var early []v1alpha1.ToolApproval
@@ -141,67 +143,68 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 	return checked, why, nil
 }
 
-// find returns the last finding if it may still be used for objects of which the newest was created at newest, or else
+// find returns the last finding if it may still be used for objects that were created at newest or before. Otherwise it
 // reads the policy.
 func (p *Policy) find(ctx context.Context, newest time.Time) (finding, error) {
 	select {
-	case p.looking <- struct{}{}:
-		defer func() { <-p.looking }()
+	case p.lock <- struct{}{}:
+		defer func() { <-p.lock }()
 	case <-ctx.Done():
 		return finding{}, context.Cause(ctx)
 	}
 	now := p.now()
-	if p.last.holds(now, newest) {
+	if p.last.isUsable(now, newest) {
 		return p.last, nil
 	}
-	found, err := p.look(ctx)
+	found, err := p.read(ctx)
 	if err != nil {
 		return finding{}, err
 	}
 	found.at, found.newest = now, newest
-	p.tell(found)
+	p.logChange(found)
 	p.last = found
 	return found, nil
 }
 
-// holds reports whether a finding may still be used for objects of which the newest was created at newest. It may not
-// if an object was created after the read, because the policy may have been removed before that.
-func (f finding) holds(now, newest time.Time) bool {
+// isUsable reports whether a finding may still be used for objects that were created at newest or before. A finding of
+// a policy in force may not be used for objects that were created after the read, because the policy may have been
+// removed before they were created.
+func (f finding) isUsable(now, newest time.Time) bool {
 	age := now.Sub(f.at)
 	if f.at.IsZero() || age < 0 {
 		return false
 	}
-	if f.wrong != "" {
+	if f.problem != "" {
 		return age < keepBad
 	}
 	return age < keepGood && !newest.After(f.newest)
 }
 
-// tell logs a finding that differs from the last one.
-func (p *Policy) tell(found finding) {
+// logChange logs a finding that differs from the last one.
+func (p *Policy) logChange(found finding) {
 	switch {
-	case found.wrong != "" && found.wrong != p.last.wrong:
-		p.log.Info("Not using ToolApprovals: cannot confirm that the API server checks "+p.checks, "cause", found.wrong)
-	case found.wrong == "" && p.last.wrong != "":
+	case found.problem != "" && found.problem != p.last.problem:
+		p.log.Info("Not using ToolApprovals: cannot confirm that the API server checks "+p.checks, "cause", found.problem)
+	case found.problem == "" && p.last.problem != "":
 		p.log.Info("Using ToolApprovals again: the API server checks "+p.checks, "policy", p.name, "since", found.since)
 	}
 }
 
-// look reads the policy and its binding from the API server.
-func (p *Policy) look(ctx context.Context) (finding, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+// read reads the policy and its binding from the API server.
+func (p *Policy) read(ctx context.Context) (finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	policy, err := p.api.ValidatingAdmissionPolicies().Get(ctx, p.name, metav1.GetOptions{})
-	if wrong, err := p.unread("ValidatingAdmissionPolicy", err); wrong != "" || err != nil {
-		return finding{wrong: wrong}, err
+	if problem, err := p.interpret("ValidatingAdmissionPolicy", err); problem != "" || err != nil {
+		return finding{problem: problem}, err
 	}
 	binding, err := p.api.ValidatingAdmissionPolicyBindings().Get(ctx, p.name, metav1.GetOptions{})
-	if wrong, err := p.unread("ValidatingAdmissionPolicyBinding", err); wrong != "" || err != nil {
-		return finding{wrong: wrong}, err
+	if problem, err := p.interpret("ValidatingAdmissionPolicyBinding", err); problem != "" || err != nil {
+		return finding{problem: problem}, err
 	}
-	if wrong := weakness(policy, binding); wrong != "" {
+	if problem := weakness(policy, binding); problem != "" {
 		p.weak = p.now()
-		return finding{wrong: wrong}, nil
+		return finding{problem: problem}, nil
 	}
 	since := unchangedSince(policy)
 	if p.weak.After(since) {
@@ -220,8 +223,9 @@ func checksGroups(policy *admissionv1.ValidatingAdmissionPolicy) bool {
 	})
 }
 
-// unchangedSince returns the time since which an object has been unchanged. That is its creation or, if its spec has
-// changed, the last change outside its status: a binding may have only audited before it denied.
+// unchangedSince returns the time since which an object has been unchanged: its creation or, if its spec has changed,
+// the last change outside its status. Before the last change, a binding may have audited requests instead of denying
+// them.
 func unchangedSince(o metav1.Object) time.Time {
 	since := o.GetCreationTimestamp().Time
 	if o.GetGeneration() <= 1 {
@@ -235,9 +239,9 @@ func unchangedSince(o metav1.Object) time.Time {
 	return since
 }
 
-// unread interprets an error of the API server: either the policy is missing or unreadable, which wrong describes,
-// or the state is unknown.
-func (p *Policy) unread(kind string, err error) (wrong string, unknown error) {
+// interpret interprets an error of the API server. If the object is missing or the manager may not read it, problem
+// says so. Any other error means that the state of the policy is unknown.
+func (p *Policy) interpret(kind string, err error) (problem string, unknown error) {
 	switch {
 	case err == nil:
 		return "", nil
@@ -250,8 +254,8 @@ func (p *Policy) unread(kind string, err error) (wrong string, unknown error) {
 	return "", fmt.Errorf("failed to get the %s %q, by which the API server checks %s: %w", kind, p.name, p.checks, err)
 }
 
-// isNarrowed reports whether a policy excludes some of the objects that its rules name. The API server stores empty
-// selectors by default.
+// isNarrowed reports whether a policy excludes some of the objects that its rules name. Empty selectors, which the API
+// server stores by default, exclude nothing.
 func isNarrowed(m *admissionv1.MatchResources) bool {
 	if m == nil {
 		return true // without constraints it applies to no object
@@ -261,7 +265,7 @@ func isNarrowed(m *admissionv1.MatchResources) bool {
 }
 
 // weakness returns why a policy and its binding do not deny all invalid requests, or an empty text if they do. It does
-// not judge the policy's rules and expressions, for which the author of the policy is responsible.
+// not check the policy's rules and expressions, for which the author of the policy is responsible.
 func weakness(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
 	const ofPolicy, ofBinding = "the ValidatingAdmissionPolicy ", "the ValidatingAdmissionPolicyBinding "
 	fails := policy.Spec.FailurePolicy

@@ -15,25 +15,25 @@ import (
 )
 
 // RequesterCheck returns why the requester of a Turn that was created at this time may be forged, as a message of one
-// line; it is empty if the API server has checked the requester. An error means that this is unknown now; the caller
-// may try again. A RequesterCheck must be safe for concurrent use.
+// line. The message is empty if the API server has checked the requester. An error is temporary: the caller may try
+// again. A RequesterCheck must be safe for concurrent use.
 type RequesterCheck func(ctx context.Context, created time.Time) (why string, err error)
 
 // TrustRequesters is the RequesterCheck that accepts every requester. It is for clusters where something other than
 // the policy checks them.
 func TrustRequesters(context.Context, time.Time) (why string, err error) { return "", nil }
 
-// Checks are what Counted asks about a decision.
+// Checks are the checks that Counted makes.
 type Checks struct {
-	// Author reports which decisions their authors have made. Requester reports whether the requester of a Turn may be
-	// forged; if it is nil, each may.
+	// Author returns the decisions whose authors the API server has verified. Requester returns why the requester of a
+	// Turn may be forged. If Requester is nil, each requester may be forged.
 	Author    Check
 	Requester RequesterCheck
 }
 
-// Counted returns those ToolApprovals about calls of a Turn that count, in the given order: the API server has verified
-// their authors, and the Agent of the Turn lets these authors decide. why is a message of one line about the others,
-// and empty if there are none. reader is for the Turns above the Turn of a sub-agent.
+// Counted returns the ToolApprovals about calls of a Turn that count, in the given order: the API server has verified
+// their authors, and the Agent of the Turn lets these authors decide. why is a message of one line about the other
+// ToolApprovals. It is empty if all count. reader gets the Turns above the Turn of a sub-agent.
 func Counted(
 	ctx context.Context, checks Checks, reader client.Reader, agent *v1alpha1.Agent, t *v1alpha1.Turn, made []v1alpha1.ToolApproval,
 ) (counted []v1alpha1.ToolApproval, why string, err error) {
@@ -58,18 +58,18 @@ type Rules struct {
 	Agent string
 	// Approval is the spec.approval of the Agent; nil if all decisions count.
 	Approval *v1alpha1.AgentApproval
-	// Requester is the requester of the Turn; empty if it is not known.
+	// Requester is the requester of the Turn; empty if the Turn has none.
 	Requester string
 	// Unchecked says why the requester may be forged. It is empty if the API server has checked the requester.
 	Unchecked string
 }
 
-// maxDepth bounds the Turns above a Turn: the greatest depth of a sub-agent is 8.
+// maxDepth is the maximum number of Turns above a Turn: the greatest depth of a sub-agent.
 const maxDepth = 8
 
-// RulesOf returns the rules for a Turn and its Agent. A nil agent has no rules, because a Turn without its Agent makes
-// no call. The requester of a sub-agent's Turn counts as checked if it was checked for each Turn above it, which
-// RulesOf gets from reader.
+// RulesOf returns the rules for a Turn and its Agent. If agent is nil, there are no rules, because a Turn makes no call
+// without its Agent. The requester of a sub-agent's Turn counts as checked only if the requester of each Turn above it
+// was checked, too. RulesOf gets these Turns from reader.
 func RulesOf(
 	ctx context.Context, check RequesterCheck, reader client.Reader, agent *v1alpha1.Agent, t *v1alpha1.Turn,
 ) (Rules, error) {
@@ -86,12 +86,12 @@ func RulesOf(
 	return r, err
 }
 
-// Unchecked returns why the requester of a Turn may be forged; it is empty if the API server has checked the requester
-// of the Turn and of each Turn above it, which Unchecked gets from reader. If check is nil, each requester may be
-// forged.
+// Unchecked returns why the requester of a Turn may be forged. The message is empty if the API server has checked the
+// requester of the Turn and of each Turn above it, which Unchecked gets from reader. If check is nil, each requester
+// may be forged.
 func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, t *v1alpha1.Turn) (why string, err error) {
 	if check == nil {
-		return "Capstan does not check who asks", nil
+		return "Capstan does not check requesters", nil
 	}
 	for range maxDepth + 1 {
 		if why, err = check(ctx, t.CreationTimestamp.Time); err != nil || why != "" {
@@ -116,8 +116,8 @@ func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, 
 	return "too many Turns have called each other to find its requester", nil
 }
 
-// Apply returns those of the given ToolApprovals that count, in the given order. why is a message of one line about
-// the others, and empty if there are none.
+// Apply returns the ToolApprovals that count, in the given order. why is a message of one line about the other
+// ToolApprovals. It is empty if all count.
 func (r Rules) Apply(made []v1alpha1.ToolApproval) (counted []v1alpha1.ToolApproval, why string) {
 	if r.Approval == nil {
 		return made, ""

@@ -33,15 +33,19 @@ func TestWhoseDecisionsCount(t *testing.T) {
 		groups    []string
 		want      string
 	}{
-		"no rules":                 {reason: "RBAC alone says who may decide", requester: "ada", decision: approved, by: "ada"},
-		"another person":           {reason: "four eyes", approval: fourEyes, requester: "ada", decision: approved, by: "grace"},
-		"denial of one's own call": {reason: "it does no harm", approval: fourEyes, requester: "ada", decision: denied, by: "ada"},
+		"no rules": {reason: "only RBAC applies", requester: "ada", decision: approved, by: "ada"},
+		"another person": {
+			reason: "the approver is not the requester", approval: fourEyes, requester: "ada", decision: approved, by: "grace",
+		},
+		"denial of one's own call": {
+			reason: "requesters may deny their calls", approval: fourEyes, requester: "ada", decision: denied, by: "ada",
+		},
 		"approval of one's own call": {
-			"these are two eyes", fourEyes, "ada", "", approved, "ada", nil,
+			"the approver is the requester", fourEyes, "ada", "", approved, "ada", nil,
 			rule + `"ada" is the requester of this Turn; another approver must decide`,
 		},
 		"approval of one's own call, and nothing is checked": {
-			"it never counts", fourEyes, "ada", "it is not installed", approved, "ada", nil,
+			"the message is about the approver first", fourEyes, "ada", "it is not installed", approved, "ada", nil,
 			rule + `"ada" is the requester of this Turn; another approver must decide`,
 		},
 		"the requester may be forged": {
@@ -52,19 +56,21 @@ func TestWhoseDecisionsCount(t *testing.T) {
 			rule + "this Turn has no requester (spec.requestedBy): create a new Turn with one",
 		},
 		"names differ in case": {reason: "they are two users", approval: fourEyes, requester: "ada", decision: approved, by: "Ada"},
-		"a named approver":     {reason: "it is one", approval: leads, decision: approved, by: "grace"},
-		"a member of a group":  {reason: "it is one", approval: leads, decision: approved, by: "alan", groups: []string{"staff", "leads"}},
+		"a named approver":     {reason: "users lists the name", approval: leads, decision: approved, by: "grace"},
+		"a member of a group": {
+			reason: "groups lists one of the groups", approval: leads, decision: approved, by: "alan", groups: []string{"staff", "leads"},
+		},
 		"a user with the name of a group": {
 			"names and groups differ", leads, "", "", approved, "leads",
 			[]string{"grace"},
 			`"leads" is not an approver of Agent "support": user "grace" or a member of group "leads" may decide`,
 		},
 		"a denial by another person": {
-			"it would stop the approvers", leads, "", "", denied, "eve", nil,
+			"only approvers may deny", leads, "", "", denied, "eve", nil,
 			`"eve" is not an approver of Agent "support": user "grace" or a member of group "leads" may decide`,
 		},
 		"both rules": {
-			"the message names both",
+			"the message is about both rules",
 			&v1alpha1.AgentApproval{ForbidRequester: true, Approvers: &v1alpha1.Approvers{Users: []string{"a", "b", "c", "d"}}},
 			"a", "", approved, "a", nil,
 			rule + `"a" is the requester of this Turn; users "a", "b", "c" and 1 more (not the requester) must decide`,
@@ -80,7 +86,7 @@ func TestWhoseDecisionsCount(t *testing.T) {
 	}
 }
 
-func TestRefusedDecisionsAreNamed(t *testing.T) {
+func TestApplyNamesRefusedDecisions(t *testing.T) {
 	made := named("a", "b", "c")
 	for i, by := range []string{"grace", "eve", "eve"} {
 		made[i].Spec = v1alpha1.ToolApprovalSpec{Decision: v1alpha1.ApprovalApproved, DecidedBy: by}
@@ -88,7 +94,7 @@ func TestRefusedDecisionsAreNamed(t *testing.T) {
 	r := Rules{Agent: "support", Approval: &v1alpha1.AgentApproval{Approvers: &v1alpha1.Approvers{Users: []string{"grace"}}}}
 	counted, why := r.Apply(made)
 	if diff := cmp.Diff(made[:1], counted); diff != "" {
-		t.Errorf("those of an approver count (-want +got):\n%s", diff)
+		t.Errorf("counted ToolApprovals (-want +got):\n%s", diff)
 	}
 	want := `ToolApprovals b, c are not used: "eve" is not an approver of Agent "support": user "grace" may decide`
 	if diff := cmp.Diff(want, why); diff != "" {
@@ -96,9 +102,9 @@ func TestRefusedDecisionsAreNamed(t *testing.T) {
 	}
 }
 
-// TestRequesterOfASubAgentIsCheckedForEachTurnAbove checks that a Turn whose requester was not checked cannot get it
-// checked by the Turn of a sub-agent.
-func TestRequesterOfASubAgentIsCheckedForEachTurnAbove(t *testing.T) {
+// TestRequesterIsCheckedForEachTurnAbove checks that the requester of a sub-agent's Turn counts as checked only if it
+// was checked for each Turn above.
+func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -134,16 +140,16 @@ func TestRequesterOfASubAgentIsCheckedForEachTurnAbove(t *testing.T) {
 		check  RequesterCheck
 		want   string
 	}{
-		"checked":             {"the policy was there", late, late, check, ""},
-		"too old":             {"the policy was not there yet", early, early, check, "it is older"},
-		"child of a checked":  {"both were checked", turn("child", now, late), late, check, ""},
+		"checked":             {"the policy was in force", late, late, check, ""},
+		"too old":             {"the policy was not in force yet", early, early, check, "it is older"},
+		"child of a new one":  {"both were checked", turn("child", now, late), late, check, ""},
 		"child of an old one": {"its requester may be forged", turn("child", now, early), early, check, "it is older"},
 		"parent is gone": {
-			"it may have been old", turn("child", now, late), early, check,
+			"the parent may have been old", turn("child", now, late), early, check,
 			"the Turn that called this one was deleted, so its requester is not known",
 		},
 		"parent was created again": {
-			"its name says nothing", turn("child", now, other), late, check,
+			"the new Turn of that name is not the parent", turn("child", now, other), late, check,
 			"the Turn that called this one was deleted, so its requester is not known",
 		},
 		"parent of another user": {
@@ -154,8 +160,8 @@ func TestRequesterOfASubAgentIsCheckedForEachTurnAbove(t *testing.T) {
 			"a loop ends", turn("self", now, turn("self", now, nil)), turn("self", now, turn("self", now, nil)), check,
 			"too many Turns have called each other to find its requester",
 		},
-		"no check": {"it fails closed", late, late, nil, "Capstan does not check who asks"},
-		"trusted":  {"something else checks it", turn("plain", now, nil), early, TrustRequesters, ""},
+		"no check": {"each requester may be forged", late, late, nil, "Capstan does not check requesters"},
+		"trusted":  {"something other than the policy checks requesters", turn("plain", now, nil), early, TrustRequesters, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reader := clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.stored).Build()
@@ -171,12 +177,12 @@ func TestRequesterOfASubAgentIsCheckedForEachTurnAbove(t *testing.T) {
 }
 
 func TestUnknownRequesterIsAnError(t *testing.T) {
-	failed := errors.New("the API server is away")
+	failed := errors.New("the API server is unreachable")
 	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Approval: &v1alpha1.AgentApproval{ForbidRequester: true}}}
 	turn := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{RequestedBy: &v1alpha1.Requester{Username: "ada"}}}
 	checks := Checks{Author: AcceptAll, Requester: func(context.Context, time.Time) (string, error) { return "", failed }}
 	if _, _, err := Counted(t.Context(), checks, nil, agent, turn, named("a")); !errors.Is(err, failed) {
-		t.Errorf("Counted: %v, want an error after which the caller tries again", err)
+		t.Errorf("Counted: %v, want the error, after which the caller tries again", err)
 	}
 }
 
@@ -184,7 +190,7 @@ func TestRequestersCountOnlyWithTheirPolicy(t *testing.T) {
 	api := fake.NewClientset().AdmissionregistrationV1()
 	p := NewRequesterPolicy(DefaultRequesterPolicy, api, func() time.Time { return now }, logr.Discard())
 	got, err := p.CheckRequester(t.Context(), now)
-	want := "Capstan cannot confirm that the API server checks who asks, because the ValidatingAdmissionPolicy " +
+	want := "Capstan cannot confirm that the API server checks requesters, because the ValidatingAdmissionPolicy " +
 		"capstan-requesters is not installed: install it with kubectl apply -k config/policy, or with the chart and " +
 		"requesterPolicy.install=true, under the name in --requester-policy. A Turn that was not checked does not count " +
 		"later either: create a new Turn then"

@@ -1,5 +1,5 @@
-// Package installation checks whether an installation works; it is the test of the Helm chart. It reads objects
-// from the API server and sends one request to the read API. It changes nothing.
+// Package installation checks whether an installation works. The test of the Helm chart runs it. It reads objects from
+// the API server and sends requests to the read API. It changes nothing.
 package installation
 
 import (
@@ -25,10 +25,10 @@ import (
 )
 
 const (
-	// pollInterval is the time between two checks of the steps that do not work yet.
+	// pollInterval is the time between two checks of a step that does not work yet.
 	pollInterval = time.Second
-	// lookTimeout bounds one check of one step.
-	lookTimeout = 10 * time.Second
+	// checkTimeout limits the time of one check of one step.
+	checkTimeout = 10 * time.Second
 )
 
 // Options says what to check.
@@ -41,7 +41,7 @@ type Options struct {
 	LeaderElection bool
 	// ReadURL is the URL of the read API, https://HOST; empty if there is none.
 	ReadURL string
-	// Timeout bounds the whole test. It should allow for a manager that was just installed.
+	// Timeout limits the time of the whole test. It should be long enough for a manager that was just installed.
 	Timeout time.Duration
 }
 
@@ -60,8 +60,8 @@ type step struct {
 	check func(context.Context) (string, error)
 }
 
-// Check repeats the steps until all work, and writes a line to out for each step that does. When the timeout
-// passes, it returns an error with the failed steps and their last errors. Its request to the read API carries no
+// Check repeats each step until it works, and then writes a line about it to out. If a step does not work within the
+// timeout, Check returns an error with the failed steps and their last errors. Its requests to the read API carry no
 // credentials.
 func Check(ctx context.Context, clients kubernetes.Interface, o Options, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
@@ -91,10 +91,10 @@ func Check(ctx context.Context, clients kubernetes.Interface, o Options, out io.
 	}
 }
 
-// run checks the step once. The last check gets its full lookTimeout even if the whole test times out first, so
-// that its error names the fault and not the timeout.
+// run checks the step once. The last check has its full checkTimeout even if the whole test times out before, so that
+// its error names the fault and not the timeout.
 func (s step) run(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), lookTimeout, fmt.Errorf("no answer within %s", lookTimeout))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), checkTimeout, fmt.Errorf("no answer within %s", checkTimeout))
 	defer cancel()
 	found, err := s.check(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -155,8 +155,8 @@ func checkRollout(d *appsv1.Deployment) (string, error) {
 	return fmt.Sprintf("%d of %d Pods are ready", d.Status.AvailableReplicas, want), nil
 }
 
-// renewals holds the renewal time that was first seen for each Lease, by name. A living holder renews its Lease.
-// Comparing renewals needs no clock that is the same on all nodes.
+// renewals maps the name of a Lease to the renewal time that was first seen. A holder that is alive renews its Lease.
+// Because only renewal times are compared, the clocks of the nodes may differ.
 type renewals map[string]metav1.MicroTime
 
 // wasRenewed reports whether a Lease was renewed since it was first seen.
@@ -164,14 +164,14 @@ func (r renewals) wasRenewed(l *coordinationv1.Lease) bool {
 	if l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
 		return false
 	}
-	before, known := r[l.Name]
+	first, known := r[l.Name]
 	if !known {
 		r[l.Name] = *l.Spec.RenewTime
 	}
-	return known && !before.Equal(l.Spec.RenewTime)
+	return known && !first.Equal(l.Spec.RenewTime)
 }
 
-// checkExecutors checks that at least one executor is alive and takes Turns.
+// checkExecutors checks that at least one executor is alive and has slots for Turns.
 func (r renewals) checkExecutors(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
 	all, err := clients.CoordinationV1().Leases(namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: executor.LeaseLabel + "=" + executor.LeaseLabelValue})
@@ -188,10 +188,10 @@ func (r renewals) checkExecutors(ctx context.Context, clients kubernetes.Interfa
 		}
 	}
 	if len(alive) == 0 {
-		return "", fmt.Errorf("none of %d executors in namespace %s renews its Lease and takes Turns: no Turn can run",
+		return "", fmt.Errorf("none of %d executors in namespace %s renews its Lease and has slots: no Turn can run",
 			len(all.Items), namespace)
 	}
-	return fmt.Sprintf("%s can run %d Turns at once", strings.Join(alive, ", "), slots), nil
+	return fmt.Sprintf("%s can run %d Turns at the same time", strings.Join(alive, ", "), slots), nil
 }
 
 // checkLeader checks that a manager holds the Lease of the leader.
@@ -206,13 +206,13 @@ func (r renewals) checkLeader(ctx context.Context, clients kubernetes.Interface,
 	return "a manager leads", nil
 }
 
-// checkReadAPI requests a journal without credentials. The read API must refuse the request for that reason. Its
-// certificate is for the name that people use, which is unknown here. So only the validity period is checked, and
-// the request contains nothing confidential.
+// checkReadAPI requests a journal without credentials, so the read API must answer 401. Its certificate is for the host
+// name that people use, which is unknown here. So only the validity period of the certificate is checked. The request
+// contains nothing confidential.
 func checkReadAPI(ctx context.Context, url string, now time.Time) (string, error) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, //nolint:gosec // because only a request is sent, for a journal that no user may read
+		InsecureSkipVerify: true, //nolint:gosec // because the request has no credentials, and the answer is not used
 		VerifyConnection: func(s tls.ConnectionState) error {
 			return checkValidity(s.PeerCertificates[0], now)
 		},

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestDeploymentIsReadyWhenAllPodsAre(t *testing.T) {
+func TestCheckRollout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		replicas *int32
 		status   appsv1.DeploymentStatus
@@ -55,8 +55,8 @@ func TestDeploymentIsReadyWhenAllPodsAre(t *testing.T) {
 	}
 }
 
-func TestHolderIsAliveWhenLeaseIsRenewed(t *testing.T) {
-	at := time.Date(2020, time.January, 1, 0, 0, 0, 0, time.UTC) // of a clock that is far behind
+func TestWasRenewed(t *testing.T) {
+	at := time.Date(2020, time.January, 1, 0, 0, 0, 0, time.UTC) // the holder's clock may be years behind
 	lease := func(holder *string, renewed *time.Time) *coordinationv1.Lease {
 		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "capstan-executor-a"}}
 		l.Spec.HolderIdentity = holder
@@ -67,7 +67,7 @@ func TestHolderIsAliveWhenLeaseIsRenewed(t *testing.T) {
 	}
 	later := at.Add(3 * time.Second)
 	seen := renewals{}
-	for i, look := range []struct {
+	for i, check := range []struct {
 		lease *coordinationv1.Lease
 		want  bool
 	}{
@@ -79,26 +79,26 @@ func TestHolderIsAliveWhenLeaseIsRenewed(t *testing.T) {
 		{lease(new(""), &later), false},
 		{lease(nil, &later), false},
 	} {
-		if got := seen.wasRenewed(look.lease); got != look.want {
-			t.Errorf("check %d: renewed = %t, want %t", i, got, look.want)
+		if got := seen.wasRenewed(check.lease); got != check.want {
+			t.Errorf("check %d: wasRenewed = %t, want %t", i, got, check.want)
 		}
 	}
 }
 
-func TestReadAPIRequiresCredentials(t *testing.T) {
-	status, asked := http.StatusUnauthorized, ""
+func TestCheckReadAPI(t *testing.T) {
+	status, sent := http.StatusUnauthorized, "" // sent are the credentials of the last request
 	web := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = r.Header.Get("Authorization")
+		sent = r.Header.Get("Authorization")
 		w.WriteHeader(status)
 	}))
 	t.Cleanup(web.Close)
 	now := web.Certificate().NotBefore.Add(time.Hour)
-	if found, err := checkReadAPI(t.Context(), web.URL, now); err != nil || !strings.Contains(found, "answers") || asked != "" {
-		t.Errorf("found %q, %v, and sent the credentials %q; want an answer, and none sent", found, err, asked)
+	if found, err := checkReadAPI(t.Context(), web.URL, now); err != nil || !strings.Contains(found, "answers") || sent != "" {
+		t.Errorf("result %q, error %v, sent the credentials %q; want success without credentials", found, err, sent)
 	}
 	status = http.StatusOK
 	if _, err := checkReadAPI(t.Context(), web.URL, now); err == nil || !strings.Contains(err.Error(), "200 OK, want 401") {
-		t.Errorf("another program answers: %v, want an error", err)
+		t.Errorf("a server that requires no credentials: %v, want an error", err)
 	}
 	status = http.StatusUnauthorized
 	if _, err := checkReadAPI(t.Context(), web.URL, web.Certificate().NotAfter.Add(time.Second)); err == nil ||

@@ -31,16 +31,16 @@ const (
 const kindAgent = "Agent"
 
 // RefusedError means that an object cannot be used from a namespace. It does not say whether the object exists, because
-// its owner has not allowed that namespace to know.
+// the namespace must not learn that without the owner's consent.
 type RefusedError struct {
-	// Kind and Object are the kind and the key of the object. From is the namespace that refers to it.
+	// Kind and Object are the kind and the key of the object. From is the namespace that refers to the object.
 	Kind, From string
 	Object     client.ObjectKey
 }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s %q cannot be used in namespace %q: it does not exist, or its spec.allowedNamespaces does not allow "+
-		"this namespace: ask its owner, or use one of this namespace", e.Kind, e.Object, e.From)
+		"this namespace: ask its owner, or use an object of this namespace", e.Kind, e.Object, e.From)
 }
 
 // Checker checks consent. It is safe for concurrent use.
@@ -55,26 +55,26 @@ type Checker struct {
 	known map[string]namespace
 }
 
-// namespace holds the labels of a namespace, as read at a time.
+// namespace holds the labels of a namespace, and the time at which they were read.
 type namespace struct {
 	labels labels.Set
-	// nameOnly is true if only the label with its name is known, because the namespace may not be read.
+	// nameOnly is true if only the label with the name is known, because the manager may not read Namespaces.
 	nameOnly bool
 	read     time.Time
 }
 
-// matches reports whether a selector selects the namespace. A selector of unknown labels selects nothing: one that
-// excludes a label would otherwise select namespaces that have it.
+// matches reports whether a selector selects the namespace. A selector that uses unknown labels does not: otherwise a
+// selector that excludes a label would select namespaces that have the label.
 func (n namespace) matches(selector labels.Selector) bool {
-	asked, _ := selector.Requirements() // a selector of nothing has none, and matches nothing below
-	if n.nameOnly && slices.ContainsFunc(asked, func(r labels.Requirement) bool { return r.Key() != corev1.LabelMetadataName }) {
+	required, _ := selector.Requirements() // a selector that selects nothing has none, and does not match below
+	if n.nameOnly && slices.ContainsFunc(required, func(r labels.Requirement) bool { return r.Key() != corev1.LabelMetadataName }) {
 		return false
 	}
 	return selector.Matches(n.labels)
 }
 
-// New returns a checker that reads Namespaces with this reader, and for which only the watched namespaces exist; all of
-// them if watched is empty.
+// New returns a Checker that reads Namespaces with this reader. Objects of namespaces that are not in watched do not
+// exist for it. If watched is empty, all namespaces are watched.
 func New(reader client.Reader, now func() time.Time, watched []string) *Checker {
 	return &Checker{reader: reader, now: now, watched: watched, known: map[string]namespace{}}
 }
@@ -84,8 +84,9 @@ func (c *Checker) watches(namespace string) bool {
 	return len(c.watched) == 0 || slices.Contains(c.watched, namespace)
 }
 
-// Allows reports whether the owner of an object in the namespace owner allows a namespace to use it. The error is that
-// of reading the labels of the namespace. A selector that cannot be used selects nothing.
+// Allows reports whether an object in the namespace owner, with this spec.allowedNamespaces, may be used in the
+// namespace from. It returns an error if the labels of from cannot be read. A selector that cannot be used selects
+// nothing.
 func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.AllowedNamespaces, from string) (bool, error) {
 	switch {
 	case owner == from:
@@ -99,7 +100,7 @@ func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.Al
 	}
 	selector, err := allowed.Selector.Selector()
 	if err != nil {
-		return false, nil //nolint:nilerr // because the schema refuses such selectors, and they are no consent
+		return false, nil //nolint:nilerr // because the schema rejects such selectors, and they are no consent
 	}
 	has, err := c.labelsOf(ctx, from)
 	return err == nil && has.matches(selector), err
@@ -145,8 +146,9 @@ func From(c client.Reader) Reader {
 	return func(ctx context.Context, key client.ObjectKey, o client.Object) error { return c.Get(ctx, key, o) }
 }
 
-// Provider reads a ModelProvider for a namespace. If the reference means an object of that namespace, it returns the
-// error of the reader. Otherwise it returns a *RefusedError if the object does not exist or may not be used.
+// Provider reads a ModelProvider for the namespace from. If the reference names an object of that namespace, Provider
+// returns the error of read. If it names an object of another namespace, Provider returns a *RefusedError if the object
+// does not exist or may not be used.
 func (c *Checker) Provider(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.ModelProvider, error) {
 	p := new(v1alpha1.ModelProvider)
 	allowed := func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }
@@ -174,8 +176,8 @@ func (c *Checker) Agent(ctx context.Context, read Reader, ref v1alpha1.SharedRef
 	return a, c.get(ctx, read, kindAgent, ref.Key(from), a, allowed, from)
 }
 
-// SubAgent reads an Agent that another Agent names, for a Turn of that other Agent. The Agent must allow the namespace
-// of the Agent that names it, and that of the Turn. The reference must be one of the Agent that names it.
+// SubAgent reads an Agent to which another Agent refers with ref, for a Turn of that other Agent. caller is the
+// namespace of the other Agent, and turn is the namespace of the Turn. The Agent must allow both namespaces.
 func (c *Checker) SubAgent(
 	ctx context.Context, read Reader, ref v1alpha1.SharedReference, caller, turn string,
 ) (*v1alpha1.Agent, error) {
@@ -192,7 +194,8 @@ func (c *Checker) SubAgent(
 	return a, nil
 }
 
-// get reads an object for a namespace. allowed returns whom the object allows, once it is read.
+// get reads an object for a namespace. It calls allowed after the object was read, for the object's
+// spec.allowedNamespaces.
 func (c *Checker) get(
 	ctx context.Context, read Reader, kind string, key client.ObjectKey, o client.Object,
 	allowed func() *v1alpha1.AllowedNamespaces, from string,

@@ -18,14 +18,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// matching returns the consent for namespaces with a label.
+// matching allows the namespaces with a label.
 func matching(key, value string) *v1alpha1.AllowedNamespaces {
 	return &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSelector, Selector: &v1alpha1.LabelSelector{
 		MatchLabels: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)},
 	}}
 }
 
-// cluster is an API server with one namespace, which fails as long as failure is set.
+// cluster is an API server with one namespace. Its reads return failure if it is not nil.
 type cluster struct {
 	client.WithWatch
 	failure error
@@ -47,7 +47,8 @@ func newCluster() *cluster {
 	return c
 }
 
-func (c *cluster) label(t *testing.T, value string) {
+// setLabel sets the label models of the namespace.
+func (c *cluster) setLabel(t *testing.T, value string) {
 	t.Helper()
 	var n corev1.Namespace
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "team"}, &n); err != nil {
@@ -66,14 +67,14 @@ func TestAllows(t *testing.T) {
 		from    string
 		allows  bool
 	}{
-		"nothing said":             {allowed: nil, from: "team"},
-		"its own namespace":        {allowed: nil, from: "owner", allows: true},
-		"Same":                     {allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSame}, from: "team"},
-		"no default was set":       {allowed: &v1alpha1.AllowedNamespaces{}, from: "team"},
-		"All":                      {allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromAll}, from: "team", allows: true},
-		"a label":                  {allowed: matching("models", "shared"), from: "team", allows: true},
-		"another value":            {allowed: matching("models", "other"), from: "team"},
-		"a namespace that is gone": {allowed: matching("models", "shared"), from: "gone"},
+		"no allowedNamespaces": {allowed: nil, from: "team"},
+		"its own namespace":    {allowed: nil, from: "owner", allows: true},
+		"Same":                 {allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSame}, from: "team"},
+		"no default was set":   {allowed: &v1alpha1.AllowedNamespaces{}, from: "team"},
+		"All":                  {allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromAll}, from: "team", allows: true},
+		"a label":              {allowed: matching("models", "shared"), from: "team", allows: true},
+		"another value":        {allowed: matching("models", "other"), from: "team"},
+		"a missing namespace":  {allowed: matching("models", "shared"), from: "gone"},
 		"a selector without requirements selects nothing": {
 			allowed: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromSelector}, from: "team",
 		},
@@ -89,7 +90,7 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// TestLabelsOfNamespaces checks how old labels may be, and what happens while they cannot be read.
+// TestLabelsOfNamespaces checks how long labels are used, and what happens while they cannot be read.
 func TestLabelsOfNamespaces(t *testing.T) {
 	t.Parallel()
 	c, now := newCluster(), time.Unix(1_000_000, 0)
@@ -101,21 +102,21 @@ func TestLabelsOfNamespaces(t *testing.T) {
 			t.Errorf("%s: %t, %v after %d reads; want %t after %d", why, allows, err, c.reads, want, reads)
 		}
 	}
-	expect(true, 1, "at first")
-	c.label(t, "no longer")
+	expect(true, 1, "the first read")
+	c.setLabel(t, "no longer")
 	before := c.reads
 	now = now.Add(9 * time.Second)
 	expect(true, before, "the labels are 9 s old")
 	now = now.Add(2 * time.Second)
 	expect(false, before+1, "the labels are 11 s old")
-	c.label(t, "shared")
+	c.setLabel(t, "shared")
 	before = c.reads
 	now = now.Add(11 * time.Second)
 	expect(true, before+1, "the label is back")
 
-	c.failure = errors.New("the API server is away")
+	c.failure = errors.New("the API server is unreachable")
 	now = now.Add(time.Minute)
-	expect(true, before+2, "the old labels serve while the API server is away")
+	expect(true, before+2, "the old labels are used while the API server is unreachable")
 	now = now.Add(-time.Hour)
 	expect(true, before+3, "a clock that was set back does not keep labels for an hour")
 	now = now.Add(time.Hour + 4*time.Minute)
@@ -123,14 +124,14 @@ func TestLabelsOfNamespaces(t *testing.T) {
 		t.Errorf("labels that are 5 minutes old serve while the API server is away: %t, %v", allows, err)
 	}
 	if _, err := sharing.New(c, time.Now, nil).Allows(t.Context(), "owner", matching("models", "shared"), "team"); err == nil {
-		t.Error("a namespace that was never read is refused without an error, so the request would not be tried again")
+		t.Error("no error for a namespace that was never read, so the request would not be tried again")
 	}
 	c.failure = apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "team", errors.New("no rule"))
 	fresh := sharing.New(c, time.Now, nil)
 	for label, want := range map[string]bool{corev1.LabelMetadataName: true, "models": false} {
 		value := map[bool]string{true: "team", false: "shared"}[want]
 		if allows, err := fresh.Allows(t.Context(), "owner", matching(label, value), "team"); err != nil || allows != want {
-			t.Errorf("without the right to read namespaces, label %s: %t, %v; want %t", label, allows, err, want)
+			t.Errorf("without the permission to read namespaces, label %s: %t, %v; want %t", label, allows, err, want)
 		}
 	}
 	for _, operator := range []metav1.LabelSelectorOperator{metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpDoesNotExist} {
@@ -141,7 +142,7 @@ func TestLabelsOfNamespaces(t *testing.T) {
 			excludes.Selector.MatchExpressions[0].Values = []v1alpha1.LabelValue{"yes"}
 		}
 		if allows, err := fresh.Allows(t.Context(), "owner", excludes, "team"); err != nil || allows {
-			t.Errorf("without the right to read namespaces, %s: %t, %v; want no consent by an unknown label", operator, allows, err)
+			t.Errorf("without the permission to read namespaces, %s: %t, %v; want no consent by an unknown label", operator, allows, err)
 		}
 	}
 }
@@ -150,7 +151,7 @@ func TestRefusedProvider(t *testing.T) {
 	t.Parallel()
 	ref := v1alpha1.SharedReference{Namespace: "owner", Name: "demo"}
 	missing := apierrors.NewNotFound(schema.GroupResource{Resource: "modelproviders"}, "demo")
-	away := errors.New("the API server is away")
+	unreachable := errors.New("the API server is unreachable")
 	for name, tc := range map[string]struct {
 		watched []string
 		get     error
@@ -160,8 +161,8 @@ func TestRefusedProvider(t *testing.T) {
 	}{
 		"without consent":         {from: "team", refused: true},
 		"absent":                  {from: "team", get: missing, refused: true},
-		"not watched":             {from: "team", watched: []string{"team"}, refused: true, get: away},
-		"not read":                {from: "team", get: away, err: away},
+		"not watched":             {from: "team", watched: []string{"team"}, refused: true, get: unreachable},
+		"not readable":            {from: "team", get: unreachable, err: unreachable},
 		"its own namespace":       {from: "owner"},
 		"absent in its namespace": {from: "owner", get: missing, err: missing},
 	} {
@@ -174,15 +175,15 @@ func TestRefusedProvider(t *testing.T) {
 				t.Fatalf("Provider: %v, want refused %t or %v", err, tc.refused, tc.err)
 			}
 			const want = `ModelProvider "owner/demo" cannot be used in namespace "team": it does not exist, or its ` +
-				`spec.allowedNamespaces does not allow this namespace: ask its owner, or use one of this namespace`
+				`spec.allowedNamespaces does not allow this namespace: ask its owner, or use an object of this namespace`
 			if tc.refused && refused.Error() != want {
-				t.Errorf("the message is %q, want %q: it must not say whether the object exists", refused, want)
+				t.Errorf("the message is %q, want %q, which does not say whether the object exists", refused, want)
 			}
 		})
 	}
 }
 
-// TestSubAgent checks that an Agent must allow the namespace that names it and that of the Turn.
+// TestSubAgent checks that an Agent must allow both the namespace of the Agent that refers to it and that of the Turn.
 func TestSubAgent(t *testing.T) {
 	t.Parallel()
 	ref := v1alpha1.SharedReference{Namespace: "owner", Name: "helper"}
@@ -209,7 +210,7 @@ func TestSubAgent(t *testing.T) {
 			want := ""
 			if tc.refused != "" {
 				want = `Agent "owner/helper" cannot be used in namespace "` + tc.refused + `": it does not exist, or its ` +
-					`spec.allowedNamespaces does not allow this namespace: ask its owner, or use one of this namespace`
+					`spec.allowedNamespaces does not allow this namespace: ask its owner, or use an object of this namespace`
 			}
 			refused, isRefused := errors.AsType[*sharing.RefusedError](err)
 			if isRefused != (want != "") || isRefused && refused.Error() != want || !isRefused && err != nil {

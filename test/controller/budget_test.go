@@ -132,7 +132,7 @@ var _ = Describe("A Budget", func() {
 			Expect(message(s.reaches(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
 		}
 		Expect(s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonRequestersNotChecked)).To(Equal(
-			"the API server does not check who asks, so the budget applies to the Turns of all requesters: install config/policy, " +
+			"the API server does not check requesters, so the budget applies to the Turns of all requesters: install config/policy, " +
 				"or set requesterPolicy.install=true in the chart"))
 	}, SpecTimeout(patience))
 

@@ -95,7 +95,8 @@ var _ = Describe("A manager without rights in a namespace that it should watch",
 		err := manager.Run(ctx, s.options(func(o *manager.Options) { o.WatchNamespaces = []string{"no-such-namespace"} }),
 			nobody, (&logs{}).logger())
 		Expect(err).To(MatchError(ContainSubstring(
-			`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager has no rights in it: create the namespace`)))
+			`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager has no permissions in it: ` +
+				`create the namespace`)))
 	}, SpecTimeout(patience))
 
 	It("warns about a namespace that does not exist yet", func(ctx SpecContext) {

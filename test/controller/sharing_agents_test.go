@@ -84,7 +84,7 @@ func (s *testEnv) tools(ctx context.Context, name string) func() string {
 // refusal is the finding about an Agent that must not be used in a namespace.
 func refusal(agent, namespace string) string {
 	return `Agent "` + agent + `" cannot be used in namespace "` + namespace + `": it does not exist, or its ` +
-		`spec.allowedNamespaces does not allow this namespace: ask its owner, or use one of this namespace`
+		`spec.allowedNamespaces does not allow this namespace: ask its owner, or use an object of this namespace`
 }
 
 var _ = Describe("A sub-agent of another namespace", func() {

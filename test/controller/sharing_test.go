@@ -62,7 +62,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		team.create(ctx, newTurn("asks"))
 		refused := `False ReferenceNotAllowed: ModelProvider "` + owner.namespace + `/NAME" cannot be used in namespace "` +
 			team.namespace + `": it does not exist, or its spec.allowedNamespaces does not allow this namespace: ` +
-			`ask its owner, or use one of this namespace`
+			`ask its owner, or use an object of this namespace`
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(strings.ReplaceAll(refused, "NAME", provider)))
 		team.reaches(ctx, "asks", v1alpha1.TurnReasonWaitingForAgent)
 		change(ctx, team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Name = "absent" })
@@ -162,7 +162,7 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 			c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionProfileResolved)
 			g.Expect(c.Reason + ": " + c.Message).To(Equal(`ReferenceNotAllowed: PromptProfile "` + owner.namespace + "/" + profile +
 				`" cannot be used in namespace "` + team.namespace + `": it does not exist, or its spec.allowedNamespaces does not allow ` +
-				`this namespace: ask its owner, or use one of this namespace`))
+				`this namespace: ask its owner, or use an object of this namespace`))
 		}).WithContext(ctx).Should(Succeed())
 		team.create(ctx, newTurn("later"))
 		team.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
