@@ -26,9 +26,9 @@ func readConfigMap(ctx context.Context, object map[string]any, namespace string)
 	configMap.APIVersion, configMap.Kind = "v1", "ConfigMap"
 	meta, findings := readMeta(ctx, object, namespace, configMapFields)
 	configMap.ObjectMeta = *meta
-	immutable, wrong := readImmutable(object)
+	immutable, problems := readImmutable(object)
 	configMap.Immutable = immutable
-	findings = append(findings, wrong...)
+	findings = append(findings, problems...)
 	size := 0
 	findings = append(findings, eachValue(object, "data", func(key, value string) string {
 		configMap.Data[key] = value

@@ -14,9 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// readMeta returns the metadata of a Secret or a ConfigMap as a server would store it on creation. The findings
-// concern the metadata and unknown fields of the object. These kinds have no CRD, so their checks are written out
-// here.
+// readMeta returns the metadata of a Secret or a ConfigMap as an API server would store it on creation. The findings
+// are about the metadata and about fields of the object that are not in fields. These kinds have no CRD with a schema.
 func readMeta(ctx context.Context, object map[string]any, namespace string, fields []string) (*metav1.ObjectMeta, []finding) {
 	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
 	if err != nil {
@@ -56,8 +55,9 @@ func readImmutable(object map[string]any) (*bool, []finding) {
 	return nil, nil
 }
 
-// eachValue calls set with each entry of a field; set returns a message if the value is wrong, or "".
-func eachValue(object map[string]any, name string, set func(key, value string) (wrong string)) []finding {
+// eachValue calls set with each entry of a field, and returns the findings. set returns a message if the value is
+// invalid, or "".
+func eachValue(object map[string]any, name string, set func(key, value string) (problem string)) []finding {
 	if object[name] == nil {
 		return nil
 	}
@@ -68,16 +68,16 @@ func eachValue(object map[string]any, name string, set func(key, value string) (
 	var findings []finding
 	for _, key := range slices.Sorted(maps.Keys(entries)) {
 		path := fmt.Sprintf("%s[%s]", name, key)
-		for _, wrong := range validation.IsConfigMapKey(key) {
-			findings = append(findings, finding{path, wrong})
+		for _, problem := range validation.IsConfigMapKey(key) {
+			findings = append(findings, finding{path, problem})
 		}
 		value, ok := entries[key].(string)
 		if !ok && entries[key] != nil {
 			findings = append(findings, finding{path, "must be a string: put it in quotes"})
 			continue
 		}
-		if wrong := set(key, value); wrong != "" {
-			findings = append(findings, finding{path, wrong})
+		if problem := set(key, value); problem != "" {
+			findings = append(findings, finding{path, problem})
 		}
 	}
 	return findings

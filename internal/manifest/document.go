@@ -14,18 +14,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxDocuments bounds the documents of one file.
+// maxDocuments is the maximum number of documents in a file.
 const maxDocuments = 10_000
 
 // document is one YAML or JSON document of a file, as text.
 type document struct {
-	line int // first line in the file, counted from 1
+	line int // the first line of the document, counted from 1
 	text []byte
 	json bool
 }
 
-// split cuts a file into its documents: YAML at separator lines, JSON after each object. It leaves out YAML
-// documents that hold only comments.
+// split splits a file into its documents: YAML at separator lines, JSON after each object. It leaves out YAML documents
+// that are empty or have only comments.
 func split(name string, text []byte) ([]document, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("must be UTF-8 text")
@@ -45,8 +45,8 @@ func split(name string, text []byte) ([]document, error) {
 	return found, err
 }
 
-// splitJSON reads a stream of JSON objects. Flow-style YAML also begins with a brace, so an error only means that
-// the text is not JSON.
+// splitJSON splits a stream of JSON objects. An error means that the text is not JSON. It may still be YAML, because
+// flow-style YAML begins with a brace, too.
 func splitJSON(text []byte) ([]document, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return nil, errors.New("must be JSON objects")
@@ -71,8 +71,8 @@ func splitJSON(text []byte) ([]document, error) {
 	}
 }
 
-// splitYAML cuts at lines that begin with "---" or "...". In YAML, both end a document wherever they begin a line,
-// even within a block scalar, so no parser is needed.
+// splitYAML splits a file at lines that begin with "---" or "...". In YAML, such a line always ends a document, even
+// within a block scalar, so no parser is needed.
 func splitYAML(text []byte) ([]document, error) {
 	var found []document
 	number, begin, beginLine, end := 0, 0, 1, 0
@@ -116,25 +116,26 @@ func onlyComments(text []byte) bool {
 	return true
 }
 
-// decode returns the document as a JSON object. It refuses keys that occur twice.
+// decode returns the document as a JSON object. It returns an error if a key occurs twice.
 func (d document) decode() (map[string]any, error) {
 	text := d.text
 	if !d.json {
 		converted, err := yaml.YAMLToJSONStrict(text)
 		if err != nil {
-			// Parse again with as many empty lines before, so that the parser's line numbers are those of the file.
+			// Parse again after as many empty lines as precede the document, so that errors have the line numbers of
+			// the file.
 			_, err = yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte("\n"), d.line-1), text...))
 			return nil, fmt.Errorf("must be YAML: %w", cause(err))
 		}
 		text = converted
 	}
 	var value any
-	twice, err := kjson.UnmarshalStrict(text, &value)
+	duplicates, err := kjson.UnmarshalStrict(text, &value)
 	if err != nil {
 		return nil, fmt.Errorf("must be JSON: %w", err)
 	}
-	if len(twice) > 0 {
-		return nil, errors.Join(twice...)
+	if len(duplicates) > 0 {
+		return nil, errors.Join(duplicates...)
 	}
 	object, ok := value.(map[string]any)
 	if !ok {
@@ -143,7 +144,7 @@ func (d document) decode() (map[string]any, error) {
 	return object, nil
 }
 
-// cause returns the innermost error: the parser's own, without the text that its callers added.
+// cause returns the innermost error: the error of the parser, without the text that its callers added.
 func cause(err error) error {
 	for {
 		inner := errors.Unwrap(err)

@@ -9,10 +9,9 @@ import (
 type Error struct {
 	// File is the path from which the manifest was read; "-" is standard input.
 	File string
-	// Line is the first line of the object's document, counted from 1. It is 0 if the file holds only this
-	// document.
+	// Line is the first line of the object's document, counted from 1. It is 0 if the file has no other document.
 	Line int
-	// Kind, Namespace and Name are those of the object, as far as they are known.
+	// Kind, Namespace and Name identify the object, as far as they are known.
 	Kind, Namespace, Name string
 	// Field is the path of the field, such as spec.message. It is empty if the mistake does not concern one field.
 	Field string
@@ -20,11 +19,11 @@ type Error struct {
 	Message string
 }
 
-// Error returns the mistake on one line: place, object, field, message.
+// Error returns the mistake on one line: position, object, field, message.
 func (e *Error) Error() string {
 	parts := make([]string, 0, 4)
-	if place := (origin{e.File, e.Line}).String(); place != "" {
-		parts = append(parts, place)
+	if position := (origin{e.File, e.Line}).String(); position != "" {
+		parts = append(parts, position)
 	}
 	if e.Kind != "" {
 		parts = append(parts, describe(e.Kind, e.Namespace, e.Name))
@@ -65,13 +64,13 @@ func (e Errors) Unwrap() []error {
 	return all
 }
 
-// origin is the place of an object in the manifests. The line is 0 if the file has no other document.
+// origin is the position of an object in the manifests. The line is 0 if the file has no other document.
 type origin struct {
 	file string
 	line int
 }
 
-// String returns the place in the form that editors understand: file:line.
+// String returns the position in the form that editors understand: file:line.
 func (o origin) String() string {
 	if o.line == 0 {
 		return o.file
@@ -79,7 +78,8 @@ func (o origin) String() string {
 	return fmt.Sprintf("%s:%d", o.file, o.line)
 }
 
-// describe names an object with all that is known of it, such as Turn helpdesk/open-loops.
+// describe returns the kind, the namespace and the name of an object, as far as they are known, such as Turn
+// helpdesk/open-loops.
 func describe(kind, namespace, name string) string {
 	switch {
 	case name == "":

@@ -20,7 +20,7 @@ import (
 
 // Options configures Load.
 type Options struct {
-	// Stdin is the reader for the path "-". If it is nil, that path is refused.
+	// Stdin is the reader for the path "-". If it is nil, Load returns an error for that path.
 	Stdin io.Reader
 	// Namespace is the namespace of objects that do not name one. Default: default.
 	Namespace string
@@ -29,9 +29,9 @@ type Options struct {
 // Load reads manifests from files, from directories with everything below them, and from standard input for the
 // path "-".
 //
-// It keeps Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets. It validates
-// Budgets and ToolApprovals and then ignores them. If a manifest has mistakes, the error is an Errors with all of them;
-// any other error means that the embedded schemas cannot be used.
+// The Set has the Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets. Load
+// validates Budgets and ToolApprovals and then ignores them. If a path or a manifest has mistakes, the error is an
+// Errors with all of them. Any other error means that paths is empty, or that the embedded schemas cannot be used.
 func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("failed to load manifests: name a file, a directory or - for standard input")
@@ -48,7 +48,7 @@ func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	for _, path := range paths {
 		found, err := files(path)
 		if err != nil {
-			l.problem(&Error{File: path, Message: err.Error()})
+			l.addProblem(&Error{File: path, Message: err.Error()})
 			continue
 		}
 		for _, file := range found {
@@ -77,17 +77,17 @@ type objectKey struct {
 	types.NamespacedName
 }
 
-func (l *loader) problem(e *Error) { l.problems = append(l.problems, e) }
+func (l *loader) addProblem(e *Error) { l.problems = append(l.problems, e) }
 
 func (l *loader) loadFile(ctx context.Context, file string) {
 	text, err := read(file, l.opts.Stdin)
 	if err != nil {
-		l.problem(&Error{File: file, Message: err.Error()})
+		l.addProblem(&Error{File: file, Message: err.Error()})
 		return
 	}
 	documents, err := split(file, text)
 	if err != nil {
-		l.problem(&Error{File: file, Message: err.Error()})
+		l.addProblem(&Error{File: file, Message: err.Error()})
 		return
 	}
 	for _, d := range documents {
@@ -97,25 +97,25 @@ func (l *loader) loadFile(ctx context.Context, file string) {
 		}
 		object, err := d.decode()
 		if err != nil {
-			l.problem(&Error{File: at.file, Line: at.line, Message: err.Error()})
+			l.addProblem(&Error{File: at.file, Line: at.line, Message: err.Error()})
 			continue
 		}
 		l.add(ctx, at, object)
 	}
 }
 
-// add adds an object to the set, or records why it cannot.
+// add adds an object to the set, or records why it cannot be added.
 func (l *loader) add(ctx context.Context, at origin, object map[string]any) {
 	apiVersion, _ := object["apiVersion"].(string)
 	kind, _ := object["kind"].(string)
 	version, err := schema.ParseGroupVersion(apiVersion)
 	switch {
 	case apiVersion == "":
-		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: "is required, as a string"})
+		l.addProblem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: "is required, as a string"})
 	case kind == "":
-		l.problem(&Error{File: at.file, Line: at.line, Field: "kind", Message: "is required, as a string"})
+		l.addProblem(&Error{File: at.file, Line: at.line, Field: "kind", Message: "is required, as a string"})
 	case err != nil:
-		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: err.Error()})
+		l.addProblem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: err.Error()})
 	case isList(version, kind):
 		l.addItems(ctx, at, kind, object)
 	case version.Group == v1alpha1.GroupVersion.Group:
@@ -130,7 +130,7 @@ func (l *loader) add(ctx context.Context, at origin, object map[string]any) {
 	}
 }
 
-// isList recognizes the lists that kubectl get -o yaml prints for several objects.
+// isList reports whether an object is a list, such as kubectl get -o yaml prints for several objects.
 func isList(version schema.GroupVersion, kind string) bool {
 	if version.Group == v1alpha1.GroupVersion.Group {
 		return strings.HasSuffix(kind, "List")
@@ -141,13 +141,13 @@ func isList(version schema.GroupVersion, kind string) bool {
 func (l *loader) addItems(ctx context.Context, at origin, kind string, list map[string]any) {
 	items, ok := list["items"].([]any)
 	if !ok {
-		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "items", Message: "must be a list of objects"})
+		l.addProblem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "items", Message: "must be a list of objects"})
 		return
 	}
 	for i, item := range items {
 		object, ok := item.(map[string]any)
 		if nested, _ := object["kind"].(string); !ok || strings.HasSuffix(nested, "List") {
-			l.problem(&Error{
+			l.addProblem(&Error{
 				File: at.file, Line: at.line, Kind: kind, Field: fmt.Sprintf("items[%d]", i),
 				Message: "must be an object, and not a list",
 			})
@@ -160,7 +160,7 @@ func (l *loader) addItems(ctx context.Context, at origin, kind string, list map[
 func (l *loader) addOurs(ctx context.Context, at origin, version schema.GroupVersion, kind string, object map[string]any) {
 	known, ok := l.kinds[kind]
 	if !ok || version != v1alpha1.GroupVersion {
-		l.problem(&Error{
+		l.addProblem(&Error{
 			File: at.file, Line: at.line, Kind: kind, Name: nameOf(object),
 			Message: fmt.Sprintf("unknown kind in %s: must be one of %s in %s", version,
 				strings.Join(slices.Sorted(maps.Keys(l.kinds)), ", "), v1alpha1.GroupVersion),
@@ -181,8 +181,8 @@ func (l *loader) addOurs(ctx context.Context, at origin, version schema.GroupVer
 	}
 }
 
-// register records where an object is, and its problems: the findings, and whether another object has its kind and
-// name. It reports whether the object has no problems.
+// register records the origin of an object and its problems: the findings, and a duplicate of its kind and name. It
+// reports whether the object has no problems.
 func (l *loader) register(at origin, key objectKey, findings []finding) bool {
 	for _, f := range findings {
 		l.report(at, key, f)
@@ -196,13 +196,13 @@ func (l *loader) register(at origin, key objectKey, findings []finding) bool {
 }
 
 func (l *loader) report(at origin, key objectKey, f finding) {
-	l.problem(&Error{
+	l.addProblem(&Error{
 		File: at.file, Line: at.line, Kind: key.kind, Namespace: key.Namespace, Name: key.Name,
 		Field: f.field, Message: f.message,
 	})
 }
 
-// ignored has the kinds whose objects are validated and then left out, and why.
+// ignored maps each kind whose objects are validated and then ignored to the reason.
 var ignored = map[string]string{
 	"Budget":       "a Budget limits the Turns of a cluster, whose store counts them; for one Turn, use its limits",
 	"ToolApproval": "a ToolApproval decides about a Turn in a cluster; capstan run asks for decisions, or takes --approve",

@@ -71,24 +71,24 @@ func TestLoadReads(t *testing.T) {
 		want   []string
 	}{
 		"nested directories": {
-			"manifests lie in folders by team or environment",
+			"people keep manifests in directories by team or environment",
 			map[string]string{"b/c/turn.yml": second, "a.YAML": turn},
 			[]string{"default/first", "default/second"},
 		},
 		"other files": {
-			"READMEs, hidden files and kustomizations are no manifests",
+			"READMEs, hidden files and kustomizations are not manifests",
 			map[string]string{
 				"turn.yaml": turn, "README.md": "# x", ".hidden.yaml": "{", ".git/x.yaml": "{", "kustomization.yaml": "resources: []",
 			},
 			[]string{"default/first"},
 		},
 		"documents of one file": {
-			"comments, empty documents and end marks separate no objects",
+			"comments, empty documents and end marks are no objects",
 			map[string]string{"all.yaml": "# first\n---\n" + turn + "...\n--- # second\n" + second + "---\n# end\n"},
 			[]string{"default/first", "default/second"},
 		},
 		"line ends of Windows, byte order mark": {
-			"editors write them",
+			"some editors write them",
 			map[string]string{"all.yaml": "\ufeff" + strings.ReplaceAll(turn+"---\n"+second, "\n", "\r\n")},
 			[]string{"default/first", "default/second"},
 		},
@@ -109,7 +109,7 @@ func TestLoadReads(t *testing.T) {
 			[]string{"default/first"},
 		},
 		"a separator within a block text": {
-			"an indented one separates nothing",
+			"an indented separator does not end the document",
 			map[string]string{"a.yaml": strings.Replace(turn, "spec: {agentRef: {name: support}, message: Hello}",
 				"spec:\n  agentRef: {name: support}\n  message: |\n    Hello\n    ---\n    there", 1)},
 			[]string{"default/first"},
@@ -121,7 +121,7 @@ func TestLoadReads(t *testing.T) {
 			[]string{"default/first"},
 		},
 		"another namespace": {
-			"the same name may exist in each",
+			"each namespace may have an object of this name",
 			map[string]string{"a.yaml": turn, "b.yaml": strings.ReplaceAll(turn, "{name: first}", "{name: first, namespace: helpdesk}")},
 			[]string{"default/first", "helpdesk/first"},
 		},
@@ -140,7 +140,7 @@ func TestLoadReads(t *testing.T) {
 	}
 }
 
-func TestLoadRefuses(t *testing.T) {
+func TestLoadRejects(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		reason string
@@ -148,7 +148,7 @@ func TestLoadRefuses(t *testing.T) {
 		want   []string // lines of the error, without the directory
 	}{
 		"each fault of each file": {
-			"people want to correct all at once",
+			"people want to see all mistakes together",
 			map[string]string{"a.yaml": blankTurn, "b.yaml": turn + "---\n" + strings.Replace(agent, "spec:", "sepc:", 1)},
 			[]string{
 				`a.yaml: Turn default/blank: spec.message: Invalid value: " ": message must not be blank: ` +
@@ -170,14 +170,14 @@ func TestLoadRefuses(t *testing.T) {
 				"Turn in capstan.dev/v1alpha1"},
 		},
 		"an unknown version of ours": {
-			"its fields may mean other things",
+			"its fields may have other meanings",
 			map[string]string{"a.yaml": strings.Replace(turn, "v1alpha1", "v2", 1)},
 			[]string{"a.yaml: Turn first: unknown kind in capstan.dev/v2: " +
 				"must be one of Agent, Budget, ModelProvider, PromptProfile, Session, ToolApproval, ToolServer, " +
 				"Turn in capstan.dev/v1alpha1"},
 		},
 		"no kind": {
-			"its kind is unknown",
+			"the object cannot be read without its kind",
 			map[string]string{"a.yaml": "apiVersion: v1\n"},
 			[]string{"a.yaml: kind: is required, as a string"},
 		},
@@ -187,7 +187,7 @@ func TestLoadRefuses(t *testing.T) {
 			[]string{"a.yaml: Turn: metadata.name: must be given: names are generated only in a cluster"},
 		},
 		"metadata of wrong types": {
-			"the message must name the part",
+			"the message names the field",
 			map[string]string{
 				"a.yaml": strings.Replace(turn, "{name: first}", "{name: first, labels: [a]}", 1),
 				"b.yaml": strings.Replace(turn, "{name: first}", "5", 1),
@@ -203,12 +203,12 @@ func TestLoadRefuses(t *testing.T) {
 			[]string{`a.yaml: must be YAML: yaml: unmarshal errors: line 5: key "kind" already set in map`},
 		},
 		"broken YAML in a later document": {
-			"the parser's line must be the file's",
+			"the line number is that of the file",
 			map[string]string{"a.yaml": turn + "---\na: 1\nb: [\n"},
 			[]string{"a.yaml:6: must be YAML: yaml: line 7: did not find expected node content"},
 		},
 		"no object": {
-			"a text is no manifest",
+			"a text is not a manifest",
 			map[string]string{"a.yaml": "hello"},
 			[]string{"a.yaml: must be an object with apiVersion, kind and metadata"},
 		},
@@ -218,7 +218,7 @@ func TestLoadRefuses(t *testing.T) {
 			[]string{"a.yaml: must be UTF-8 text"},
 		},
 		"a Secret that is not encoded": {
-			"no message may repeat the value",
+			"messages must not repeat the value",
 			map[string]string{"a.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {key: " +
 				"not-base64!}\nstringData: {port: 80}\n"},
 			[]string{
@@ -226,8 +226,8 @@ func TestLoadRefuses(t *testing.T) {
 				"a.yaml: Secret default/s: stringData[port]: must be a string: put it in quotes",
 			},
 		},
-		"a ConfigMap that a server would refuse": {
-			"the slip would show as a prompt without the text",
+		"a ConfigMap that an API server would reject": {
+			"otherwise the prompt would lack the text",
 			map[string]string{"a.yaml": configMap +
 				"immutable: \"no\"\ndta: {k: v}\ndata: {\"a b\": x, port: 5, twice: x}\nbinaryData: {twice: eA==, raw: \"!\"}\n"},
 			[]string{
@@ -241,7 +241,7 @@ func TestLoadRefuses(t *testing.T) {
 			},
 		},
 		"a ConfigMap beyond 1 MiB": {
-			"no cluster would take it",
+			"an API server would reject it",
 			map[string]string{"a.yaml": configMap + "data: {k: " + strings.Repeat("x", 1<<20) + ", l: x}\n"},
 			[]string{"a.yaml: ConfigMap default/notes: must hold at most 1048576 bytes: it has 1048577"},
 		},
@@ -256,7 +256,7 @@ func TestLoadRefuses(t *testing.T) {
 			[]string{": failed to read the directory: it must hold a *.yaml, *.yml or *.json file"},
 		},
 		"a file of 9 MiB": {
-			"it is no manifest",
+			"a file of this size is not a manifest",
 			map[string]string{"a.yaml": strings.Repeat("#", 9<<20)},
 			[]string{"a.yaml: failed to read it: it must be at most 8 MiB"},
 		},
@@ -280,7 +280,7 @@ func TestLoadRefuses(t *testing.T) {
 func TestLoadPaths(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{"turn.yaml": turn, "x.txt": agent})
-	t.Run("a file of any extension, and standard input", func(t *testing.T) {
+	t.Run("a file with any extension, and standard input", func(t *testing.T) {
 		t.Parallel()
 		set, err := manifest.Load(t.Context(), []string{filepath.Join(dir, "x.txt"), "-"},
 			manifest.Options{Stdin: strings.NewReader(turn), Namespace: "helpdesk"})

@@ -6,16 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Origin returns the file from which an object was read, and the first line of its document, counted from 1. The
-// line is 0 if the file holds only this document. Both are zero for an object that is in no manifest, such as a
-// Secret made from the environment.
+// Origin returns the file from which an object was read, and the first line of its document, counted from 1. The line
+// is 0 if the file has no other document. Both are zero for an object that is in no manifest, such as a Secret that was
+// made from the environment.
 func (s *Set) Origin(kind, namespace, name string) (file string, line int) {
 	at := s.origins[objectKey{kind, types.NamespacedName{Namespace: namespace, Name: name}}]
 	return at.file, at.line
 }
 
-// Names returns the objects of a kind as NAMESPACE/NAME, sorted. It returns nil for a kind that a Set does not
-// hold.
+// Names returns the objects of a kind as NAMESPACE/NAME, sorted. It returns nil for a kind that a Set does not have.
 func (s *Set) Names(kind string) []string {
 	switch kind {
 	case "Agent":

@@ -24,7 +24,7 @@ type kindSchema struct {
 	rules      *cel.Validator
 }
 
-// schemas returns the schema of each of our kinds. It compiles the CEL rules once, on the first call, because that
+// schemas returns the schema of each of Capstan's kinds. It compiles the CEL rules only on the first call, because that
 // takes tens of milliseconds.
 var schemas = sync.OnceValues(compileSchemas)
 
@@ -52,7 +52,7 @@ func compileSchemas() (map[string]*kindSchema, error) {
 	return compiled, nil
 }
 
-// compile performs the steps of an API server that starts to serve a CRD. Our CRDs have one version.
+// compile performs the steps of an API server that starts to serve a CRD. Capstan's CRDs have one version.
 func compile(definition *apiextensionsv1.CustomResourceDefinition) (*kindSchema, error) {
 	internal := &apiextensions.JSONSchemaProps{}
 	external := definition.Spec.Versions[0].Schema.OpenAPIV3Schema
@@ -63,7 +63,7 @@ func compile(definition *apiextensionsv1.CustomResourceDefinition) (*kindSchema,
 	if err != nil {
 		return nil, fmt.Errorf("failed to make the schema structural: %w", err)
 	}
-	structural = structural.DeepCopy() // because PruneDefaults changes the defaults, which NewSchemaValidator reads below
+	structural = structural.DeepCopy() // because PruneDefaults changes defaults that NewSchemaValidator reads below
 	if err := defaulting.PruneDefaults(structural); err != nil {
 		return nil, fmt.Errorf("failed to prune the defaults: %w", err)
 	}

@@ -19,8 +19,7 @@ import (
 // secretFields are the allowed fields of a Secret.
 var secretFields = []string{"apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData"}
 
-// addSecret adds a Secret to the set. Secrets have no CRD, so the checks are written out here. No message repeats a
-// value.
+// addSecret adds a Secret to the set. Messages never repeat a value of the Secret.
 func (l *loader) addSecret(ctx context.Context, at origin, object map[string]any) {
 	secret, findings := readSecret(ctx, object, l.opts.Namespace)
 	key := objectKey{"Secret", types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}}
@@ -37,7 +36,7 @@ func readSecret(ctx context.Context, object map[string]any, namespace string) (*
 	return secret, append(findings, readValues(object, secret)...)
 }
 
-// readValues fills in the type and the data of a Secret. As on a server, stringData overrides data.
+// readValues fills in the type and the data of a Secret. As in an API server, stringData overrides data.
 func readValues(object map[string]any, secret *corev1.Secret) []finding {
 	var findings []finding
 	if kind, ok := object["type"].(string); ok {
@@ -45,9 +44,9 @@ func readValues(object map[string]any, secret *corev1.Secret) []finding {
 	} else if object["type"] != nil {
 		findings = append(findings, finding{"type", "must be a string"})
 	}
-	var wrong []finding
-	secret.Immutable, wrong = readImmutable(object)
-	findings = append(findings, wrong...)
+	var problems []finding
+	secret.Immutable, problems = readImmutable(object)
+	findings = append(findings, problems...)
 	findings = append(findings, eachValue(object, "data", func(key, value string) string {
 		decoded, err := base64.StdEncoding.DecodeString(value)
 		if err != nil {
@@ -62,17 +61,17 @@ func readValues(object map[string]any, secret *corev1.Secret) []finding {
 	})...)
 }
 
-// variableName matches the conventional names of environment variables, and hardly any credential.
+// variableName matches the usual names of environment variables, and almost no credential.
 var variableName = regexp.MustCompile(`^[A-Z_][A-Z0-9_]{0,62}$`)
 
-// SetSecretFromEnv sets one key of a Secret to the value of an environment variable, and overrides the manifests.
-// It creates the Secret if the manifests do not hold it. lookup is os.LookupEnv or a substitute. The spec has one
-// of two forms:
+// SetSecretFromEnv sets one key of a Secret to the value of an environment variable. The value overrides that of the
+// manifests. SetSecretFromEnv creates the Secret if the manifests do not have it. lookup is os.LookupEnv or a
+// substitute. The spec has one of two forms:
 //  1. NAME/KEY=ENVVAR sets the key in each namespace in which the Set has objects.
 //  2. NAMESPACE/NAME/KEY=ENVVAR sets it in one namespace.
 //
-// No error repeats the value, nor a text after "=" that does not look like a variable's name: it may be the
-// credential itself.
+// Errors repeat neither the value nor a text after "=" that does not look like the name of a variable, because that
+// text may be the credential.
 func (s *Set) SetSecretFromEnv(spec string, lookup func(name string) (value string, ok bool)) error {
 	target, variable, ok := strings.Cut(spec, "=")
 	parts := strings.Split(target, "/")
@@ -83,16 +82,16 @@ func (s *Set) SetSecretFromEnv(spec string, lookup func(name string) (value stri
 		return fmt.Errorf("failed to read %q: must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR", target)
 	}
 	name, key := parts[len(parts)-2], parts[len(parts)-1]
-	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		return fmt.Errorf("failed to read %q: the Secret's name %q %s", target, name, wrong[0])
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("failed to read %q: the Secret's name %q is invalid: %s", target, name, problems[0])
 	}
-	if wrong := validation.IsConfigMapKey(key); len(wrong) > 0 {
-		return fmt.Errorf("failed to read %q: the key %q %s", target, key, wrong[0])
+	if problems := validation.IsConfigMapKey(key); len(problems) > 0 {
+		return fmt.Errorf("failed to read %q: the key %q is invalid: %s", target, key, problems[0])
 	}
 	namespaces := s.namespaces()
 	if len(parts) == 3 {
-		if wrong := validation.IsDNS1123Label(parts[0]); len(wrong) > 0 {
-			return fmt.Errorf("failed to read %q: the namespace %q %s", target, parts[0], wrong[0])
+		if problems := validation.IsDNS1123Label(parts[0]); len(problems) > 0 {
+			return fmt.Errorf("failed to read %q: the namespace %q is invalid: %s", target, parts[0], problems[0])
 		}
 		namespaces = parts[:1]
 	}
@@ -123,7 +122,7 @@ func (s *Set) setSecret(name types.NamespacedName, key, value string) {
 	secret.Data[key] = []byte(value)
 }
 
-// namespaces returns the namespaces of our objects, sorted; it returns default if there are no objects.
+// namespaces returns the namespaces of Capstan's objects in the set, sorted. If there are none, it returns default.
 func (s *Set) namespaces() []string {
 	used := map[string]bool{}
 	addNamespaces(used, s.agents)

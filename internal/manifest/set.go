@@ -29,7 +29,7 @@ type Set struct {
 	sessions   map[types.NamespacedName]*v1alpha1.Session
 	secrets    map[types.NamespacedName]*corev1.Secret
 	configMaps map[types.NamespacedName]*corev1.ConfigMap
-	// origins maps each object to its place in the manifests.
+	// origins maps each object to its position in the manifests.
 	origins map[objectKey]origin
 }
 
@@ -47,50 +47,50 @@ func newSet() *Set {
 	}
 }
 
-// Agent returns an Agent; ok is false if the manifests do not hold it.
+// Agent returns an Agent; ok is false if the manifests do not have it.
 func (s *Set) Agent(namespace, name string) (agent *v1alpha1.Agent, ok bool) {
 	agent, ok = s.agents[types.NamespacedName{Namespace: namespace, Name: name}]
 	return agent, ok
 }
 
-// PromptProfile returns a PromptProfile; ok is false if the manifests do not hold it.
+// PromptProfile returns a PromptProfile; ok is false if the manifests do not have it.
 func (s *Set) PromptProfile(namespace, name string) (profile *v1alpha1.PromptProfile, ok bool) {
 	profile, ok = s.profiles[types.NamespacedName{Namespace: namespace, Name: name}]
 	return profile, ok
 }
 
-// ModelProvider returns a ModelProvider; ok is false if the manifests do not hold it.
+// ModelProvider returns a ModelProvider; ok is false if the manifests do not have it.
 func (s *Set) ModelProvider(namespace, name string) (provider *v1alpha1.ModelProvider, ok bool) {
 	provider, ok = s.providers[types.NamespacedName{Namespace: namespace, Name: name}]
 	return provider, ok
 }
 
-// ToolServer returns a ToolServer; ok is false if the manifests do not hold it.
+// ToolServer returns a ToolServer; ok is false if the manifests do not have it.
 func (s *Set) ToolServer(namespace, name string) (server *v1alpha1.ToolServer, ok bool) {
 	server, ok = s.servers[types.NamespacedName{Namespace: namespace, Name: name}]
 	return server, ok
 }
 
-// Session returns a Session; ok is false if the manifests do not hold it.
+// Session returns a Session; ok is false if the manifests do not have it.
 func (s *Set) Session(namespace, name string) (session *v1alpha1.Session, ok bool) {
 	session, ok = s.sessions[types.NamespacedName{Namespace: namespace, Name: name}]
 	return session, ok
 }
 
-// Secret returns a Secret, with its stringData merged into its data; ok is false if the manifests do not hold it.
+// Secret returns a Secret, with its stringData merged into its data; ok is false if the manifests do not have it.
 func (s *Set) Secret(namespace, name string) (secret *corev1.Secret, ok bool) {
 	secret, ok = s.secrets[types.NamespacedName{Namespace: namespace, Name: name}]
 	return secret, ok
 }
 
-// ConfigMap returns a ConfigMap; ok is false if the manifests do not hold it.
+// ConfigMap returns a ConfigMap; ok is false if the manifests do not have it.
 func (s *Set) ConfigMap(namespace, name string) (configMap *corev1.ConfigMap, ok bool) {
 	configMap, ok = s.configMaps[types.NamespacedName{Namespace: namespace, Name: name}]
 	return configMap, ok
 }
 
-// Over returns a set with the objects of s, and with those of base that s lacks. It shares the objects with both
-// sets; Ignored is empty.
+// Over returns a set with the objects of s, and with the objects of base that s does not have. It shares the objects
+// with both sets. Its field Ignored is empty.
 func (s *Set) Over(base *Set) *Set {
 	return &Set{
 		agents: merge(s.agents, base.agents), profiles: merge(s.profiles, base.profiles), providers: merge(s.providers, base.providers),
@@ -134,7 +134,7 @@ func (s *Set) Turn(name string) (*v1alpha1.Turn, error) {
 	}
 }
 
-// list returns the names of Turns, at most 10 of them.
+// list returns the names of Turns, at most 10 names, for a message.
 func list(turns []*v1alpha1.Turn) string {
 	const most = 10
 	names := make([]string, 0, most)

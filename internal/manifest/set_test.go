@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manifest"
 )
 
+// loaded returns the Set of these documents.
 func loaded(t *testing.T, documents ...string) *manifest.Set {
 	t.Helper()
 	set, err := manifest.Load(t.Context(), []string{"-"},
@@ -19,7 +20,7 @@ func loaded(t *testing.T, documents ...string) *manifest.Set {
 	return set
 }
 
-func TestObjectsMatchCreatedOnes(t *testing.T) {
+func TestObjectsAreLikeCreatedObjects(t *testing.T) {
 	t.Parallel()
 	exported := strings.Replace(turn, "{name: first}",
 		"{name: first, uid: u, resourceVersion: '7', generation: 3, creationTimestamp: '2026-01-01T00:00:00Z', labels: {a: b}}", 1) +
@@ -32,7 +33,7 @@ func TestObjectsMatchCreatedOnes(t *testing.T) {
 		t.Errorf("the spec lacks its defaults: %+v", got.Spec)
 	}
 	if got.Status.StopReason != "" {
-		t.Errorf("the status is %+v, want none: a Turn that is created has not run", got.Status)
+		t.Errorf("the status is %+v, want none: a new Turn has not run", got.Status)
 	}
 	meta := got.ObjectMeta
 	if meta.Generation != 0 || meta.UID != "" || meta.ResourceVersion != "" || !meta.CreationTimestamp.IsZero() {
@@ -105,8 +106,8 @@ func TestSecrets(t *testing.T) {
 		want map[string]string // namespace/name/key to value
 		err  string
 	}{
-		"stringData over data": {"", map[string]string{"default/s/a": "a", "default/s/b": "text"}, ""},
-		"over the manifest's": {
+		"stringData and data": {"", map[string]string{"default/s/a": "a", "default/s/b": "text"}, ""},
+		"a key of the manifest": {
 			"s/a=KEY",
 			map[string]string{"default/s/a": "from-env", "default/s/b": "text", "helpdesk/s/a": "from-env"},
 			"",
@@ -123,12 +124,12 @@ func TestSecrets(t *testing.T) {
 		"a variable that is empty":   {"s/a=EMPTY", nil, `failed to set "s/a": environment variable "EMPTY" must be set and not empty`},
 		"an invalid name": {
 			"S/a=KEY", nil,
-			`failed to read "S/a": the Secret's name "S" a lowercase RFC 1123 subdomain must consist of`,
+			`failed to read "S/a": the Secret's name "S" is invalid: a lowercase RFC 1123 subdomain must consist of`,
 		},
-		"an invalid key": {"s/a b=KEY", nil, `failed to read "s/a b": the key "a b" a valid config key must consist of`},
+		"an invalid key": {"s/a b=KEY", nil, `failed to read "s/a b": the key "a b" is invalid: a valid config key must consist of`},
 		"an invalid namespace": {
 			"N/s/a=KEY", nil,
-			`failed to read "N/s/a": the namespace "N" a lowercase RFC 1123 label must consist of`,
+			`failed to read "N/s/a": the namespace "N" is invalid: a lowercase RFC 1123 label must consist of`,
 		},
 		"too many parts of the target": {"a/b/c/d=KEY", nil, `failed to read "a/b/c/d": must be NAME/KEY=ENVVAR`},
 	}
@@ -208,29 +209,29 @@ func TestConfigMaps(t *testing.T) {
 		t.Errorf("kind %q, immutable %v: want them kept", got.Kind, got.Immutable)
 	}
 	if _, ok := set.ConfigMap("helpdesk", "notes"); ok {
-		t.Error("want a ConfigMap of its own namespace only")
+		t.Error("the ConfigMap is also in another namespace")
 	}
 }
 
-func TestASession(t *testing.T) {
+func TestSession(t *testing.T) {
 	t.Parallel()
 	set := loaded(t, session+"spec: {subject: Order 1042, budget: {maxTurns: 3}}\n")
 	got, ok := set.Session("default", "chat")
 	if !ok || got.Spec.Subject != "Order 1042" || *got.Spec.Budget.MaxTurns != 3 {
-		t.Errorf("Session returned %+v, %t: want it as it was written", got, ok)
+		t.Errorf("Session returned %+v, %t: want the spec of the manifest", got, ok)
 	}
 	if got.Status.ObservedGeneration != 0 || len(got.Status.Conditions) != 0 {
 		t.Errorf("the status is %+v, want none: no controller has processed it", got.Status)
 	}
 	if _, ok := set.Session("helpdesk", "chat"); ok {
-		t.Error("want a Session of its own namespace only")
+		t.Error("the Session is also in another namespace")
 	}
 	below := loaded(t, session+"spec: {subject: Order 1}\n")
 	if over, _ := set.Over(below).Session("default", "chat"); over != got {
-		t.Error("want the Session on top")
+		t.Error("Over returned the Session of the base")
 	}
 	if _, ok := loaded(t, turn).Over(below).Session("default", "chat"); !ok {
-		t.Error("the set lacks the Session, which the base has alone")
+		t.Error("the set lacks the Session, which only the base has")
 	}
 }
 
@@ -240,16 +241,16 @@ func TestOver(t *testing.T) {
 	top := loaded(t, strings.Replace(turn, "Hello", "Bye", 1), configMap+"data: {k: top}\n", strings.ReplaceAll(turn, "first", "second"))
 	both := top.Over(base)
 	if got, err := both.Turn("first"); err != nil || got.Spec.Message != "Bye" {
-		t.Errorf("Turn returned %v, %v: want the one on top", got, err)
+		t.Errorf("Turn returned %v, %v: want the Turn of top", got, err)
 	}
 	if got, ok := both.ConfigMap("default", "notes"); !ok || got.Data["k"] != "top" {
-		t.Errorf("ConfigMap returned %v: want the one on top", got)
+		t.Errorf("ConfigMap returned %v: want the ConfigMap of top", got)
 	}
 	if _, ok := both.Agent("default", "support"); !ok {
-		t.Error("the set lacks the Agent, which the base has alone")
+		t.Error("the set lacks the Agent, which only the base has")
 	}
 	if _, line := both.Origin("Agent", "default", "support"); line != 1 {
-		t.Errorf("the Agent's line is %d, want that of the base, 1", line)
+		t.Errorf("the Agent's line is %d, want 1, as in the base", line)
 	}
 	if got, err := base.Turn("first"); err != nil || got.Spec.Message != "Hello" || len(base.Turns()) != 1 {
 		t.Error("the base changed")

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Bounds of one call of Load. They far exceed what an API server accepts. They keep a wrong path, such as a disk
-// image or the root directory, from filling the memory.
+// The maximum size of a file and the maximum number of files in a directory. They are far higher than manifests need.
+// Without them, a wrong path, such as a disk image or the root directory, could fill the memory.
 const (
 	maxFileBytes = 8 << 20
 	maxFiles     = 1000
@@ -21,8 +21,9 @@ const (
 // standardInput is the path of standard input.
 const standardInput = "-"
 
-// files returns the files for a path: the file itself or, for a directory, all manifests in and below it, in
-// lexical order. It leaves out names that begin with a period, and kustomization files, which are not objects.
+// files returns the files for a path: the file itself or, for a directory, all manifests in it and in its
+// subdirectories, in lexical order. It leaves out names that begin with a period, and kustomization files, which are
+// not objects.
 func files(path string) ([]string, error) {
 	if path == standardInput {
 		return []string{path}, nil
@@ -35,7 +36,7 @@ func files(path string) ([]string, error) {
 		return []string{filepath.Clean(path)}, nil
 	}
 	var found []string
-	// os.DirFS enters the directory even if path is a symbolic link; a walk by path would not.
+	// os.DirFS reads the directory even if path is a symbolic link; filepath.WalkDir would not.
 	err = fs.WalkDir(os.DirFS(path), ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -92,7 +93,7 @@ func readBounded(r io.Reader) ([]byte, error) {
 	return text, nil
 }
 
-// withoutPath removes the path from an error of the file system, because the message of the caller has it already.
+// withoutPath removes the path from an error of the file system, because the caller's message names the path already.
 func withoutPath(err error) error {
 	if failed, ok := errors.AsType[*fs.PathError](err); ok {
 		return failed.Err

@@ -32,33 +32,33 @@ func withTools(more string) string {
 	return strings.Replace(agent, "{promptProfileRef", "{"+more+", promptProfileRef", 1)
 }
 
-func TestAToolServer(t *testing.T) {
+func TestToolServer(t *testing.T) {
 	t.Parallel()
 	set := loaded(t, toolServer)
 	got, ok := set.ToolServer("default", "tickets")
 	if !ok || got.Spec.MCP.URL != "http://tickets.tools:8080/mcp" || got.Spec.CallTimeoutSeconds != 45 ||
 		got.Spec.ConnectTimeoutSeconds != 5 {
-		t.Errorf("ToolServer returned %+v, %t: want it as it was written, with its defaults", got, ok)
+		t.Errorf("ToolServer returned %+v, %t: want the spec of the manifest, with its defaults", got, ok)
 	}
 	if got.Status.ObservedGeneration != 0 || len(got.Status.Conditions) != 0 {
 		t.Errorf("the status is %+v, want none: no controller has processed it", got.Status)
 	}
 	if _, ok := set.ToolServer("helpdesk", "tickets"); ok {
-		t.Error("want a ToolServer of its own namespace only")
+		t.Error("the ToolServer is also in another namespace")
 	}
 	if names := set.Names("ToolServer"); !cmp.Equal(names, []string{"default/tickets"}) {
 		t.Errorf("Names(ToolServer) returned %q", names)
 	}
 	below := loaded(t, strings.Replace(toolServer, "8080", "9090", 1))
 	if over, _ := set.Over(below).ToolServer("default", "tickets"); over != got {
-		t.Error("want the ToolServer on top")
+		t.Error("Over returned the ToolServer of the base")
 	}
 	if _, ok := loaded(t, turn).Over(below).ToolServer("default", "tickets"); !ok {
-		t.Error("the set lacks the ToolServer, which the base has alone")
+		t.Error("the set lacks the ToolServer, which only the base has")
 	}
 }
 
-func TestSecretFromEnvIsSetInTheNamespaceOfAToolServer(t *testing.T) {
+func TestSecretFromEnvInNamespaceOfToolServer(t *testing.T) {
 	t.Parallel()
 	set := loaded(t, strings.Replace(toolServer, "{name: tickets}", "{name: tickets, namespace: helpdesk}", 1))
 	if err := set.SetSecretFromEnv("tickets/token=KEY", func(string) (string, bool) { return "value", true }); err != nil {
@@ -88,22 +88,22 @@ func TestToolApprovalIsValidatedAndIgnored(t *testing.T) {
 	}
 }
 
-func TestInvalidToolsAreRefused(t *testing.T) {
+func TestInvalidToolsAreRejected(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, text, want string }{
-		"no endpoint": {"an MCP server is somewhere", strings.Replace(toolServer,
+		"no endpoint": {"an MCP server needs a URL", strings.Replace(toolServer,
 			`  mcp: {url: "http://tickets.tools:8080/mcp"}`+"\n", "", 1), "mcp must be given for a server of type MCP"},
 		"credentials in a URL": {
-			"a URL is no place for a token",
+			"a URL must not contain a token",
 			strings.Replace(toolServer, "tickets.tools", "u:p@tickets.tools", 1), "url must not contain credentials",
 		},
-		"unknown field": {"a mistake is reported", toolServer + "  tool: []\n", "spec.tool: unknown field"},
+		"unknown field": {"a misspelled field is reported", toolServer + "  tool: []\n", "spec.tool: unknown field"},
 		"unknown decision": {
 			"a decision has one of two values", strings.Replace(toolApproval, "Approved", "Yes", 1),
 			"spec.decision: Unsupported value",
 		},
 		"a tool of neither": {
-			"a tool is of a server or an agent", withTools("tools: [{maxCalls: 3}]"),
+			"a tool belongs to a server or an Agent", withTools("tools: [{maxCalls: 3}]"),
 			"exactly one of serverRef and agentRef must be given",
 		},
 	} {
@@ -111,13 +111,13 @@ func TestInvalidToolsAreRefused(t *testing.T) {
 			t.Parallel()
 			_, err := manifest.Load(t.Context(), []string{"-"}, manifest.Options{Stdin: strings.NewReader(tc.text)})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%s: want an error with %q, have %v", tc.reason, tc.want, err)
+				t.Errorf("%s: error = %v, want one with %q", tc.reason, err, tc.want)
 			}
 		})
 	}
 }
 
-func TestToolsOfAnAgentGetDefaults(t *testing.T) {
+func TestToolPolicyGetsDefaults(t *testing.T) {
 	t.Parallel()
 	set := loaded(t, withTools("tools: [{serverRef: {name: tickets}, allow: [get_*]}], toolPolicy: {effects: ReadOnly}"))
 	got, ok := set.Agent("default", "support")

@@ -18,7 +18,7 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
-// longestQuote is how many characters of a wrong value an error message repeats.
+// longestQuote is the maximum number of characters of an invalid value that an error message repeats.
 const longestQuote = 64
 
 // finding is a mistake in one field.
@@ -26,8 +26,8 @@ type finding struct {
 	field, message string
 }
 
-// defaultAndValidate changes an object to the form that an API server would store on creation, and returns the
-// mistakes for which that server would refuse it. The order is: strict decoding, pruning, defaulting, validation.
+// defaultAndValidate changes an object to the form that an API server would store on creation, and returns the mistakes
+// for which an API server would reject it. The steps are strict decoding, pruning, defaulting and validation.
 func (k *kindSchema) defaultAndValidate(ctx context.Context, object map[string]any, namespace string) (*metav1.ObjectMeta, []finding) {
 	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
 	if err != nil {
@@ -63,8 +63,8 @@ func (k *kindSchema) defaultAndValidate(ctx context.Context, object map[string]a
 	return meta, findings
 }
 
-// dropServerFields removes the fields that only a server sets, so that the output of kubectl get -o yaml is a valid
-// manifest.
+// dropServerFields removes the fields that only an API server sets, so that the output of kubectl get -o yaml is a
+// valid manifest.
 func dropServerFields(meta *metav1.ObjectMeta) {
 	meta.UID = ""
 	meta.ResourceVersion = ""
@@ -75,8 +75,8 @@ func dropServerFields(meta *metav1.ObjectMeta) {
 	meta.ManagedFields = nil
 }
 
-// validate runs the same checks as an API server on the creation of a custom resource. Our schemas embed no
-// resources, so no embedded metadata needs a check.
+// validate runs the checks of an API server on the creation of a custom resource, except those of embedded resources,
+// which Capstan's schemas do not have.
 func (k *kindSchema) validate(ctx context.Context, object map[string]any, meta *metav1.ObjectMeta) field.ErrorList {
 	problems := apivalidation.ValidateObjectMetaDeclaratively(ctx, operation.Create, meta, nil, true,
 		apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"), true)
@@ -85,12 +85,12 @@ func (k *kindSchema) validate(ctx context.Context, object map[string]any, meta *
 	if blocksRules(problems) {
 		return problems
 	}
-	broken, _ := k.rules.Validate(ctx, nil, k.structural, object, nil, celconfig.RuntimeCELCostBudget)
-	return append(problems, broken...)
+	violations, _ := k.rules.Validate(ctx, nil, k.structural, object, nil, celconfig.RuntimeCELCostBudget)
+	return append(problems, violations...)
 }
 
-// blocksRules reports whether the mistakes make it unsafe to run CEL rules on the object. Values of a wrong type
-// would break the rules, and values beyond their bounds could exceed the cost for which the rules were admitted.
+// blocksRules reports whether the mistakes make it unsafe to run CEL rules on the object. A value of a wrong type would
+// make the rules fail, and a value that is too long could exceed the cost limit of the rules.
 func blocksRules(problems field.ErrorList) bool {
 	for _, problem := range problems {
 		switch problem.Type { //nolint:exhaustive // because all other types leave the rules sound
@@ -102,7 +102,7 @@ func blocksRules(problems field.ErrorList) bool {
 	return false
 }
 
-// shorten returns the error with at most the beginning of a wrong value.
+// shorten returns the error with a long invalid value cut.
 func shorten(problem *field.Error) *field.Error {
 	short := *problem
 	if text, ok := problem.BadValue.(string); ok {
