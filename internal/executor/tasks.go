@@ -190,7 +190,7 @@ func (p *Tasks) pause(ctx context.Context, most time.Duration) bool {
 
 // measure measures the queue from time to time.
 func (p *Tasks) measure(ctx context.Context, e *Executor) {
-	defer metrics.EvaluationQueue(0, 0)
+	defer metrics.SetEvaluationQueue(0, 0)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -221,7 +221,7 @@ func (p *Tasks) measured(use []task.Use, now time.Time) {
 		all += u.Waiting
 		oldest = max(oldest, now.Sub(u.Oldest))
 	}
-	metrics.EvaluationQueue(all, oldest)
+	metrics.SetEvaluationQueue(all, oldest)
 }
 
 // work is the work on one task.

@@ -18,7 +18,7 @@ import (
 )
 
 // cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses. share
-// replaces the spec of a Turn by an equal one that its run holds. objects counts the others.
+// replaces the spec of a Turn by the equal spec that its run already has. objects counts the objects of other kinds.
 func cacheOptions(o Options, share func(*v1alpha1.Turn), objects *objectbudget.Budget) cache.Options {
 	options := cache.Options{
 		DefaultTransform: objects.Transform(withoutBookkeeping),
@@ -40,8 +40,8 @@ func cacheOptions(o Options, share func(*v1alpha1.Turn), objects *objectbudget.B
 	return options
 }
 
-// turnsOf returns the selector of the Turns that a process uses: unfinished Turns and, for an executor alone, only
-// those that are bound to it. A Turn that finishes leaves the cache as if it were deleted.
+// turnsOf returns the selector of the Turns that a process uses: unfinished Turns and, for a process that is only an
+// executor, only those that are bound to it. A Turn that finishes leaves the cache as if it were deleted.
 func turnsOf(o Options) fields.Selector {
 	unfinished := fields.OneTermEqualSelector(controller.FieldCompletionTime, "")
 	if o.has(RoleController) {
@@ -50,20 +50,20 @@ func turnsOf(o Options) fields.Selector {
 	return fields.AndSelectors(fields.OneTermEqualSelector(controller.FieldExecutor, o.ExecutorName), unfinished)
 }
 
-// maxAgentLabels is the number of labels that an Agent may have in the cache. Of an Agent with more, only Capstan's own
-// labels are kept, and a Budget that selects Agents by other labels does not select it.
+// maxAgentLabels is the number of labels that an Agent may have in the cache. If an Agent has more, only Capstan's own
+// labels are kept, and a Budget that selects Agents by other labels does not select the Agent.
 const maxAgentLabels = 64
 
-// withoutBookkeeping removes unused metadata from an object before it is cached: managed fields, and the
-// annotations and labels of others. Only the size of an object bounds these, so one namespace could otherwise fill
-// the memory of all. A write of status does not change them. Leases keep their annotations, which hold their data, and
-// Turns keep the trace of their caller.
+// withoutBookkeeping removes metadata that Capstan does not use from an object before it is cached: managed fields,
+// annotations, and labels that are not Capstan's. Otherwise one namespace could fill the memory of all, because only
+// the size of an object limits such metadata. Status writes do not change the metadata in the API server. Leases keep
+// their annotations, which have their data, and Turns keep the trace of their caller.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
 		return in, nil //nolint:nilerr // because anything but an object, such as a tombstone, stays unchanged
 	}
-	// The transform may receive an object that it has already returned, which others read by then. It does not
+	// The transform may receive an object that it has already returned, and that other goroutines read. It does not
 	// write to such an object.
 	if o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)
@@ -88,12 +88,12 @@ func withoutBookkeeping(in any) (any, error) {
 }
 
 // withoutRequests removes the requests from Turns that this process does not run. Thousands of Turns may wait, and
-// their requests are read when they are bound. Turns that are bound to this executor stay complete, and share their
-// spec with the run.
+// their requests are read only when they are bound. Turns that are bound to this executor keep their whole spec, and
+// share it with the run.
 func withoutRequests(executorName string, share func(*v1alpha1.Turn)) toolscache.TransformFunc {
 	return func(in any) (any, error) {
 		t, ok := in.(*v1alpha1.Turn)
-		if ok && t.BoundTo() == executorName && t.ManagedFields != nil { // without them, others may already read it
+		if ok && t.BoundTo() == executorName && t.ManagedFields != nil { // if nil, other goroutines may already read t
 			share(t)
 		}
 		if !ok || t.BoundTo() == executorName {

@@ -13,14 +13,14 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-func TestCacheHoldsTheTurnsOfARole(t *testing.T) {
+func TestTurnsOf(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		roles  []string
 		want   string
 	}{
 		"Both":       {"a possible leader needs all Turns that may be bound", nil, "status.completionTime="},
-		"Controller": {"the same", []string{RoleController}, "status.completionTime="},
+		"Controller": {"a possible leader needs all Turns that may be bound", []string{RoleController}, "status.completionTime="},
 		"Executor": {
 			"Turns of other executors are not its own",
 			[]string{RoleExecutor},
@@ -42,7 +42,7 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 		Labels:      map[string]string{"example.com/many": "yes", "capstan.dev/parent": "two"},
 	}}
 	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"capstan.dev/parent": "two"}}}
-	for range 2 { // the cache may apply it to its own result
+	for range 2 { // the cache may apply the transform to its own result
 		got, err := withoutBookkeeping(full)
 		if err != nil {
 			t.Fatal(err)
@@ -61,8 +61,8 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 	}
 }
 
-// TestCacheSharesSpecsWithRuns checks that the spec of a Turn that runs here is shared, once: others may read an object
-// that the transform has returned before.
+// TestCacheSharesSpecsWithRuns checks that the spec of a Turn that runs here is shared only once: other goroutines may
+// read an object that the transform has returned before.
 func TestCacheSharesSpecsWithRuns(t *testing.T) {
 	shared := 0
 	transform := withoutRequests("capstan-3", func(*v1alpha1.Turn) { shared++ })
@@ -98,7 +98,7 @@ func TestCacheDropsRequestsOfTurnsThatRunElsewhere(t *testing.T) {
 			out, err := withoutRequests("capstan-3", func(*v1alpha1.Turn) {})(in)
 			got, ok := out.(*v1alpha1.Turn)
 			if err != nil || !ok || (got.Spec.Message == "Hello") != tc.kept {
-				t.Errorf("the cache keeps %v, %v, with the message: want %t", out, err, tc.kept)
+				t.Errorf("the cache keeps %v, error %v; want the message kept: %t", out, err, tc.kept)
 			}
 		})
 	}

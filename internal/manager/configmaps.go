@@ -21,14 +21,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// configMapReader returns a function that returns a reader for the ConfigMaps of a namespace. They are read from
-// the API server, because their texts are not cached. Each reader reads a ConfigMap only once, so that all texts of
-// one preparation have the same version. A reader is not safe for concurrent use.
+// configMapReader returns a function that returns a reader for the ConfigMaps of a namespace. They are read from the
+// API server, because their texts are not cached. Each reader reads a ConfigMap only once, so that all texts of one
+// preparation come from the same version. A reader is not safe for concurrent use.
 func configMapReader(r client.Reader) func(namespace string) translate.ConfigMaps {
 	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return m.Data })
 }
 
-// contentReader is configMapReader for contents, which may be binary.
+// contentReader is configMapReader for values that may be binary.
 func contentReader(r client.Reader) func(namespace string) translate.ConfigMaps {
 	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return translate.ConfigMapContents(m.Data, m.BinaryData) })
 }
@@ -64,9 +64,9 @@ func configMapData(
 	return map[string]string{}, nil
 }
 
-// configMapsSeen returns the reader that shows whether a ConfigMap exists, and the interval at which objects that
-// name a ConfigMap must be checked again. If this process may watch ConfigMaps, the reader is the cache, and the
-// interval is 0 because events report changes. Otherwise the reader is the API server.
+// configMapsSeen returns the reader that shows whether a ConfigMap exists, and the interval at which objects that name
+// a ConfigMap must be checked again. If this process may watch ConfigMaps, the reader reads from the cache, and the
+// interval is 0 because watch events report changes. Otherwise the reader reads from the API server.
 func configMapsSeen(
 	ctx context.Context, mgr ctrl.Manager, clientset kubernetes.Interface, o Options, log logr.Logger,
 ) (client.Reader, time.Duration, error) {
@@ -77,9 +77,9 @@ func configMapsSeen(
 	return mgr.GetAPIReader(), time.Duration(o.ProbeIntervalSeconds) * time.Second, nil
 }
 
-// mayWatchConfigMaps reports whether this process may list and watch the ConfigMaps of the given namespaces; none
-// means all. If it may not, it logs the missing rule and the effect: a role that was written by hand, or for an
-// older version, may lack the rule.
+// mayWatchConfigMaps reports whether this process may list and watch the ConfigMaps of the given namespaces, or of all
+// namespaces if none is given. If it may not, mayWatchConfigMaps logs the missing rule and the effect, because a role
+// that was written by hand, or for an older version, may lack the rule.
 func mayWatchConfigMaps(
 	ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespaces []string, log logr.Logger,
 ) (bool, error) {
@@ -128,8 +128,8 @@ func mayAll(
 	return true, nil
 }
 
-// identityOnly removes all metadata of a ConfigMap that does not identify it, before the object is cached. An
-// annotation may hold a copy of its text, as kubectl apply writes one.
+// identityOnly removes all metadata from a ConfigMap except its identity, before the object is cached. An annotation
+// may contain a copy of the ConfigMap's text, such as the annotation of kubectl apply.
 func identityOnly(o any) (any, error) {
 	if m, ok := o.(*metav1.PartialObjectMetadata); ok {
 		m.ObjectMeta = metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}

@@ -25,7 +25,7 @@ import (
 )
 
 func TestConfigMapReader(t *testing.T) {
-	away := errors.New("the API server is away")
+	unreachable := errors.New("the API server is unreachable")
 	c := fake.NewClientBuilder().WithObjects(
 		&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"},
@@ -35,7 +35,7 @@ func TestConfigMapReader(t *testing.T) {
 	).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if key.Name == "unreadable" {
-				return away
+				return unreachable
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
@@ -61,7 +61,7 @@ func TestConfigMapReader(t *testing.T) {
 		},
 		"Away": {
 			reason: "a failed read does not mean that the ConfigMap is missing", namespace: "helpdesk",
-			configMap: "unreadable", key: "a.md", err: away,
+			configMap: "unreadable", key: "a.md", err: unreachable,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,10 +75,10 @@ func TestConfigMapReader(t *testing.T) {
 	}
 }
 
-// TestPreparationReadsAConfigMapOnce checks that a preparation does not mix texts of two versions.
-func TestPreparationReadsAConfigMapOnce(t *testing.T) {
+// TestPreparationReadsConfigMapOnce checks that a preparation does not mix texts of two versions.
+func TestPreparationReadsConfigMapOnce(t *testing.T) {
 	gets := map[string]int{}
-	away := errors.New("the API server is away")
+	unreachable := errors.New("the API server is unreachable")
 	c := fake.NewClientBuilder().WithObjects(
 		&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"},
@@ -87,7 +87,7 @@ func TestPreparationReadsAConfigMapOnce(t *testing.T) {
 	).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if gets[key.Name]++; key.Name == "flaky" && gets[key.Name] == 1 {
-				return away
+				return unreachable
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
@@ -121,7 +121,7 @@ func TestPreparationReadsAConfigMapOnce(t *testing.T) {
 	if a, b := read(first, "absent", "a"), read(first, "absent", "b"); a != gone || b != gone || gets["absent"] != 1 {
 		t.Errorf("got %q and %q after %d reads, want %q twice, after 1", a, b, gets["absent"], gone)
 	}
-	if got := read(first, "flaky", "a"); got != away.Error() {
+	if got := read(first, "flaky", "a"); got != unreachable.Error() {
 		t.Errorf("got %q, want the failure", got)
 	}
 	if read(first, "flaky", "a"); gets["flaky"] != 2 {
@@ -130,7 +130,7 @@ func TestPreparationReadsAConfigMapOnce(t *testing.T) {
 }
 
 func TestMayWatchConfigMaps(t *testing.T) {
-	away := errors.New("the API server is away")
+	unreachable := errors.New("the API server is unreachable")
 	for name, tc := range map[string]struct {
 		reason     string
 		namespaces []string
@@ -144,11 +144,11 @@ func TestMayWatchConfigMaps(t *testing.T) {
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace == "", nil },
 		},
 		"InEach": {
-			reason: "a right in each of the namespaces is enough", namespaces: []string{"sales", "helpdesk"}, want: true,
+			reason: "a permission in each of the namespaces is enough", namespaces: []string{"sales", "helpdesk"}, want: true,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace != "", nil },
 		},
 		"NotEverywhere": {
-			reason: "a right in some namespaces is not a right in all", log: `["all namespaces"]`,
+			reason: "permissions in some namespaces are not a permission in all", log: `["all namespaces"]`,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace != "", nil },
 		},
 		"NotInOne": {
@@ -156,18 +156,18 @@ func TestMayWatchConfigMaps(t *testing.T) {
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace == "sales", nil },
 		},
 		"ListAlone": {
-			reason: "the right to list is not the right to watch", log: `["all namespaces"]`,
+			reason: "the permission to list is not the permission to watch", log: `["all namespaces"]`,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Verb == "list", nil },
 		},
 		"MayNotAsk": {
-			reason: "Turns also run without an answer", log: `["all namespaces"]`,
+			reason: "a process that may not ask is not allowed to watch", log: `["all namespaces"]`,
 			may: func(*authorizationv1.ResourceAttributes) (bool, error) {
 				return false, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no rule"))
 			},
 		},
 		"Away": {
-			reason: "an unavailable API server is not an answer", err: away,
-			may: func(*authorizationv1.ResourceAttributes) (bool, error) { return false, away },
+			reason: "an unavailable API server is not an answer", err: unreachable,
+			may: func(*authorizationv1.ResourceAttributes) (bool, error) { return false, unreachable },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -208,6 +208,6 @@ func TestCacheDropsTextsOfConfigMaps(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms", UID: "u", ResourceVersion: "7"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the cache must keep the identity of the object, and no more (-want +got):\n%s", diff)
+		t.Errorf("the cache must keep only the identity of the object (-want +got):\n%s", diff)
 	}
 }

@@ -58,7 +58,7 @@ func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error
 }
 
 // awaitDefinitions waits until the CustomResourceDefinitions exist, because they may be installed at the same time as
-// the manager. It logs each failed check, and returns the error of the last one when storePatience has passed.
+// the manager. It logs each failed check, and returns the error of the last check when storePatience has passed.
 func awaitDefinitions(ctx context.Context, d discovery.DiscoveryInterface, log logr.Logger) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// sweepInterval is the time between two sweeps. An unused ModelProvider is kept for ten sweeps, and the listing of
-// a ToolServer for sixty.
+// sweepInterval is the time between two sweeps. An unused connection to a ModelProvider is kept for ten sweeps, and the
+// tool list of a ToolServer for sixty.
 const sweepInterval = time.Minute
 
 // connections is a cache of the connections to objects of a kind, with their credentials.
@@ -27,7 +27,7 @@ type connections interface {
 }
 
 // addForgetting makes a process of any role remove connections and credentials when their objects are deleted.
-// Without it, a process without reconcilers would keep them forever.
+// Otherwise a process without reconcilers would keep them forever.
 func (p *parts) addForgetting(ctx context.Context) error {
 	for kind, kept := range map[client.Object]connections{&v1alpha1.ModelProvider{}: p.providers, &v1alpha1.ToolServer{}: p.servers} {
 		if err := forgetDeleted(ctx, p.manager.GetCache(), kind, kept); err != nil {

@@ -20,12 +20,12 @@ import (
 const (
 	// checkInterval is the time between two checks. It does not depend on the readiness probe.
 	checkInterval = 5 * time.Second
-	// checkTimeout bounds one check.
+	// checkTimeout is the time limit of one check.
 	checkTimeout = 10 * time.Second
 )
 
-// health checks something that the process needs at intervals, and keeps the last finding for the readiness probe.
-// It implements manager.Runnable and runs on every replica, because a standby must be able to take over.
+// health checks at intervals a part that the process needs, and keeps the last finding for the readiness probe. It
+// implements manager.Runnable and runs on every replica, because a standby must be able to take over.
 type health struct {
 	// part names the checked part, such as "the store of the journal". impact says what happens while it does not work.
 	part, impact string
@@ -56,7 +56,7 @@ func (h *health) Start(ctx context.Context) error {
 	}
 }
 
-// checkOnce runs the check and keeps its result. If ctx ends meanwhile, it keeps the earlier result.
+// checkOnce runs the check and keeps its result. If ctx ends during the check, it keeps the earlier result.
 func (h *health) checkOnce(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -107,21 +107,21 @@ func apiHealth(leases kubernetes.Interface, namespace string, log logr.Logger) *
 	}
 }
 
-// reachable fails if the API server does not answer within 5 s, or answers that it is unavailable.
+// reachable returns an error if the API server does not answer within apiTimeout, or answers with an error of its own.
 func reachable(ctx context.Context, leases kubernetes.Interface, namespace string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, apiTimeout, fmt.Errorf("it gave no answer within %s", apiTimeout))
 	defer cancel()
 	_, err := leases.CoordinationV1().Leases(namespace).Get(ctx, LeaderElectionID, metav1.GetOptions{})
 	switch {
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return nil // any of these is an answer
+		return nil // the API server and its storage work
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// apiTimeout bounds one request to the API server.
+// apiTimeout is the time limit of one request to the API server.
 const apiTimeout = 5 * time.Second
 
 // awaitAPIServer waits until the API server answers, at most storePatience, and logs each failure.

@@ -40,12 +40,12 @@ func TestReachable(t *testing.T) {
 		says   string
 	}{
 		"the Lease does not exist yet": {"it answers", http.StatusNotFound, ""},
-		"a right is missing":           {"it answers", http.StatusForbidden, ""},
-		"etcd is away":                 {"writes would fail", http.StatusInternalServerError, "an error on the server"},
+		"a permission is missing":      {"it answers", http.StatusForbidden, ""},
+		"etcd is unreachable":          {"writes would fail", http.StatusInternalServerError, "an error on the server"},
 		"the credentials are invalid":  {"writes would fail", http.StatusUnauthorized, "provide credentials"},
-		"it gives no answer":           {"as if it were paused", 0, "cancelled by the test"},
-		"it is overloaded":             {"writes would fail as well", http.StatusTooManyRequests, "too many requests"},
-		"it is shutting down":          {"writes would fail as well", http.StatusServiceUnavailable, "unable to handle the request"},
+		"it gives no answer":           {"writes would fail", 0, "cancelled by the test"},
+		"it is overloaded":             {"writes would fail", http.StatusTooManyRequests, "too many requests"},
+		"it is shutting down":          {"writes would fail", http.StatusServiceUnavailable, "unable to handle the request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var status atomic.Int64
@@ -86,6 +86,6 @@ func TestStartWaitsForTheAPIServer(t *testing.T) {
 	status.Store(http.StatusUnauthorized)
 	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err == nil ||
 		!strings.Contains(err.Error(), "refused the credentials") || len(lines) != 1 {
-		t.Errorf("awaitAPIServer = %v after %q; want no wait for what waiting does not help", err, lines)
+		t.Errorf("awaitAPIServer = %v after %q; want no wait with refused credentials", err, lines)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 )
 
-func TestReadinessFollowsTheStore(t *testing.T) {
+func TestReadinessFollowsStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
 		var checks atomic.Int64
@@ -75,7 +75,7 @@ func TestChecksAreBounded(t *testing.T) {
 		begin := time.Now()
 		h.checkOnce(t.Context())
 		if err := h.ready(nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != checkTimeout {
-			t.Errorf("ready = %v after %s, want the check that hangs to time out after %s", err, time.Since(begin), checkTimeout)
+			t.Errorf("ready = %v after %s, want the hanging check to time out after %s", err, time.Since(begin), checkTimeout)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()

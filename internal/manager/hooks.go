@@ -16,17 +16,16 @@ import (
 )
 
 // Hooks are placed between the parts of a process. With them, a program that embeds the manager can offer tools to
-// Agents, and observe or block each effect: appends to journals, requests to models and tools, and writes of
-// status. Each hook may be nil, which changes nothing.
+// Agents, and observe or block each effect: appends to journals, requests to models and tools, and status writes. A
+// hook that is nil changes nothing.
 type Hooks struct {
 	// Tools returns further tools for the Turns of an Agent.
 	Tools func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool
 	// Journal wraps the journal of the runs.
 	Journal func(journal.Journal) journal.Journal
-	// Tasks wraps the store of the work that follows Turns, and of memories.
+	// Tasks wraps the store of the tasks that follow Turns, and of memories.
 	Tasks func(executor.TaskStore) executor.TaskStore
-	// Provider wraps the client of the ModelProvider with this name. It is called whenever a run is about to use
-	// that client.
+	// Provider wraps the client of the ModelProvider with this name. It is called each time a run needs that client.
 	Provider func(name string, p model.Provider) model.Provider
 	// Servers wraps the connections to ToolServers by which runs call tools.
 	Servers func(toolbox.Servers) toolbox.Servers

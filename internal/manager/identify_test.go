@@ -15,9 +15,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// TestManagerComparesItsStoreWithTheLeases checks that the manager does so when it starts, and that the Lease of an
-// executor that no longer runs counts, too.
-func TestManagerComparesItsStoreWithTheLeases(t *testing.T) {
+// TestIdentify checks that the manager compares its store with the Leases of executors when it starts, also with the
+// Lease of an executor that no longer runs.
+func TestIdentify(t *testing.T) {
 	for name, behind := range map[string]bool{"at the published position": false, "an older copy": true} {
 		t.Run(name, func(t *testing.T) {
 			journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))

@@ -17,30 +17,30 @@ import (
 // LeaderElectionID is the name of the Lease for leader election.
 const LeaderElectionID = "capstan-manager"
 
-// A leader stops at the latest 8.5 s after it has sent its last successful renewal: the answer takes up to
-// leaseTimeout (2 s), the next renewal follows after leaderRetry (1.5 s), and is tried for leaderRenewal (5 s). Another
-// process waits for leaderLease (10 s) after it has seen that renewal, and only then becomes the leader. So the process
-// of the old leader has at least 1.5 s to end.
+// A leader stops at the latest 8.5 s after it has sent its last successful renewal: the answer takes up to leaseTimeout
+// (2 s), the next renewal follows after leaderRetry (1.5 s), and is tried for leaderRenewal (5 s). Another process
+// becomes the leader only leaderLease (10 s) after it has seen that renewal. So the process of the old leader has at
+// least 1.5 s to exit.
 const (
 	leaderLease   = 10 * time.Second
 	leaderRenewal = 5 * time.Second
 	leaderRetry   = 1500 * time.Millisecond
 	// leaderPoll is the time between two reads of the Lease while another process holds it.
 	leaderPoll = time.Second
-	// leaseTimeout bounds each request for the Lease, whoever holds it.
+	// leaseTimeout is the time limit of each request for the Lease.
 	leaseTimeout = 2 * time.Second
 )
 
-// errNotRenewed ends the work of a leader that could not renew its Lease.
+// errNotRenewed is the error of Get if this process, as the leader, could not renew its Lease in time.
 var errNotRenewed = errors.New("the Lease of leader election was not renewed in time: this process is no longer the leader")
 
-// leaderLock is the Lease of the leader. A process that is not the leader waits in Get until the Lease is free, so
-// it becomes the leader as soon as the Lease expires. The elector of client-go alone checks at intervals of 2 to
-// 4.4 s.
+// leaderLock is the Lease of the leader. A process that is not the leader waits in Get until the Lease is free, so it
+// becomes the leader as soon as the Lease expires. The elector of client-go itself would only check at intervals of 2
+// to 4.4 s.
 //
-// The Lease of another process has expired if this process has seen no change of it for the duration of the Lease,
-// by its own monotonic clock. The write that takes the Lease names the version that was seen, so the API server
-// refuses it if the Lease was renewed meanwhile.
+// The Lease of another process has expired if this process has seen no change of the Lease for the duration of the
+// Lease, by its own monotonic clock. The write that acquires the Lease has the resource version that was seen, so the
+// API server rejects it if the Lease was renewed in the meantime.
 //
 // Only one goroutine at a time may use it.
 type leaderLock struct {
@@ -55,7 +55,7 @@ type leaderLock struct {
 
 // leaderLockOf returns the Lease of the leader for a process with these options. If the executor's name was set
 // explicitly, it is the identity of the holder: a container that was killed and restarted has the same name, and leads
-// again at once. With a random name, it would wait until the Lease expires.
+// again immediately. With a random name, it would wait until the Lease expires.
 func leaderLockOf(o Options, cfg *rest.Config) (*leaderLock, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = leaseTimeout
@@ -81,9 +81,9 @@ func newLeaderLock(namespace, identity string, leases coordinationclient.LeasesG
 // Get returns the record of the Lease. While another process holds the Lease, Get waits, unless this process has
 // been the leader. If the Lease has expired, the record has no holder.
 //
-// If this process has led, and sent its last successful renewal leaderRetry + leaderRenewal ago or earlier, Get fails
-// at once. Otherwise the elector of client-go would try to release the Lease before it says that this process is no
-// longer the leader. That could take as long as one request, in which this process works while another one leads.
+// If this process has led, and sent its last successful renewal leaderRetry + leaderRenewal ago or earlier, Get returns
+// an error immediately. Otherwise the elector of client-go would try to release the Lease before it reports that this
+// process is no longer the leader. During that request, this process would still work while another process leads.
 func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	led := !l.renewed.IsZero()
 	if led && time.Since(l.renewed) >= leaderRetry+leaderRenewal {
@@ -108,8 +108,8 @@ func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	}
 }
 
-// read reads the Lease, and notes when this process first saw its content. To another process, the Lease counts as
-// expired only some time after that process first read it. So a process calls read as soon as it starts.
+// read reads the Lease, and records when this process first saw its content. A process treats the Lease of a lost
+// leader as expired only some time after its own first read, so it calls read as soon as it starts.
 func (l *leaderLock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err == nil && (l.seen == nil || !bytes.Equal(raw, l.seen)) {

@@ -17,18 +17,18 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 )
 
-// candidate is a process that takes part in leader election. The channels are closed when it becomes the leader,
-// and when it is no longer the leader.
+// candidate is a process that takes part in leader election. It closes leads when it becomes the leader, and stopped
+// when it is no longer the leader.
 type candidate struct {
-	lock          *leaderLock
-	leads, stands chan struct{}
+	lock           *leaderLock
+	leads, stopped chan struct{}
 }
 
-// newCandidate returns a candidate with its own client, so that a test can cut off this one alone.
+// newCandidate returns a candidate with its own client, so that a test can disconnect only this candidate.
 func newCandidate(name string, clientset *fake.Clientset) *candidate {
 	return &candidate{
 		lock:  newLeaderLock("capstan-system", name, clientset.CoordinationV1()),
-		leads: make(chan struct{}), stands: make(chan struct{}),
+		leads: make(chan struct{}), stopped: make(chan struct{}),
 	}
 }
 
@@ -39,7 +39,7 @@ func (c *candidate) run(ctx context.Context, t *testing.T) {
 		Lock: c.lock, LeaseDuration: leaderLease, RenewDeadline: leaderRenewal, RetryPeriod: leaderRetry, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(c.leads) },
-			OnStoppedLeading: func() { close(c.stands) },
+			OnStoppedLeading: func() { close(c.stopped) },
 		},
 	})
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *candidate) run(ctx context.Context, t *testing.T) {
 	go elector.Run(ctx)
 }
 
-// leaderOf returns the Lease of a leader that is gone.
+// leaderOf returns the Lease of a leader that no longer runs.
 func leaderOf(name string, renewed time.Time, duration time.Duration) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(renewed)
 	return &coordinationv1.Lease{
@@ -59,15 +59,15 @@ func leaderOf(name string, renewed time.Time, duration time.Duration) *coordinat
 	}
 }
 
-// TestLostLeaderIsReplacedWhenItsLeaseExpires checks that the candidate does not wait for a next periodic
-// check.
+// TestLostLeaderIsReplacedWhenItsLeaseExpires checks that the candidate does not wait for the next periodic check.
 func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 	second := func(n int) time.Duration { return time.Duration(n) * time.Second }
 	for name, tc := range map[string]struct {
 		reason string
 		// skew is the clock error of the lost leader, and duration is the duration of its Lease.
 		skew, duration time.Duration
-		// readBefore is how long before the election the candidate read the Lease for the first time. 0: it did not.
+		// readBefore is how long before the election the candidate read the Lease for the first time. If it is 0, the
+		// candidate did not.
 		readBefore time.Duration
 		// renewals are the times at which the old leader still renews, in seconds after the start of the election.
 		renewals []int
@@ -77,7 +77,7 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 		after, most time.Duration
 	}{
 		"lost": {
-			reason: "its Lease lasts from the first read of it", duration: second(10),
+			reason: "its Lease lasts from the first read", duration: second(10),
 			after: second(10), most: second(10),
 		},
 		"lost, with a clock behind": {
@@ -89,7 +89,7 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 			after: second(10), most: second(10),
 		},
 		"of an older version": {
-			reason: "a Lease lasts as long as it says", duration: second(15), after: second(15),
+			reason: "the Lease itself has its duration", duration: second(15), after: second(15),
 			most: second(15),
 		},
 		"seen at the start": {
@@ -127,21 +127,21 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 					}
 					time.Sleep(tc.readBefore)
 				}
-				begun := time.Now()
+				start := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
 				c.run(ctx, t)
 				for _, at := range tc.renewals {
-					time.Sleep(second(at) - time.Since(begun))
+					time.Sleep(second(at) - time.Since(start))
 					change(func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(tc.skew))) })
 				}
 				if tc.released > 0 {
-					time.Sleep(second(tc.released) - time.Since(begun))
+					time.Sleep(second(tc.released) - time.Since(start))
 					change(func(l *coordinationv1.Lease) {
 						l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1))
 					})
 				}
 				<-c.leads
-				if took := time.Since(begun); took < tc.after || took > tc.most {
+				if took := time.Since(start); took < tc.after || took > tc.most {
 					t.Errorf("%s: the candidate leads after %s, want %s to %s", tc.reason, took, tc.after, tc.most)
 				}
 				now, err := leases.Get(t.Context(), LeaderElectionID, metav1.GetOptions{})
@@ -149,30 +149,31 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 					t.Errorf("the Lease is %+v, %v; want it held by the candidate", now.Spec, err)
 				}
 				cancel()
-				<-c.stands
+				<-c.stopped
 			})
 		})
 	}
 }
 
-// TestRestartedContainerLeadsAtOnce checks that it does, because it has the name of the previous process.
-func TestRestartedContainerLeadsAtOnce(t *testing.T) {
+// TestRestartedContainerLeadsImmediately checks that a process with the name of the previous leader does not wait for
+// the expiry of the Lease.
+func TestRestartedContainerLeadsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCandidate("same", fake.NewClientset(leaderOf("same", time.Now(), 10*time.Second)))
-		begun := time.Now()
+		start := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		c.run(ctx, t)
 		<-c.leads
-		if took := time.Since(begun); took > 0 {
-			t.Errorf("it leads after %s, want at once", took)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("it leads after %s, want immediately", took)
 		}
 		cancel()
-		<-c.stands
+		<-c.stopped
 	})
 }
 
-// TestDisconnectedLeaderStopsBeforeAnotherLeads checks that for any moment of the cut, and for slow answers before
-// it.
+// TestDisconnectedLeaderStopsBeforeAnotherLeads disconnects the leader at several moments, with and without slow
+// answers before.
 func TestDisconnectedLeaderStopsBeforeAnotherLeads(t *testing.T) {
 	const margin = 1500 * time.Millisecond
 	for cut := 20 * time.Second; cut < 24*time.Second; cut += 400 * time.Millisecond {
@@ -181,58 +182,59 @@ func TestDisconnectedLeaderStopsBeforeAnotherLeads(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					clientset := fake.NewClientset()
 					first, second := newCandidate("first", clientset), newCandidate("second", clientset)
-					away := make(chan struct{})
-					first.lock.Client = cutOff{first.lock.Client, away, lag}
+					disconnected := make(chan struct{})
+					first.lock.Client = unstableClient{first.lock.Client, disconnected, lag}
 					ctx, cancel := context.WithCancel(t.Context())
 					first.run(ctx, t)
 					<-first.leads
 					second.run(ctx, t)
 					time.Sleep(cut)
-					close(away)
-					begun := time.Now()
-					<-first.stands
-					stopped := time.Since(begun)
+					close(disconnected)
+					start := time.Now()
+					<-first.stopped
+					stopped := time.Since(start)
 					select {
 					case <-second.leads:
-						t.Fatalf("two lead at once, %s after the cut", stopped)
+						t.Fatalf("two processes lead at the same time, %s after the disconnection", stopped)
 					default:
 					}
 					<-second.leads
-					if gap := time.Since(begun) - stopped; gap < margin {
-						t.Errorf("the other leads %s after the first has stopped, want %s or more", gap, margin)
+					if gap := time.Since(start) - stopped; gap < margin {
+						t.Errorf("the second leads %s after the first has stopped, want %s or more", gap, margin)
 					}
-					if took, most := time.Since(begun), leaderLease+leaderPoll; took > most {
-						t.Errorf("the other leads %s after the cut, want at most %s", took, most)
+					if took, most := time.Since(start), leaderLease+leaderPoll; took > most {
+						t.Errorf("the second leads %s after the disconnection, want at most %s", took, most)
 					}
 					cancel()
-					<-second.stands
+					<-second.stopped
 				})
 			})
 		}
 	}
 }
 
-// cutOff is a connection to the API server. Answers to writes take lag. After away is closed there are no answers:
-// each request then ends with its timeout.
-type cutOff struct {
+// unstableClient is a client of the API server. Answers to writes take lag. After disconnected is closed, each request
+// gets no answer and times out.
+type unstableClient struct {
 	coordinationclient.LeasesGetter
-	away chan struct{}
-	lag  time.Duration
+	disconnected chan struct{}
+	lag          time.Duration
 }
 
-func (c cutOff) Leases(namespace string) coordinationclient.LeaseInterface {
-	return cutOffLeases{c.LeasesGetter.Leases(namespace), c.away, c.lag}
+func (c unstableClient) Leases(namespace string) coordinationclient.LeaseInterface {
+	return unstableLeases{c.LeasesGetter.Leases(namespace), c.disconnected, c.lag}
 }
 
-type cutOffLeases struct {
+type unstableLeases struct {
 	coordinationclient.LeaseInterface
-	away chan struct{}
-	lag  time.Duration
+	disconnected chan struct{}
+	lag          time.Duration
 }
 
-func (c cutOffLeases) silent(ctx context.Context) error {
+// checkConnected returns the error of a timeout if the client is disconnected.
+func (c unstableLeases) checkConnected(ctx context.Context) error {
 	select {
-	case <-c.away:
+	case <-c.disconnected:
 	default:
 		return nil
 	}
@@ -242,15 +244,15 @@ func (c cutOffLeases) silent(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (c cutOffLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
-	if err := c.silent(ctx); err != nil {
+func (c unstableLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+	if err := c.checkConnected(ctx); err != nil {
 		return nil, err
 	}
 	return c.LeaseInterface.Get(ctx, name, o)
 }
 
-func (c cutOffLeases) Update(ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
-	if err := c.silent(ctx); err != nil {
+func (c unstableLeases) Update(ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	if err := c.checkConnected(ctx); err != nil {
 		return nil, err
 	}
 	l, err := c.LeaseInterface.Update(ctx, l, o)
@@ -258,9 +260,9 @@ func (c cutOffLeases) Update(ctx context.Context, l *coordinationv1.Lease, o met
 	return l, err
 }
 
-// TestLeaseThatIsRenewedAtTheLastMomentIsNotTaken checks that the API server refuses the write of a candidate that
-// has not seen the renewal.
-func TestLeaseThatIsRenewedAtTheLastMomentIsNotTaken(t *testing.T) {
+// TestLeaseRenewedAtLastMomentIsNotAcquired checks that a candidate that has not seen a renewal waits for the whole
+// duration of the Lease after the API server has rejected its write.
+func TestLeaseRenewedAtLastMomentIsNotAcquired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := leaderOf("old", time.Now(), 10*time.Second)
 		clientset := fake.NewClientset(old)
@@ -275,14 +277,14 @@ func TestLeaseThatIsRenewedAtTheLastMomentIsNotTaken(t *testing.T) {
 			return true, nil, errors.Join(err, apierrors.NewConflict(coordinationv1.Resource("leases"), LeaderElectionID, nil))
 		})
 		c := newCandidate("new", clientset)
-		begun := time.Now()
+		start := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		c.run(ctx, t)
 		<-c.leads
-		if took := time.Since(begun); took < 20*time.Second {
-			t.Errorf("the candidate leads after %s, want the time of the renewal to pass first", took)
+		if took := time.Since(start); took < 20*time.Second {
+			t.Errorf("the candidate leads after %s, want at least 20 s: the renewed Lease must expire", took)
 		}
 		cancel()
-		<-c.stands
+		<-c.stopped
 	})
 }

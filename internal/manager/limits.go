@@ -18,15 +18,15 @@ import (
 // countInterval is the time between two counts of the executors that share the limits of ModelProviders.
 const countInterval = 2 * time.Second
 
-// addLimits keeps the limits of ModelProviders up to date: what their specs say, and how many executors share them.
-// Without a shared store only one executor works at a time.
+// addLimits keeps the limits of ModelProviders up to date: their specs, and the number of executors that share them. If
+// the store is not shared, only one executor works at a time, so executors are not counted.
 func (p *parts) addLimits(ctx context.Context) error {
 	informer, err := p.manager.GetCache().GetInformer(ctx, &v1alpha1.ModelProvider{})
 	if err != nil {
 		return fmt.Errorf("failed to watch ModelProviders: %w", err)
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, after any) {
-		// The cache may have left out the limits of an object
+		// The cache may have left out the spec of an object.
 		if changed, ok := after.(*v1alpha1.ModelProvider); ok && !objectbudget.IsLeftOut(changed) {
 			p.providers.Changed(changed)
 		}
@@ -56,8 +56,8 @@ func (p *parts) addLimits(ctx context.Context) error {
 	})})
 }
 
-// executorCount counts the executors that may get Turns, by the Leases in the cache. Leases expire as for the
-// controllers.
+// executorCount counts the executors that may get Turns, by the Leases in the cache. Leases expire by the same rules as
+// for the controller.
 type executorCount struct {
 	leases    client.Reader
 	namespace string

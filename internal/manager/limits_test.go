@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 )
 
-// TestExecutorsThatShareLimits checks which executors count for the shares of limits.
-func TestExecutorsThatShareLimits(t *testing.T) {
+// TestExecutorCount checks which executors count as sharing the limits of ModelProviders.
+func TestExecutorCount(t *testing.T) {
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	lease := func(name string, capacity int) *coordinationv1.Lease {
 		return &coordinationv1.Lease{
@@ -29,30 +29,30 @@ func TestExecutorsThatShareLimits(t *testing.T) {
 	}
 	c := fake.NewClientBuilder().Build()
 	count := &executorCount{leases: c, namespace: "capstan", now: func() time.Time { return now }}
-	want := func(n int, when string) {
+	expect := func(n int, when string) {
 		t.Helper()
 		if got, err := count.alive(t.Context()); err != nil || got != n {
 			t.Errorf("%s, %d executors share the limits (error %v), want %d", when, got, err, n)
 		}
 	}
-	change := func(err error) {
+	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	want(1, "without a Lease")
+	expect(1, "without a Lease")
 	one, two := lease("one", 10), lease("two", 10)
 	for _, l := range []client.Object{one, two, lease("stopping", 0)} {
-		change(c.Create(t.Context(), l))
+		must(c.Create(t.Context(), l))
 	}
-	want(2, "with a third one that stops")
+	expect(2, "with a third executor that stops")
 	now = now.Add(9 * time.Second)
 	one.Spec.RenewTime = new(metav1.NewMicroTime(now))
-	change(c.Update(t.Context(), one))
-	want(2, "before the Lease of the second one expires")
+	must(c.Update(t.Context(), one))
+	expect(2, "before the Lease of the second executor expires")
 	now = now.Add(2 * time.Second)
-	want(1, "after the Lease of the second one has expired")
+	expect(1, "after the Lease of the second executor has expired")
 	now = now.Add(time.Minute)
-	want(1, "when none is alive")
+	expect(1, "when no executor is alive")
 }

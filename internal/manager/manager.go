@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	}
 	credentials := redact.NewSet()
 	log = barrier.Log(log, credentials)
-	clock := apiclock.New(o.Hooks.clock(), metrics.ClockOffset, log.WithName("clock"))
+	clock := apiclock.New(o.Hooks.clock(), metrics.SetClockOffset, log.WithName("clock"))
 	p := &parts{
 		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(),
 		credentials: credentials, log: log,
@@ -96,9 +96,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return fmt.Errorf("--skills-file: %w", err)
 		}
 	}
-	// The client has no rate limit of its own, which would only queue status writes: the API server's priority and
-	// fairness slows clients down where that is needed. It does not know tenants, so writes pass a gate where
-	// namespaces take turns.
+	// The client has no rate limit of its own, which would only queue status writes: if necessary, the API server's
+	// priority and fairness slows the client down. Because that does not distinguish the namespaces, writes pass a gate
+	// that serves the namespaces in turn.
 	p.config = rest.CopyConfig(cfg)
 	p.config.QPS = -1
 	p.config.Wrap(clock.Wrap)
@@ -113,8 +113,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		if lock, err = leaderLockOf(o, p.config); err != nil {
 			return err
 		}
-		// Opening the store may take long, so read the Lease before: the time until the Lease of a lost leader counts
-		// as expired begins with the first read. If this read fails, it begins later.
+		// The time after which the Lease of a lost leader counts as expired begins with the first read of the Lease.
+		// Opening the store may take long, so read the Lease before. If this read fails, a later read is the first.
 		_, _, _ = lock.read(ctx)
 	}
 	if p.store, err = openStore(ctx, &o, log); err != nil {
@@ -201,20 +201,21 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	return p.manager.Start(ctx)
 }
 
-// lastSpans is the time for which a process that stops sends its last spans.
-const lastSpans = 3 * time.Second
+// lastSpansTimeout is the time limit for sending the last spans when the process stops.
+const lastSpansTimeout = 3 * time.Second
 
-// closeTraces sends the last spans. A collector that does not answer delays the end of the process only for lastSpans.
+// closeTraces sends the last spans. If the collector does not answer, the exit of the process is delayed by
+// lastSpansTimeout.
 func (p *parts) closeTraces(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpansTimeout)
 	defer cancel()
 	if err := p.traces.Close(ctx); err != nil {
 		p.log.Error(err, "Failed to export traces; Turns are not affected")
 	}
 }
 
-// newManager creates the manager, which becomes the leader when it holds the Lease of lock. lock is nil if there is no
-// leader election.
+// newManager creates the manager, which becomes the leader when it acquires the Lease of lock. lock is nil if there is
+// no leader election.
 func newManager(
 	o Options, cfg *rest.Config, lock *leaderLock, guard *access.Guard, cached cache.Options, log logr.Logger,
 ) (ctrl.Manager, error) {
@@ -236,7 +237,8 @@ func newManager(
 		LeaderElection:                lock != nil,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
-		// The names of controllers must be unique per process, but tests start several managers in one process.
+		// controller-runtime requires unique names of controllers per process, but tests start several managers in a
+		// process.
 		Controller: config.Controller{SkipNameValidation: new(true)},
 		Cache:      cached,
 	}
@@ -285,8 +287,8 @@ func (p *parts) add(ctx context.Context) (err error) {
 	return p.addForgetting(ctx)
 }
 
-// checkNamespace fails if the namespace of the Leases does not exist: without a Lease, no Turn would ever be bound.
-// It uses a right that the manager has anyway, with a dry-run creation of a Lease.
+// checkNamespace returns an error if the namespace of the Leases does not exist: without a Lease, no Turn would ever be
+// bound. It creates a Lease with a dry run, because the manager has the permission for that anyway.
 func checkNamespace(ctx context.Context, leases kubernetes.Interface, namespace string) error {
 	probe := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "capstan-probe-"}}
 	_, err := leases.CoordinationV1().Leases(namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -299,9 +301,10 @@ func checkNamespace(ctx context.Context, leases kubernetes.Interface, namespace 
 	return nil
 }
 
-// checkWatched fails if the manager has no rights in a namespace of --watch-namespaces, for example because the
-// chart's Roles are missing: its cache would never be filled. A namespace that does not exist is logged, because it
-// may be created later. checkWatched uses a right that the manager has anyway, with a dry-run creation of an Event.
+// checkWatched returns an error if the manager has no permissions in a namespace of --watch-namespaces, for example
+// because the chart's Roles are missing: the cache would never be filled. A namespace that does not exist is only
+// logged, because it may be created later. checkWatched creates an Event with a dry run, because the manager has the
+// permission for that anyway.
 func checkWatched(ctx context.Context, clients kubernetes.Interface, namespaces []string, log logr.Logger) error {
 	for _, ns := range namespaces {
 		_, err := clients.EventsV1().Events(ns).Create(ctx, &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "capstan-probe-"}},
@@ -311,7 +314,7 @@ func checkWatched(ctx context.Context, clients kubernetes.Interface, namespaces 
 			log.Info("Warning: a namespace of --watch-namespaces does not exist: create it, or remove it from "+
 				"the flag; until then, the manager does nothing there", "namespace", ns)
 		case apierrors.IsForbidden(err):
-			return fmt.Errorf("--watch-namespaces: namespace %q does not exist, or the manager has no rights in it: "+
+			return fmt.Errorf("--watch-namespaces: namespace %q does not exist, or the manager has no permissions in it: "+
 				"create the namespace, and then its Role and RoleBinding (with the chart by helm upgrade), or remove it from the flag: %w",
 				ns, err)
 		}

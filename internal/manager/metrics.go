@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// mostScrapes bounds concurrent scrapes, because each scrape renders all metrics in memory.
+	// mostScrapes is the maximum number of concurrent scrapes, because each scrape renders all metrics in memory.
 	mostScrapes = 4
 	// seriesInterval is the time between two removals of the series of deleted objects.
 	seriesInterval = time.Minute
 )
 
-// metricsSecure reports whether /metrics is served over TLS, to authorized users only. That is the case everywhere
-// but on the loopback interface, and there as well if a certificate is configured.
+// metricsSecure reports whether /metrics is served over TLS, to authorized users only. It is, unless the address is on
+// the loopback interface and no certificate is configured.
 func (o *Options) metricsSecure() bool {
 	host, _, err := net.SplitHostPort(o.MetricsBindAddress)
 	return err == nil && (o.MetricsTLSCertFile != "" || !readapi.IsLoopback(host))
@@ -93,7 +93,7 @@ func (p *parts) addSweeper() error {
 	})})
 }
 
-// liveSeries returns the Agents and the ModelProviders of each namespace that has one, from the cache.
+// liveSeries returns the Agents and the ModelProviders of each namespace, from the cache.
 func liveSeries(ctx context.Context, cache client.Reader) (metrics.Live, error) {
 	var agents v1alpha1.AgentList
 	var providers v1alpha1.ModelProviderList

@@ -32,11 +32,11 @@ func TestMetricsNeedTLSBeyondThisMachine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "none.pem")
 	o := Options{MetricsBindAddress: "127.0.0.1:8080", MetricsTLSCertFile: file, MetricsTLSKeyFile: file}
 	if _, _, err := o.metricsOptions(nil); err == nil || !strings.Contains(err.Error(), "--metrics-tls-cert-file") {
-		t.Errorf("got %v, want an error that names the flag of the certificate that is not there", err)
+		t.Errorf("got %v, want an error that names the flag of the missing certificate", err)
 	}
 }
 
-// failingLists is a cache that is unavailable.
+// failingLists is a cache whose lists fail.
 type failingLists struct{ client.Reader }
 
 func (failingLists) List(context.Context, client.ObjectList, ...client.ListOption) error {
@@ -64,6 +64,6 @@ func TestSeriesOfExistingObjectsStay(t *testing.T) {
 		t.Errorf("error %v; live series (-want +got):\n%s", err, diff)
 	}
 	if _, err := liveSeries(t.Context(), failingLists{}); err == nil {
-		t.Error("want the error of a list: an empty cache would drop the series of all")
+		t.Error("liveSeries returned no error although the list failed: the series of all objects would be dropped")
 	}
 }

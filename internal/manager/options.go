@@ -49,36 +49,36 @@ type Options struct {
 	// Kubeconfig is the path of a kubeconfig file. If it is empty, the process uses the cluster that it runs in, or
 	// $KUBECONFIG.
 	Kubeconfig string
-	// DataDir is the folder of the journal, unless Store names another place.
+	// DataDir is the directory of the journal. It is not used if Store is set.
 	DataDir string
 	// Store is the URL of the journal's store: sqlite:///PATH, or postgres://... as package postgres accepts it. It
 	// may contain a password.
 	Store string
 	// Namespace is the namespace of the manager's own Leases.
 	Namespace string
-	// ExecutorName is the name that Turns are bound to.
+	// ExecutorName is the name to which Turns are bound.
 	ExecutorName string
-	// NameGiven is true if the name was set explicitly, so that no two processes have it. The leader then uses it
-	// as its identity, and leads again at once after a restart. With the default name, two processes on one host
-	// would be taken for the same leader.
+	// NameGiven is true if the name was set explicitly. The name is then unique, so the leader uses it as its identity,
+	// and leads again immediately after a restart. The default name is not unique: two processes on one host have the
+	// same name.
 	NameGiven bool
 	// WatchNamespaces are the namespaces that the manager watches. If it is empty, the manager watches all of them.
 	WatchNamespaces []string
-	// LeaderElect makes the controller wait until no other manager is the leader. The executor waits too, if only
-	// one process at a time may use the store.
+	// LeaderElect makes the controller wait until no other manager is the leader. The executor waits, too, if only one
+	// process at a time may use the store.
 	LeaderElect bool
-	// MaxConcurrentTurns is the number of Turns that this process runs at once, at least 1. 0 means as many as fit
-	// into its memory.
+	// MaxConcurrentTurns is the number of Turns that this process runs at the same time, at least 1. 0 means as many as
+	// fit into its memory.
 	MaxConcurrentTurns int
-	// MaxConcurrentEvaluations is the number of Turns whose answers this process evaluates at once, from 0 (it
-	// evaluates none, and Turns that it ends are not evaluated) to 100.
+	// MaxConcurrentEvaluations is the number of Turns whose answers this process evaluates at the same time, from 0 to
+	// 100. If it is 0, Turns that this process ends are not evaluated.
 	MaxConcurrentEvaluations int
 	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi. If it is empty, the limit of
 	// the process's cgroup or machine applies.
 	MemoryLimit string
-	// MaxRunningTurnsPerNamespace is how many Turns of one namespace may run at once, as scheduler.ParseShare reads
-	// it; empty means any number. MaxQueuedTurnsPerNamespace is how many may wait for a slot; 0 means any number.
-	// Only the controller role uses them.
+	// MaxRunningTurnsPerNamespace is the number of Turns of one namespace that may run at the same time, in the form of
+	// scheduler.ParseShare; empty means any number. MaxQueuedTurnsPerNamespace is the number of Turns of one namespace
+	// that may wait for a slot; 0 means any number. Only the controller role uses them.
 	MaxRunningTurnsPerNamespace string
 	MaxQueuedTurnsPerNamespace  int
 	// MetricsBindAddress and HealthProbeBindAddress are host:port, or "0" for no server.
@@ -99,29 +99,29 @@ type Options struct {
 	LogFormat, LogLevel string
 	// ShutdownGraceSeconds is how long runs may continue after the process was asked to stop; at least 0.
 	ShutdownGraceSeconds int
-	// SkillsFile is the path of a file with skills that are available to every Agent. It may be empty.
+	// SkillsFile is the path of a file with skills that are available to every Agent. If it is empty, there are none.
 	SkillsFile string
 	// ProbeIntervalSeconds is the time between two checks of a ModelProvider, of a ToolServer, or of a ConfigMap that
 	// cannot be watched; at least 1.
 	ProbeIntervalSeconds int
-	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted. 0 means
-	// that it is not kept.
+	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted. If it is 0,
+	// the journal is not kept.
 	JournalRetention time.Duration
-	// RecordRetention is how long the record of a Turn is kept after the Turn ended, whether the Turn exists or not. 0
-	// means that it is not kept.
+	// RecordRetention is how long the record of a Turn is kept after the Turn ended, whether the Turn exists or not. If
+	// it is 0, the record is not kept.
 	RecordRetention time.Duration
 	// MaxRecordsPerNamespace is the number of records that are kept for each namespace; at least 1.
 	MaxRecordsPerNamespace int
 	// RecordLabels are the keys of the labels of Turns that their records keep, at most turnrecord.MaxLabels.
 	RecordLabels []string
-	// JournalQuota and JournalQuotaPerNamespace are the bytes that the journals of all namespaces, and of each, may
-	// use, such as 20Gi. If one is empty, it is derived from the store's volume: see quota.Limits.
+	// JournalQuota is the number of bytes that the journals of all namespaces may use together, such as 20Gi, and
+	// JournalQuotaPerNamespace the number for each namespace. For the defaults, see quota.Limits.
 	JournalQuota, JournalQuotaPerNamespace string
-	// ToolAllowCIDRs and ToolDenyCIDRs are the address prefixes where tool servers and model providers may, or may
-	// not, be reached. They extend the built-in table of package netpolicy.
+	// ToolAllowCIDRs are prefixes of addresses at which tool servers and model providers may be reached, and
+	// ToolDenyCIDRs those at which they may not. They extend the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
 	// WorkloadTokens are the tokens of workload identities that ModelProviders may use, and WorkloadTokenDir is the
-	// folder of their files: see secrets.ParseWorkloadTokens.
+	// directory of their files: see secrets.ParseWorkloadTokens.
 	WorkloadTokens   []string
 	WorkloadTokenDir string
 	// AttachmentURLs is true if Turns may have attachments from URLs, which this process fetches.
@@ -129,21 +129,22 @@ type Options struct {
 	// ClusterCIDRs are the prefixes of the cluster's Services, Pods and nodes. If it is empty, the manager asks the
 	// API server.
 	ClusterCIDRs []string
-	// Limits are the ceilings of the limits of all Turns, by the names of the fields of limits. It may be empty.
+	// Limits are the ceilings of the limits of all Turns, by the names of the fields of limits. For timeoutSeconds,
+	// there is a ceiling even if Limits does not have it: timeoutCeiling.
 	Limits map[string]string
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding. Decisions about calls are
 	// used only if both exist. If the name is empty, approvals.DefaultPolicy applies.
 	ApprovalPolicy string
-	// RequesterPolicy is the name of the ValidatingAdmissionPolicy for requesters, and of its binding. Approvals of
-	// Agents that forbid those of the requester are used only if both exist. If the name is empty,
+	// RequesterPolicy is the name of the ValidatingAdmissionPolicy for requesters, and of its binding. For an Agent
+	// with approval.forbidRequester, approvals are used only if both exist. If the name is empty,
 	// approvals.DefaultRequesterPolicy applies.
 	RequesterPolicy string
-	// RolePrefix is how the names of this installation's ClusterRoles for people begin. Messages that name such a
-	// role use it. It is empty if there are no such roles.
+	// RolePrefix is the beginning of the names of this installation's ClusterRoles for people, for messages that name
+	// such a role. It is empty if there are no such roles.
 	RolePrefix string
-	// TrustDecidedBy allows decisions to be used without that policy.
+	// TrustDecidedBy allows decisions to be used without ApprovalPolicy.
 	TrustDecidedBy bool
-	// TrustRequestedBy uses the requesters of Turns without that policy.
+	// TrustRequestedBy allows the requesters of Turns to be used without RequesterPolicy.
 	TrustRequestedBy bool
 	// Hooks can replace the connections between the parts of this process.
 	Hooks Hooks
@@ -155,32 +156,34 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.Roles, "roles", []string{RoleController, RoleExecutor},
 		"roles of this process, separated by commas: controller binds Turns to executors, executor runs the "+
 			"Turns that are bound to it. With PostgreSQL, each role can have its own processes, "+
-			"and any number of executors can run at once")
+			"and any number of executors can run at the same time")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "",
 		"path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
-	f.StringVar(&o.DataDir, "data-dir", "data", "folder of the journal, created if it does not exist")
+	f.StringVar(&o.DataDir, "data-dir", "data", "directory of the journal, created if it does not exist")
 	f.StringVar(&o.Store, "store", "", "URL of the store of the journal: sqlite:///PATH, or "+
 		"postgres://USER@HOST:PORT/DATABASE with the password in $PGPASSWORD; default: journal.db in --data-dir")
 	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of this manager's own Leases; it must exist")
 	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host),
-		"name that Turns are bound to; it must be the same after a restart; default: the host name, which is the Pod's name")
+		"name to which Turns are bound; no two running processes may have the same name; default: the host name, which is the Pod's "+
+			"name. A process that restarts with the same name continues its Turns immediately; otherwise they are bound again "+
+			"after its Lease has expired")
 	f.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces to watch, separated by commas; default: all")
 	f.BoolVar(&o.LeaderElect, "leader-elect", false,
 		"act as the controller only while no other manager is the leader; required for more than one replica "+
 			"with the role controller. Executors that share a PostgreSQL database always run Turns; "+
 			"with SQLite, only the leader runs Turns")
 	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 0,
-		"number of Turns that this process runs at once; more Turns wait as Queued. 0 means as many as fit into "+
-			"the memory limit: two thirds of the part of GOMEMLIMIT beyond 56 MiB, at 64 KiB for each Turn, from 16 to 10000")
+		"number of Turns that this process runs at the same time; more Turns wait as Queued. "+
+			"0: (GOMEMLIMIT - 56 MiB) x 2/3 / 64 KiB, at least 16 and at most 10000")
 	f.IntVar(&o.MaxConcurrentEvaluations, "max-concurrent-evaluations", 4,
 		"number of Turns whose answers this process evaluates at the same time, in addition to the Turns that it runs, "+
 			"from 0 to 100; 0 means that the Turns of this process are not evaluated")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "",
 		"memory that this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of "+
-			"its cgroup, or else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, "+
-			"and at least 24 MiB less, unless the environment sets it")
+			"its cgroup, or else a quarter of the machine's memory. Unless the environment sets GOMEMLIMIT, it is this value "+
+			"minus 10 %, but at least minus 24 MiB")
 	f.StringVar(&o.MaxRunningTurnsPerNamespace, "max-running-turns-per-namespace", "90%",
-		"number of Turns of one namespace that may run at once; more Turns wait as Queued. A number (0 means no "+
+		"number of Turns of one namespace that may run at the same time; more Turns wait as Queued. A number (0 means no "+
 			"limit), or a percentage of the slots of all executors, rounded up, "+
 			"which applies while Agents of at least two namespaces exist")
 	f.IntVar(&o.MaxQueuedTurnsPerNamespace, "max-queued-turns-per-namespace", 10_000,
@@ -222,16 +225,16 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"how long the record of a Turn is kept after the Turn ended, such as 2160h (h is the largest unit), whether the Turn "+
 			"still exists or not; 0 means that it is not kept")
 	f.IntVar(&o.MaxRecordsPerNamespace, "max-records-per-namespace", 100_000,
-		"number of records of Turns that are kept for each namespace; beyond it, the oldest ones are deleted")
+		"number of records of Turns that are kept for each namespace; if there are more, the oldest are deleted")
 	f.StringSliceVar(&o.RecordLabels, "record-labels", nil,
 		"keys of the labels of Turns that their records keep, separated by commas, at most 16, such as team,example.com/cost-center; "+
 			"default: none")
 	f.StringVar(&o.JournalQuota, "journal-quota", "",
-		"bytes that all journals may use, such as 20Gi; at 80 % new Turns wait, and at 100 % running Turns wait "+
-			"as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
+		"bytes that all journals may use, such as 20Gi; at 80 % new Turns wait, and at 100 % running Turns wait, "+
+			"too; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
 	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "",
-		"bytes that the journals of one namespace may use, such as 2Gi; default: as many as are still free in the "+
-			"total quota, so one namespace can use half of the total, and two can use a third each")
+		"bytes that the journals of one namespace may use, such as 2Gi; default: a namespace may not use more bytes than remain "+
+			"free in --journal-quota, so one namespace can fill half of the quota, and two a third each")
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil,
 		"prefixes of IP addresses that tool servers and model providers may have, separated by commas, such as "+
 			"127.0.0.0/8,::1/128; default: all except loopback, link-local, multicast and cloud metadata addresses, "+
@@ -245,7 +248,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"separated by commas, such as helpdesk/gateway=https://llm.example.com; a token is for ModelProviders of "+
 			"NAMESPACE, and is sent only to HOST. Repeat the token for further hosts")
 	f.StringVar(&o.WorkloadTokenDir, secrets.WorkloadTokenDirFlag, "/var/run/secrets/capstan",
-		"folder with the tokens of --workload-tokens, each in a file NAMESPACE/NAME, which is read again when it changes")
+		"directory with the tokens of --workload-tokens, each in a file NAMESPACE/NAME, which is read again when it changes")
 	f.BoolVar(&o.AttachmentURLs, "attachment-urls", true,
 		"fetch attachments of Turns from URLs; with --attachment-urls=false, a Turn with such an attachment ends as InvalidSpec. "+
 			"All processes must have the same value")
@@ -286,9 +289,8 @@ func (o *Options) Memory() (memory.Limit, error) {
 	return memory.Detect(given)
 }
 
-// timeoutCeiling is the ceiling of timeoutSeconds if --limits does not set it. A Turn may ask for a day, and a few
-// such Turns could then occupy all slots for a day. A Turn that waits for an approval or a sub-agent has no slot,
-// and its time does not count.
+// timeoutCeiling is the ceiling of timeoutSeconds if --limits does not set it. Without a ceiling, a Turn may set
+// timeoutSeconds to a day, and a few such Turns could occupy all slots for a day.
 const timeoutCeiling = "3600"
 
 // ceiling returns the ceilings of the limits of all Turns.
@@ -317,7 +319,7 @@ func (o *Options) quotas() (l quota.Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// minQuota is the smallest quota. A smaller one is probably a mistake in the unit.
+// minQuota is the smallest quota. A smaller value is probably a mistake in the unit.
 const minQuota = 1 << 20
 
 // quotaOf parses a number of bytes. An empty text is 0.
@@ -332,8 +334,8 @@ func quotaOf(flag, text string) (int64, error) {
 	return q.Value(), nil
 }
 
-// FromEnvironment sets the flags that were not given from their environment variables, for example --data-dir from
-// CAPSTAN_DATA_DIR.
+// FromEnvironment sets each flag that was not given to the value of its environment variable, for example --data-dir to
+// that of CAPSTAN_DATA_DIR.
 func FromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -435,10 +437,10 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// maxRetention is the longest time for which journals may be kept: ten years.
+// maxRetention is the longest time for which journals and records may be kept: ten years.
 const maxRetention = 10 * 365 * 24 * time.Hour
 
-// elects reports whether the process takes part in leader election. An executor alone has nothing to lead.
+// elects reports whether the process takes part in leader election. Only controllers do.
 func (o *Options) elects() bool { return o.LeaderElect && o.has(RoleController) }
 
 // has reports whether the process has a role.

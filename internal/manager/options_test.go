@@ -44,7 +44,7 @@ func TestDefaultsAreValid(t *testing.T) {
 		RequesterPolicy: "capstan-requesters", MaxConcurrentEvaluations: 4,
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
-		t.Errorf("the defaults are others (-want +got):\n%s", diff)
+		t.Errorf("the defaults (-want +got):\n%s", diff)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
 	if count != 45 {
-		t.Errorf("there are %d flags; the table above has 45", count)
+		t.Errorf("%d flags, want 45, as in the table above", count)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestValidate(t *testing.T) {
 			func(o *Options) { o.MaxRunningTurnsPerNamespace = "many" },
 			`--max-running-turns-per-namespace: "many" must be a whole number`,
 		},
-		"a share beyond all": {func(o *Options) { o.MaxRunningTurnsPerNamespace = "101%" }, "--max-running-turns-per-namespace"},
+		"a share above 100%": {func(o *Options) { o.MaxRunningTurnsPerNamespace = "101%" }, "--max-running-turns-per-namespace"},
 		"a negative queue": {
 			func(o *Options) { o.MaxQueuedTurnsPerNamespace = -1 },
 			"--max-queued-turns-per-namespace -1 must be from 1 to 1000000",
@@ -272,15 +272,15 @@ func TestValidateReturnsAllErrors(t *testing.T) {
 	}
 }
 
-func TestRolesOfProcessesThatShareAStore(t *testing.T) {
+func TestRoles(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason               string
 		args                 []string
 		controller, executor bool
 	}{
-		"Default": {"one process does all", nil, true, true},
+		"Default": {"one process has both roles", nil, true, true},
 		"None":    {"an empty option means both roles", []string{"--roles="}, true, true},
-		"Both":    {"the order does not count", []string{"--roles=executor,controller"}, true, true},
+		"Both":    {"the order does not matter", []string{"--roles=executor,controller"}, true, true},
 		"Controller": {
 			"with a shared store, other processes run the Turns",
 			[]string{"--roles=controller", "--store=postgres://me@db/d"},
@@ -304,17 +304,17 @@ func TestRolesOfProcessesThatShareAStore(t *testing.T) {
 	}
 }
 
-// TestDefaultCeilingOfTheTimeout checks the default ceiling: without one, the Turns of one namespace could occupy
-// all slots for a day.
-func TestDefaultCeilingOfTheTimeout(t *testing.T) {
+// TestCeilingOfTimeout checks the default ceiling of timeoutSeconds. Without it, the Turns of one namespace could
+// occupy all slots for a day.
+func TestCeilingOfTimeout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		given map[string]string
 		want  int32
 	}{
-		"by default":          {nil, 3600},
-		"beside other limits": {map[string]string{"maxSteps": "3"}, 3600},
-		"if it is set":        {map[string]string{"timeoutSeconds": "86400"}, 86400},
-		"if it is lower":      {map[string]string{"timeoutSeconds": "60"}, 60},
+		"no limits":        {nil, 3600},
+		"other limits":     {map[string]string{"maxSteps": "3"}, 3600},
+		"a higher ceiling": {map[string]string{"timeoutSeconds": "86400"}, 86400},
+		"a lower ceiling":  {map[string]string{"timeoutSeconds": "60"}, 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Limits: tc.given}

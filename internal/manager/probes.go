@@ -15,16 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// probes serves /healthz and /readyz. Only a client on this machine can read, below /readyz/, which check fails and
-// why. Other clients learn only whether the process is healthy.
+// probes serves /healthz and /readyz. Only a client on this machine can read which check fails and why. Other clients
+// learn only whether the process is ready.
 type probes struct {
 	checks map[string]healthz.Checker
 	// listener is nil if the probes are not served.
 	listener net.Listener
 }
 
-// newProbes listens at address at once, unless the address is "0". The caller must call Close, even if the manager
-// is never started.
+// newProbes returns probes that already listen at address, unless the address is empty or "0". The caller must call
+// Close, even if the manager is never started.
 func newProbes(ctx context.Context, address string) (*probes, error) {
 	p := &probes{checks: map[string]healthz.Checker{}}
 	if address == "" || address == "0" {
@@ -44,8 +44,8 @@ func (p *probes) Close() {
 	}
 }
 
-// addTo makes the manager serve the probes. It adds a check that the cache is filled, whether the process leads or
-// not.
+// addTo makes the manager serve the probes. It adds a check that the cache is filled, which also runs if the process is
+// not the leader.
 func (p *probes) addTo(mgr ctrl.Manager) error {
 	var synced atomic.Bool
 	p.checks["cache"] = func(*http.Request) error {
@@ -88,7 +88,7 @@ func (p *probes) handler() http.Handler {
 	return mux
 }
 
-// answer reports only whether the process is healthy.
+// answer reports only whether the process is ready.
 func (p *probes) answer(w http.ResponseWriter, r *http.Request) {
 	for _, check := range p.checks {
 		if check(r) != nil {

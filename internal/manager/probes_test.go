@@ -45,15 +45,15 @@ func TestOtherMachinesSeeNoDetailsOfChecks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tc.path, http.NoBody)
 			r.RemoteAddr = tc.from
-			r.Header.Set("X-Forwarded-For", "127.0.0.1") // which any client may set
+			r.Header.Set("X-Forwarded-For", "127.0.0.1") // any client may set this header
 			w := httptest.NewRecorder()
 			(&probes{checks: tc.checks}).handler().ServeHTTP(w, r)
 			got := w.Body.String()
-			well := got == tc.body
+			matches := got == tc.body
 			if part, isPart := strings.CutPrefix(tc.body, "*"); isPart {
-				well = strings.Contains(got, part)
+				matches = strings.Contains(got, part)
 			}
-			if w.Code != tc.status || !well {
+			if w.Code != tc.status || !matches {
 				t.Errorf("got %d %q, want %d %q", w.Code, got, tc.status, tc.body)
 			}
 		})

@@ -28,7 +28,7 @@ func (p *parts) addReads(ctx context.Context) (annotations map[string]string, er
 		return nil, err
 	}
 	url := p.reads.URL()
-	if host, ok := strings.CutPrefix(url, "http://"); ok { // forwarded ports of a Pod end at its loopback interface
+	if host, ok := strings.CutPrefix(url, "http://"); ok { // a forwarded port leads to the loopback interface of the Pod
 		_, inPod := os.LookupEnv("KUBERNETES_SERVICE_HOST")
 		if _, port, err := net.SplitHostPort(host); err == nil && inPod {
 			annotations[readapi.PortAnnotation] = port

@@ -44,12 +44,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// maxEndings is the number of Turns that are worked on at once to end them before they ask a model, and
-// endingsOfNamespace that of a namespace while others wait. Most such Turns end within milliseconds.
+// maxEndings is the number of Turns that may be ended at the same time before they have asked a model. While other
+// namespaces wait, a namespace may end endingsOfNamespace Turns. Most such Turns end within milliseconds.
 const maxEndings, endingsOfNamespace = 32, 8
 
-// maxLiveReads is the number of objects that runs read from the API server at once because the cache has no memory for
-// them, and liveReadsOfNamespace that of a namespace while others wait.
+// maxLiveReads is the number of objects that runs may read from the API server at the same time because the cache has
+// no memory for them. While other namespaces wait, a namespace may read liveReadsOfNamespace objects.
 const maxLiveReads, liveReadsOfNamespace = 8, 2
 
 // parts are the parts of a process that its roles use.
@@ -60,7 +60,7 @@ type parts struct {
 	clientset kubernetes.Interface
 	// writes is the gate that the writes of all namespaces to the API server pass.
 	writes *fairgate.Gate
-	// processors are for work on large texts, and for streams.
+	// processors limit concurrent work on large texts and on streams.
 	processors *fairgate.Processors
 	// access checks who may read journals and metrics.
 	access *access.Guard
@@ -72,7 +72,7 @@ type parts struct {
 	shared bool
 	// events emits Events about the process as a whole.
 	events events.EventRecorder
-	// identity is the last known identity of the store.
+	// identity tracks the identity of the store.
 	identity *store.Tracker
 	// approvals checks which decisions about calls may be used.
 	approvals approvals.Check
@@ -93,10 +93,10 @@ type parts struct {
 	// providers and servers are the connections that all roles share.
 	providers *providers.Cache
 	servers   *toolservers.Cache
-	// credentials are the credentials of these connections, by namespace. Nothing that this process writes may
-	// contain them.
+	// credentials are the credentials of these connections, by namespace. They are removed from everything that this
+	// process writes.
 	credentials *redact.Set
-	// reads serves journals; it is nil if the read API is off. leaseAnnotations publish its address.
+	// reads is the read API, or nil if it is off. leaseAnnotations publish its address.
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
 	skills           []prepare.Skill
@@ -104,8 +104,8 @@ type parts struct {
 	sharing *sharing.Checker
 	// traces exports the parts of Turns as spans.
 	traces *tracing.Provider
-	// now returns the time by the clock of the API server, which all times in a status use. local returns the time
-	// by the clock of this machine, which decides when Leases expire.
+	// now returns the time by the clock of the API server, for all times in a status. local returns the time by the
+	// clock of this machine, for the expiry of Leases.
 	now, local func() time.Time
 	log        logr.Logger
 }
@@ -165,7 +165,7 @@ func (p *parts) addController(ctx context.Context) error {
 			return fmt.Errorf("failed to set up %T: %w", r, err)
 		}
 	}
-	// Like the reconcilers, this runs only in the leader.
+	// Like the reconcilers, this runs only in the leader, so only the leader reports that it is the active controller.
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		defer metrics.Controls()()
 		<-ctx.Done()
@@ -176,7 +176,7 @@ func (p *parts) addController(ctx context.Context) error {
 	return p.addKeepers()
 }
 
-// addNetwork gives the addresses of the cluster to the policy for connections.
+// addNetwork adds the addresses of the cluster to the policy for connections, and keeps them up to date.
 func (p *parts) addNetwork() error {
 	given, err := netpolicy.ParseCluster(p.options.ClusterCIDRs)
 	if err != nil {
@@ -187,7 +187,8 @@ func (p *parts) addNetwork() error {
 	return p.manager.Add(network)
 }
 
-// addKeepers adds the cleanup of finished Turns, and of the journals of deleted objects.
+// addKeepers adds the cleanup of finished Turns, of records, and of the journals of deleted objects, and the accounts
+// of Budgets.
 func (p *parts) addKeepers() error {
 	mgr := p.manager
 	watcher, err := client.NewWithWatch(p.config,
@@ -233,7 +234,7 @@ func (p *parts) addKeepers() error {
 // addExecutor adds the executor.
 func (p *parts) addExecutor(ctx context.Context) error {
 	mgr, o := p.manager, p.options
-	if !o.has(RoleController) { // otherwise the reconcilers have them in the cache
+	if !o.has(RoleController) { // otherwise the reconcilers watch these kinds
 		for _, kind := range []client.Object{
 			&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.PromptProfile{}, &v1alpha1.ModelProvider{}, &v1alpha1.Session{},
 			&v1alpha1.ToolServer{}, &v1alpha1.ToolApproval{}, &v1alpha1.Budget{},
@@ -281,7 +282,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
 }
 
-// fetch returns the function that fetches attachments for a namespace. It fetches nothing if URLs are not allowed.
+// fetch returns the function that returns the Fetch of a namespace for attachments. The Fetch is nil if URLs are not
+// allowed.
 func (o *Options) fetch(p *netpolicy.Policy) func(namespace string) translate.Fetch {
 	if !o.AttachmentURLs {
 		return func(string) translate.Fetch { return nil }
@@ -289,7 +291,7 @@ func (o *Options) fetch(p *netpolicy.Policy) func(namespace string) translate.Fe
 	return fetch.For(p)
 }
 
-// approvalCheck returns the check for which decisions about calls may be used.
+// approvalCheck returns the check that decides which decisions about calls may be used.
 func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.Check {
 	if o.TrustDecidedBy {
 		log.Info("Using ToolApprovals without checking their author, because --trust-decided-by is set")
@@ -299,7 +301,7 @@ func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Ti
 	return approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("approvals")).Check
 }
 
-// requesterCheck returns the check for whether the API server has checked the requester of a Turn.
+// requesterCheck returns the check whether the API server has checked the requester of a Turn.
 func requesterCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.RequesterCheck {
 	if o.TrustRequestedBy {
 		log.Info("Using the requesters of Turns without checking them, because --trust-requested-by is set")

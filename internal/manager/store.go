@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// location says where the journal is kept. Either path or url is set.
+// location is where the journal is stored. Either path or url is set.
 type location struct {
 	// path is the path of an SQLite file.
 	path string
@@ -32,7 +32,7 @@ type location struct {
 	database string
 }
 
-// shared reports whether several processes may use the store at once.
+// shared reports whether several processes may use the store at the same time.
 func (l location) shared() bool { return l.url != "" }
 
 // shown returns the parts of a location that a log may show, as keys and values.
@@ -67,7 +67,7 @@ func (o *Options) location() (location, error) {
 		"(its value is not shown, because it may contain a password)")
 }
 
-// openStore opens the journal that the options name. It waits for a PostgreSQL that is unavailable, and for a file
+// openStore opens the store that the options name. It waits for a PostgreSQL server that is unavailable, and for a file
 // that another process uses. The caller must call Close.
 func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, error) {
 	l, err := o.location()
@@ -76,7 +76,7 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, e
 	}
 	log = log.WithValues(l.shown()...)
 	if l.url == "" {
-		// The process of the previous Pod may still run.
+		// The process of the previous Pod may still be running.
 		return await(ctx, log, sqlite.IsInUse, func(ctx context.Context) (store.Store, error) {
 			s, err := sqlite.Open(ctx, l.path)
 			return orNil(s, err)
@@ -88,7 +88,8 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, e
 	})
 }
 
-// orNil prevents a nil pointer from becoming a non-nil interface.
+// orNil returns s as an interface, or a nil interface if err is not nil. A nil pointer would become a non-nil
+// interface.
 func orNil[S store.Store](s S, err error) (store.Store, error) {
 	if err != nil {
 		return nil, err
@@ -96,21 +97,21 @@ func orNil[S store.Store](s S, err error) (store.Store, error) {
 	return s, nil
 }
 
-// storePatience is how long the start waits for an unavailable store. It is shorter than the time after which the
-// chart's liveness probe would kill the process without a message. So the last line of the log states the reason,
-// and the kubelet restarts the process with growing, visible delays.
+// storePatience is how long the process waits, when it starts, for an unavailable store. It is shorter than the time
+// after which the chart's liveness probe would kill the process without a message. So the last line of the log states
+// the reason, and the kubelet restarts the process with increasing, visible delays.
 const storePatience = 30 * time.Second
 
 // await opens a store. While the store is unavailable, it logs each failure and tries again.
 func await(
-	ctx context.Context, log logr.Logger, away func(error) bool, open func(context.Context) (store.Store, error),
+	ctx context.Context, log logr.Logger, isUnavailable func(error) bool, open func(context.Context) (store.Store, error),
 ) (store.Store, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 	waited := false
 	s, err := backoff.Retry(ctx, func() (store.Store, error) {
 		s, err := open(ctx)
-		if err != nil && !away(err) {
+		if err != nil && !isUnavailable(err) {
 			err = backoff.Permanent(err)
 		}
 		return s, err
@@ -146,8 +147,8 @@ func (p *parts) identify(ctx context.Context) error {
 	return nil
 }
 
-// entriesLost logs that the store may have lost confirmed entries, and emits an Event. Each Turn reports for itself
-// how that affects it.
+// entriesLost logs that the store may have lost confirmed entries, and emits an Event. Each affected Turn reports the
+// effect in its own status.
 func (p *parts) entriesLost(known int64, found, now store.State) {
 	cause := "it has failed over to another server, and nothing proves that this one has all entries"
 	if found.Position < known {

@@ -74,37 +74,37 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
-// TestOpenStoreWaitsForThePreviousProcess checks that a new Pod waits for the store while the process of the old Pod
-// still runs.
-func TestOpenStoreWaitsForThePreviousProcess(t *testing.T) {
+// TestOpenStoreWaitsForPreviousProcess checks that a new Pod waits for the store while the process of the old Pod still
+// runs.
+func TestOpenStoreWaitsForPreviousProcess(t *testing.T) {
 	o := Options{Store: "sqlite://" + filepath.Join(t.TempDir(), "journal.db")}
 	before, err := openStore(t.Context(), &o, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said string
+	var logged string
 	log := funcr.New(func(_, args string) {
-		said = args
+		logged = args
 		if err := before.Close(); err != nil { // Close may be called more than once
 			t.Error(err)
 		}
 	}, funcr.Options{})
 	after, err := openStore(t.Context(), &o, log)
 	if err != nil {
-		t.Fatalf("openStore: %v, want it to wait for the process before", err)
+		t.Fatalf("openStore: %v, want it to wait for the previous process", err)
 	}
 	if err := after.Close(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(said, "Waiting for the store") || !strings.Contains(said, "another process uses it") {
-		t.Errorf("the log says %q, want the reason of the wait", said)
+	if !strings.Contains(logged, "Waiting for the store") || !strings.Contains(logged, "another process uses it") {
+		t.Errorf("logged %q, want the reason of the wait", logged)
 	}
 }
 
 func TestOpenStoreErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ url, want string }{
-		"a folder in the way": {"sqlite://" + t.TempDir(), "failed to open the journal"},
-		"another program":     {"mysql://me:hunter2@db/d", "--store must be a URL"},
+		"a directory":     {"sqlite://" + t.TempDir(), "failed to open the journal"},
+		"another program": {"mysql://me:hunter2@db/d", "--store must be a URL"},
 		"no such user": {
 			strings.Replace(postgrestest.Database(t), "postgres://", "postgres://hunter2", 1), "check the user",
 		},
@@ -114,10 +114,10 @@ func TestOpenStoreErrors(t *testing.T) {
 			log := funcr.New(func(_, args string) { text.WriteString(args) }, funcr.Options{})
 			s, err := openStore(t.Context(), &Options{Store: tc.url}, log)
 			if s != nil || err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "stopped") {
-				t.Errorf("openStore = %v, %v; want at once an error with %q", s, err, tc.want)
+				t.Errorf("openStore = %v, %v; want an error with %q, without a wait", s, err, tc.want)
 			}
 			if text.Len() > 0 {
-				t.Errorf("nothing is to be waited for: %s", &text)
+				t.Errorf("logged %s, want no wait", &text)
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func TestOpenStoreErrors(t *testing.T) {
 type opened struct{ store.Store }
 
 func TestAwait(t *testing.T) {
-	away, wrong := errors.New("connection refused"), errors.New("wrong password")
+	unavailable, permanent := errors.New("connection refused"), errors.New("wrong password")
 	for name, tc := range map[string]struct {
 		reason string
 		// after is when the store becomes available. Until then, opening it fails with err.
@@ -136,17 +136,22 @@ func TestAwait(t *testing.T) {
 		// stop is when the process is asked to stop; 0 for never.
 		stop time.Duration
 		want error
-		says string
+		text string // a part of the error
 	}{
-		"There": {reason: "a store that opens needs no wait"},
-		"Comes": {reason: "the wait covers a server that starts at the same time", after: 20 * time.Second, err: away},
-		"Stays": {
-			reason: "a server that stays unavailable is a visible failure", after: time.Hour, err: away, want: away,
-			says: "stopped waiting",
+		"available": {reason: "a store that opens needs no wait"},
+		"available later": {
+			reason: "a server that starts at the same time is awaited", after: 20 * time.Second, err: unavailable,
 		},
-		"Wrong": {reason: "a permanent error is not repeated", after: 20 * time.Second, err: wrong, want: wrong, says: "wrong password"},
-		"Stop": {
-			reason: "a process that must stop does not wait", after: time.Hour, err: away, stop: 5 * time.Second,
+		"unavailable": {
+			reason: "a server that stays unavailable is a visible failure", after: time.Hour, err: unavailable, want: unavailable,
+			text: "stopped waiting",
+		},
+		"a permanent error": {
+			reason: "a permanent error is returned immediately", after: 20 * time.Second, err: permanent, want: permanent,
+			text: "wrong password",
+		},
+		"a stop": {
+			reason: "a process that must stop does not wait", after: time.Hour, err: unavailable, stop: 5 * time.Second,
 			want: context.Canceled,
 		},
 	} {
@@ -160,7 +165,8 @@ func TestAwait(t *testing.T) {
 				var lines []string
 				log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 				begin, tries := time.Now(), 0
-				s, err := await(ctx, log, func(err error) bool { return errors.Is(err, away) }, func(context.Context) (store.Store, error) {
+				isUnavailable := func(err error) bool { return errors.Is(err, unavailable) }
+				s, err := await(ctx, log, isUnavailable, func(context.Context) (store.Store, error) {
 					tries++
 					if time.Since(begin) < tc.after {
 						return nil, fmt.Errorf("failed to open: %w", tc.err)
@@ -168,14 +174,14 @@ func TestAwait(t *testing.T) {
 					return opened{}, nil
 				})
 				if !errors.Is(err, tc.want) || tc.want == nil && err != nil || (s == nil) != (err != nil) || err != nil &&
-					!strings.Contains(err.Error(), tc.says) {
-					t.Errorf("await = %v, %v; want %v with %q: %s", s, err, tc.want, tc.says, tc.reason)
+					!strings.Contains(err.Error(), tc.text) {
+					t.Errorf("await = %v, %v; want %v with %q: %s", s, err, tc.want, tc.text, tc.reason)
 				}
 				if took := time.Since(begin); took > storePatience {
 					t.Errorf("it took %s, want at most %s", took, storePatience)
 				}
-				if len(lines) < tries-1 || tries > 1 && !strings.Contains(lines[0], away.Error()) {
-					t.Errorf("%d tries and these lines, want one a try, with the cause: %q", tries, lines)
+				if len(lines) < tries-1 || tries > 1 && !strings.Contains(lines[0], unavailable.Error()) {
+					t.Errorf("logged %q for %d tries, want a line with the cause for each try", lines, tries)
 				}
 			})
 		})

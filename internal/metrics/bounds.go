@@ -8,16 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Tenants choose the names of namespaces, ModelProviders and models, so the series that these names make are
-// bounded. A namespace has its own share, which no other can use up.
+// Tenants choose the names of namespaces, ModelProviders and models, so the number of series with these names is
+// bounded. Each namespace has its own share, which other namespaces cannot use up.
 const (
 	// mostNamespaces is the number of namespaces that have their own series.
 	mostNamespaces = 256
 	// mostModels is the number of pairs of a ModelProvider and a model that have their own series in one namespace.
 	mostModels = 16
-	// mostGroups is the number of groups of an Agent, a ModelProvider and a model that have their own series in one
-	// namespace. A namespace always has room for ownGroups of them. All others share sharedGroups: a group has about 60
-	// series.
+	// mostGroups is the number of groups (an Agent, a ModelProvider and a model) that have their own series in one
+	// namespace. A namespace always has room for ownGroups groups. The groups beyond that, of all namespaces together,
+	// are at most sharedGroups. A group has about 60 series.
 	mostGroups   = 16
 	ownGroups    = 4
 	sharedGroups = 256
@@ -26,27 +26,27 @@ const (
 	// Other is the value of the labels namespace, agent, provider, model and currency for everything beyond these
 	// bounds.
 	Other = "other"
-	// keepGone is the number of sweeps for which the series of a deleted object stay, so that they are scraped once
+	// keepGone is the number of sweeps for which the series of a deleted object are kept, so that they are scraped once
 	// more.
 	keepGone = 15
-	// keepIdle is the number of sweeps without use after which series may make room for others.
+	// keepIdle is the number of sweeps without use after which series may be removed to make room for new series.
 	keepIdle = 60
 )
 
-// Live has the namespaces that contain objects that Turns need.
+// Live maps each namespace that has Agents or ModelProviders to their names.
 type Live map[string]Names
 
 // Names are the names of the Agents and of the ModelProviders of a namespace.
 type Names struct{ Agents, Providers map[string]bool }
 
-// hasProvider reports whether there is a ModelProvider with the name that Turns of a namespace use: NAMESPACE/NAME for
-// one that another namespace shares.
+// hasProvider reports whether the ModelProvider exists that Turns of a namespace know by this name, which is
+// NAMESPACE/NAME for a ModelProvider of another namespace.
 func (l Live) hasProvider(namespace, name string) bool {
 	namespace, name = ownerOf(namespace, name)
 	return l[namespace].Providers[name]
 }
 
-// hasAgent reports the same for an Agent.
+// hasAgent is hasProvider for an Agent.
 func (l Live) hasAgent(namespace, name string) bool {
 	namespace, name = ownerOf(namespace, name)
 	return l[namespace].Agents[name]
@@ -64,11 +64,11 @@ func ownerOf(namespace, name string) (owner, object string) {
 // manager calls it once a minute.
 func Sweep(live Live) { known.sweep(live) }
 
-// known has the labels that have series.
+// known holds the values of labels that have series.
 var known = &bounds{}
 
-// bounds decides which values of labels get series. Its lock is held while a series is counted, so that a sweep
-// cannot leave a series behind.
+// bounds decides which values of labels get series. Its lock is held while a series is counted. Otherwise a series
+// could be created after a sweep has dropped its namespace, and would never be removed.
 type bounds struct {
 	mu         sync.Mutex
 	namespaces map[string]*namespaceSeries
@@ -76,7 +76,7 @@ type bounds struct {
 
 // namespaceSeries is a namespace that has its own series.
 type namespaceSeries struct {
-	// running is the number of its Turns that run.
+	// running is the number of running Turns of the namespace.
 	running int
 	// idle is the number of sweeps since the last count.
 	idle   int
@@ -114,7 +114,8 @@ func (b *bounds) withNamespace(name string, count func(label string, n *namespac
 	count(name, n)
 }
 
-// evict removes the namespace that was idle for the longest time, if that is at least keepIdle sweeps.
+// evict removes the namespace that was idle for the longest time, if it was idle for at least keepIdle sweeps and has
+// no running Turn. It reports whether it has removed a namespace.
 func (b *bounds) evict() bool {
 	longest, idle := "", keepIdle-1
 	for name, n := range b.namespaces {
@@ -143,15 +144,15 @@ func (n *namespaceSeries) admit(name string, p pair) pair {
 // admitGroup returns the labels agent, provider and model of a group. name is the name of the namespace; n is nil for
 // Other. The caller must hold the lock.
 func (b *bounds) admitGroup(name string, n *namespaceSeries, g group) group {
-	others := group{Other, Other, Other}
+	other := group{Other, Other, Other}
 	if n == nil {
-		return others
+		return other
 	}
 	room := func() bool {
 		return len(n.groups) < ownGroups || len(n.groups) < mostGroups && b.shared() < sharedGroups
 	}
 	if !admit(n.groups, g, room, func(g group) { n.dropGroup(name, g) }) {
-		return others
+		return other
 	}
 	return g
 }
@@ -164,8 +165,8 @@ func (b *bounds) shared() (sum int) {
 	return sum
 }
 
-// admit reports whether a key of a namespace has its own series. If there is no room, it drops the key that was idle
-// for the longest time, if that is at least keepIdle sweeps.
+// admit reports whether a key of a namespace has its own series. If there is no room, admit first drops the key that
+// was idle for the longest time, if it was idle for at least keepIdle sweeps.
 func admit[K comparable](idle map[K]*int, key K, room func() bool, drop func(K)) bool {
 	if sweeps := idle[key]; sweeps != nil {
 		*sweeps = 0

@@ -49,7 +49,7 @@ func valueOf(t *testing.T, m prometheus.Metric) float64 {
 	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
 }
 
-// seriesOf returns how many series a metric has.
+// seriesOf returns the number of series of a metric.
 func seriesOf(c prometheus.Collector) int {
 	found := make(chan prometheus.Metric)
 	go func() {
@@ -77,9 +77,9 @@ func scrape(c prometheus.Collector) (string, error) {
 	return text.String(), err
 }
 
-// TestSeriesOfATenantAreBounded checks that no names of a tenant create unlimited series, or use up the
-// series of another tenant.
-func TestSeriesOfATenantAreBounded(t *testing.T) {
+// TestSeriesOfTenantAreBounded checks that a tenant with many names does not create unlimited series, and does not use
+// up the series of another tenant.
+func TestSeriesOfTenantAreBounded(t *testing.T) {
 	resetMetrics(t)
 	spend("victim", "openai", "gpt")
 	for i := range 5_000 {
@@ -87,10 +87,10 @@ func TestSeriesOfATenantAreBounded(t *testing.T) {
 	}
 	spend("victim", "openai", "gpt-mini")
 	if got := seriesOf(tokens); got > 2*(mostModels+1)+4 {
-		t.Errorf("there are %d series of tokens, want at most %d of the one and 4 of the other", got, 2*(mostModels+1))
+		t.Errorf("%d series of tokens, want at most %d of hostile and 4 of victim", got, 2*(mostModels+1))
 	}
 	if got, want := tokensOf(t, "hostile", Other, Other), 10*float64(5_000-mostModels); got != want {
-		t.Errorf("%g tokens are counted as others, want %g: none must be lost", got, want)
+		t.Errorf("%g tokens count as other, want %g, so that all tokens count", got, want)
 	}
 	for _, name := range []string{"gpt", "gpt-mini"} {
 		if got := tokensOf(t, "victim", "openai", name); got != 10 {
@@ -113,7 +113,7 @@ func TestNamespacesAreBounded(t *testing.T) {
 		spend(fmt.Sprintf("ns-%d", i), "p", "m")
 	}
 	if got := seriesOf(running); got != mostNamespaces+1 {
-		t.Errorf("there are %d series of running Turns, want %d and one of others", got, mostNamespaces)
+		t.Errorf("%d series of running Turns, want %d and one for other namespaces", got, mostNamespaces)
 	}
 	if got := valueOf(t, running.WithLabelValues(Other)); got != 10 {
 		t.Errorf("%g Turns of other namespaces run, want 10", got)
@@ -134,8 +134,8 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSeriesOfDeletedObjectsAreDropped checks that only these series are removed, and only after they were surely
-// scraped.
+// TestSeriesOfDeletedObjectsAreDropped checks that only the series of deleted objects are removed, and not before they
+// were scraped.
 func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 	resetMetrics(t)
 	agents := map[string]bool{"a": true}
@@ -149,14 +149,14 @@ func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 		Sweep(live)
 	}
 	if got := seriesOf(tokens); got != 6 {
-		t.Fatalf("there are %d series of objects that are there, want 6", got)
+		t.Fatalf("%d series of existing objects, want 6", got)
 	}
 
 	delete(live["helpdesk"].Providers, "old")
 	delete(live, "sales")
 	Sweep(live)
 	if got := seriesOf(ended); got != 1 {
-		t.Errorf("there are %d series of ended Turns, want that of helpdesk alone, as sales was idle for long", got)
+		t.Errorf("%d series of ended Turns, want only that of helpdesk, because sales was idle for a long time", got)
 	}
 	spend("sales", "openai", "gpt")
 	for range keepGone - 1 {
@@ -168,7 +168,7 @@ func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 	Sweep(live)
 	for _, v := range []prometheus.Collector{ended, duration, modelRequests} {
 		if got := seriesOf(v); got != 1 {
-			t.Errorf("there are %d series, want that of helpdesk alone", got)
+			t.Errorf("%d series, want only that of helpdesk", got)
 		}
 	}
 	text, err := scrape(tokens)
@@ -195,10 +195,10 @@ func TestIdleSeriesMakeRoom(t *testing.T) {
 	spend("ns-0", "p", "new")
 	spend("new", "p", "m")
 	if a, b := tokensOf(t, "ns-0", "p", "new"), tokensOf(t, "new", "p", "m"); a != 10 || b != 10 {
-		t.Errorf("the new ones have %g and %g tokens, want 10 each", a, b)
+		t.Errorf("the new model and the new namespace have %g and %g tokens, want 10 each", a, b)
 	}
 	if got := tokensOf(t, "ns-0", "p", "m"); got != 10*(keepIdle+1) {
-		t.Errorf("the model in use has %g tokens, want %d: it must stay", got, 10*(keepIdle+1))
+		t.Errorf("the model in use has %g tokens, want %d: its series must be kept", got, 10*(keepIdle+1))
 	}
 	if got := len(known.namespaces); got != mostNamespaces {
 		t.Errorf("there are %d namespaces, want %d", got, mostNamespaces)

@@ -8,15 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxBudgets bounds the limits of Budgets that have their own series: those of which the largest part is spent.
+// maxBudgets is the maximum number of limits of Budgets that have series. The limits of which the largest part is spent
+// get them.
 const maxBudgets = 100
 
-// BudgetUse is what is spent of one limit of a Budget.
+// BudgetUse is one limit of a Budget, with the amount that is spent.
 type BudgetUse struct {
 	// Resource is tokens, cost or turns.
 	Namespace, Budget, Resource string
 	Spent, Limit                float64
-	// Warn is the amount from which the Budget warns.
+	// Warn is the amount from which the condition Warning of the Budget is True.
 	Warn float64
 }
 
@@ -28,10 +29,10 @@ func (u BudgetUse) part() float64 {
 	return u.Spent / u.Limit
 }
 
-// SetBudgets reports what is spent of the limits of all Budgets.
+// SetBudgets sets the limits of all Budgets, with the amounts that are spent.
 func SetBudgets(all []BudgetUse) { budgets.uses.Store(&all) }
 
-// budgetUses has the gauges of Budgets. Only the leader exports them.
+// budgetUses collects the gauges of Budgets. Only the leader exports them.
 type budgetUses struct {
 	uses atomic.Pointer[[]BudgetUse]
 }
@@ -41,7 +42,7 @@ var (
 
 	budgetLabels = []string{"namespace", "budget", "resource"}
 	budgetSpent  = prometheus.NewDesc("capstan_budget_spent",
-		"Tokens, cost or turns that are spent in the current period of a Budget, of the 100 limits that are closest to their end.",
+		"Tokens, cost or turns spent in the current period of a Budget. Exported only for the 100 limits with the largest part spent.",
 		budgetLabels, nil)
 	budgetWarn = prometheus.NewDesc("capstan_budget_warning_level",
 		"The amount of capstan_budget_spent from which the Budget warns.", budgetLabels, nil)
@@ -55,7 +56,7 @@ func (b *budgetUses) Describe(out chan<- *prometheus.Desc) {
 	out <- budgetLimit
 }
 
-// Collect sends the gauges with the values of the last report.
+// Collect sends the gauges with the values that were set last.
 func (b *budgetUses) Collect(out chan<- prometheus.Metric) {
 	all := b.uses.Load()
 	if all == nil {

@@ -11,7 +11,8 @@ import (
 
 const (
 	// mostJudges is the number of pairs of an Agent and a judge that have their own series in one namespace. A
-	// namespace always has room for ownJudges of them. All others share sharedJudges.
+	// namespace always has room for ownJudges pairs. The pairs beyond that, of all namespaces together, are at most
+	// sharedJudges.
 	mostJudges   = 16
 	ownJudges    = 2
 	sharedJudges = 256
@@ -30,9 +31,9 @@ var (
 	evaluationTokens = counter("capstan_evaluation_tokens_total",
 		"Tokens used by evaluations of answers, by type (input, output). They are not in capstan_tokens_total.", "type")
 	evaluationsSkipped = counter("capstan_evaluations_skipped_total",
-		"Turns that were to be evaluated and were not, by reason.", "reason")
+		"Turns that were not evaluated although they should have been, by reason.", "reason")
 	evaluationsWaiting = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "capstan_evaluations_waiting", Help: "Turns that wait for their evaluation, of all executors that share the store.",
+		Name: "capstan_evaluations_waiting", Help: "Turns in the store that wait for their evaluation by any executor.",
 	})
 	evaluationsOldest = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_evaluations_oldest_seconds",
@@ -42,14 +43,14 @@ var (
 	judgeVectors = []vector{evaluations.MetricVec, evaluationScore.MetricVec}
 )
 
-// EvaluationQueue reports the number of Turns that wait for their evaluation, and how long the first of them has
+// SetEvaluationQueue sets the number of Turns that wait for their evaluation, and how long the oldest of them has
 // waited.
-func EvaluationQueue(waiting int64, oldest time.Duration) {
+func SetEvaluationQueue(waiting int64, oldest time.Duration) {
 	evaluationsWaiting.Set(float64(waiting))
 	evaluationsOldest.Set(max(0, oldest.Seconds()))
 }
 
-// EvaluationSkipped counts a Turn that was to be evaluated and was not.
+// EvaluationSkipped counts a Turn that was not evaluated although it should have been.
 func EvaluationSkipped(namespace, reason string) {
 	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { evaluationsSkipped.WithLabelValues(label, reason).Inc() })
 }

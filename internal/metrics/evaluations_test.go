@@ -30,8 +30,8 @@ func TestEvaluationsAreCounted(t *testing.T) {
 	}
 }
 
-// TestJudgesDoNotMakeTheMetricsLarge: the authors of profiles choose the names of judges.
-func TestJudgesDoNotMakeTheMetricsLarge(t *testing.T) {
+// TestJudgesAreBounded checks the bound of judges, whose names the authors of profiles choose.
+func TestJudgesAreBounded(t *testing.T) {
 	const namespace = "inventive"
 	for i := range 100 {
 		Evaluated(namespace, "desk", &turnrecord.Evaluation{Judge: fmt.Sprint("judge-", i), Score: "1", Verdict: "Passed"})

@@ -12,14 +12,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/pace"
 )
 
-// mostProviders is the number of ModelProviders that have their own series in one namespace: the first ones by name.
+// mostProviders is the number of ModelProviders that have their own series in one namespace: the first in the order of
+// their names.
 const mostProviders = 16
 
 // SetModelGates sets the function that returns the use of the gates of ModelProviders. Each scrape calls use, so it
 // must return soon and must be safe for concurrent use.
 func SetModelGates(use func() map[types.NamespacedName]pace.Use) { modelGates.use.Store(&use) }
 
-// gateUses has the gauges of the gates. They are exported once SetModelGates was called.
+// gateUses collects the gauges of the gates. They are exported once SetModelGates was called.
 type gateUses struct {
 	use atomic.Pointer[func() map[types.NamespacedName]pace.Use]
 }
@@ -57,7 +58,8 @@ func (g *gateUses) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the current use. The numbers of namespaces and of ModelProviders are bounded as for all metrics.
+// Collect sends the current use. The number of namespaces is bounded as for all metrics, and the number of
+// ModelProviders by mostProviders.
 func (g *gateUses) Collect(out chan<- prometheus.Metric) {
 	use := g.use.Load()
 	if use == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/pace"
 )
 
-// TestModelGates checks the series of ModelProviders, and that those beyond the bounds are counted together.
+// TestModelGates checks the series of ModelProviders, and that ModelProviders beyond the bounds are counted together.
 func TestModelGates(t *testing.T) {
 	resetMetrics(t)
 	g := &gateUses{}
@@ -35,7 +35,7 @@ func TestModelGates(t *testing.T) {
 		`capstan_model_requests_waiting{namespace="hostile",provider="other"} 4`,
 	} {
 		if !strings.Contains(text, line) {
-			t.Errorf("there is no line %s in:\n%s", line, text)
+			t.Errorf("a scrape lacks the line %s:\n%s", line, text)
 		}
 	}
 	if got, want := seriesOf(g), 3*(mostProviders+2); got != want {

@@ -8,14 +8,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// SetJournalSize reports the size of the store of the journals.
+// SetJournalSize sets the size of the store of the journals.
 func SetJournalSize(s store.Size) { journals.size.Store(&s) }
 
 // Purged counts journals that were purged.
 func Purged(n int) { purged.Add(float64(n)) }
 
-// journalSize has the gauges of the store. Only the process that measures the store exports them, after its first
-// measurement: a zero from all others would be wrong.
+// journalSize collects the gauges of the store. Only the process that measures the store exports them, after its first
+// measurement: zeros from other processes would be wrong.
 type journalSize struct{ size atomic.Pointer[store.Size] }
 
 // gauges are the gauges of the store.
@@ -24,7 +24,7 @@ var gauges = []struct {
 	value func(*store.Size) int64
 }{
 	{
-		gauge("capstan_journals", "Journals of turns and sessions in the store, retired ones included."),
+		gauge("capstan_journals", "Journals of turns and sessions in the store, including retired journals."),
 		func(s *store.Size) int64 { return s.Journals },
 	},
 	{

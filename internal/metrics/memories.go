@@ -6,18 +6,18 @@ var (
 	memoriesLearned = counter("capstan_memories_learned_total", "Memories that were learned from turns, by scope (Session, User).", "scope")
 	memoriesRefused = counter("capstan_memories_refused_total",
 		"Entries in replies of models that were not kept as memories, because they claim another scope or are not in the right form.")
-	memoriesFailed = counter("capstan_memories_failed_total", "Questions for memories that no model answered.")
+	memoriesFailed = counter("capstan_memories_failed_total", "Questions to extract memories that no model answered.")
 	memoryTokens   = counter("capstan_memory_tokens_total",
 		"Tokens used to learn memories from turns, by type (input, output). They are not in capstan_tokens_total.", "type")
-	learningSkipped = counter("capstan_memory_skipped_total", "Turns from which memories were to be learned and were not, by reason.",
-		"reason")
+	learningSkipped = counter("capstan_memory_skipped_total",
+		"Turns from which no memories were learned although they should have been, by reason.", "reason")
 	recallFailures = counter("capstan_memory_recall_failures_total",
 		"Turns that continued without learned memories, because the store did not return them in time.")
 	embeddingFailures = counter("capstan_embedding_failures_total",
-		"Requests for vectors that gave none, so that words alone decided which memories or tools fit.")
+		"Requests for vectors that failed, so that words alone decided which memories or tools match.")
 )
 
-// LearningSkipped counts a Turn from which memories were to be learned and were not.
+// LearningSkipped counts a Turn from which no memories were learned although they should have been.
 func LearningSkipped(namespace, reason string) {
 	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { learningSkipped.WithLabelValues(label, reason).Inc() })
 }
@@ -27,7 +27,7 @@ func NotRecalled(namespace string) {
 	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { recallFailures.WithLabelValues(label).Inc() })
 }
 
-// NotEmbedded counts a request for vectors that gave none.
+// NotEmbedded counts a request for vectors that failed.
 func NotEmbedded(namespace string) {
 	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { embeddingFailures.WithLabelValues(label).Inc() })
 }

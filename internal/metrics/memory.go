@@ -8,11 +8,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
-// SetMemoryBudget makes the gauges show the use of a budget. The kinds are their only label, because the number of
-// namespaces is not bounded.
+// SetMemoryBudget sets the budget whose use the gauges show. The only label of the gauges is the kind: namespaces would
+// make too many series.
 func SetMemoryBudget(b *bytebudget.Budget) { memory.budget.Store(b) }
 
-// memoryUse has the gauges of the budget. They are exported once a budget is set.
+// memoryUse collects the gauges of the memory budget. They are exported once a budget is set.
 type memoryUse struct {
 	budget atomic.Pointer[bytebudget.Budget]
 }

@@ -16,9 +16,9 @@ var (
 	running = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "capstan_turns_running", Help: "Turns that this executor is running.",
 	}, []string{"namespace"})
-	// Capacity is the number of Turns that this process runs at once.
+	// Capacity is the number of Turns that this process can run at the same time.
 	Capacity = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "capstan_turns_capacity", Help: "Turns that this executor can run at once.",
+		Name: "capstan_turns_capacity", Help: "Turns that this executor can run at the same time.",
 	})
 	controllers = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_controller_active", Help: "Whether this process is the active controller: 1 if it is, 0 " +
@@ -29,14 +29,14 @@ var (
 		Name: "capstan_turn_duration_seconds", Help: "Time from the start of a turn to its end.",
 		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 900},
 	}, []string{"namespace"})
-	modelRequests = counter("capstan_model_requests_total", "Requests to models, retries included, of turns that have ended.")
-	modelRetries  = counter("capstan_model_retries_total", "Requests to models that repeated a failed one, of turns that have ended.")
+	modelRequests = counter("capstan_model_requests_total", "Requests to models, including retries, of turns that have ended.")
+	modelRetries  = counter("capstan_model_retries_total", "Requests to models that repeated a failed request, of turns that have ended.")
 	tokens        = counter("capstan_tokens_total",
 		"Tokens used by turns that have ended, by provider, model and type (input, output), and whether a part is estimated.",
 		"provider", "model", "type", "estimated")
 	toolCalls       = counter("capstan_tool_calls_total", "Calls of tools, of turns that have ended.")
 	contextWarnings = counter("capstan_context_warnings_total",
-		"Turns that have ended and whose conversation has come near the model's context window.")
+		"Turns that have ended and whose conversation approached the size of the model's context window.")
 	compactions = counter("capstan_compactions_total", "Summaries that replaced older messages, of turns that have ended.")
 	parked      = counter("capstan_turns_parked_total",
 		"Times that turns released their slot to wait, by the reason of their main condition.", "reason")
@@ -69,12 +69,12 @@ var (
 	clockOffset = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_clock_offset_seconds", Help: "How far the clock of the API server is ahead of the clock of this machine.",
 	})
-	journals   = &journalSize{}
-	journalUse = &journalUses{}
-	waiting    = &waits{}
+	journals     = &journalSize{}
+	journalUsage = &journalUsages{}
+	waiting      = &waits{}
 )
 
-// vector has the series of one metric.
+// vector is a metric with labels.
 type vector interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
@@ -101,7 +101,7 @@ func init() {
 		waiting, queueWait, waitByReason, cost, purged, clockOffset,
 		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest,
 		memoriesLearned, memoriesRefused, memoriesFailed, memoryTokens, learningSkipped, recallFailures,
-		budgets, journals, journalUse, memory, modelGates)
+		budgets, journals, journalUsage, memory, modelGates)
 }
 
 // Controls records that this process is the active controller, until done is called.
@@ -113,17 +113,17 @@ func Controls() (done func()) {
 // Started counts a running Turn of a namespace, until done is called.
 func Started(namespace string) (done func()) {
 	known.withNamespace(namespace, func(label string, n *namespaceSeries) {
-		count := func(by int) {
-			running.WithLabelValues(label).Add(float64(by))
+		add := func(delta int) {
+			running.WithLabelValues(label).Add(float64(delta))
 			if n != nil {
-				n.running += by
+				n.running += delta
 			}
 		}
-		count(1)
+		add(1)
 		done = func() {
 			known.mu.Lock()
 			defer known.mu.Unlock()
-			count(-1)
+			add(-1)
 		}
 	})
 	return done
@@ -172,8 +172,8 @@ func Waited(namespace, reason string, waited time.Duration) {
 	})
 }
 
-// ClockOffset records how far the clock of the API server is ahead of the clock of this machine.
-func ClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
+// SetClockOffset sets how far the clock of the API server is ahead of the clock of this machine.
+func SetClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
 
 // Parked counts a Turn that was parked, after its status was written.
 func Parked(t *v1alpha1.Turn) {

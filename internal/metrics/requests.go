@@ -11,9 +11,9 @@ import (
 )
 
 // The metrics of requests to models. Those that begin with gen_ai have the names, labels, units and values of
-// OpenTelemetry's conventions for generative AI, in the form that Prometheus gives to such names. Their buckets are
-// those of the conventions, as far as requests reach them. All have the labels namespace, agent and provider, for which
-// the conventions have no names.
+// OpenTelemetry's conventions for generative AI, in Prometheus's form. Their buckets are those of the conventions, as
+// far as requests reach them. All have the labels namespace, agent and provider, too, for which the conventions have no
+// names.
 var (
 	requestLabels = []string{"namespace", "agent", "provider", "gen_ai_request_model"}
 	tokenUsage    = requestHistogram("gen_ai_client_token_usage", "Tokens of one request to a model, by type (input, output).",
@@ -22,7 +22,7 @@ var (
 		"Time of one request to a model. error_type is empty if the request has succeeded, and _OTHER if it has failed.",
 		secondsOfRequest, "error_type")
 	firstChunk = requestHistogram("gen_ai_client_operation_time_to_first_chunk_seconds",
-		"Time from the sending of a request to a model to the first part of its reply.", secondsOfRequest)
+		"Time from the start of a request to a model to the first part of its reply.", secondsOfRequest)
 	requestErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capstan_model_errors_total", Help: "Requests to models that have failed, by the class of the failure.",
 	}, append(requestLabels[:4:4], "error_type"))
@@ -31,13 +31,13 @@ var (
 	}, append(requestLabels[:4:4], "currency"))
 
 	secondsOfRequest = []float64{.08, .16, .32, .64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
-	// requestVectors are all metrics with the labels of a group.
+	// requestVectors are all metrics with requestLabels.
 	requestVectors = []vector{
 		tokenUsage.MetricVec, requestDuration.MetricVec, firstChunk.MetricVec, requestErrors.MetricVec, requestCost.MetricVec,
 	}
 )
 
-// errorOther is the value of error_type for which the conventions define no other value.
+// errorOther is the value of error_type for errors for which the conventions define no value.
 const errorOther = "_OTHER"
 
 func requestHistogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
@@ -46,9 +46,9 @@ func requestHistogram(name, help string, buckets []float64, labels ...string) *p
 	}, append(append(requestLabels[:4:4], "gen_ai_provider_name", "gen_ai_operation_name"), labels...))
 }
 
-// Requested counts a request of a Turn to a model, and ignores all other parts of Turns. The run that records the end
-// of a request in the journal counts it, so no request counts twice, whatever is killed. A request without an end
-// counts as its Turn counts it: with the estimate of its prompt.
+// Requested counts a request of a Turn to a model, and ignores all other parts of Turns. Only the run that records the
+// end of a request in the journal counts the request, so no request counts twice, even if processes are killed. A
+// request without an end counts with the estimated tokens of its prompt, as in the usage of its Turn.
 func Requested(namespace, agent string, s *turn.Span) {
 	if s.Kind != turn.SpanRequest || s.Again {
 		return

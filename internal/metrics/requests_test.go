@@ -43,7 +43,7 @@ func observations(t *testing.T, h *prometheus.HistogramVec, labels ...string) [2
 	t.Helper()
 	m, ok := h.WithLabelValues(labels...).(prometheus.Metric)
 	if !ok {
-		t.Fatal("a histogram is no metric")
+		t.Fatal("the histogram does not implement prometheus.Metric")
 	}
 	var out dto.Metric
 	if err := m.Write(&out); err != nil {
@@ -75,7 +75,7 @@ func TestRequests(t *testing.T) {
 	} {
 		Requested("helpdesk", "support", s)
 	}
-	of := func(more ...string) []string {
+	labels := func(more ...string) []string {
 		return append([]string{"helpdesk", "support", "openai", "gpt"}, more...)
 	}
 	for name, tc := range map[string]struct {
@@ -83,32 +83,35 @@ func TestRequests(t *testing.T) {
 		labels []string
 		want   [2]float64
 	}{
-		"input tokens": {tokenUsage, of("anthropic", "chat", "input"), [2]float64{1, 100}},
-		"input tokens of failures, with the estimate": {tokenUsage, of("", "chat", "input"), [2]float64{3, 46}},
-		"output tokens": {tokenUsage, of("anthropic", "chat", "output"), [2]float64{1, 20}},
-		"successes":     {requestDuration, of("anthropic", "chat", ""), [2]float64{1, 1}},
-		"failures, without requests that were not sent or were cancelled": {requestDuration, of("", "chat", "_OTHER"), [2]float64{1, 2}},
+		"input tokens": {tokenUsage, labels("anthropic", "chat", "input"), [2]float64{1, 100}},
+		"input tokens of failures, with the estimate": {tokenUsage, labels("", "chat", "input"), [2]float64{3, 46}},
+		"output tokens": {tokenUsage, labels("anthropic", "chat", "output"), [2]float64{1, 20}},
+		"successes":     {requestDuration, labels("anthropic", "chat", ""), [2]float64{1, 1}},
+		"failures, without requests that were not sent or were cancelled": {
+			requestDuration, labels("", "chat", "_OTHER"), [2]float64{1, 2},
+		},
 		"vectors": {tokenUsage, []string{"helpdesk", "support", "openai", "embed", "anthropic", "embeddings", "input"}, [2]float64{1, 100}},
 		"vectors of learning, which have no purpose of their own": {
 			requestDuration, []string{"helpdesk", "support", "openai", "embed", "", "embeddings", ""}, [2]float64{1, 1},
 		},
-		"first parts": {firstChunk, of("anthropic", "chat"), [2]float64{1, .25}},
+		"first parts": {firstChunk, labels("anthropic", "chat"), [2]float64{1, .25}},
 	} {
 		if got := observations(t, tc.vec, tc.labels...); got != tc.want {
 			t.Errorf("%s: number and sum are %v, want %v", name, got, tc.want)
 		}
 	}
 	for kind, want := range map[string]float64{"Timeout": 1, "Unusable": 1, "Cancelled": 1, "Interrupted": 1} {
-		if got := valueOf(t, requestErrors.WithLabelValues(of(kind)...)); got != want {
+		if got := valueOf(t, requestErrors.WithLabelValues(labels(kind)...)); got != want {
 			t.Errorf("%g requests failed with %s, want %g", got, kind, want)
 		}
 	}
-	if got := valueOf(t, requestCost.WithLabelValues(of("EUR")...)); got != .75 {
+	if got := valueOf(t, requestCost.WithLabelValues(labels("EUR")...)); got != .75 {
 		t.Errorf("the cost is %g, want 0.75 with the estimate of the interrupted request", got)
 	}
 }
 
-// TestGroupsAreBounded attacks the series of requests with names, from one namespace and from many.
+// TestGroupsAreBounded checks that one namespace with many names, or many namespaces, do not create unlimited series of
+// requests.
 func TestGroupsAreBounded(t *testing.T) {
 	resetMetrics(t)
 	Requested("victim", "support", reply("openai", "gpt"))
@@ -117,7 +120,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 	got, want := observations(t, tokenUsage, "hostile", Other, Other, Other, "anthropic", "chat", "input"), float64(1000-mostGroups)
 	if got[0] != want {
-		t.Errorf("%g requests count as others, want %g: none must be lost", got[0], want)
+		t.Errorf("%g requests count as other, want %g, so that all requests count", got[0], want)
 	}
 	for ns := range mostNamespaces {
 		for i := range mostGroups {
@@ -131,12 +134,12 @@ func TestGroupsAreBounded(t *testing.T) {
 		name := fmt.Sprintf("gpt-%d", i)
 		Requested("victim", "support", reply("openai", name))
 		if got := observations(t, firstChunk, "victim", "support", "openai", name, "anthropic", "chat"); got[0] != 1 {
-			t.Errorf("the victim's model %s has no series: others have used up its room", name)
+			t.Errorf("the victim's model %s has no series: other namespaces have used up its room", name)
 		}
 	}
 }
 
-// TestGroupsOfDeletedAgentsAreDropped checks that the series of an Agent end with it, and those of others do not.
+// TestGroupsOfDeletedAgentsAreDropped checks that the series of a deleted Agent are removed, and no other series.
 func TestGroupsOfDeletedAgentsAreDropped(t *testing.T) {
 	resetMetrics(t)
 	live := Live{"helpdesk": {map[string]bool{"support": true, "old": true}, map[string]bool{"openai": true}}}
@@ -147,13 +150,13 @@ func TestGroupsOfDeletedAgentsAreDropped(t *testing.T) {
 		Sweep(live)
 	}
 	if got := seriesOf(requestErrors); got != 1 {
-		t.Errorf("there are %d series of errors, want that of the deleted Agent: it may not have been scraped", got)
+		t.Errorf("%d series of errors, want that of the deleted Agent, which may not have been scraped", got)
 	}
 	Sweep(live)
 	for _, v := range []prometheus.Collector{requestErrors, tokenUsage, requestDuration, firstChunk, requestCost} {
 		text, err := scrape(v)
 		if want := v != requestErrors; err != nil || (text != "") != want {
-			t.Errorf("error %v; a scrape has %q, want series of support alone", err, text)
+			t.Errorf("error %v; a scrape has %q, want only series of support", err, text)
 		}
 	}
 	if got := len(known.namespaces["helpdesk"].groups); got != 1 {
@@ -161,7 +164,8 @@ func TestGroupsOfDeletedAgentsAreDropped(t *testing.T) {
 	}
 }
 
-// TestSeriesOfSharedObjectsStay checks that a ModelProvider and an Agent of another namespace count as ones that exist.
+// TestSeriesOfSharedObjectsStay checks that the series of a ModelProvider and an Agent of another namespace are kept
+// while these objects exist.
 func TestSeriesOfSharedObjectsStay(t *testing.T) {
 	resetMetrics(t)
 	live := Live{
@@ -176,9 +180,9 @@ func TestSeriesOfSharedObjectsStay(t *testing.T) {
 		Sweep(live)
 	}
 	shared := observations(t, firstChunk, "helpdesk", "support", "platform/openai", "gpt", "anthropic", "chat")
-	lent := observations(t, firstChunk, "helpdesk", "platform/researcher", "platform/openai", "gpt", "anthropic", "chat")
-	if got := seriesOf(firstChunk); got != 2 || shared[0] != 1 || lent[0] != 1 {
-		t.Errorf("there are %d series, want those of the ModelProvider and of the Agent that exist", got)
+	subAgent := observations(t, firstChunk, "helpdesk", "platform/researcher", "platform/openai", "gpt", "anthropic", "chat")
+	if got := seriesOf(firstChunk); got != 2 || shared[0] != 1 || subAgent[0] != 1 {
+		t.Errorf("%d series, want the 2 of the ModelProvider and the Agent that exist", got)
 	}
 }
 
@@ -189,7 +193,7 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 	Waited("ns-1", "WaitingForBudget", -time.Second) // a clock was set back
 	if got := observations(t, waitByReason, Other, "Queued"); got != [2]float64{10, 20} {
-		t.Errorf("the waits of others are %v, want 10 with 20 seconds in all", got)
+		t.Errorf("the waits of other namespaces are %v, want 10 with 20 seconds in all", got)
 	}
 	if got := observations(t, waitByReason, "ns-1", "WaitingForBudget"); got != [2]float64{1, 0} {
 		t.Errorf("the wait over a clock that was set back is %v, want one of 0 seconds", got)

@@ -13,7 +13,7 @@ type Wait struct{ Namespace, Reason string }
 // and must be safe for concurrent use.
 func SetWaitingCount(count func() map[Wait]int) { waiting.count.Store(&count) }
 
-// waits has the gauge of waiting Turns. Only the active controller exports it.
+// waits collects the gauge of waiting Turns. Only the active controller exports it.
 type waits struct {
 	count atomic.Pointer[func() map[Wait]int]
 }

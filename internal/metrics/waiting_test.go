@@ -22,18 +22,18 @@ func TestWaitingTurnsAreBounded(t *testing.T) {
 	}
 	w := &waits{}
 	if got := seriesOf(w); got != 0 {
-		t.Errorf("a process that does not control shows %d series, want none", got)
+		t.Errorf("a process that is not the active controller shows %d series, want none", got)
 	}
 	count := func() map[Wait]int { return now }
 	w.count.Store(&count)
 	text, err := scrape(w)
 	if err != nil || seriesOf(w) != mostNamespaces+1 ||
 		!strings.Contains(text, `capstan_turns_waiting{namespace="other",reason="Queued"} 20`) {
-		t.Errorf("there are %d series, %v; want %d and one of the others, with 20 Turns", seriesOf(w), err, mostNamespaces)
+		t.Errorf("%d series, error %v; want %d and one for other namespaces, with 20 Turns", seriesOf(w), err, mostNamespaces)
 	}
 	clear(now)
 	if got := seriesOf(w); got != 0 {
-		t.Errorf("there are %d series while no Turn waits, want none", got)
+		t.Errorf("%d series while no Turn waits, want none", got)
 	}
 }
 
@@ -50,10 +50,10 @@ func TestCostsAreBounded(t *testing.T) {
 	pay("helpdesk", "EUR")
 	pay("helpdesk", "EUR")
 	if got := seriesOf(cost); got != mostCurrencies+2 {
-		t.Errorf("there are %d series, want %d, one of others, and that of helpdesk", got, mostCurrencies)
+		t.Errorf("%d series, want %d, one for other currencies, and that of helpdesk", got, mostCurrencies)
 	}
 	if got, want := valueOf(t, cost.WithLabelValues("hostile", Other)), 0.25*float64(26*26-mostCurrencies); got != want {
-		t.Errorf("the others cost %g, want %g", got, want)
+		t.Errorf("the cost in other currencies is %g, want %g", got, want)
 	}
 	if got := valueOf(t, cost.WithLabelValues("helpdesk", "EUR")); got != 0.5 {
 		t.Errorf("helpdesk's cost is %g, want 0.5", got)

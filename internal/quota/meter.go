@@ -155,7 +155,7 @@ func (m *Meter) Measure(ctx context.Context) error {
 	}
 	r := m.Limits.Evaluate(u, expected)
 	m.last.Store(&r)
-	metrics.JournalUse(metricsOf(m.Limits, u, r))
+	metrics.SetJournalUsage(metricsOf(m.Limits, u, r))
 	if m.Changed != nil {
 		m.Changed(&r)
 	}
@@ -163,10 +163,10 @@ func (m *Meter) Measure(ctx context.Context) error {
 }
 
 // metricsOf returns the figures for the metrics.
-func metricsOf(l Limits, u store.Use, r Report) metrics.Use {
-	all := metrics.Use{Bytes: r.Total.Used, Quota: r.Total.Limit, Namespaces: map[string]metrics.NamespaceUse{}}
+func metricsOf(l Limits, u store.Use, r Report) metrics.Usage {
+	all := metrics.Usage{Bytes: r.Total.Used, Quota: r.Total.Limit, Namespaces: map[string]metrics.NamespaceUsage{}}
 	for namespace, used := range u.Namespaces {
-		all.Namespaces[namespace] = metrics.NamespaceUse{Bytes: used, Quota: l.namespace(u, namespace, nil).Limit}
+		all.Namespaces[namespace] = metrics.NamespaceUsage{Bytes: used, Quota: l.namespace(u, namespace, nil).Limit}
 	}
 	return all
 }
