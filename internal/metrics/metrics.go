@@ -61,7 +61,7 @@ var (
 		queueWait.MetricVec, waitByReason.MetricVec, cost.MetricVec,
 		evaluations.MetricVec, evaluationScore.MetricVec, evaluationTokens.MetricVec, evaluationsSkipped.MetricVec,
 		memoriesLearned.MetricVec, memoriesRefused.MetricVec, memoriesFailed.MetricVec, memoryTokens.MetricVec, learningSkipped.MetricVec,
-		recallFailures.MetricVec,
+		recallFailures.MetricVec, embeddingFailures.MetricVec,
 	}, requestVectors...)
 	purged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
@@ -100,7 +100,7 @@ func init() {
 		tokenUsage, requestDuration, firstChunk, requestErrors, requestCost,
 		waiting, queueWait, waitByReason, cost, purged, clockOffset,
 		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest,
-		memoriesLearned, memoriesRefused, memoriesFailed, memoryTokens, learningSkipped, recallFailures,
+		memoriesLearned, memoriesRefused, memoriesFailed, memoryTokens, learningSkipped, recallFailures, embeddingFailures,
 		budgets, journals, journalUsage, memory, modelGates)
 }
 
