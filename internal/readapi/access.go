@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/access"
 )
 
-// check returns the name of the user who has sent a request, or a refusal if that user may not read the
-// conversation of a Turn. The answer does not reveal whether the Turn exists.
+// check returns the name of the user who has sent a request, or a refusal if that user may not read the conversation of
+// a Turn. The refusal does not reveal whether the Turn exists.
 func (s *Server) check(ctx context.Context, r *http.Request, turn types.NamespacedName) (user string, refused *Error) {
 	user, refusal := s.o.Access.Check(ctx, r, access.Right{
 		Verb: "get", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "turns", Subresource: "log",

@@ -14,8 +14,8 @@
 //	POST /v1/namespaces/{namespace}/turns/{name}/feedback with {"score": "0.8", "comment": "..."}
 //
 // Records and usage also take until=TIME. GET /v1/records, GET /v1/usage and GET /v1/memories are for all namespaces.
-// These need the verb list, or delete, on turns/records or turns/memories. Feedback needs the verb create on
-// turns/feedback.
+// Records and usage need the verb list on turns/records, and memories on turns/memories. A deletion needs the verb
+// delete. Feedback needs the verb create on turns/feedback.
 //
 // The journal is a stream of JSON lines, one line for each entry. The API server authenticates the bearer token of
 // a request and authorizes its user, who needs the verb get on turns/log of the group capstan.dev. The header
@@ -32,15 +32,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// DefaultPort is the port of a manager's read API unless another port is configured.
+// DefaultPort is the default port of a manager's read API.
 const DefaultPort = 8082
 
-// Annotations of an executor's Lease, by which clients find the read API of its process.
+// Annotations of an executor's Lease, by which clients find the read API of the executor's process.
 const (
-	// AddressAnnotation is the URL of the server if clients can use it directly: on the machine of a manager that
-	// runs outside a cluster.
+	// AddressAnnotation is the URL of the server, if clients on the same machine can use it directly because the
+	// manager runs outside a cluster.
 	AddressAnnotation = "capstan.dev/read-address"
-	// PortAnnotation is the port of the executor's Pod that leads to the server if clients must forward a port.
+	// PortAnnotation is the port of the server in the executor's Pod, if clients must forward a port.
 	PortAnnotation = "capstan.dev/read-port"
 )
 
@@ -82,7 +82,7 @@ func (l line) entry() journal.Entry {
 type Error struct {
 	// Status is the HTTP status.
 	Status int `json:"status"`
-	// Message describes the problem and the remedy.
+	// Message describes the problem and what to do.
 	Message string `json:"error"`
 }
 
@@ -93,9 +93,9 @@ func refuse(status int, format string, args ...any) *Error {
 	return &Error{Status: status, Message: fmt.Sprintf(format, args...)}
 }
 
-// CheckAddress returns an error if a server must not listen at these addresses. Each is host:port, or "0" or empty
-// for none; tlsAddress is for TLS. Beyond this machine, a token must not cross a network unencrypted, so a
-// certificate and its key are required there.
+// CheckAddress returns an error if a server must not listen at these addresses. Each address is host:port, or "0" or
+// empty for none. tlsAddress is the address for TLS. Tokens must not cross a network unencrypted, so an address that
+// other machines can reach requires a certificate and its key.
 func CheckAddress(address, tlsAddress, certFile, keyFile string) error {
 	if (certFile == "") != (keyFile == "") {
 		return fmt.Errorf("--read-tls-cert-file %q and --read-tls-key-file %q must be set together", certFile, keyFile)
@@ -108,7 +108,7 @@ func CheckAddress(address, tlsAddress, certFile, keyFile string) error {
 			return fmt.Errorf("--read-tls-bind-address %q needs a certificate: set --read-tls-cert-file and --read-tls-key-file",
 				tlsAddress)
 		}
-		certFile = "" // it belongs to tlsAddress
+		certFile = "" // the certificate is only for tlsAddress
 	}
 	if !listens(address) {
 		return nil

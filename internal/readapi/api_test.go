@@ -10,19 +10,19 @@ import (
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, address, cert, key, want string }{
-		"off":        {"none is asked for", "0", "", "", ""},
-		"empty":      {"none is asked for", "", "", "", ""},
+		"off":        {"there is no server", "0", "", "", ""},
+		"empty":      {"there is no server", "", "", "", ""},
 		"loopback":   {"other machines cannot read it", "127.0.0.1:8082", "", "", ""},
-		"another":    {"all of 127/8 is the loopback", "127.0.0.9:0", "", "", ""},
-		"IPv6":       {"so is this", "[::1]:8082", "", "", ""},
-		"by name":    {"a well-known name", "localhost:8082", "", "", ""},
+		"another":    {"all addresses of 127/8 are loopback addresses", "127.0.0.9:0", "", "", ""},
+		"IPv6":       {"it is a loopback address", "[::1]:8082", "", "", ""},
+		"by name":    {"localhost is a loopback address", "localhost:8082", "", "", ""},
 		"everywhere": {"a token would cross a network", ":8082", "", "", "is reachable from other machines"},
 		"one address": {
 			"a single address is reachable, too", "192.0.2.1:8082", "", "",
 			"set --read-tls-cert-file and --read-tls-key-file",
 		},
-		"other name":  {"the name may lead anywhere", "manager:8082", "", "", "is reachable from other machines"},
-		"unspecified": {"it is every address", "0.0.0.0:8082", "", "", "is reachable from other machines"},
+		"other name":  {"the name may have any address", "manager:8082", "", "", "is reachable from other machines"},
+		"unspecified": {"it means every address", "0.0.0.0:8082", "", "", "is reachable from other machines"},
 		"with TLS":    {"a certificate keeps tokens secret", ":8443", "tls.crt", "tls.key", ""},
 		"half":        {"a certificate needs its key", "127.0.0.1:8082", "tls.crt", "", "must be set together"},
 		"other half":  {"a key needs its certificate", "0", "", "tls.key", "must be set together"},
@@ -40,12 +40,12 @@ func TestCheckAddress(t *testing.T) {
 func TestCheckAddressForTLS(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, address, tls, cert, want string }{
-		"beside the loopback": {"the chart serves people and forwarded ports so", "127.0.0.1:8082", ":8444", "tls", ""},
-		"alone":               {"nothing else is asked for", "0", ":8444", "tls", ""},
-		"without one":         {"the client could not verify the server", "127.0.0.1:8082", ":8444", "", "needs a certificate"},
-		"no port":             {"the port is required", "0", "capstan", "tls", "--read-tls-bind-address \"capstan\" must be host:port"},
-		"the other is open":   {"the certificate is not for that one", ":8082", ":8444", "tls", "is reachable from other machines"},
-		"off":                 {"the certificate is for the one address", ":8082", "0", "tls", ""},
+		"loopback and TLS": {"the chart uses TLS for people and the loopback for forwarded ports", "127.0.0.1:8082", ":8444", "tls", ""},
+		"only TLS":         {"a server may have only the TLS address", "0", ":8444", "tls", ""},
+		"no certificate":   {"TLS needs a certificate", "127.0.0.1:8082", ":8444", "", "needs a certificate"},
+		"no port":          {"the port is required", "0", "capstan", "tls", "--read-tls-bind-address \"capstan\" must be host:port"},
+		"open without TLS": {"the certificate is not for that address", ":8082", ":8444", "tls", "is reachable from other machines"},
+		"off":              {"the certificate is for the other address", ":8082", "0", "tls", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,13 +57,13 @@ func TestCheckAddressForTLS(t *testing.T) {
 func TestCheckServer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, server, want string }{
-		"here":      {"other machines cannot read it", "http://127.0.0.1:8082", ""},
-		"elsewhere": {"a certificate keeps tokens secret", "https://capstan.example", ""},
-		"in clear":  {"a token would cross a network", "http://capstan.example", "must begin with https"},
-		"user info": {"what stands before @ is no host", "http://127.0.0.1@capstan.example", "must begin with https"},
-		"no scheme": {"the port is required", "127.0.0.1:8082", "must be a URL"},
-		"a file":    {"no server listens there", "file:///etc/passwd", "must be a URL"},
-		"rubbish":   {"it is no URL", "http://[", "must be a URL"},
+		"here":       {"other machines cannot read it", "http://127.0.0.1:8082", ""},
+		"elsewhere":  {"a certificate keeps tokens secret", "https://capstan.example", ""},
+		"plain HTTP": {"a token would cross a network", "http://capstan.example", "must begin with https"},
+		"user info":  {"the text before @ is not the host", "http://127.0.0.1@capstan.example", "must begin with https"},
+		"no scheme":  {"a URL has a scheme", "127.0.0.1:8082", "must be a URL"},
+		"a file":     {"no server listens there", "file:///etc/passwd", "must be a URL"},
+		"invalid":    {"it is not a URL", "http://[", "must be a URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,6 +76,6 @@ func TestCheckServer(t *testing.T) {
 func wanted(t *testing.T, err error, want, reason string) {
 	t.Helper()
 	if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
-		t.Errorf("%s: want %q, have %v", reason, want, err)
+		t.Errorf("%s: error = %v, want %q", reason, err, want)
 	}
 }

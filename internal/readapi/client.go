@@ -20,7 +20,7 @@ import (
 // returns the rest, from this server or another one.
 var ErrBroken = errors.New("the connection broke")
 
-// silence is how long a stream may be silent before it counts as broken. A server sends something more often.
+// silence is the time without data after which a stream counts as broken. A server sends something more often.
 const silence = time.Minute
 
 // maxRefusal is the maximum number of bytes that are read from the body of a response with an error status.
@@ -53,14 +53,14 @@ func NewClient(server string, transport http.RoundTripper) (*Client, error) {
 type Query struct {
 	// Namespace and Name identify the Turn.
 	Namespace, Name string
-	// After is the sequence number of the last known entry, or 0 for none.
+	// After is the sequence number of the last known entry, or 0 if no entry is known.
 	After int64
 	// Follow makes the stream wait for new entries until the Turn has ended.
 	Follow bool
 	// Redact leaves out the words of the conversation.
 	Redact bool
-	// Opened is called once the server has begun to answer, before the first entry. turnUID is empty if the server
-	// does not send it. If Opened returns an error, the journal ends with that error. Opened may be nil.
+	// Opened is called when the server has begun to answer, before the first entry. turnUID is empty if the server does
+	// not send it. If Opened returns an error, the journal ends with that error. Opened may be nil.
 	Opened func(turnUID string) error
 }
 
@@ -148,7 +148,7 @@ func (c *Client) refusal(response *http.Response) error {
 	return &e
 }
 
-// withSilenceTimeout returns a reader that calls giveUp when nothing arrives for too long.
+// withSilenceTimeout returns a reader that calls giveUp when a read gets no data for the time silence.
 func withSilenceTimeout(r io.Reader, giveUp func()) io.Reader {
 	return &guarded{r: r, timer: time.AfterFunc(silence, giveUp)}
 }

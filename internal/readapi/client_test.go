@@ -38,7 +38,7 @@ func lines(text string) http.HandlerFunc {
 
 const oneLine = `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:00Z","payload":{"name":"first"}}` + "\n"
 
-func TestResponsesOfServers(t *testing.T) {
+func TestClientReadsResponses(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reason  string
@@ -49,21 +49,23 @@ func TestResponsesOfServers(t *testing.T) {
 		want    string
 	}{
 		"a journal": {
-			"blank lines are beats",
+			"blank lines only show that the connection works",
 			lines("\n" + oneLine + "\n\n" + strings.Replace(oneLine, `"seq":1`, `"seq":2`, 1)), 2, false, 0, "",
 		},
 		"nothing": {"a Turn may have no journal yet", lines(""), 0, false, 0, ""},
-		"broken off": {"a transfer that is not ended is not the end", func(w http.ResponseWriter, r *http.Request) {
+		"interrupted": {"an incomplete transfer is not the end of the journal", func(w http.ResponseWriter, r *http.Request) {
 			lines(oneLine)(w, r)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, 1, true, 0, "the connection broke"},
-		"within a line": {"nor is half a line", lines(oneLine + `{"seq":`), 1, true, 0, "the connection broke"},
-		"an error": {
-			"what follows could not be read",
-			lines(oneLine + `{"status":503,"error":"the store is away"}` + "\n"), 1, false, 503, "the store is away",
+		"within a line": {
+			"an incomplete line is not the end of the journal", lines(oneLine + `{"seq":`), 1, true, 0, "the connection broke",
 		},
-		"a refusal": {"it says what to do", func(w http.ResponseWriter, _ *http.Request) {
+		"an error": {
+			"the server could not read further entries",
+			lines(oneLine + `{"status":503,"error":"the store is unreachable"}` + "\n"), 1, false, 503, "the store is unreachable",
+		},
+		"a refusal": {"the error of the server is returned", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = io.WriteString(w, `{"status":403,"error":"you may not"}`)
 		}, 0, false, 403, "you may not"},
@@ -71,11 +73,11 @@ func TestResponsesOfServers(t *testing.T) {
 			w.WriteHeader(http.StatusBadGateway)
 			_, _ = io.WriteString(w, "<html>")
 		}, 0, false, 0, `answered "502 Bad Gateway" instead of a journal`},
-		"a page": {"a page is no journal", func(w http.ResponseWriter, _ *http.Request) {
+		"a page": {"a page is not a journal", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>")
 		}, 0, false, 0, `answered "200 OK" instead of a journal`},
-		"another place": {"a token goes to the server that was named, and no other", func(w http.ResponseWriter, r *http.Request) {
+		"a redirect": {"a token is sent only to the named server", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, 0, false, 0, `answered "302 Found" instead of a journal`},
 	} {
@@ -92,16 +94,16 @@ func TestResponsesOfServers(t *testing.T) {
 			}
 			wanted(t, failure, tc.want, tc.reason)
 			if n != tc.entries || errors.Is(failure, readapi.ErrBroken) != tc.broken {
-				t.Errorf("%s: want %d entries, broken %t; have %d, %v", tc.reason, tc.entries, tc.broken, n, failure)
+				t.Errorf("%s: %d entries, error %v; want %d, broken %t", tc.reason, n, failure, tc.entries, tc.broken)
 			}
 			if e, ok := errors.AsType[*readapi.Error](failure); ok != (tc.status != 0) || (ok && e.Status != tc.status) {
-				t.Errorf("%s: want status %d, have %v", tc.reason, tc.status, failure)
+				t.Errorf("%s: error = %v, want status %d", tc.reason, failure, tc.status)
 			}
 		})
 	}
 }
 
-func TestRequestsToServers(t *testing.T) {
+func TestClientEncodesRequests(t *testing.T) {
 	t.Parallel()
 	var got string
 	c := clientOf(t, func(w http.ResponseWriter, r *http.Request) {
@@ -112,6 +114,6 @@ func TestRequestsToServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "/v1/namespaces/help%2Fdesk/turns/first/journal?after=7&follow=true&redact=true"; got != want {
-		t.Errorf("want %s, have %s", want, got)
+		t.Errorf("the client requested %s, want %s", got, want)
 	}
 }

@@ -24,10 +24,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// maxFeedback bounds the body of a feedback, in bytes of JSON: a comment of turnrecord.MaxComment bytes may be escaped.
+// maxFeedback is the maximum size of the body of a feedback, in bytes. JSON may escape each byte of a comment of
+// turnrecord.MaxComment bytes.
 const maxFeedback = 16 << 10
 
-// isFeedback reports whether a request may have a body.
+// isFeedback reports whether a request gives feedback. Only such a request may have a body.
 func isFeedback(r *http.Request) bool {
 	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/feedback")
 }
@@ -64,7 +65,7 @@ func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *s
 	var a v1alpha1.Agent
 	err := s.o.Turns.Get(ctx, t.AgentKey(), &a)
 	if apierrors.IsNotFound(err) {
-		return refuse(http.StatusConflict, "Agent %q of the Turn does not exist any more, and with it the rules that redact comments: "+
+		return refuse(http.StatusConflict, "Agent %q of the Turn, which has the rules that redact comments, does not exist anymore: "+
 			"give a score without a comment", t.AgentKey())
 	}
 	if err != nil {
@@ -152,11 +153,11 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 
 // Scored says which Turn got a feedback.
 type Scored struct {
-	// TurnDeleted is true if there is no Turn of the name any more. The feedback is then to the newest Turn that had it.
+	// TurnDeleted is true if there is no Turn of the name anymore. The feedback is then to the newest Turn that had it.
 	TurnDeleted bool `json:"turnDeleted,omitempty"`
 }
 
-// AddFeedback gives feedback to a Turn, in the name of the user of the token.
+// AddFeedback gives feedback on a Turn, in the name of the user of the token.
 func (c *Client) AddFeedback(ctx context.Context, namespace, name, score, comment string) (out Scored, err error) {
 	if err := CheckFeedback(score, comment); err != nil {
 		return out, err

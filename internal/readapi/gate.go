@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// gate bounds the number of concurrent requests, in total and for each user, so that a user who reads slowly does
-// not block the others. It is safe for concurrent use.
+// gate limits the number of concurrent requests, in total and for each user, so that a user who reads slowly does not
+// block other users. It is safe for concurrent use.
 type gate struct {
 	all chan struct{}
 	// each is the number of slots of one user.
@@ -20,7 +20,7 @@ type gate struct {
 // visitor is a user who has slots or waits for one.
 type visitor struct {
 	slots chan struct{}
-	// present counts the calls that use the visitor. The visitor is removed after the last one.
+	// present counts the calls of enter that use the visitor. The visitor is removed when the last of them has left.
 	present int
 }
 
@@ -28,17 +28,17 @@ func newGate(all, each int) *gate {
 	return &gate{all: make(chan struct{}, all), each: each, users: map[string]*visitor{}}
 }
 
-// enter waits for a slot, at most for the given time; 0 means that it does not wait. A user whose own slots are
-// used up does not wait for one of the common slots. If ok is true, the caller must call leave.
+// enter waits for a slot, at most for the given time; 0 means that it does not wait. It takes a slot of the user before
+// it waits for one of the common slots. If ok is true, the caller must call leave.
 func (g *gate) enter(ctx context.Context, user string, wait time.Duration) (leave func(), ok bool) {
 	v := g.arrive(user)
-	over, stop := context.WithTimeout(ctx, wait)
+	waiting, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	if !take(over, v.slots) {
+	if !take(waiting, v.slots) {
 		g.depart(user, v)
 		return nil, false
 	}
-	if !take(over, g.all) {
+	if !take(waiting, g.all) {
 		<-v.slots
 		g.depart(user, v)
 		return nil, false

@@ -27,7 +27,7 @@ func memoryCursor(p store.MemoryPosition) string {
 // memorySelectors are the parameters that select memories.
 var memorySelectors = []string{"turn", "agent", "session", "requester", "scope", "id"}
 
-// memoryQuery parses the parameters of a request. The namespace is that of the path; it is empty for all namespaces.
+// memoryQuery parses the parameters of a request. The namespace is the one in the path; it is empty for all namespaces.
 func memoryQuery(r *http.Request, parameters ...string) (q store.MemoryQuery, refused *Error) {
 	v := r.URL.Query()
 	if refused := checkParameters(v, slices.Concat(memorySelectors, parameters)...); refused != nil {
@@ -43,7 +43,7 @@ func memoryQuery(r *http.Request, parameters ...string) (q store.MemoryQuery, re
 	if text := v.Get("after"); text != "" {
 		at, ok := parseCursor(text)
 		if !ok {
-			return q, refuse(http.StatusBadRequest, "the parameter after must be the next of an earlier page")
+			return q, refuse(http.StatusBadRequest, "the parameter after must be the value of next in an earlier page")
 		}
 		q.After = store.MemoryPosition{Learned: at.Completed, ID: at.UID}
 	}
@@ -85,7 +85,7 @@ func (s *Server) deleteMemories(ctx context.Context, r *http.Request) (any, *Err
 		return nil, refuse(http.StatusBadRequest, "select the memories to delete by the parameter turn, session, requester or id")
 	}
 	var out Deleted
-	for out.Deleted < deleteAtOnce {
+	for out.Deleted < deletesPerRequest {
 		n, err := s.o.Memories.DeleteMemories(ctx, q.MemorySelector, s.o.Now(), store.MaxMemories)
 		if err != nil {
 			return nil, failureOf(err)
@@ -115,7 +115,7 @@ func memoryValues(q store.MemoryQuery) url.Values {
 	return v
 }
 
-// Memories returns a page of memories. An empty namespace of the query stands for all.
+// Memories returns a page of memories. An empty namespace in the query means all namespaces.
 func (c *Client) Memories(ctx context.Context, q store.MemoryQuery) (page MemoryPage, err error) {
 	return page, c.exchange(ctx, http.MethodGet, q.Namespace, "memories", memoryValues(q), &page)
 }

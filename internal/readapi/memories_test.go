@@ -85,7 +85,7 @@ func TestMemoriesAreServedInPages(t *testing.T) {
 	}
 }
 
-func TestMemoriesNeedRights(t *testing.T) {
+func TestMemoriesNeedPermissions(t *testing.T) {
 	s := learned(t, 2)
 	client := serve(t, s, "ada list memories/helpdesk", "ada list helpdesk", "ada delete helpdesk", "eve list helpdesk",
 		"keeper delete memories/helpdesk")
@@ -99,7 +99,7 @@ func TestMemoriesNeedRights(t *testing.T) {
 			_, err := client("ada").Memories(t.Context(), store.MemoryQuery{MemorySelector: of("sales")})
 			return err
 		}, `user "ada" may not read memories learned from Turns in namespace "sales"`},
-		"the right to records": {func() error {
+		"permission on records": {func() error {
 			_, err := client("eve").Memories(t.Context(), store.MemoryQuery{MemorySelector: of("helpdesk")})
 			return err
 		}, "resources [turns/memories] and verbs [list], such as the ClusterRole capstan-turn-reader"},
@@ -119,14 +119,14 @@ func TestMemoriesNeedRights(t *testing.T) {
 	out, err := client("keeper").DeleteMemories(t.Context(), ofAda)
 	left, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: of("helpdesk")})
 	if err != nil || out.Deleted != 2 || out.More || len(left) != 1 || left[0].Requester != "bob" {
-		t.Errorf("DeleteMemories: %+v, %v; left: %v; want only that of Bob left", out, err, left)
+		t.Errorf("DeleteMemories: %+v, %v; left: %v; want only the memory of Bob left", out, err, left)
 	}
 	if all, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: of("sales")}); len(all) != 3 {
 		t.Errorf("%d memories in the other namespace, want 3", len(all))
 	}
 }
 
-func TestWrongParametersOfMemories(t *testing.T) {
+func TestParametersOfMemories(t *testing.T) {
 	url := start(t, learned(t, 1), "ada list memories/helpdesk") + "/v1/namespaces/helpdesk/"
 	for path, want := range map[string]int{
 		"memories?scope=Agent": 400, "memories?after=x": 400, "memories?limit=501": 400, "memories?color=red": 400,

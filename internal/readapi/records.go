@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// recordsTimeout bounds one request for records, and the whole answer of one.
+	// recordsTimeout is the time limit of one request for records, including its answer.
 	recordsTimeout = 2 * time.Minute
-	// maxSelector bounds the value of a parameter that selects records, in bytes.
+	// maxSelector is the maximum size of the value of a parameter, in bytes.
 	maxSelector = 1024
-	// maxRecordsAnswer bounds the answer that a client reads.
+	// maxRecordsAnswer is the maximum size of an answer that a client reads, in bytes.
 	maxRecordsAnswer = 32 << 20
-	// deleteAtOnce is the number of records that one request deletes at most.
-	deleteAtOnce = 10_000
+	// deletesPerRequest is the number of records or memories after which a request stops deleting.
+	deletesPerRequest = 10_000
 )
 
 // RecordPage is a page of records.
@@ -117,7 +117,7 @@ func values(q store.RecordQuery) url.Values {
 	return v
 }
 
-// queryOf parses the parameters of a request. The namespace is that of the path; it is empty for all namespaces.
+// queryOf parses the parameters of a request. The namespace is the one in the path; it is empty for all namespaces.
 func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) {
 	v, q := r.URL.Query(), store.RecordQuery{}
 	if refused := checkParameters(v, append([]string{"turn", "agent", "session", "requester"}, parameters...)...); refused != nil {
@@ -138,7 +138,7 @@ func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) 
 	if text := v.Get("after"); text != "" {
 		var ok bool
 		if q.After, ok = parseCursor(text); !ok {
-			return q, refuse(http.StatusBadRequest, "the parameter after must be the next of an earlier page")
+			return q, refuse(http.StatusBadRequest, "the parameter after must be the value of next in an earlier page")
 		}
 	}
 	var refused *Error
@@ -146,7 +146,7 @@ func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) 
 	return q, refused
 }
 
-// checkParameters refuses parameters of a request that are not known, or are given twice, or are too long.
+// checkParameters refuses parameters of a request that are unknown, given twice or too long.
 func checkParameters(v url.Values, known ...string) *Error {
 	for name, all := range v {
 		if !slices.Contains(known, name) || len(all) != 1 || len(all[0]) > maxSelector {
@@ -157,7 +157,7 @@ func checkParameters(v url.Values, known ...string) *Error {
 	return nil
 }
 
-// limitOf returns the parameter limit; 0 if there is none.
+// limitOf returns the parameter limit, or 0 if it is missing.
 func limitOf(v url.Values, most int) (limit int, refused *Error) {
 	text := v.Get("limit")
 	if text == "" {
@@ -172,24 +172,25 @@ func limitOf(v url.Values, most int) (limit int, refused *Error) {
 
 // kept is a kind of data about Turns that the store keeps.
 type kept struct {
-	// subresource of turns, on which users need rights.
+	// subresource is the subresource of turns on which users need permissions.
 	subresource string
-	// name of the data in messages.
+	// name is the name of the data in messages.
 	name string
 	// isServed is true if the server has the data.
 	isServed bool
 }
 
-// keptRecords returns the records of Turns, and keptMemories the memories that were learned from them.
+// keptRecords describes the records of Turns.
 func (s *Server) keptRecords() kept { return kept{"records", "records of Turns", s.o.Records != nil} }
 
+// keptMemories describes the memories that were learned from Turns.
 func (s *Server) keptMemories() kept {
 	return kept{"memories", "memories learned from Turns", s.o.Memories != nil}
 }
 
-// keeping calls serve for requests of users who have a verb on the data of the namespace in the path, or of all
+// authorized calls serve for requests of users who have a verb on the data of the namespace in the path, or of all
 // namespaces if the path has none. It sends the JSON of the value that serve returns.
-func (s *Server) keeping(k kept, verb string, serve func(context.Context, *http.Request) (any, *Error)) http.HandlerFunc {
+func (s *Server) authorized(k kept, verb string, serve func(context.Context, *http.Request) (any, *Error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		namespace := r.PathValue("namespace")
 		if namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0 {
@@ -207,7 +208,7 @@ func (s *Server) keeping(k kept, verb string, serve func(context.Context, *http.
 		leave, ok := s.streams.enter(r.Context(), user, 0)
 		if !ok {
 			answer(w, refuse(http.StatusServiceUnavailable,
-				"too many journals and records are read at once, at most %d in total and %d by user %q: try again in a moment",
+				"too many journals and records are read at the same time, at most %d in total and %d by user %q: try again in a moment",
 				mostStreams, userStreams, user))
 			return
 		}
@@ -239,7 +240,7 @@ func (s *Server) keeping(k kept, verb string, serve func(context.Context, *http.
 	}
 }
 
-// keptRefusal explains which right a user lacks.
+// keptRefusal returns the refusal for the client. For a user who lacks a permission, it names the permission.
 func (s *Server) keptRefusal(k kept, refusal *access.Refusal, verb, namespace string) *Error {
 	if refusal.Status != http.StatusForbidden {
 		return &Error{Status: refusal.Status, Message: refusal.Message}
@@ -254,7 +255,7 @@ func (s *Server) keptRefusal(k kept, refusal *access.Refusal, verb, namespace st
 }
 
 // keptRole returns the part of a message that names the role with a verb on data about Turns, or an empty text if this
-// installation has none.
+// installation has no such role.
 func (s *Server) keptRole(verb string) string {
 	if s.o.RolePrefix == "" || verb != "list" {
 		return ""
@@ -310,7 +311,7 @@ func (s *Server) deleteRecords(ctx context.Context, r *http.Request) (any, *Erro
 		return nil, refuse(http.StatusBadRequest, "select the records to delete by the parameter turn, session or requester")
 	}
 	var out Deleted
-	for out.Deleted < deleteAtOnce {
+	for out.Deleted < deletesPerRequest {
 		n, err := s.o.Records.DeleteRecords(ctx, q.RecordSelector, store.MaxRecords)
 		if err != nil {
 			return nil, failureOf(err)
@@ -323,7 +324,7 @@ func (s *Server) deleteRecords(ctx context.Context, r *http.Request) (any, *Erro
 	return out, nil
 }
 
-// Records returns a page of records. An empty namespace of the query stands for all.
+// Records returns a page of records. An empty namespace in the query means all namespaces.
 func (c *Client) Records(ctx context.Context, q store.RecordQuery) (page RecordPage, err error) {
 	return page, c.exchange(ctx, http.MethodGet, q.Namespace, "records", values(q), &page)
 }

@@ -30,9 +30,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/usage"
 )
 
-// rights has the answers of the API server: "USER VERB NAMESPACE" for each right on turns/records, and "USER VERB
-// memories/NAMESPACE" for each on turns/memories.
-func rights(granted ...string) *fake.Clientset {
+// permissions returns an API server that grants permissions: "USER VERB NAMESPACE" is a permission on turns/records or
+// turns/feedback, and "USER VERB memories/NAMESPACE" a permission on turns/memories.
+func permissions(granted ...string) *fake.Clientset {
 	c := fake.NewClientset()
 	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
@@ -63,8 +63,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// commented returns the objects of the cluster: Turn t0, whose Agent redacts names of invoices, Turn t2, whose Agent is
-// gone, and Turn daily, which has not ended.
+// commented returns the objects of the cluster: Turn t0, whose Agent redacts numbers of invoices, Turn t2, whose Agent does
+// not exist, and Turn daily, which has not ended.
 func commented(t *testing.T) client.Reader {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -91,7 +91,7 @@ func start(t *testing.T, s store.Records, granted ...string) string {
 	learned, _ := s.(store.Memories)
 	server, err := readapi.Listen(t.Context(), readapi.Options{
 		Address: "127.0.0.1:0", Records: s, Memories: learned, Turns: commented(t),
-		Access: access.New(rights(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
+		Access: access.New(permissions(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
 		Log: logr.Discard(),
 	})
 	if err != nil {
@@ -123,8 +123,8 @@ func serve(t *testing.T, s store.Records, granted ...string) func(user string) *
 	}
 }
 
-// some returns a store with n records of each of two namespaces.
-func some(t *testing.T, n int) *journaltest.Memory {
+// storeWith returns a store with n records in each of two namespaces.
+func storeWith(t *testing.T, n int) *journaltest.Memory {
 	t.Helper()
 	s := &journaltest.Memory{}
 	for i := range n {
@@ -142,7 +142,7 @@ func some(t *testing.T, n int) *journaltest.Memory {
 }
 
 func TestRecordsAreServedInPages(t *testing.T) {
-	client := serve(t, some(t, store.MaxRecords+2), "ada list helpdesk", "root list ")
+	client := serve(t, storeWith(t, store.MaxRecords+2), "ada list helpdesk", "root list ")
 	for user, want := range map[string]struct {
 		namespace string
 		records   int
@@ -179,7 +179,7 @@ func TestRecordsAreServedInPages(t *testing.T) {
 
 // TestUsageSaysWhatItLacks checks that a usage says whether records of its time were deleted by retention.
 func TestUsageSaysWhatItLacks(t *testing.T) {
-	s := some(t, 3)
+	s := storeWith(t, 3)
 	oldest, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
 	if err != nil {
 		t.Fatal(err)
@@ -212,8 +212,8 @@ func TestUsageSaysWhatItLacks(t *testing.T) {
 	}
 }
 
-func TestRecordsNeedRights(t *testing.T) {
-	s := some(t, 1)
+func TestRecordsNeedPermissions(t *testing.T) {
+	s := storeWith(t, 1)
 	client := serve(t, s, "ada list helpdesk", "keeper delete helpdesk")
 	for name, call := range map[string]struct {
 		do   func() error
@@ -251,18 +251,18 @@ func TestRecordsNeedRights(t *testing.T) {
 	}
 }
 
-// away is a store that is away.
-type away struct{ records }
+// unreachable is a store whose records cannot be read.
+type unreachable struct{ records }
 
 // records is embedded under this name, because store.Records has a method Records.
 type records = store.Records
 
-func (away) Records(context.Context, store.RecordQuery) ([]turnrecord.Record, error) {
-	return nil, errors.New("it is away")
+func (unreachable) Records(context.Context, store.RecordQuery) ([]turnrecord.Record, error) {
+	return nil, errors.New("it is unreachable")
 }
 
-func TestRecordsOfAFailingStore(t *testing.T) {
-	client := serve(t, away{&journaltest.Memory{}}, "ada list helpdesk")
+func TestRecordsOfUnreachableStore(t *testing.T) {
+	client := serve(t, unreachable{&journaltest.Memory{}}, "ada list helpdesk")
 	q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}
 	_, first := client("ada").Records(t.Context(), q)
 	_, second := client("ada").Usage(t.Context(), q, []usage.Dimension{usage.Agent})
@@ -273,8 +273,8 @@ func TestRecordsOfAFailingStore(t *testing.T) {
 	}
 }
 
-func TestWrongParametersOfRecords(t *testing.T) {
-	url := start(t, some(t, 1), "ada list helpdesk") + "/v1/namespaces/helpdesk/"
+func TestParametersOfRecords(t *testing.T) {
+	url := start(t, storeWith(t, 1), "ada list helpdesk") + "/v1/namespaces/helpdesk/"
 	for path, want := range map[string]int{
 		"records?since=yesterday": 400, "records?after=x": 400, "records?limit=0": 400, "records?limit=501": 400, "records?color=red": 400,
 		"records?agent=a&agent=b": 400, "records?agent=" + strings.Repeat("a", 1025): 400, "usage?by=color": 400, "usage?by=agent": 200,
@@ -296,7 +296,7 @@ func TestWrongParametersOfRecords(t *testing.T) {
 }
 
 func TestFeedback(t *testing.T) {
-	s := some(t, 1)
+	s := storeWith(t, 1)
 	ada := serve(t, s, "ada create helpdesk")("ada")
 	for _, score := range []string{"0.25", "1"} {
 		if out, err := ada.AddFeedback(t.Context(), "helpdesk", "t0", score, "INV-4711 is \"so so\""); err != nil || out.TurnDeleted {
@@ -306,20 +306,20 @@ func TestFeedback(t *testing.T) {
 	all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
 	if err != nil || len(all[0].Feedback) != 1 || all[0].Feedback[0].User != "ada" || all[0].Feedback[0].Score != "1" ||
 		all[0].Feedback[0].Comment != `[redacted:invoice] is "so so"` {
-		t.Errorf("%+v, %v; want the last feedback, in the name of the token's user, and redacted", all, err)
+		t.Errorf("%+v, %v; want only the last feedback, redacted, in the name of the token's user", all, err)
 	}
 	for name, tc := range map[string]struct{ namespace, turn, score, comment, want string }{
-		"no right":     {"sales", "t0", "1", "", "may not give feedback"},
-		"no record":    {"helpdesk", "t1", "1", "", "there is no record of Turn"},
-		"too good":     {"helpdesk", "t0", "7.3", "", "must be a number from 0 to 1"},
-		"too bad":      {"helpdesk", "t0", "-0.1", "", "must be a number from 0 to 1"},
-		"no number":    {"helpdesk", "t0", "NaN", "", "must be a number from 0 to 1"},
-		"an exponent":  {"helpdesk", "t0", "1e-999", "", "must be a number from 0 to 1"},
-		"too long":     {"helpdesk", "t0", "1", strings.Repeat("x", 2049), "at most 2048 bytes"},
-		"not UTF-8":    {"helpdesk", "t0", "1", "\xff", "must be UTF-8"},
-		"no Turn":      {"helpdesk", "t1", "1", "x", "give a score without a comment"},
-		"no Agent":     {"helpdesk", "t2", "1", "x", "does not exist any more"},
-		"another name": {"helpdesk", "T 0", "1", "", "must be valid names"},
+		"no permission": {"sales", "t0", "1", "", "may not give feedback"},
+		"no record":     {"helpdesk", "t1", "1", "", "there is no record of Turn"},
+		"too good":      {"helpdesk", "t0", "7.3", "", "must be a number from 0 to 1"},
+		"too bad":       {"helpdesk", "t0", "-0.1", "", "must be a number from 0 to 1"},
+		"no number":     {"helpdesk", "t0", "NaN", "", "must be a number from 0 to 1"},
+		"an exponent":   {"helpdesk", "t0", "1e-999", "", "must be a number from 0 to 1"},
+		"too long":      {"helpdesk", "t0", "1", strings.Repeat("x", 2049), "at most 2048 bytes"},
+		"not UTF-8":     {"helpdesk", "t0", "1", "\xff", "must be UTF-8"},
+		"no Turn":       {"helpdesk", "t1", "1", "x", "give a score without a comment"},
+		"no Agent":      {"helpdesk", "t2", "1", "x", "does not exist anymore"},
+		"invalid name":  {"helpdesk", "T 0", "1", "", "must be valid names"},
 	} {
 		if _, err := ada.AddFeedback(t.Context(), tc.namespace, tc.turn, tc.score, tc.comment); err == nil ||
 			!strings.Contains(err.Error(), tc.want) {

@@ -1,6 +1,7 @@
 package readapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -26,23 +27,24 @@ import (
 )
 
 const (
-	// mostStreams bounds the journals and artifacts that are read at once. userStreams is the bound for each user.
+	// mostStreams is the maximum number of requests that are served at the same time, and userStreams that of one user.
 	mostStreams, userStreams = 64, 16
-	// mostLarge bounds the artifacts in memory at once. userLarge is the bound for each user.
+	// mostLarge is the maximum number of artifacts in memory at the same time, and userLarge that of one user.
 	mostLarge, userLarge = 4, 2
 	// largeWait is how long a request waits for memory for an artifact.
 	largeWait = 5 * time.Second
-	// largeGrace and slowest, in bytes per second, bound how long an artifact stays in memory for a slow reader.
+	// largeGrace and slowest, in bytes per second, limit how long an artifact stays in memory for a slow reader: see
+	// largeTime.
 	largeGrace = 10 * time.Second
 	slowest    = 64 << 10
-	// bodyTimeout bounds the time for the body of a request that is refused because of its body.
+	// bodyTimeout is the time limit for reading the body of a request.
 	bodyTimeout = 5 * time.Second
-	// headerTimeout and maxHeaderBytes bound the headers of a request.
+	// headerTimeout and maxHeaderBytes limit the headers of a request.
 	headerTimeout  = 10 * time.Second
 	maxHeaderBytes = 64 << 10
-	// getTimeout bounds one request for a Turn.
+	// getTimeout is the time limit of one request for a Turn.
 	getTimeout = 10 * time.Second
-	// stopTimeout is how long a stop waits until streams have ended.
+	// stopTimeout is how long the server waits, when it stops, until streams have ended.
 	stopTimeout = 5 * time.Second
 )
 
@@ -58,9 +60,9 @@ type Options struct {
 	CertFile, KeyFile string
 	// Journal holds the journals of all Turns.
 	Journal journal.Journal
-	// Records has the records of Turns. If Records is nil, none are served.
+	// Records has the records of Turns. If it is nil, no records are served.
 	Records store.Records
-	// Memories has the memories that were learned from Turns. If Memories is nil, none are served.
+	// Memories has the memories that were learned from Turns. If it is nil, no memories are served.
 	Memories store.Memories
 	// Turns reads Turns from the API server, not from a cache.
 	Turns client.Reader
@@ -71,18 +73,19 @@ type Options struct {
 	// Credentials are the credentials that this process uses, by namespace. They are removed from every answer,
 	// even if a journal contains them. If Credentials is nil, nothing is removed.
 	Credentials *redact.Set
-	// Now returns the time of day. It must be the real time, because connections have deadlines.
+	// Now returns the current time. It must be the real time, because connections have deadlines.
 	Now func() time.Time
 	// Log of the server.
 	Log logr.Logger
-	// Poll is the time between two reads of a journal that is followed; 500 ms if 0.
+	// Poll is the time between two reads of a journal that is followed. Default 500 ms.
 	Poll time.Duration
-	// Beat is the time after which a silent stream sends an empty line; 15 s if 0.
+	// Beat is the time after which a stream without new entries sends an empty line. Default 15 s.
 	Beat time.Duration
-	// Recheck is the interval at which a stream checks that its Turn exists and that its user may still read it; 15
-	// s if 0.
+	// Recheck is the interval at which a stream checks that its Turn exists and that its user may still read it.
+	// Default 15 s.
 	Recheck time.Duration
-	// WriteTimeout bounds the write of each piece, so that a client may be slow but must keep reading; 30 s if 0.
+	// WriteTimeout is the time limit for each piece that is sent: a client may be slow but must keep reading. Default
+	// 30 s.
 	WriteTimeout time.Duration
 }
 
@@ -94,18 +97,18 @@ type Server struct {
 	// certificate is nil without TLS.
 	certificate *certwatcher.CertWatcher
 	http        *http.Server
-	// streams and large bound the concurrent requests.
+	// streams and large limit the concurrent requests.
 	streams, large *gate
 }
 
-// Listen returns a server that already listens at its addresses; Start serves. A caller that does not call Start
-// must call Close.
+// Listen returns a server that already listens at its addresses. Start serves the requests. A caller that does not call
+// Start must call Close.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err := CheckAddress(o.Address, o.TLSAddress, o.CertFile, o.KeyFile); err != nil {
 		return nil, err
 	}
-	o.Poll, o.Beat = orElse(o.Poll, 500*time.Millisecond), orElse(o.Beat, 15*time.Second)
-	o.Recheck, o.WriteTimeout = orElse(o.Recheck, 15*time.Second), orElse(o.WriteTimeout, 30*time.Second)
+	o.Poll, o.Beat = cmp.Or(o.Poll, 500*time.Millisecond), cmp.Or(o.Beat, 15*time.Second)
+	o.Recheck, o.WriteTimeout = cmp.Or(o.Recheck, 15*time.Second), cmp.Or(o.WriteTimeout, 30*time.Second)
 	s := &Server{
 		o: o, streams: newGate(mostStreams, userStreams), large: newGate(mostLarge, userLarge),
 	}
@@ -140,13 +143,6 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-func orElse(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
-}
-
 // URL returns the URL of the listener at Address, or at TLSAddress if Address is not set.
 func (s *Server) URL() string {
 	scheme := "http://"
@@ -176,8 +172,8 @@ func (s *Server) Close() error {
 // NeedLeaderElection returns false: every replica with a store serves.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// Start serves until ctx ends. It then breaks off all streams, so that clients that follow a Turn connect to
-// another server.
+// Start serves until ctx ends. It then interrupts all streams, so that clients that follow a Turn connect to another
+// server.
 func (s *Server) Start(ctx context.Context) error {
 	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	s.o.Log.Info("Serving journals", "address", s.URL(), "tls", s.TLSURL())
@@ -224,13 +220,13 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc(turns+"journal", s.granted(s.serveJournal))
 	mux.HandleFunc(turns+"artifacts/{sha256}", s.granted(s.serveArtifact))
 	for _, prefix := range []string{"/v1/", "/v1/namespaces/{namespace}/"} {
-		mux.HandleFunc("GET "+prefix+"records", s.keeping(s.keptRecords(), "list", s.serveRecords))
-		mux.HandleFunc("GET "+prefix+"usage", s.keeping(s.keptRecords(), "list", s.serveUsage))
-		mux.HandleFunc("GET "+prefix+"memories", s.keeping(s.keptMemories(), "list", s.serveMemories))
+		mux.HandleFunc("GET "+prefix+"records", s.authorized(s.keptRecords(), "list", s.serveRecords))
+		mux.HandleFunc("GET "+prefix+"usage", s.authorized(s.keptRecords(), "list", s.serveUsage))
+		mux.HandleFunc("GET "+prefix+"memories", s.authorized(s.keptMemories(), "list", s.serveMemories))
 	}
-	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/memories", s.keeping(s.keptMemories(), "delete", s.deleteMemories))
+	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/memories", s.authorized(s.keptMemories(), "delete", s.deleteMemories))
 	mux.HandleFunc("POST /v1/namespaces/{namespace}/turns/{name}/feedback", s.serveFeedback)
-	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.keeping(s.keptRecords(), "delete", s.deleteRecords))
+	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.authorized(s.keptRecords(), "delete", s.deleteRecords))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, refuse(http.StatusNotFound,
 			"this API serves only GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256, and GET "+
@@ -239,8 +235,8 @@ func (s *Server) handler() http.Handler {
 	return s.refuseBodies(mux)
 }
 
-// refuseBodies refuses requests with a body, before it authenticates them. The server would otherwise wait after its
-// answer for the rest of the body, which may never arrive.
+// refuseBodies refuses requests with a body before they are authenticated, except feedback. Otherwise the server would
+// wait after its answer for the rest of the body, which may never arrive.
 func (s *Server) refuseBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
@@ -266,7 +262,7 @@ func (s *Server) refuseBodies(next http.Handler) http.Handler {
 	})
 }
 
-// visit is a request of a user who may read the Turn. turn is the Turn as it was at the start of the request.
+// visit has the user of a request, who may read the Turn, and the Turn as it was at the start of the request.
 type visit struct {
 	user string
 	turn *v1alpha1.Turn
@@ -289,7 +285,7 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 		leave, ok := s.streams.enter(r.Context(), user, 0)
 		if !ok {
 			answer(w, refuse(http.StatusServiceUnavailable,
-				"too many journals are read at once, at most %d in total and %d by user %q: try again in a moment",
+				"too many journals are read at the same time, at most %d in total and %d by user %q: try again in a moment",
 				mostStreams, userStreams, user))
 			return
 		}
@@ -314,7 +310,8 @@ func (s *Server) hold(ctx context.Context, user string) (release func(), refused
 		panic(http.ErrAbortHandler)
 	}
 	return nil, refuse(http.StatusServiceUnavailable,
-		"too many artifacts are read at once, at most %d in total and %d by user %q: try again in a moment", mostLarge, userLarge, user)
+		"too many artifacts are read at the same time, at most %d in total and %d by user %q: try again in a moment",
+		mostLarge, userLarge, user)
 }
 
 // largeTime returns how long an artifact of this size may stay in memory for a reader.

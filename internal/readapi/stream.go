@@ -22,19 +22,19 @@ type stream struct {
 	request *http.Request
 	out     *writer
 	key     types.NamespacedName
-	// namespaces are those whose credentials are removed.
+	// namespaces are the namespaces whose credentials are removed.
 	namespaces []string
 	uid        string
 	user       string
 	// after is the sequence number of the last entry that was sent.
 	after  int64
 	follow bool
-	// redactor removes the words of the conversation; it is nil if they must be sent.
+	// redactor removes the words of the conversation. If it is nil, they are sent.
 	redactor *transcript.Redactor
-	// recheck ticks when the stream must check its rights and its Turn again.
+	// recheck ticks when the stream must check its Turn and the permission of its user again.
 	recheck *time.Ticker
-	// last is true once the last entry was sent. over is true once nothing will be added to the journal although it
-	// has no last entry: its Turn has finished without one, or is gone.
+	// last is true once the last entry was sent. over is true once the Turn has finished or was deleted: nothing will
+	// be added to the journal, even if it has no last entry.
 	last, over bool
 }
 
@@ -68,8 +68,8 @@ func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, v visit) *
 	return st.run(r.Context())
 }
 
-// run sends the existing entries and then the new ones, until the last entry. If the stream must end earlier, it is
-// broken off, so that the client knows. If it has not begun yet, run returns an error.
+// run sends the existing entries and then the new ones, until the last entry. If the stream must end earlier, run
+// interrupts the connection, so that the client notices it. If nothing was sent yet, run returns an error instead.
 func (st *stream) run(ctx context.Context) *Error {
 	beat, poll := time.NewTicker(st.server.o.Beat), time.NewTicker(st.server.o.Poll)
 	defer beat.Stop()
@@ -80,7 +80,7 @@ func (st *stream) run(ctx context.Context) *Error {
 		return failure
 	}
 	for {
-		over := st.over // read before the journal, whose entries then include its end
+		over := st.over // read before the journal is read: if it is true, the journal is complete by now
 		if failure := st.send(ctx); failure != nil {
 			if !st.out.begun {
 				return failure
@@ -99,7 +99,7 @@ func (st *stream) run(ctx context.Context) *Error {
 		case <-beat.C:
 			st.must(st.out.Write([]byte("\n")))
 		case <-st.recheck.C:
-			if refused := st.look(ctx); refused != nil {
+			if refused := st.checkAgain(ctx); refused != nil {
 				st.fail(ctx, refused)
 			}
 		case <-poll.C:
@@ -107,26 +107,26 @@ func (st *stream) run(ctx context.Context) *Error {
 	}
 }
 
-// fail sends the reason why the stream ends early, and breaks it off.
+// fail sends the reason why the stream ends early, and interrupts the connection.
 func (st *stream) fail(ctx context.Context, failure *Error) {
 	if ctx.Err() == nil {
 		st.server.o.Log.V(1).Info("Breaking off a journal", "turn", st.key, "cause", failure.Message)
 		if data, err := json.Marshal(failure); err == nil {
-			_, _ = st.out.Write(append(data, '\n')) // the stream is broken off in any case
+			_, _ = st.out.Write(append(data, '\n')) // the connection is interrupted in any case
 		}
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// must breaks the stream off if a write to the client has failed.
+// must interrupts the connection if a write to the client has failed.
 func (st *stream) must(_ int, err error) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// look checks again that the client may read the Turn, and whether the Turn has finished.
-func (st *stream) look(ctx context.Context) *Error {
+// checkAgain checks again that the client may read the Turn, and whether the Turn has finished.
+func (st *stream) checkAgain(ctx context.Context) *Error {
 	if _, refused := st.server.check(ctx, st.request, st.key); refused != nil {
 		return refused
 	}
@@ -142,7 +142,7 @@ func (st *stream) look(ctx context.Context) *Error {
 	return nil
 }
 
-// resume checks whether the client already has the last entry of the journal.
+// resume sets last if the client already has the last entry of the journal.
 func (st *stream) resume(ctx context.Context) *Error {
 	if st.after == 0 {
 		return nil
@@ -166,7 +166,7 @@ func (st *stream) send(ctx context.Context) *Error {
 		}
 		select {
 		case <-st.recheck.C:
-			if refused := st.look(ctx); refused != nil {
+			if refused := st.checkAgain(ctx); refused != nil {
 				return refused
 			}
 		default:
@@ -180,14 +180,14 @@ func (st *stream) send(ctx context.Context) *Error {
 	return nil
 }
 
-// isLast reports whether nothing that a Turn does follows an entry of this kind. Entries about calls that other Turns
-// undo may follow.
+// isLast reports whether an entry of this kind is the last one that a Turn itself writes, or follows it. After that
+// entry, only entries about calls that other Turns undo may follow.
 func isLast(k journal.Kind) bool {
 	return k == journal.Finalized || k == journal.UndoBegun || k == journal.UndoEnded
 }
 
-// sendOne sends one entry. Entries with an artifact may be large, so only few of them are sent at a time, and each
-// must be read within a time limit.
+// sendOne sends one entry. Entries with an artifact may be large, so only a few of them are sent at the same time, and
+// the client must read each within a time limit.
 func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
 	large := e.Artifact != "" || turn.NeedsExpand(e)
 	if large {
@@ -231,7 +231,7 @@ func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	return append(data, '\n'), nil
 }
 
-// writer sends each write at once, in pieces. The client must accept each piece within a time limit.
+// writer sends each write immediately, in pieces. The client must accept each piece within a time limit.
 type writer struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
@@ -250,7 +250,7 @@ func (s *Server) writer(w http.ResponseWriter) *writer {
 	}
 }
 
-// pieceBytes bounds the size of a piece.
+// pieceBytes is the maximum size of a piece.
 const pieceBytes = 256 << 10
 
 // Write sends data.

@@ -63,7 +63,7 @@ var _ = Describe("One reader", func() {
 			Expect(s.follow(ctx, greedy, "first").next(ctx).Seq).To(Equal(int64(1)))
 		}
 		refused := s.get(ctx, greedy, s.path("first", "journal"))
-		Expect(refused.refusal(http.StatusServiceUnavailable)).To(ContainSubstring("too many journals are read at once"))
+		Expect(refused.refusal(http.StatusServiceUnavailable)).To(ContainSubstring("too many journals are read at the same time"))
 		Expect(refused.header.Get("Retry-After")).NotTo(BeEmpty())
 		Expect(s.get(ctx, other, s.path("first", "journal")).lines()).To(HaveLen(1))
 		s.server.stop()
