@@ -28,18 +28,20 @@ import (
 // collectorKey is the credential that the collector receives in a header.
 const collectorKey = "Bearer sk-collector-4711"
 
-// moody is a collector that answers some requests in its own way.
-type moody struct {
+// testCollector is a collector that answers some requests as a test wants.
+type testCollector struct {
 	collector.UnimplementedTraceServiceServer
 	receiver otlp.Receiver
-	// answer answers the n-th request. If it returns neither, the receiver takes the spans.
+	// answer answers the n-th request. If it returns neither an answer nor an error, the receiver takes the spans.
 	answer func(ctx context.Context, n int) (*collector.ExportTraceServiceResponse, error)
 	mu     sync.Mutex
 	n      int
 }
 
 // Export receives spans.
-func (m *moody) Export(ctx context.Context, in *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (m *testCollector) Export(
+	ctx context.Context, in *collector.ExportTraceServiceRequest,
+) (*collector.ExportTraceServiceResponse, error) {
 	m.mu.Lock()
 	m.n++
 	n := m.n
@@ -52,21 +54,21 @@ func (m *moody) Export(ctx context.Context, in *collector.ExportTraceServiceRequ
 	return m.receiver.Export(ctx, in)
 }
 
-// busy returns the refusal of a collector that has too much to do. It names the time after which the sender may try
-// again, unless that is negative.
-func busy(again time.Duration) error {
+// busy returns the error of an overloaded collector. It names the time after which the sender may try again, unless
+// retryDelay is negative.
+func busy(retryDelay time.Duration) error {
 	s := status.New(codes.ResourceExhausted, "too many spans")
-	if again < 0 {
+	if retryDelay < 0 {
 		return s.Err()
 	}
-	detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(again)})
+	detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retryDelay)})
 	if err != nil {
 		return err
 	}
 	return detailed.Err()
 }
 
-// breaking closes its first connections as soon as the client has sent something.
+// breaking is a listener that closes its first connections as soon as the client has sent something.
 type breaking struct {
 	net.Listener
 	left int
@@ -101,7 +103,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// TestCollectorsOverGRPC sends spans over gRPC to collectors that are right, and to some that misbehave.
+// TestCollectorsOverGRPC sends spans over gRPC to collectors that work, and to collectors that misbehave.
 func TestCollectorsOverGRPC(t *testing.T) {
 	web := httptest.NewUnstartedServer(nil)
 	web.StartTLS()
@@ -130,16 +132,16 @@ func TestCollectorsOverGRPC(t *testing.T) {
 		// logged is a part of the error in the log, or empty if there must be no error.
 		logged string
 	}{
-		"takes all":                   {spans: 2},
-		"is known by its certificate": {tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": authority}, spans: 2},
-		"is not known": {
+		"takes all":                 {spans: 2},
+		"has a trusted certificate": {tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": authority}, spans: 2},
+		"has an untrusted certificate": {
 			// Long enough for a slow machine to see the certificate.
 			tls: true, more: map[string]string{"OTEL_EXPORTER_OTLP_TIMEOUT": "5000"}, logged: "certificate",
 		},
-		"is busy for a moment":     {answer: refusing(busy(10*time.Millisecond), 1), spans: 2},
-		"is busy for an hour":      {answer: refusing(busy(time.Hour), 100), logged: "too many spans"},
-		"is busy and says no time": {answer: refusing(busy(-1), 100), logged: "too many spans"},
-		"closes the connection":    {breaks: 1, spans: 2},
+		"is busy for a moment":      {answer: refusing(busy(10*time.Millisecond), 1), spans: 2},
+		"is busy for an hour":       {answer: refusing(busy(time.Hour), 100), logged: "too many spans"},
+		"is busy and names no time": {answer: refusing(busy(-1), 100), logged: "too many spans"},
+		"closes the connection":     {breaks: 1, spans: 2},
 		"repeats the credential, and more": {
 			answer: refusing(status.Error(codes.Unauthenticated, collectorKey+" is "+strings.Repeat("wrong ", 10_000)), 100),
 			logged: "is wrong",
@@ -167,7 +169,7 @@ func TestCollectorsOverGRPC(t *testing.T) {
 			if c.tls {
 				scheme, options = "https://", append(options, grpc.Creds(credentials.NewServerTLSFromCert(&web.TLS.Certificates[0])))
 			}
-			m, server := &moody{answer: c.answer}, grpc.NewServer(options...)
+			m, server := &testCollector{answer: c.answer}, grpc.NewServer(options...)
 			collector.RegisterTraceServiceServer(server, m)
 			ended := make(chan error, 1)
 			go func() { ended <- server.Serve(&breaking{listener, c.breaks}) }()
@@ -202,12 +204,12 @@ func TestCollectorsOverGRPC(t *testing.T) {
 			if got := len(m.receiver.Spans()); got != c.spans {
 				t.Errorf("%d spans arrived, want %d", got, c.spans)
 			}
-			said := log.String()
-			if (said == "") != (c.logged == "") || !strings.Contains(said, c.logged) {
-				t.Errorf("the log is %q, want %q", said, c.logged)
+			logged := log.String()
+			if (logged == "") != (c.logged == "") || !strings.Contains(logged, c.logged) {
+				t.Errorf("the log is %q, want %q", logged, c.logged)
 			}
-			if strings.Contains(said, "4711") || len(said) > 2*maxError || strings.Count(said, "\n") > 1 {
-				t.Errorf("the log has %d bytes, or the credential, or an extra line: %.600q", len(said), said)
+			if strings.Contains(logged, "4711") || len(logged) > 2*maxError || strings.Count(logged, "\n") > 1 {
+				t.Errorf("the log has %d bytes, want one short line without the credential: %.600q", len(logged), logged)
 			}
 		})
 	}

@@ -1,8 +1,8 @@
-// Package tracing exports the parts of Turns as OpenTelemetry spans over OTLP. The variables OTEL_* of the environment
-// configure it, and it is off until an endpoint is set.
+// Package tracing exports the parts of Turns as OpenTelemetry spans over OTLP. The environment variables OTEL_*
+// configure it. Without an endpoint, nothing is exported.
 //
-// The SDK sends spans in the background, in batches, from a queue with a bound. If the collector is slow or gone, spans
-// are dropped. A Turn never waits for it.
+// The SDK sends spans in the background, in batches, from a bounded queue. If the collector is slow or unreachable,
+// spans are dropped. A Turn never waits for the collector.
 package tracing
 
 import (
@@ -32,12 +32,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
-// ContentVariable is the variable that switches the recording of texts on, as in other instrumentations for
-// generative AI.
+// ContentVariable is the environment variable that switches on the recording of texts. Other instrumentations for
+// generative AI use the same variable.
 const ContentVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
-// The variables that this package reads itself. The SDK and its exporter read all others, and the SDK also those of
-// the sampler: for a wrong value it would record all traces.
+// The environment variables that this package reads. The SDK and its exporter read all other OTEL_* variables. The SDK
+// reads those of the sampler, too, but it would record all traces if a value is invalid.
 const (
 	disabledVariable       = "OTEL_SDK_DISABLED"
 	exporterVariable       = "OTEL_TRACES_EXPORTER"
@@ -60,10 +60,10 @@ const (
 
 // settings are the settings of the environment.
 type settings struct {
-	// on is true if spans are exported, with protocol.
+	// on is true if spans are exported. protocol is the protocol of OTLP.
 	on       bool
 	protocol string
-	// content is true if texts are recorded. propagates is true if requests carry the header.
+	// content is true if texts are recorded. propagates is true if requests carry the header traceparent.
 	content, propagates bool
 }
 
@@ -138,15 +138,15 @@ type Provider struct {
 	redact func(namespaces ...string) func(string) string
 }
 
-// maxBatchDelay bounds the time until a span is sent, so that a process that is killed loses few spans. The variable
-// OTEL_BSP_SCHEDULE_DELAY overrides it.
+// maxBatchDelay is the longest time until a span is sent, so that a process that is killed loses few spans. The
+// variable OTEL_BSP_SCHEDULE_DELAY overrides it.
 const maxBatchDelay = time.Second
 
 // defaultService is the name of the service if OTEL_SERVICE_NAME does not set it.
 const defaultService = "capstan"
 
-// FromEnvironment returns a Provider with the settings of the environment. clean returns the function that removes the
-// credentials of a namespace from texts. Errors of the exporter are logged, at most one each minute.
+// FromEnvironment returns a Provider with the settings of the environment. clean returns a function that removes the
+// credentials of these namespaces from a text. Errors of the exporter are logged, at most one each minute.
 func FromEnvironment(
 	ctx context.Context, lookup func(string) (string, bool), clean func(namespaces ...string) func(string) string, log logr.Logger,
 ) (*Provider, error) {
@@ -168,7 +168,7 @@ func FromEnvironment(
 		return nil, fmt.Errorf("environment variable OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	otel.SetErrorHandler(&rareErrors{log: log, redactor: redact.New(headerValues(lookup)...)})
-	otel.SetLogger(logr.Discard()) // the errors go to the handler
+	otel.SetLogger(logr.Discard()) // the error handler logs the errors
 	options := []sdktrace.BatchSpanProcessorOption{}
 	if delay, _ := lookup("OTEL_BSP_SCHEDULE_DELAY"); delay == "" {
 		options = append(options, sdktrace.WithBatchTimeout(maxBatchDelay))
@@ -190,7 +190,7 @@ func newExporter(ctx context.Context, protocol string) (*otlptrace.Exporter, err
 // On reports whether spans are exported.
 func (p *Provider) On() bool { return p != nil && p.sdk != nil }
 
-// Close sends the spans that are left, until ctx ends.
+// Close sends the remaining spans, until ctx ends.
 func (p *Provider) Close(ctx context.Context) error {
 	if !p.On() {
 		return nil
@@ -201,7 +201,7 @@ func (p *Provider) Close(ctx context.Context) error {
 	return nil
 }
 
-// headerValues returns the values of the headers to the collector, which are often credentials.
+// headerValues returns the values of the headers of requests to the collector, which are often credentials.
 func headerValues(lookup func(string) (string, bool)) []string {
 	var all []string
 	for _, name := range []string{headersVariable, tracesHeadersVariable} {
@@ -220,10 +220,10 @@ func headerValues(lookup func(string) (string, bool)) []string {
 	return all
 }
 
-// maxError bounds a logged error, in characters. A collector may have written it.
+// maxError is the maximum length of a logged error, in characters. The collector may have written its text.
 const maxError = 500
 
-// rareErrors logs errors of the SDK, at most one each minute: a collector that is gone fails each batch.
+// rareErrors logs errors of the SDK, at most one each minute: if the collector is unreachable, every batch fails.
 type rareErrors struct {
 	log logr.Logger
 	// redactor removes the credentials for the collector.
@@ -238,7 +238,7 @@ const errorInterval = time.Minute
 
 // Handle logs an error.
 func (r *rareErrors) Handle(err error) {
-	now := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	now := time.Now() //nolint:forbidigo // because only a duration is measured
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.last.IsZero() && now.Sub(r.last) < errorInterval {

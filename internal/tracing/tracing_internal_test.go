@@ -30,7 +30,7 @@ func lookup(values map[string]string) func(string) (string, bool) {
 	}
 }
 
-// TestSettings checks which variables switch traces on, and that a wrong value is named.
+// TestSettings checks which variables switch traces on, and that an error names the variable with an invalid value.
 func TestSettings(t *testing.T) {
 	const at = "http://collector:4318"
 	off := settings{protocol: protocolHTTP, propagates: true}
@@ -39,35 +39,35 @@ func TestSettings(t *testing.T) {
 	alone := settings{on: true, protocol: "http/protobuf"}
 	texts := settings{protocol: "http/protobuf", propagates: true, content: true}
 	for name, c := range map[string]struct {
-		given map[string]string
-		want  settings
-		wrong string // the variable that the error must name
+		given   map[string]string
+		want    settings
+		invalid string // the variable that the error must name
 	}{
 		"nothing":          {nil, off, ""},
 		"an endpoint":      {map[string]string{endpointVariable: at}, on, ""},
-		"one for traces":   {map[string]string{tracesEndpointVariable: at}, on, ""},
+		"traces endpoint":  {map[string]string{tracesEndpointVariable: at}, on, ""},
 		"gRPC":             {map[string]string{endpointVariable: at, protocolVariable: "grpc"}, overGRPC, ""},
 		"disabled":         {map[string]string{endpointVariable: at, disabledVariable: "true"}, off, ""},
 		"no exporter":      {map[string]string{endpointVariable: at, exporterVariable: "none"}, off, ""},
 		"no propagation":   {map[string]string{endpointVariable: at, propagatorsVariable: "baggage"}, alone, ""},
 		"texts":            {map[string]string{ContentVariable: "true"}, texts, ""},
-		"no URL":           {given: map[string]string{endpointVariable: "collector:4318"}, wrong: endpointVariable},
-		"another protocol": {given: map[string]string{protocolVariable: "http/json"}, wrong: protocolVariable},
-		"another exporter": {given: map[string]string{exporterVariable: "zipkin"}, wrong: exporterVariable},
+		"no URL":           {given: map[string]string{endpointVariable: "collector:4318"}, invalid: endpointVariable},
+		"another protocol": {given: map[string]string{protocolVariable: "http/json"}, invalid: protocolVariable},
+		"another exporter": {given: map[string]string{exporterVariable: "zipkin"}, invalid: exporterVariable},
 		"a sampler": {
 			map[string]string{endpointVariable: at, samplerVariable: "parentbased_traceidratio", samplerArgument: "0.1"}, on, "",
 		},
-		"all of a ratio":    {map[string]string{endpointVariable: at, samplerVariable: "traceidratio"}, on, ""},
-		"another sampler":   {given: map[string]string{samplerVariable: "sometimes"}, wrong: samplerVariable},
-		"no ratio":          {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10%"}, wrong: samplerArgument},
-		"too much":          {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10"}, wrong: samplerArgument},
-		"neither yes or no": {given: map[string]string{ContentVariable: "perhaps"}, wrong: ContentVariable},
+		"no ratio given":   {map[string]string{endpointVariable: at, samplerVariable: "traceidratio"}, on, ""},
+		"another sampler":  {given: map[string]string{samplerVariable: "sometimes"}, invalid: samplerVariable},
+		"an invalid ratio": {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10%"}, invalid: samplerArgument},
+		"a ratio above 1":  {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10"}, invalid: samplerArgument},
+		"not a boolean":    {given: map[string]string{ContentVariable: "perhaps"}, invalid: ContentVariable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := settingsOf(lookup(c.given))
-			if c.wrong != "" {
-				if err == nil || !strings.Contains(err.Error(), c.wrong) {
-					t.Errorf("the error is %v, want one about %s", err, c.wrong)
+			if c.invalid != "" {
+				if err == nil || !strings.Contains(err.Error(), c.invalid) {
+					t.Errorf("the error is %v, want one about %s", err, c.invalid)
 				}
 				return
 			}
@@ -129,8 +129,8 @@ func aReply() *turn.Span {
 	}
 }
 
-// TestRequestSpan checks the attributes of a request, and that texts are recorded only on demand, without credentials
-// and within their bound.
+// TestRequestSpan checks the attributes of a request, and that texts are recorded only if that is switched on, without
+// credentials and with at most maxContent bytes.
 func TestRequestSpan(t *testing.T) {
 	for name, content := range map[string]string{"without texts": "", "with texts": "true"} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +196,8 @@ func TestOutputOf(t *testing.T) {
 	}
 }
 
-// TestSampling checks that the decision of the caller applies, and that no sampler splits a Turn.
+// TestSampling checks that the sampling decision of the caller applies, and that all spans of a Turn or none are
+// exported.
 func TestSampling(t *testing.T) {
 	caller := span.Context{TraceID: span.TraceIDOf("caller"), SpanID: span.IDOf("caller", "x")}
 	recorded := caller
@@ -206,12 +207,12 @@ func TestSampling(t *testing.T) {
 		sampler    string
 		want       int
 	}{
-		"by default":                       {"", "", 2},
-		"never":                            {"", "always_off", 0},
-		"the caller is not recorded":       {caller.String(), "", 0},
-		"the caller is recorded":           {recorded.String(), "", 2},
-		"the annotation is not a trace":    {"what", "", 2},
-		"a part, and the caller is a part": {recorded.String(), "always_on", 2},
+		"by default":                     {"", "", 2},
+		"never":                          {"", "always_off", 0},
+		"the caller is not recorded":     {caller.String(), "", 0},
+		"the caller is recorded":         {recorded.String(), "", 2},
+		"the annotation is not a trace":  {"what", "", 2},
+		"always, with a recorded caller": {recorded.String(), "always_on", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r otlp.Receiver

@@ -25,7 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// maxContent bounds a recorded text, in bytes. Up to 2048 spans with two texts each wait to be sent.
+// maxContent is the maximum size of a recorded text, in bytes. The queue may hold 2048 spans with two texts each.
 const maxContent = 8 << 10
 
 // Turn records the parts of one Turn. It implements turn.Observer.
@@ -33,7 +33,7 @@ type Turn struct {
 	provider *Provider
 	uid      string
 	traceID  span.TraceID
-	// parent is the span of the caller. It is the zero value if there is none.
+	// parent is the span of the caller. It is the zero value if the Turn has no caller with a span.
 	parent span.Context
 	// sampled is true if the Turn is recorded.
 	sampled bool
@@ -42,7 +42,8 @@ type Turn struct {
 	redact func(string) string
 }
 
-// Of returns the recorder of a Turn. Its trace is that of its status, or else that of its annotation, or of its UID.
+// Of returns the recorder of a Turn. The ID of the trace is taken from the status, otherwise from the annotation, and
+// otherwise from the UID of the Turn.
 func (p *Provider) Of(t *v1alpha1.Turn) *Turn {
 	out := &Turn{provider: p, uid: string(t.UID)}
 	parent, called := span.Parse(t.Annotations[span.Annotation])
@@ -73,17 +74,17 @@ func (p *Provider) Of(t *v1alpha1.Turn) *Turn {
 	if r := t.Spec.RequestedBy; r != nil {
 		out.common = append(out.common, attribute.String("user.name", r.Username))
 	}
-	// A span that is never ended is never exported: it only asks the sampler.
+	// This span only asks the sampler. It is never ended, so it is never exported.
 	out.sampled = out.start("", "", time.Time{}, "invoke_agent").SpanContext().IsSampled()
 	return out
 }
 
-// context returns the identity of a part of the Turn.
+// context returns the span context of a part of the Turn.
 func (t *Turn) context(key string) span.Context {
 	return span.Context{TraceID: t.traceID, SpanID: span.IDOf(t.uid, key), Sampled: t.sampled}
 }
 
-// start starts a span. The key of a root span is empty.
+// start starts a span. The key of the Turn's root span is empty.
 func (t *Turn) start(key, parent string, at time.Time, name string, options ...trace.SpanStartOption) trace.Span {
 	ctx := withID(context.Background(), t.context(key))
 	above := t.parent
@@ -103,8 +104,8 @@ func (t *Turn) start(key, parent string, at time.Time, name string, options ...t
 	return s
 }
 
-// Propagated returns the identity that the Turn of a sub-agent, a model or a tool server receives: that of a part, or
-// that of the caller if this process records nothing. ok is false if there is none.
+// Propagated returns the span context that the Turn of a sub-agent, a model or a tool server receives: the context of a
+// part, or of the caller if this process exports no spans. ok is false if neither exists.
 func (t *Turn) Propagated(key string) (c span.Context, ok bool) {
 	if t.provider.On() {
 		return t.context(key), true
@@ -112,7 +113,7 @@ func (t *Turn) Propagated(key string) (c span.Context, ok bool) {
 	return t.parent, t.parent.IsValid()
 }
 
-// AnnotateChild writes the identity of a call into the Turn of the sub-agent that the call creates.
+// AnnotateChild writes the span context of a call into the Turn that the call creates for a sub-agent.
 func (t *Turn) AnnotateChild(child *v1alpha1.Turn, step int, callID string) {
 	if c, ok := t.Propagated(turn.CallKey(step, callID)); ok {
 		child.Annotations = map[string]string{span.Annotation: c.String()}
@@ -122,7 +123,7 @@ func (t *Turn) AnnotateChild(child *v1alpha1.Turn, step int, callID string) {
 // TraceID returns the ID of the trace.
 func (t *Turn) TraceID() string { return t.traceID.String() }
 
-// Within returns the context for a request or a call.
+// Within returns ctx with the span context that a request or a call sends in its header.
 func (t *Turn) Within(ctx context.Context, key string) context.Context {
 	if t.provider != nil && !t.provider.settings.propagates {
 		return ctx
@@ -303,7 +304,7 @@ func (t *Turn) callAttributes(s *turn.Span) []attribute.KeyValue {
 	return all
 }
 
-// checkAttributes returns the attributes of a check of an answer: the names of the policies, which are no texts.
+// checkAttributes returns the attributes of a check of an answer: only the names of the policies, and no texts.
 func checkAttributes(c *loop.AnswerCheck) []attribute.KeyValue {
 	var violated, unchecked []string
 	for i := range c.Findings {
@@ -357,10 +358,10 @@ func (t *Turn) outputOf(r *model.Reply) string {
 	}
 }
 
-// content returns a text without credentials, and within its bound.
+// content returns a text without credentials, of at most maxContent bytes.
 func (t *Turn) content(text string) string { return cut(t.redact(text), maxContent) }
 
-// cut returns the beginning of a text, of at most so many bytes.
+// cut returns the beginning of a text, at most that many bytes.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -372,8 +373,8 @@ func cut(text string, most int) string {
 	return text[:end]
 }
 
-// End records a Turn that has ended, with its final status. Each Turn must be recorded once. since is the beginning of
-// its first run, or zero if its status says when it began.
+// End records a Turn that has ended, with its final status. It must be called once for each Turn. since is the
+// beginning of the first run, or zero if the status has the start time.
 func (p *Provider) End(t *v1alpha1.Turn, since time.Time) {
 	if !p.On() || t.Status.CompletionTime == nil {
 		return
@@ -443,7 +444,8 @@ func endAttributes(t *v1alpha1.Turn) []attribute.KeyValue {
 	return all
 }
 
-// Annotate writes the trace of a caller into the annotation of a Turn, unless the Turn has one. value is a header.
+// Annotate writes the span context of a caller into the annotation of a Turn, unless the Turn has that annotation.
+// value is the value of a header traceparent.
 func Annotate(t *v1alpha1.Turn, value string) error {
 	value = strings.TrimSpace(value)
 	if value == "" || t.Annotations[span.Annotation] != "" {
