@@ -25,7 +25,7 @@ var _ = Describe("Agent", func() {
 		Expect(spec).To(HaveKeyWithValue("contributionTrust", "Untrusted"))
 		Expect(spec).NotTo(Or(HaveKey("maxParallelTurns"), HaveKey("memory"), HaveKey("skills"), HaveKey("evaluation")))
 	})
-	It("has defaults below", func(ctx SpecContext) {
+	It("has defaults in optional parts", func(ctx SpecContext) {
 		spec := accepted(ctx, agentBase, `spec: {memory: {}, evaluation: {}, contributions: [{name: a, text: t}]}`)
 		Expect(asJSON(spec["evaluation"])).To(MatchJSON(`{"samplePercent": 100, "maxPerHour": 60}`))
 		Expect(asJSON(spec["memory"])).To(MatchJSON(`{"maxItems": 10}`))
@@ -65,10 +65,10 @@ var _ = Describe("Agent", func() {
 			`604800}, maxParallelTurns: 10000}`),
 	)
 
-	DescribeTable("refuses",
-		func(ctx SpecContext, patch, field, message string) { refused(ctx, agentBase, patch, field, message) },
+	DescribeTable("rejects",
+		func(ctx SpecContext, patch, field, message string) { rejected(ctx, agentBase, patch, field, message) },
 		Entry("no redaction rules", `spec: {redaction: {}}`, "spec.redaction", "at least 1 properties"),
-		Entry("two redaction patterns of one name", `spec: {redaction: {patterns: [{name: a, pattern: b}, {name: a, pattern: c}]}}`,
+		Entry("two redaction patterns with the same name", `spec: {redaction: {patterns: [{name: a, pattern: b}, {name: a, pattern: c}]}}`,
 			"spec.redaction.patterns[1]", "Duplicate value"),
 		Entry("a redaction pattern with an invalid name", `spec: {redaction: {patterns: [{name: a b, pattern: c}]}}`,
 			"spec.redaction.patterns[0].name", "name must consist of lower-case letters"),
@@ -105,7 +105,7 @@ var _ = Describe("Agent", func() {
 			"spec.models[0].parameters", "at least 1 properties"),
 		Entry("a negative seed", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {seed: -1}}]}`,
 			"spec.models[0].parameters.seed", "greater than or equal to 0"),
-		Entry("a tier in words", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {serviceTier: "on demand"}}]}`,
+		Entry("a service tier with a space", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {serviceTier: "on demand"}}]}`,
 			"spec.models[0].parameters.serviceTier", "must consist of lower-case letters"),
 		Entry("five stop sequences", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {stopSequences: [a, b, c, d, e]}}]}`,
 			"spec.models[0].parameters.stopSequences", "at most 4 items"),
@@ -114,27 +114,29 @@ var _ = Describe("Agent", func() {
 		Entry("an extra field that Capstan sends", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {
   extraFields: [{name: Messages, value: "[]"}]}}]}`,
 			"spec.models[0].parameters.extraFields[0].name", "must not be a field that Capstan sends"),
-		Entry("no room for an answer", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {maxOutputTokens: 0}}]}`,
+		Entry("0 output tokens", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {maxOutputTokens: 0}}]}`,
 			"spec.models[0].parameters.maxOutputTokens", "greater than or equal to 1"),
 		Entry("a time zone that is a path", `spec: {timeZone: ../../etc/passwd}`, "spec.timeZone", "must be an IANA name"),
 		Entry("an empty time zone", `spec: {timeZone: ""}`, "spec.timeZone", "at least 1 chars long"),
 		Entry("a decision key with a space", `spec: {decisionKey: "a b"}`, "spec.decisionKey", "must consist of letters"),
-		Entry("more than all Turns", `spec: {evaluation: {samplePercent: 101}}`, "spec.evaluation.samplePercent",
+		Entry("a sample above 100 percent", `spec: {evaluation: {samplePercent: 101}}`, "spec.evaluation.samplePercent",
 			"less than or equal to 100"),
 		Entry("no evaluations", `spec: {evaluation: {maxPerHour: 0}}`, "spec.evaluation.maxPerHour", "greater than or equal to 1"),
-		Entry("no tokens of evaluations", `spec: {evaluation: {maxTokensPerDay: 999}}`, "spec.evaluation.maxTokensPerDay",
+		Entry("too few tokens for evaluations", `spec: {evaluation: {maxTokensPerDay: 999}}`, "spec.evaluation.maxTokensPerDay",
 			"greater than or equal to 1000"),
 		Entry("learning without scopes", `spec: {memory: {learning: {}}}`, "spec.memory.learning.scopes", "Required value"),
-		Entry("learning with no scope", `spec: {memory: {learning: {scopes: []}}}`, "spec.memory.learning.scopes", "at least 1 items"),
+		Entry("learning with an empty list of scopes", `spec: {memory: {learning: {scopes: []}}}`, "spec.memory.learning.scopes",
+			"at least 1 items"),
 		Entry("learning for all users", `spec: {memory: {learning: {scopes: [Agent]}}}`,
 			"spec.memory.learning.scopes[0]", "Unsupported value"),
 		Entry("learning a scope twice", `spec: {memory: {learning: {scopes: [User, User]}}}`,
 			"spec.memory.learning.scopes[1]", "Duplicate value"),
 		Entry("too many memories", `spec: {memory: {learning: {scopes: [User], maxMemories: 501}}}`, "spec.memory.learning.maxMemories",
 			"less than or equal to 500"),
-		Entry("memories for ever", `spec: {memory: {learning: {scopes: [User], expiryDays: 366}}}`, "spec.memory.learning.expiryDays",
+		Entry("memories that expire after more than a year", `spec: {memory: {learning: {scopes: [User], expiryDays: 366}}}`,
+			"spec.memory.learning.expiryDays",
 			"less than or equal to 365"),
-		Entry("no models of judges", `spec: {evaluation: {models: []}}`, "spec.evaluation.models", "at least 1 items"),
+		Entry("an empty list of judge models", `spec: {evaluation: {models: []}}`, "spec.evaluation.models", "at least 1 items"),
 		Entry("no parallel Turns", `spec: {maxParallelTurns: 0}`, "spec.maxParallelTurns", "greater than or equal to 1"),
 		Entry("too long a description", `spec: {description: `+strings.Repeat("d", 1025)+`}`, "spec.description", "1024"),
 		Entry("instructions twice", `spec: {instructions: a, instructionsFrom: {configMapKeyRef: {name: a, key: b}}}`,
@@ -158,11 +160,12 @@ var _ = Describe("Agent", func() {
 		Entry("too many contributions", `spec: {contributions: [`+numbered(17, "{name: c%d, text: t}")+`]}`,
 			"spec.contributions", "must have at most 16 items"),
 		Entry("empty limits", `spec: {limits: {}}`, "spec.limits", "at least 1 properties"),
-		Entry("no time", `spec: {limits: {timeoutSeconds: 0}}`, "spec.limits.timeoutSeconds", "greater than or equal to 1"),
-		Entry("more than a day", `spec: {limits: {timeoutSeconds: 86401}}`, "spec.limits.timeoutSeconds", "less than or equal to 86400"),
+		Entry("a time limit of 0", `spec: {limits: {timeoutSeconds: 0}}`, "spec.limits.timeoutSeconds", "greater than or equal to 1"),
+		Entry("a time limit above a day", `spec: {limits: {timeoutSeconds: 86401}}`, "spec.limits.timeoutSeconds",
+			"less than or equal to 86400"),
 		Entry("too long a wait", `spec: {limits: {startingDeadlineSeconds: 604801}}`,
 			"spec.limits.startingDeadlineSeconds", "less than or equal to 604800"),
 		Entry("an invalid name", `metadata: {name: Support}`, "metadata.name", "lowercase RFC 1123"),
-		Entry("two faults at once", `spec: {timeZone: "", models: []}`, "spec.models", "at least 1 items"),
+		Entry("a spec with two errors", `spec: {timeZone: "", models: []}`, "spec.models", "at least 1 items"),
 	)
 })

@@ -7,17 +7,17 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// tooled returns a patch that sets an Agent's tools to these entries, in YAML's flow style without the brackets.
-func tooled(entries string) string { return `spec: {tools: [` + entries + `]}` }
+// toolsPatch returns a patch that sets an Agent's tools to these entries, in YAML's flow style without the brackets.
+func toolsPatch(entries string) string { return `spec: {tools: [` + entries + `]}` }
 
 var _ = Describe("Agent's tools", func() {
-	It("have no defaults of their own", func(ctx SpecContext) {
-		spec := accepted(ctx, agentBase, tooled(`{serverRef: {name: tickets}}, {agentRef: {name: researcher}}`))
+	It("have no defaults", func(ctx SpecContext) {
+		spec := accepted(ctx, agentBase, toolsPatch(`{serverRef: {name: tickets}}, {agentRef: {name: researcher}}`))
 		Expect(asJSON(spec["tools"])).To(MatchJSON(`[{"serverRef": {"name": "tickets"}}, {"agentRef": {"name": "researcher"}}]`))
 		Expect(spec).To(HaveKeyWithValue("reasoningText", "Discard"))
 		Expect(spec).NotTo(Or(HaveKey("toolPolicy"), HaveKey("context"), HaveKey("reflectEveryTurns")))
 	})
-	It("are called by a policy that has defaults", func(ctx SpecContext) {
+	It("have a toolPolicy with defaults", func(ctx SpecContext) {
 		spec := accepted(ctx, agentBase, `spec: {toolPolicy: {effects: ReadOnly}}`)
 		Expect(asJSON(spec["toolPolicy"])).To(MatchJSON(
 			`{"argumentValidation": "Enforce", "selection": "Declared", "maxToolsPerTurn": 25, "execution": ` +
@@ -25,7 +25,7 @@ var _ = Describe("Agent's tools", func() {
 		spec = accepted(ctx, agentBase, `spec: {toolPolicy: {}}`)
 		Expect(asJSON(spec["toolPolicy"])).To(ContainSubstring(`"effects":"Any"`))
 	})
-	It("fill a context that has defaults", func(ctx SpecContext) {
+	It("have a context with defaults", func(ctx SpecContext) {
 		spec := accepted(ctx, agentBase, `spec: {context: {compaction: "Off"}}`)
 		Expect(asJSON(spec["context"])).To(MatchJSON(`{"compaction": "Off", "warnPercent": 70, "compactPercent": 90}`))
 		spec = accepted(ctx, agentBase, `spec: {context: {warnPercent: 90}}`)
@@ -34,20 +34,20 @@ var _ = Describe("Agent's tools", func() {
 
 	DescribeTable("accept",
 		func(ctx SpecContext, patch string) { accepted(ctx, agentBase, patch) },
-		Entry("patterns", tooled(`{serverRef: {name: tickets}, allow: ["search_*", "get_?", "*"], `+
+		Entry("patterns", toolsPatch(`{serverRef: {name: tickets}, allow: ["search_*", "get_?", "*"], `+
 			`requireApproval: [close_ticket], maxCalls: 1000}`)),
-		Entry("an empty list of tools that require approval", tooled(`{serverRef: {name: tickets}, requireApproval: []}`)),
+		Entry("an empty list of tools that require approval", toolsPatch(`{serverRef: {name: tickets}, requireApproval: []}`)),
 		Entry("a sub-agent under another name",
-			tooled(`{agentRef: {name: research.team}, name: ask_Research-1, requireApproval: ["*"], maxCalls: 1}`)),
-		Entry("the longest name", tooled(`{agentRef: {name: a}, name: `+strings.Repeat("n", 64)+`}`)),
+			toolsPatch(`{agentRef: {name: research.team}, name: ask_Research-1, requireApproval: ["*"], maxCalls: 1}`)),
+		Entry("the longest name", toolsPatch(`{agentRef: {name: a}, name: `+strings.Repeat("n", 64)+`}`)),
 		Entry("the same server twice, with different bounds",
-			tooled(`{serverRef: {name: a}, allow: [x], maxCalls: 1}, {serverRef: {name: a}, allow: [z]}`)),
-		Entry("a server of another namespace", tooled(`{serverRef: {name: a, namespace: b}}`)),
-		Entry("a sub-agent of another namespace", tooled(`{agentRef: {name: a, namespace: b}, name: c}`)),
+			toolsPatch(`{serverRef: {name: a}, allow: [x], maxCalls: 1}, {serverRef: {name: a}, allow: [z]}`)),
+		Entry("a server of another namespace", toolsPatch(`{serverRef: {name: a, namespace: b}}`)),
+		Entry("a sub-agent of another namespace", toolsPatch(`{agentRef: {name: a, namespace: b}, name: c}`)),
 		Entry("the consent to namespaces", `spec: {allowedNamespaces: {from: Selector, selector: {matchLabels: {team: a}}}}`),
-		Entry("as many as there may be", tooled(numbered(32, `{serverRef: {name: s%d}}`))),
-		Entry("as many patterns as there may be",
-			tooled(`{serverRef: {name: a}, allow: [`+numbered(64, "p%d")+`], requireApproval: [`+numbered(64, "p%d")+`]}`)),
+		Entry("the maximum number of entries", toolsPatch(numbered(32, `{serverRef: {name: s%d}}`))),
+		Entry("the maximum number of patterns",
+			toolsPatch(`{serverRef: {name: a}, allow: [`+numbered(64, "p%d")+`], requireApproval: [`+numbered(64, "p%d")+`]}`)),
 		Entry("the widest policy", `spec: {toolPolicy: {argumentValidation: "Off", selection: Semantic, maxToolsPerTurn: 128}}`),
 		Entry("the lowest percentages of the context", `spec: {context: {warnPercent: 1, compactPercent: 1}}`),
 		Entry("the highest percentages of the context", `spec: {context: {warnPercent: 100, compactPercent: 100}}`),
@@ -59,46 +59,48 @@ var _ = Describe("Agent's tools", func() {
 		Entry("the deepest sub-agents and the longest wait", `spec: {limits: {maxDepth: 8, approvalTimeoutSeconds: 2592000}}`),
 	)
 
-	DescribeTable("refuse",
-		func(ctx SpecContext, patch, field, message string) { refused(ctx, agentBase, patch, field, message) },
-		Entry("an entry with neither a server nor an agent", tooled(`{allow: [a]}`), "spec.tools[0]",
+	DescribeTable("reject",
+		func(ctx SpecContext, patch, field, message string) { rejected(ctx, agentBase, patch, field, message) },
+		Entry("an entry with neither a server nor an agent", toolsPatch(`{allow: [a]}`), "spec.tools[0]",
 			"exactly one of serverRef and agentRef must be given"),
-		Entry("an entry with a server and an agent", tooled(`{serverRef: {name: a}, agentRef: {name: b}}`), "spec.tools[0]",
+		Entry("an entry with a server and an agent", toolsPatch(`{serverRef: {name: a}, agentRef: {name: b}}`), "spec.tools[0]",
 			"exactly one of serverRef and agentRef must be given"),
-		Entry("a server with an invalid name", tooled(`{serverRef: {name: A_b}}`), "spec.tools[0].serverRef.name",
+		Entry("a server with an invalid name", toolsPatch(`{serverRef: {name: A_b}}`), "spec.tools[0].serverRef.name",
 			"name must be a lower-case DNS name"),
-		Entry("a server of a namespace with an invalid name", tooled(`{serverRef: {name: a, namespace: b.c}}`),
+		Entry("a server of a namespace with an invalid name", toolsPatch(`{serverRef: {name: a, namespace: b.c}}`),
 			"spec.tools[0].serverRef.namespace", "namespace must be a lower-case DNS label"),
-		Entry("a sub-agent of a namespace with an invalid name", tooled(`{agentRef: {name: a, namespace: b.c}}`),
+		Entry("a sub-agent of a namespace with an invalid name", toolsPatch(`{agentRef: {name: a, namespace: b.c}}`),
 			"spec.tools[0].agentRef.namespace", "namespace must be a lower-case DNS label"),
 		Entry("a consent without a selector", `spec: {allowedNamespaces: {from: Selector}}`, "spec.allowedNamespaces.selector",
 			"selector must be given if from is Selector, and only then"),
-		Entry("patterns of a sub-agent", tooled(`{agentRef: {name: a}, allow: ["*"]}`), "spec.tools[0].allow",
+		Entry("patterns of a sub-agent", toolsPatch(`{agentRef: {name: a}, allow: ["*"]}`), "spec.tools[0].allow",
 			"allow must be absent if agentRef is given"),
-		Entry("a name for the tools of a server", tooled(`{serverRef: {name: a}, name: b}`), "spec.tools[0].name",
+		Entry("a name for the tools of a server", toolsPatch(`{serverRef: {name: a}, name: b}`), "spec.tools[0].name",
 			"name must be absent if serverRef is given"),
-		Entry("an empty name", tooled(`{agentRef: {name: a}, name: ""}`), "spec.tools[0].name", "at least 1 chars long"),
-		Entry("a name that begins with a digit", tooled(`{agentRef: {name: a}, name: 1st}`), "spec.tools[0].name",
+		Entry("an empty name", toolsPatch(`{agentRef: {name: a}, name: ""}`), "spec.tools[0].name", "at least 1 chars long"),
+		Entry("a name that begins with a digit", toolsPatch(`{agentRef: {name: a}, name: 1st}`), "spec.tools[0].name",
 			"name must consist of letters, digits"),
-		Entry("a name that begins with a dash", tooled(`{agentRef: {name: a}, name: "-a"}`), "spec.tools[0].name",
+		Entry("a name that begins with a dash", toolsPatch(`{agentRef: {name: a}, name: "-a"}`), "spec.tools[0].name",
 			"begin with a letter or '_'"),
-		Entry("a name with a dot", tooled(`{agentRef: {name: a}, name: a.b}`), "spec.tools[0].name",
+		Entry("a name with a dot", toolsPatch(`{agentRef: {name: a}, name: a.b}`), "spec.tools[0].name",
 			"name must consist of letters, digits"),
-		Entry("too long a name", tooled(`{agentRef: {name: a}, name: `+strings.Repeat("n", 65)+`}`), "spec.tools[0].name", "64"),
-		Entry("patterns that allow nothing", tooled(`{serverRef: {name: a}, allow: []}`), "spec.tools[0].allow", "at least 1 items"),
-		Entry("an empty pattern", tooled(`{serverRef: {name: a}, allow: [""]}`), "spec.tools[0].allow[0]", "at least 1 chars long"),
-		Entry("the same pattern twice", tooled(`{serverRef: {name: a}, allow: [b, b]}`), "spec.tools[0].allow[1]", "Duplicate value"),
-		Entry("too long a pattern", tooled(`{serverRef: {name: a}, allow: [`+strings.Repeat("p", 129)+`]}`),
+		Entry("too long a name", toolsPatch(`{agentRef: {name: a}, name: `+strings.Repeat("n", 65)+`}`), "spec.tools[0].name", "64"),
+		Entry("patterns that allow nothing", toolsPatch(`{serverRef: {name: a}, allow: []}`), "spec.tools[0].allow", "at least 1 items"),
+		Entry("an empty pattern", toolsPatch(`{serverRef: {name: a}, allow: [""]}`), "spec.tools[0].allow[0]", "at least 1 chars long"),
+		Entry("the same pattern twice", toolsPatch(`{serverRef: {name: a}, allow: [b, b]}`), "spec.tools[0].allow[1]", "Duplicate value"),
+		Entry("too long a pattern", toolsPatch(`{serverRef: {name: a}, allow: [`+strings.Repeat("p", 129)+`]}`),
 			"spec.tools[0].allow[0]", "128"),
-		Entry("too many patterns", tooled(`{serverRef: {name: a}, allow: [`+numbered(65, "p%d")+`]}`),
+		Entry("too many patterns", toolsPatch(`{serverRef: {name: a}, allow: [`+numbered(65, "p%d")+`]}`),
 			"spec.tools[0].allow", "must have at most 64 items"),
-		Entry("an empty pattern of approval", tooled(`{serverRef: {name: a}, requireApproval: [""]}`),
+		Entry("an empty pattern of approval", toolsPatch(`{serverRef: {name: a}, requireApproval: [""]}`),
 			"spec.tools[0].requireApproval[0]", "at least 1 chars long"),
-		Entry("too many patterns of approval", tooled(`{serverRef: {name: a}, requireApproval: [`+numbered(65, "p%d")+`]}`),
+		Entry("too many patterns of approval", toolsPatch(`{serverRef: {name: a}, requireApproval: [`+numbered(65, "p%d")+`]}`),
 			"spec.tools[0].requireApproval", "must have at most 64 items"),
-		Entry("no calls", tooled(`{serverRef: {name: a}, maxCalls: 0}`), "spec.tools[0].maxCalls", "greater than or equal to 1"),
-		Entry("too many calls", tooled(`{serverRef: {name: a}, maxCalls: 1001}`), "spec.tools[0].maxCalls", "less than or equal to 1000"),
-		Entry("too many entries", tooled(numbered(33, `{serverRef: {name: s%d}}`)), "spec.tools", "must have at most 32 items"),
+		Entry("a maximum of 0 calls", toolsPatch(`{serverRef: {name: a}, maxCalls: 0}`), "spec.tools[0].maxCalls",
+			"greater than or equal to 1"),
+		Entry("too many calls", toolsPatch(`{serverRef: {name: a}, maxCalls: 1001}`), "spec.tools[0].maxCalls",
+			"less than or equal to 1000"),
+		Entry("too many entries", toolsPatch(numbered(33, `{serverRef: {name: s%d}}`)), "spec.tools", "must have at most 32 items"),
 		Entry("an unknown validation", `spec: {toolPolicy: {argumentValidation: Warn}}`,
 			"spec.toolPolicy.argumentValidation", `supported values: "Enforce", "Off"`),
 		Entry("an unknown selection", `spec: {toolPolicy: {selection: Random}}`, "spec.toolPolicy.selection",
@@ -118,8 +120,8 @@ var _ = Describe("Agent's tools", func() {
 		Entry("a compaction beyond the window", `spec: {context: {compactPercent: 101}}`, "spec.context.compactPercent",
 			"less than or equal to 100"),
 		Entry("a negative reflectEveryTurns", `spec: {reflectEveryTurns: -1}`, "spec.reflectEveryTurns", "greater than or equal to 0"),
-		Entry("too rare a reflection", `spec: {reflectEveryTurns: 1001}`, "spec.reflectEveryTurns", "less than or equal to 1000"),
-		Entry("an unknown use of reasoning", `spec: {reasoningText: Show}`, "spec.reasoningText", `supported values: "Discard", "Journal"`),
+		Entry("too high a reflectEveryTurns", `spec: {reflectEveryTurns: 1001}`, "spec.reflectEveryTurns", "less than or equal to 1000"),
+		Entry("an unknown reasoningText", `spec: {reasoningText: Show}`, "spec.reasoningText", `supported values: "Discard", "Journal"`),
 		Entry("a negative depth", `spec: {limits: {maxDepth: -1}}`, "spec.limits.maxDepth", "greater than or equal to 0"),
 		Entry("a negative number of descendants", `spec: {limits: {maxDescendants: -1}}`, "spec.limits.maxDescendants",
 			"greater than or equal to 0"),
@@ -135,11 +137,11 @@ var _ = Describe("Agent's tools", func() {
 var _ = Describe("PromptProfile's pinned tools", func() {
 	DescribeTable("accept",
 		func(ctx SpecContext, patch string) { accepted(ctx, profileBase, patch) },
-		Entry("as many as there may be", `spec: {pinnedTools: [`+numbered(32, "t%d")+`]}`),
+		Entry("the maximum number of entries", `spec: {pinnedTools: [`+numbered(32, "t%d")+`]}`),
 		Entry("the longest name", `spec: {pinnedTools: [`+strings.Repeat("t", 64)+`]}`),
 	)
-	DescribeTable("refuse",
-		func(ctx SpecContext, patch, field, message string) { refused(ctx, profileBase, patch, field, message) },
+	DescribeTable("reject",
+		func(ctx SpecContext, patch, field, message string) { rejected(ctx, profileBase, patch, field, message) },
 		Entry("an empty name", `spec: {pinnedTools: [""]}`, "spec.pinnedTools[0]", "at least 1 chars long"),
 		Entry("the same name twice", `spec: {pinnedTools: [a, a]}`, "spec.pinnedTools[1]", "Duplicate value"),
 		Entry("too long a name", `spec: {pinnedTools: [`+strings.Repeat("t", 65)+`]}`, "spec.pinnedTools[0]", "64"),
@@ -164,17 +166,17 @@ var _ = Describe("Turn's use of tools", func() {
 		Entry("the fewest results", `spec: {topK: 1}`),
 		Entry("the most results", `spec: {topK: 100}`),
 		Entry("an empty schema", `spec: {output: {schema: {}}}`),
-		Entry("limits of its own", `spec: {limits: {maxDepth: 0, approvalTimeoutSeconds: 1}}`),
+		Entry("limits of the Turn", `spec: {limits: {maxDepth: 0, approvalTimeoutSeconds: 1}}`),
 	)
-	DescribeTable("refuses",
-		func(ctx SpecContext, patch, field, message string) { refused(ctx, turnBase, patch, field, message) },
-		Entry("an unknown web", `spec: {webMode: Auto}`, "spec.webMode", `supported values: "Off", "On"`),
+	DescribeTable("rejects",
+		func(ctx SpecContext, patch, field, message string) { rejected(ctx, turnBase, patch, field, message) },
+		Entry("an unknown webMode", `spec: {webMode: Auto}`, "spec.webMode", `supported values: "Off", "On"`),
 		Entry("On without quotes, which YAML reads as a boolean", `spec: {webMode: On}`, "spec.webMode", "must be of type string"),
 		Entry("no results", `spec: {topK: 0}`, "spec.topK", "greater than or equal to 1"),
 		Entry("too many results", `spec: {topK: 101}`, "spec.topK", "less than or equal to 100"),
 		Entry("an answer without a schema", `spec: {output: {}}`, "spec.output.schema", "Required value"),
 		Entry("a schema that is a text", `spec: {output: {schema: "{}"}}`, "spec.output.schema", "must be of type object"),
 		Entry("a schema that is a boolean", `spec: {output: {schema: true}}`, "spec.output.schema", "must be of type object"),
-		Entry("an unknown field beside the schema", `spec: {output: {schema: {}, strict: true}}`, "spec.output.strict", "unknown field"),
+		Entry("an unknown field next to the schema", `spec: {output: {schema: {}, strict: true}}`, "spec.output.strict", "unknown field"),
 	)
 })

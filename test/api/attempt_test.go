@@ -53,18 +53,18 @@ func acceptedByBoth(ctx context.Context, base, patch string) (*unstructured.Unst
 	GinkgoHelper()
 	object := merged(base, patch)
 	text := manifestOf(object)
-	Expect(create(ctx, object)).To(Succeed(), "the API server must accept it")
+	Expect(create(ctx, object)).To(Succeed(), "the API server must accept the object")
 	set, err := load(ctx, text)
 	Expect(err).NotTo(HaveOccurred(), "the loader must accept what the API server accepts")
 	return object, set
 }
 
-// acceptedAndIgnored is like accepted for an object of a kind that the loader checks and does not keep. It returns the
-// spec.
-func acceptedAndIgnored(ctx context.Context, base, patch string) map[string]any {
+// acceptedButNotLoaded is like accepted, for an object of a kind that the loader checks and does not keep. It returns
+// the spec.
+func acceptedButNotLoaded(ctx context.Context, base, patch string) map[string]any {
 	GinkgoHelper()
 	object, set := acceptedByBoth(ctx, base, patch)
-	Expect(set.Ignored).To(HaveLen(1), "the loader must say that it leaves it out")
+	Expect(set.Ignored).To(HaveLen(1), "the loader must report the object as ignored")
 	spec, _, err := unstructured.NestedMap(object.Object, "spec")
 	Expect(err).NotTo(HaveOccurred())
 	return spec
@@ -111,19 +111,19 @@ func specOf(object client.Object) string {
 	return asJSON(content["spec"])
 }
 
-// refused asserts that the API server refuses the object because of a field, with a message that contains the given
-// text. The loader of manifests must report faults in the same fields.
-func refused(ctx context.Context, base, patch, field, message string) {
+// rejected asserts that the API server rejects the object because of a field, with a message that contains the given
+// text. The loader of manifests must report errors in the same fields.
+func rejected(ctx context.Context, base, patch, field, message string) {
 	GinkgoHelper()
 	object := merged(base, patch)
 	text := manifestOf(object)
 	faults := faultsOf(create(ctx, object))
 	Expect(faults).To(ContainElement(And(HaveField("Field", field), HaveField("Message", ContainSubstring(message)))),
-		"the API server must name the field and say what must be")
+		"the API server must name the field and the rule")
 
 	_, err := load(ctx, text)
 	problems, ok := errors.AsType[manifest.Errors](err)
-	Expect(ok).To(BeTrue(), "the loader must refuse what the API server refuses, and say why: %v", err)
+	Expect(ok).To(BeTrue(), "the loader must reject what the API server rejects, and report the errors: %v", err)
 	var found []string
 	for _, problem := range problems {
 		found = append(found, problem.Field)
@@ -133,38 +133,38 @@ func refused(ctx context.Context, base, patch, field, message string) {
 		// because of them.
 		Expect(found).To(ContainElements(fieldsOf(faults)))
 	} else {
-		Expect(found).To(ConsistOf(fieldsOf(faults)), "loader and API server must find fault with the same fields")
+		Expect(found).To(ConsistOf(fieldsOf(faults)), "loader and API server must report errors in the same fields")
 	}
 	Expect(err).To(MatchError(ContainSubstring(message)))
 }
 
-// fault is one reason for which an API server refuses an object.
+// fault is one error of a field, for which an API server rejects an object.
 type fault struct{ Field, Message string }
 
 const unknownField = "unknown field"
 
-// strict finds the fields in the API server's error about unknown fields, which has no causes.
-var strict = regexp.MustCompile(`unknown field "([^"]+)"`)
+// unknownFields finds the names in the API server's error about unknown fields, which has no causes.
+var unknownFields = regexp.MustCompile(`unknown field "([^"]+)"`)
 
 func faultsOf(err error) []fault {
 	GinkgoHelper()
-	Expect(err).To(HaveOccurred(), "the API server must refuse it")
+	Expect(err).To(HaveOccurred(), "the API server must reject the object")
 	status, ok := errors.AsType[*apierrors.StatusError](err)
-	Expect(ok).To(BeTrue(), "the refusal must come from the API server: %v", err)
+	Expect(ok).To(BeTrue(), "the error must come from the API server: %v", err)
 	var faults []fault
 	if apierrors.IsInvalid(err) {
 		for _, cause := range status.ErrStatus.Details.Causes {
-			// The API server's note that it skipped the CEL rules is not a fault of a field.
+			// The API server's note that it skipped the CEL rules is not an error of a field.
 			if !strings.Contains(cause.Message, "some validation rules were not checked") {
 				faults = append(faults, fault{cause.Field, cause.Message})
 			}
 		}
 		return faults
 	}
-	for _, match := range strict.FindAllStringSubmatch(status.ErrStatus.Message, -1) {
+	for _, match := range unknownFields.FindAllStringSubmatch(status.ErrStatus.Message, -1) {
 		faults = append(faults, fault{match[1], unknownField})
 	}
-	Expect(faults).NotTo(BeEmpty(), "the refusal must name a field: %v", err)
+	Expect(faults).NotTo(BeEmpty(), "the error must name a field: %v", err)
 	return faults
 }
 

@@ -44,8 +44,8 @@ spec:
   ttlSecondsAfterFinished: 60
 `
 
-// talkingTurn is a Turn of a Session.
-const talkingTurn = `
+// sessionTurn is a Turn of a Session.
+const sessionTurn = `
 apiVersion: capstan.dev/v1alpha1
 kind: Turn
 metadata: {generateName: immutable-, namespace: default}
@@ -55,7 +55,7 @@ spec:
   sessionRef: {name: sess-abc}
 `
 
-// undoingTurn is a Turn that undoes calls of another one.
+// undoingTurn is a Turn that undoes calls of another Turn.
 const undoingTurn = `
 apiVersion: capstan.dev/v1alpha1
 kind: Turn
@@ -86,7 +86,7 @@ spec:
 `
 
 // immutableFields has a patch for each immutable field of a Turn's spec. The patch sets a value other than in
-// fullTurn and bareTurn. If a field has only two values, VALUE stands for the other one.
+// fullTurn and bareTurn. If a field has only two values, VALUE stands for the value that the Turn does not have.
 var immutableFields = map[string]string{
 	"agentRef":   `spec: {agentRef: {name: other}}`,
 	"message":    `spec: {message: "And now?"}`,
@@ -128,29 +128,30 @@ func createFrom(ctx SpecContext, base string) *unstructured.Unstructured {
 }
 
 var _ = Describe("a stored Turn", func() {
-	refusesChange := func(ctx SpecContext, base, patch, field, message string) {
+	expectImmutable := func(ctx SpecContext, base, patch, field, message string) {
 		GinkgoHelper()
 		err := change(ctx, createFrom(ctx, base), patch, client.DryRunAll)
 		Expect(faultsOf(err)).To(ContainElement(And(
 			HaveField("Field", field), HaveField("Message", ContainSubstring(message)))))
 	}
-	frozen := func(name string) string { return name + " must not change: create a new Turn instead" }
+	mustNotChange := func(name string) string { return name + " must not change: create a new Turn instead" }
 
-	It("refuses a change of undo", func(ctx SpecContext) {
-		refusesChange(ctx, undoingTurn, `spec: {undo: {turnUID: b}}`, "spec.undo", frozen("undo"))
-		refusesChange(ctx, undoingTurn, `spec: {undo: {calls: [c]}}`, "spec.undo", frozen("undo"))
-		refusesChange(ctx, undoingTurn, `spec: {undo: null, message: Hello}`, "spec.message", frozen("message"))
-		refusesChange(ctx, bareTurn, `spec: {message: null, undo: {turnUID: a}}`, "spec.message", frozen("message"))
+	It("rejects a change of undo", func(ctx SpecContext) {
+		expectImmutable(ctx, undoingTurn, `spec: {undo: {turnUID: b}}`, "spec.undo", mustNotChange("undo"))
+		expectImmutable(ctx, undoingTurn, `spec: {undo: {calls: [c]}}`, "spec.undo", mustNotChange("undo"))
+		expectImmutable(ctx, undoingTurn, `spec: {undo: null, message: Hello}`, "spec.message", mustNotChange("message"))
+		expectImmutable(ctx, bareTurn, `spec: {message: null, undo: {turnUID: a}}`, "spec.message", mustNotChange("message"))
 	})
 
-	It("refuses a change of messageFrom, and between message and messageFrom", func(ctx SpecContext) {
-		refusesChange(ctx, referringTurn, `spec: {messageFrom: {configMapKeyRef: {name: b}}}`, "spec.messageFrom", frozen("messageFrom"))
-		refusesChange(ctx, referringTurn, `spec: {message: Hello, messageFrom: null}`, "spec.messageFrom", frozen("messageFrom"))
-		refusesChange(ctx, bareTurn, `spec: {message: null, messageFrom: {configMapKeyRef: {name: a, key: k}}}`, "spec.messageFrom",
-			frozen("messageFrom"))
+	It("rejects a change of messageFrom, and between message and messageFrom", func(ctx SpecContext) {
+		expectImmutable(ctx, referringTurn, `spec: {messageFrom: {configMapKeyRef: {name: b}}}`, "spec.messageFrom",
+			mustNotChange("messageFrom"))
+		expectImmutable(ctx, referringTurn, `spec: {message: Hello, messageFrom: null}`, "spec.messageFrom", mustNotChange("messageFrom"))
+		expectImmutable(ctx, bareTurn, `spec: {message: null, messageFrom: {configMapKeyRef: {name: a, key: k}}}`, "spec.messageFrom",
+			mustNotChange("messageFrom"))
 	})
 
-	It("has no field that these tests leave out", func() {
+	It("has no field without a test here", func() {
 		all, err := definitions()
 		Expect(err).NotTo(HaveOccurred())
 		turn := all[slices.IndexFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "Turn" })]
@@ -164,78 +165,81 @@ var _ = Describe("a stored Turn", func() {
 		toDefault := map[string]string{"citations": "Show", "execution": "Run", "onJournalLoss": "Interrupt"}[name]
 		toOther := map[string]string{"citations": "Hide", "execution": "PrepareOnly", "onJournalLoss": "Rerun"}[name]
 
-		It("refuses a change of "+name, func(ctx SpecContext) {
-			refusesChange(ctx, fullTurn, strings.ReplaceAll(change, "VALUE", toDefault), "spec."+name, frozen(name))
+		It("rejects a change of "+name, func(ctx SpecContext) {
+			expectImmutable(ctx, fullTurn, strings.ReplaceAll(change, "VALUE", toDefault), "spec."+name, mustNotChange(name))
 		})
 		if name == "agentRef" {
-			It("refuses the removal of "+name, func(ctx SpecContext) {
-				refusesChange(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, "Required value")
+			It("rejects the removal of "+name, func(ctx SpecContext) {
+				expectImmutable(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, "Required value")
 			})
 			continue
 		}
-		It("refuses the removal of "+name, func(ctx SpecContext) {
-			refusesChange(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, frozen(name))
+		It("rejects the removal of "+name, func(ctx SpecContext) {
+			expectImmutable(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, mustNotChange(name))
 		})
 		if name == "message" {
-			continue // each Turn without undo has one
+			continue // bareTurn has a message
 		}
-		It("refuses the addition of "+name, func(ctx SpecContext) {
-			refusesChange(ctx, bareTurn, strings.ReplaceAll(change, "VALUE", toOther), "spec."+name, frozen(name))
+		It("rejects the addition of "+name, func(ctx SpecContext) {
+			expectImmutable(ctx, bareTurn, strings.ReplaceAll(change, "VALUE", toOther), "spec."+name, mustNotChange(name))
 		})
 	}
 
-	It("refuses a change of sessionRef", func(ctx SpecContext) {
-		refusesChange(ctx, talkingTurn, `spec: {sessionRef: {name: other}}`, "spec.sessionRef", frozen("sessionRef"))
+	It("rejects a change of sessionRef", func(ctx SpecContext) {
+		expectImmutable(ctx, sessionTurn, `spec: {sessionRef: {name: other}}`, "spec.sessionRef", mustNotChange("sessionRef"))
 	})
-	It("refuses the removal of sessionRef", func(ctx SpecContext) {
-		refusesChange(ctx, talkingTurn, `spec: {sessionRef: null}`, "spec.sessionRef", frozen("sessionRef"))
+	It("rejects the removal of sessionRef", func(ctx SpecContext) {
+		expectImmutable(ctx, sessionTurn, `spec: {sessionRef: null}`, "spec.sessionRef", mustNotChange("sessionRef"))
 	})
-	It("refuses the addition of sessionRef", func(ctx SpecContext) {
-		refusesChange(ctx, bareTurn, `spec: {sessionRef: {name: sess-abc}}`, "spec.sessionRef", frozen("sessionRef"))
+	It("rejects the addition of sessionRef", func(ctx SpecContext) {
+		expectImmutable(ctx, bareTurn, `spec: {sessionRef: {name: sess-abc}}`, "spec.sessionRef", mustNotChange("sessionRef"))
 	})
-	It("refuses a history in the place of a sessionRef", func(ctx SpecContext) {
-		refusesChange(ctx, talkingTurn, `spec: {sessionRef: null, history: [{role: User, content: Hello}]}`,
-			"spec.sessionRef", frozen("sessionRef"))
+	It("rejects the replacement of sessionRef by a history", func(ctx SpecContext) {
+		expectImmutable(ctx, sessionTurn, `spec: {sessionRef: null, history: [{role: User, content: Hello}]}`,
+			"spec.sessionRef", mustNotChange("sessionRef"))
 	})
 
-	It("refuses the removal of the spec", func(ctx SpecContext) {
-		refusesChange(ctx, fullTurn, `spec: null`, "spec", "Required value")
+	It("rejects the removal of the spec", func(ctx SpecContext) {
+		expectImmutable(ctx, fullTurn, `spec: null`, "spec", "Required value")
 	})
-	It("refuses the addition of a fact", func(ctx SpecContext) {
-		refusesChange(ctx, fullTurn, `spec: {context: {facts: [{id: a, text: x}, {id: b, text: z}]}}`, "spec.context", frozen("context"))
+	It("rejects the addition of a fact", func(ctx SpecContext) {
+		expectImmutable(ctx, fullTurn, `spec: {context: {facts: [{id: a, text: x}, {id: b, text: z}]}}`, "spec.context",
+			mustNotChange("context"))
 	})
-	DescribeTable("refuses the addition below",
+	DescribeTable("rejects the addition of a subfield",
 		func(ctx SpecContext, patch, field, message string) {
-			refusesChange(ctx, fullTurn, patch, field, message)
+			expectImmutable(ctx, fullTurn, patch, field, message)
 		},
-		Entry("context: contributions", `spec: {context: {contributions: [{name: a, text: x}]}}`, "spec.context", frozen("context")),
-		Entry("context: memories", `spec: {context: {memories: [{id: a, text: x}]}}`, "spec.context", frozen("context")),
-		Entry("context: enrichments", `spec: {context: {enrichments: [{id: a, content: x}]}}`, "spec.context", frozen("context")),
-		Entry("context: preferences", `spec: {context: {preferences: [x]}}`, "spec.context", frozen("context")),
-		Entry("context: session", `spec: {context: {session: {state: Cold}}}`, "spec.context", frozen("context")),
-		Entry("context: skill", `spec: {context: {skill: x}}`, "spec.context", frozen("context")),
-		Entry("shaping: overlays", `spec: {shaping: {overlays: [{id: a, text: x}]}}`, "spec.shaping", frozen("shaping")),
-		Entry("shaping: expression", `spec: {shaping: {expression: {humor: "Off"}}}`, "spec.shaping", frozen("shaping")),
-		Entry("shaping: responseStyle", `spec: {shaping: {responseStyle: {preferMarkdown: false}}}`, "spec.shaping", frozen("shaping")),
+		Entry("context: contributions", `spec: {context: {contributions: [{name: a, text: x}]}}`, "spec.context", mustNotChange("context")),
+		Entry("context: memories", `spec: {context: {memories: [{id: a, text: x}]}}`, "spec.context", mustNotChange("context")),
+		Entry("context: enrichments", `spec: {context: {enrichments: [{id: a, content: x}]}}`, "spec.context", mustNotChange("context")),
+		Entry("context: preferences", `spec: {context: {preferences: [x]}}`, "spec.context", mustNotChange("context")),
+		Entry("context: session", `spec: {context: {session: {state: Cold}}}`, "spec.context", mustNotChange("context")),
+		Entry("context: skill", `spec: {context: {skill: x}}`, "spec.context", mustNotChange("context")),
+		Entry("shaping: overlays", `spec: {shaping: {overlays: [{id: a, text: x}]}}`, "spec.shaping", mustNotChange("shaping")),
+		Entry("shaping: expression", `spec: {shaping: {expression: {humor: "Off"}}}`, "spec.shaping", mustNotChange("shaping")),
+		Entry("shaping: responseStyle", `spec: {shaping: {responseStyle: {preferMarkdown: false}}}`, "spec.shaping",
+			mustNotChange("shaping")),
 		Entry("guardrails: a source", `spec: {guardrails: [{id: a, source: s, rule: x, priority: Low, kind: ToneConstraint}]}`,
-			"spec.guardrails", frozen("guardrails")),
+			"spec.guardrails", mustNotChange("guardrails")),
 	)
-	It("refuses an empty list where there was none", func(ctx SpecContext) {
-		refusesChange(ctx, bareTurn, `spec: {history: []}`, "spec.history", frozen("history"))
-		refusesChange(ctx, bareTurn, `spec: {guardrails: []}`, "spec.guardrails", frozen("guardrails"))
+	It("rejects the addition of an empty list", func(ctx SpecContext) {
+		expectImmutable(ctx, bareTurn, `spec: {history: []}`, "spec.history", mustNotChange("history"))
+		expectImmutable(ctx, bareTurn, `spec: {guardrails: []}`, "spec.guardrails", mustNotChange("guardrails"))
 	})
-	DescribeTable("refuses to set a field to its default later",
+	DescribeTable("rejects to set a field to its default later",
 		func(ctx SpecContext, name, patch string) {
-			refusesChange(ctx, bareTurn, patch, "spec."+name, frozen(name))
+			expectImmutable(ctx, bareTurn, patch, "spec."+name, mustNotChange(name))
 		},
-		Entry("of webMode", "webMode", `spec: {webMode: "Off"}`),
-		Entry("of topK", "topK", `spec: {topK: 8}`),
+		Entry("webMode", "webMode", `spec: {webMode: "Off"}`),
+		Entry("topK", "topK", `spec: {topK: 8}`),
 	)
-	It("refuses a property more in the schema of its answer", func(ctx SpecContext) {
-		refusesChange(ctx, fullTurn, `spec: {output: {schema: {properties: {a: {type: string}}}}}`, "spec.output", frozen("output"))
+	It("rejects the addition of a property to the schema of its answer", func(ctx SpecContext) {
+		expectImmutable(ctx, fullTurn, `spec: {output: {schema: {properties: {a: {type: string}}}}}`, "spec.output",
+			mustNotChange("output"))
 	})
-	It("refuses a depth of 0 where there was none", func(ctx SpecContext) {
-		refusesChange(ctx, bareTurn, `spec: {depth: 0}`, "spec.depth", frozen("depth"))
+	It("rejects the addition of a depth of 0", func(ctx SpecContext) {
+		expectImmutable(ctx, bareTurn, `spec: {depth: 0}`, "spec.depth", mustNotChange("depth"))
 	})
 
 	It("may be suspended and made active again", func(ctx SpecContext) {
@@ -263,7 +267,7 @@ var _ = Describe("a stored Turn", func() {
 		Entry("forever", fullTurn, `spec: {ttlSecondsAfterFinished: null}`),
 		Entry("from forever to a time", bareTurn, `spec: {ttlSecondsAfterFinished: 0}`),
 	)
-	It("may change its labels, and be applied again as it is", func(ctx SpecContext) {
+	It("may change its labels, and be applied again unchanged", func(ctx SpecContext) {
 		turn := createFrom(ctx, fullTurn)
 		Expect(change(ctx, turn, `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
 		Expect(change(ctx, turn, fullTurn, client.DryRunAll)).To(Succeed())

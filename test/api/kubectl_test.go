@@ -10,11 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// patience bounds the wait for the API server.
+// patience is the maximum time to wait for the API server.
 const patience = 90 * time.Second
 
-// ready returns the status of an object that is Ready, with the hash field of its kind.
-func ready(hash string) string {
+// readyStatus returns the status of an object that is Ready, with a field for the hash that its kind has, or without.
+func readyStatus(hash string) string {
 	return `
 status:
   ` + hash + `
@@ -23,7 +23,7 @@ status:
 `
 }
 
-const discovered = `
+const toolServerStatus = `
 status:
   serverName: tickets
   toolCount: 2
@@ -33,7 +33,7 @@ status:
   - {type: Ready, status: "True", reason: Ready, message: The server answers, lastTransitionTime: "2026-01-01T00:00:00Z"}
 `
 
-const talked = `
+const sessionStatus = `
 status:
   turns: 3
   lastTurnName: open-loops
@@ -45,7 +45,7 @@ status:
   - {type: HistoryComplete, status: "False", reason: HistoryLost, message: 2 turns are missing, lastTransitionTime: "2026-01-01T00:00:00Z"}
 `
 
-const answered = `
+const turnStatus = `
 status:
   stopReason: Completed
   steps: {count: 1, modelRequests: 1, modelRetries: 0, resumes: 0}
@@ -88,14 +88,14 @@ var _ = Describe("kubectl", Ordered, func() {
 
 	BeforeAll(func(ctx SpecContext) {
 		for base, status := range map[string]string{
-			agentBase:    ready("promptRenderHash: a1b2"),
-			profileBase:  ready("renderHash: a1b2"),
-			providerBase: ready(""),
-			sessionBase:  talked,
-			serverBase:   discovered,
-			turnBase:     answered,
+			agentBase:    readyStatus("promptRenderHash: a1b2"),
+			profileBase:  readyStatus("renderHash: a1b2"),
+			providerBase: readyStatus(""),
+			sessionBase:  sessionStatus,
+			serverBase:   toolServerStatus,
+			turnBase:     turnStatus,
 		} {
-			withStatus(ctx, base, status)
+			createWithStatus(ctx, base, status)
 		}
 		createFrom(ctx, approvalBase)
 	})
@@ -174,8 +174,8 @@ var _ = Describe("kubectl", Ordered, func() {
 	})
 })
 
-// withStatus stores an object with a status, and deletes it after the tests.
-func withStatus(ctx SpecContext, base, status string) {
+// createWithStatus stores an object with a status, and deletes it after the tests.
+func createWithStatus(ctx SpecContext, base, status string) {
 	GinkgoHelper()
 	object := merged(base, `{}`)
 	if object.GetKind() == "Turn" {

@@ -16,12 +16,14 @@ spec:
   baseURL: https://llm.internal/v1
 `
 
-// priced returns a patch that lists a model with this pricing.
-func priced(pricing string) string { return `spec: {models: [{name: m, pricing: ` + pricing + `}]}` }
+// pricingPatch returns a patch that lists a model with this pricing.
+func pricingPatch(pricing string) string {
+	return `spec: {models: [{name: m, pricing: ` + pricing + `}]}`
+}
 
 var _ = Describe("ModelProvider", func() {
 	It("has defaults", func(ctx SpecContext) {
-		spec := accepted(ctx, providerBase, priced(`{inputPerMillion: "1", outputPerMillion: "2"}`))
+		spec := accepted(ctx, providerBase, pricingPatch(`{inputPerMillion: "1", outputPerMillion: "2"}`))
 		Expect(spec).To(HaveKeyWithValue("retry", map[string]any{
 			"maxAttempts": int64(4), "initialBackoffMilliseconds": int64(500), "maxBackoffSeconds": int64(20),
 		}))
@@ -41,7 +43,7 @@ var _ = Describe("ModelProvider", func() {
 		Entry("headers that only look like reserved ones",
 			`spec: {headers: [{name: X-Forward, value: a}, {name: Cookies, value: a}, {name: Te2, value: a}]}`),
 		Entry("a header from a Secret", `spec: {headers: [{name: X-Key, valueFrom: {secretKeyRef: {name: a, key: k}}}]}`),
-		Entry("prices at their bounds", priced(
+		Entry("prices at their bounds", pricingPatch(
 			`{currency: EUR, inputPerMillion: "0", outputPerMillion: "999999999.999999999", cacheReadPerMillion: "0.03", `+
 				`cacheWritePerMillion: "1.25", reasoningPerMillion: "0.5"}`)),
 		Entry("retries at their bounds", `spec: {retry: {maxAttempts: 10, initialBackoffMilliseconds: 60000, maxBackoffSeconds: 300}}`),
@@ -49,7 +51,7 @@ var _ = Describe("ModelProvider", func() {
   maxConcurrentRequests: 1000000}, models: [{name: m, limits: {requestsPerMinute: 1, tokensPerMinute: 1, maxConcurrentRequests: 1}}]}`),
 		Entry("a CA bundle", `spec: {tls: {caBundleRef: {name: ca, key: ca.crt}}}`),
 		Entry("a client certificate", `spec: {baseURL: "HTTPS://llm.internal/v1", tls: {clientCertificateRef: {name: own}}}`),
-		Entry("all that can be said of a model", `spec: {models: [{name: m, contextWindow: 100000000, maxOutputTokens: 100000000,
+		Entry("a model with all fields", `spec: {models: [{name: m, contextWindow: 100000000, maxOutputTokens: 100000000,
   capabilities: [Tools, Streaming, StructuredOutput, Reasoning]}]}`),
 		Entry("the smallest window", `spec: {models: [{name: m, contextWindow: 1, maxOutputTokens: 1}]}`),
 		Entry("a dialect", `spec: {dialect: Mistral}`),
@@ -71,12 +73,14 @@ var _ = Describe("ModelProvider", func() {
 		Entry("an extra field that only the type Anthropic sends", `spec: {requests: {extraFields: [{name: thinking, value: "{}"}]}}`),
 		Entry("names of messages for another dialect", `spec: {dialect: Groq, requests: {messageNames: "On"}}`),
 		Entry("a long time to the first event", `spec: {timeouts: {firstEventSeconds: 3600}}`),
-		Entry("one retry setting, the others by default", `spec: {retry: {maxAttempts: 1}}`),
+		Entry("one retry setting, with defaults for the others", `spec: {retry: {maxAttempts: 1}}`),
 	)
 
-	DescribeTable("refuses",
-		func(ctx SpecContext, patch, field, message string) { refused(ctx, providerBase, patch, field, message) },
-		Entry("a selector without from", `spec: {allowedNamespaces: {selector: {matchLabels: {team: a}}}}`,
+	DescribeTable("rejects",
+		func(ctx SpecContext, patch, field, message string) {
+			rejected(ctx, providerBase, patch, field, message)
+		},
+		Entry("a selector without from: Selector", `spec: {allowedNamespaces: {selector: {matchLabels: {team: a}}}}`,
 			"spec.allowedNamespaces.selector", "selector must be given if from is Selector, and only then"),
 		Entry("no selector", `spec: {allowedNamespaces: {from: Selector}}`, "spec.allowedNamespaces.selector",
 			"selector must be given if from is Selector"),
@@ -84,7 +88,7 @@ var _ = Describe("ModelProvider", func() {
 			`supported values: "Same", "All", "Selector"`),
 		Entry("no type", `spec: {type: null}`, "spec.type", "Required value"),
 		Entry("an unknown type", `spec: {type: Azure}`, "spec.type", `supported values: "OpenAI"`),
-		Entry("a version without the dialect", `spec: {requests: {apiVersion: "2024-10-21"}}`,
+		Entry("a version without the dialect AzureOpenAI", `spec: {requests: {apiVersion: "2024-10-21"}}`,
 			"spec.requests.apiVersion", "only Azure has versions of the API"),
 		Entry("a version that is not a date", `spec: {dialect: AzureOpenAI, requests: {apiVersion: latest}}`,
 			"spec.requests.apiVersion", "apiVersion must be a date"),
@@ -98,7 +102,7 @@ var _ = Describe("ModelProvider", func() {
 			"spec.requests", "the type Anthropic has one form of these"),
 		Entry("seed with the type Anthropic", `spec: {type: Anthropic, requests: {seed: None}}`,
 			"spec.requests", "the type Anthropic has one form of these"),
-		Entry("unknown requests with schemas", `spec: {requests: {answerSchemas: Sometimes}}`,
+		Entry("an unknown answerSchemas", `spec: {requests: {answerSchemas: Sometimes}}`,
 			"spec.requests.answerSchemas", `supported values: "Always", "WithoutTools", "Never"`),
 		Entry("an unknown name of the seed", `spec: {requests: {seed: Dice}}`,
 			"spec.requests.seed", `supported values: "Seed", "RandomSeed", "None"`),
@@ -111,7 +115,7 @@ var _ = Describe("ModelProvider", func() {
 		Entry("an extra field that the type sends", `spec: {type: Anthropic, requests: {extraFields: [{name: Thinking, value: "{}"}]}}`,
 			"spec.requests.extraFields", "extraFields must not set system, thinking"),
 		Entry("an unknown dialect", `spec: {dialect: Claude}`, "spec.dialect", `supported values: "Generic", "OpenAI"`),
-		Entry("an unknown position of a switch", `spec: {requests: {streamOptions: Maybe}}`,
+		Entry("an unknown value of a switch", `spec: {requests: {streamOptions: Maybe}}`,
 			"spec.requests.streamOptions", "supported values"),
 		Entry("system messages in place for Mistral", `spec: {dialect: Mistral, requests: {systemMessages: InPlace}}`,
 			"spec.requests", "Mistral refuses system messages after replies"),
@@ -139,9 +143,10 @@ var _ = Describe("ModelProvider", func() {
 		Entry("an empty URL", `spec: {baseURL: ""}`, "spec.baseURL", "baseURL must be an http or https URL with a host"),
 		Entry("a URL without a scheme", `spec: {baseURL: llm.internal/v1}`, "spec.baseURL",
 			"baseURL must be an http or https URL with a host"),
-		Entry("a file", `spec: {baseURL: "file:///etc/passwd"}`, "spec.baseURL", "baseURL must be an http or https URL with a host"),
+		Entry("a URL of a file", `spec: {baseURL: "file:///etc/passwd"}`, "spec.baseURL",
+			"baseURL must be an http or https URL with a host"),
 		Entry("a URL without a host", `spec: {baseURL: "https:///v1"}`, "spec.baseURL", "baseURL must be an http or https URL with a host"),
-		Entry("a URL with a port alone", `spec: {baseURL: "http://:8080/v1"}`, "spec.baseURL",
+		Entry("a URL with only a port", `spec: {baseURL: "http://:8080/v1"}`, "spec.baseURL",
 			"baseURL must be an http or https URL with a host"),
 		Entry("a URL with credentials", `spec: {baseURL: "https://user:secret@llm.internal/v1"}`,
 			"spec.baseURL", "baseURL must not contain credentials, a query or a fragment"),
@@ -169,7 +174,7 @@ var _ = Describe("ModelProvider", func() {
 			"spec.headers[0].name", "a header about users or origins"),
 		Entry("a front proxy's user", `spec: {headers: [{name: X-Remote-User, value: a}]}`, "spec.headers[0].name",
 			"a header about users or origins"),
-		Entry("another identity", `spec: {headers: [{name: Impersonate-User, value: a}]}`, "spec.headers[0].name",
+		Entry("a header that impersonates a user", `spec: {headers: [{name: Impersonate-User, value: a}]}`, "spec.headers[0].name",
 			"a header about users or origins"),
 		Entry("a header of the connection", `spec: {headers: [{name: TE, value: trailers}]}`, "spec.headers[0].name",
 			"a header of the connection"),
@@ -187,23 +192,24 @@ var _ = Describe("ModelProvider", func() {
 			"must have at most 16 items"),
 		Entry("the same model twice", `spec: {models: [{name: m}, {name: m}]}`, "spec.models[1]", "Duplicate value"),
 		Entry("too many models", `spec: {models: [`+numbered(65, `{name: m-%d}`)+`]}`, "spec.models", "must have at most 64 items"),
-		Entry("a price that is a number", priced(`{inputPerMillion: 1.5, outputPerMillion: "2"}`),
+		Entry("a price that is a number", pricingPatch(`{inputPerMillion: 1.5, outputPerMillion: "2"}`),
 			"spec.models[0].pricing.inputPerMillion", "must be of type string"),
-		Entry("a negative price", priced(`{inputPerMillion: "-1", outputPerMillion: "2"}`),
+		Entry("a negative price", pricingPatch(`{inputPerMillion: "-1", outputPerMillion: "2"}`),
 			"spec.models[0].pricing.inputPerMillion", "must be a decimal"),
-		Entry("a price with an exponent", priced(`{inputPerMillion: "1e3", outputPerMillion: "2"}`),
+		Entry("a price with an exponent", pricingPatch(`{inputPerMillion: "1e3", outputPerMillion: "2"}`),
 			"spec.models[0].pricing.inputPerMillion", "must be a decimal"),
-		Entry("no price of output", priced(`{inputPerMillion: "1"}`), "spec.models[0].pricing.outputPerMillion", "Required value"),
-		Entry("an empty price of writing to the cache", priced(`{inputPerMillion: "1", outputPerMillion: "2", cacheWritePerMillion: ""}`),
+		Entry("no price of output", pricingPatch(`{inputPerMillion: "1"}`), "spec.models[0].pricing.outputPerMillion", "Required value"),
+		Entry("an empty price of writing to the cache",
+			pricingPatch(`{inputPerMillion: "1", outputPerMillion: "2", cacheWritePerMillion: ""}`),
 			"spec.models[0].pricing.cacheWritePerMillion", "must be a decimal"),
-		Entry("an empty price of reasoning", priced(`{inputPerMillion: "1", outputPerMillion: "2", reasoningPerMillion: ""}`),
+		Entry("an empty price of reasoning", pricingPatch(`{inputPerMillion: "1", outputPerMillion: "2", reasoningPerMillion: ""}`),
 			"spec.models[0].pricing.reasoningPerMillion", "must be a decimal"),
-		Entry("an empty price of cached input", priced(`{inputPerMillion: "1", outputPerMillion: "2", cacheReadPerMillion: ""}`),
+		Entry("an empty price of cached input", pricingPatch(`{inputPerMillion: "1", outputPerMillion: "2", cacheReadPerMillion: ""}`),
 			"spec.models[0].pricing.cacheReadPerMillion", "must be a decimal"),
-		Entry("a currency in lower case", priced(`{currency: usd, inputPerMillion: "1", outputPerMillion: "2"}`),
+		Entry("a currency in lower case", pricingPatch(`{currency: usd, inputPerMillion: "1", outputPerMillion: "2"}`),
 			"spec.models[0].pricing.currency", "must be an ISO 4217 code"),
 		Entry("a path as a workload token", `spec: {workloadToken: ../token}`, "spec.workloadToken", "must be a lower-case DNS label"),
-		Entry("a workload token beside a key", `spec: {workloadToken: gateway, credentialsRef: {name: a, key: k}}`, "spec.workloadToken",
+		Entry("a workload token and a key", `spec: {workloadToken: gateway, credentialsRef: {name: a, key: k}}`, "spec.workloadToken",
 			"exclude each other"),
 		Entry("no certificates", `spec: {tls: {}}`, "spec.tls", "should have at least 1 properties"),
 		Entry("a client certificate without a name", `spec: {tls: {clientCertificateRef: {}}}`, "spec.tls.clientCertificateRef.name",
@@ -211,32 +217,34 @@ var _ = Describe("ModelProvider", func() {
 		Entry("a client certificate without TLS", `spec: {baseURL: "http://llm.internal/v1", tls: {clientCertificateRef: {name: own}}}`,
 			"spec.tls.clientCertificateRef", "a client certificate needs TLS"),
 		Entry("a CA bundle without a key", `spec: {tls: {caBundleRef: {name: ca}}}`, "spec.tls.caBundleRef.key", "Required value"),
-		Entry("no window", `spec: {models: [{name: m, contextWindow: 0}]}`, "spec.models[0].contextWindow", "greater than or equal to 1"),
+		Entry("a window of 0", `spec: {models: [{name: m, contextWindow: 0}]}`, "spec.models[0].contextWindow",
+			"greater than or equal to 1"),
 		Entry("too large a window", `spec: {models: [{name: m, contextWindow: 100000001}]}`,
 			"spec.models[0].contextWindow", "less than or equal to 100000000"),
-		Entry("no room for a reply", `spec: {models: [{name: m, maxOutputTokens: 0}]}`, "spec.models[0].maxOutputTokens",
+		Entry("0 output tokens", `spec: {models: [{name: m, maxOutputTokens: 0}]}`, "spec.models[0].maxOutputTokens",
 			"greater than or equal to 1"),
 		Entry("an unknown capability", `spec: {models: [{name: m, capabilities: [Vision]}]}`,
 			"spec.models[0].capabilities[0]", `supported values: "Tools", "Streaming", "StructuredOutput", "Reasoning"`),
 		Entry("the same capability twice", `spec: {models: [{name: m, capabilities: [Tools, Tools]}]}`,
 			"spec.models[0].capabilities[1]", "Duplicate value"),
-		Entry("no attempt", `spec: {retry: {maxAttempts: 0}}`, "spec.retry.maxAttempts", "greater than or equal to 1"),
+		Entry("0 attempts", `spec: {retry: {maxAttempts: 0}}`, "spec.retry.maxAttempts", "greater than or equal to 1"),
 		Entry("too short a backoff", `spec: {retry: {initialBackoffMilliseconds: 9}}`,
 			"spec.retry.initialBackoffMilliseconds", "greater than or equal to 10"),
 		Entry("an initial backoff above the maximum", `spec: {retry: {initialBackoffMilliseconds: 5000, maxBackoffSeconds: 1}}`,
 			"spec.retry.initialBackoffMilliseconds", "initialBackoffMilliseconds must be at most maxBackoffSeconds"),
 		Entry("limits without a limit", `spec: {limits: {}}`, "spec.limits", "should have at least 1 properties"),
-		Entry("no request in a minute", `spec: {limits: {requestsPerMinute: 0}}`, "spec.limits.requestsPerMinute",
+		Entry("0 requests in a minute", `spec: {limits: {requestsPerMinute: 0}}`, "spec.limits.requestsPerMinute",
 			"greater than or equal to 1"),
-		Entry("no token in a minute", `spec: {models: [{name: m, limits: {tokensPerMinute: 0}}]}`,
+		Entry("0 tokens in a minute", `spec: {models: [{name: m, limits: {tokensPerMinute: 0}}]}`,
 			"spec.models[0].limits.tokensPerMinute", "greater than or equal to 1"),
-		Entry("no request at a time", `spec: {limits: {maxConcurrentRequests: 0}}`, "spec.limits.maxConcurrentRequests",
+		Entry("0 requests at the same time", `spec: {limits: {maxConcurrentRequests: 0}}`, "spec.limits.maxConcurrentRequests",
 			"greater than or equal to 1"),
-		Entry("no time to connect", `spec: {timeouts: {connectSeconds: 0}}`, "spec.timeouts.connectSeconds", "greater than or equal to 1"),
-		Entry("no time to the first event", `spec: {timeouts: {firstEventSeconds: 0}}`,
+		Entry("0 seconds to connect", `spec: {timeouts: {connectSeconds: 0}}`, "spec.timeouts.connectSeconds",
+			"greater than or equal to 1"),
+		Entry("0 seconds to the first event", `spec: {timeouts: {firstEventSeconds: 0}}`,
 			"spec.timeouts.firstEventSeconds", "greater than or equal to 1"),
 		Entry("too long to the first event", `spec: {timeouts: {firstEventSeconds: 3601}}`,
 			"spec.timeouts.firstEventSeconds", "less than or equal to 3600"),
-		Entry("too long idle", `spec: {timeouts: {idleSeconds: 601}}`, "spec.timeouts.idleSeconds", "less than or equal to 600"),
+		Entry("too long an idle time", `spec: {timeouts: {idleSeconds: 601}}`, "spec.timeouts.idleSeconds", "less than or equal to 600"),
 	)
 })

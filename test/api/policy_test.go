@@ -27,8 +27,8 @@ func createShipped(ctx SpecContext, path ...string) {
 	}
 }
 
-// as returns a client of a user without special rights.
-func as(name string) client.Client {
+// clientOf returns a client of a user without special permissions.
+func clientOf(name string) client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(controlPlane.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
@@ -37,8 +37,8 @@ func as(name string) client.Client {
 	return c
 }
 
-// bound binds users to a ClusterRole in the namespace default.
-func bound(ctx SpecContext, role string, users ...string) {
+// bindRole binds users to a ClusterRole in the namespace default.
+func bindRole(ctx SpecContext, role string, users ...string) {
 	GinkgoHelper()
 	subjects := make([]any, 0, len(users))
 	for _, name := range users {
@@ -54,29 +54,29 @@ func bound(ctx SpecContext, role string, users ...string) {
 	DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, binding)).To(Succeed()) })
 }
 
-var _ = Describe("Who decides about a call", func() {
-	decide := func(ctx SpecContext, user, signed string) error {
+var _ = Describe("An approver", func() {
+	decide := func(ctx SpecContext, user, decidedBy string) error {
 		GinkgoHelper()
-		return as(user).Create(ctx, merged(approvalBase, `spec: {decidedBy: "`+signed+`"}`), client.DryRunAll)
+		return clientOf(user).Create(ctx, merged(approvalBase, `spec: {decidedBy: "`+decidedBy+`"}`), client.DryRunAll)
 	}
 
 	BeforeEach(func(ctx SpecContext) {
 		createShipped(ctx, "policy", "toolapproval_policy.yaml")
-		// The policy is removed with its binding. Wait until it is no longer in force, because other tests must not
-		// meet it.
+		// The policy is removed with its binding. Wait until it is no longer in force, because it must not affect
+		// other tests.
 		DeferCleanup(func(ctx SpecContext) {
 			Eventually(func() error { return apiClient.Create(ctx, merged(approvalBase, `{}`), client.DryRunAll) }).
 				WithContext(ctx).WithTimeout(patience).Should(Succeed())
 		})
 		createShipped(ctx, "policy", "toolapproval_binding.yaml")
 		createShipped(ctx, "rbac", "people_roles.yaml")
-		bound(ctx, "capstan-approver", "ada", "bob")
+		bindRole(ctx, "capstan-approver", "ada", "bob")
 		// A new policy is in force a moment later.
 		Eventually(func() error { return decide(ctx, "ada", "bob") }).WithContext(ctx).WithTimeout(patience).
 			Should(MatchError(ContainSubstring("spec.decidedBy must be")))
 	})
 
-	It("is identified only by the API server", func(ctx SpecContext) {
+	It("must be the user of the request", func(ctx SpecContext) {
 		Expect(decide(ctx, "ada", "ada")).To(Succeed())
 		Expect(decide(ctx, "bob", "bob")).To(Succeed())
 
@@ -86,33 +86,33 @@ var _ = Describe("Who decides about a call", func() {
 			`spec.decidedBy must be "ada", your user name: you cannot decide as another user`)))
 		Expect(decide(ctx, "bob", "ada")).To(MatchError(ContainSubstring(`spec.decidedBy must be "bob"`)))
 		Expect(decide(ctx, "ada", "Ada")).NotTo(Succeed(), "names are case-sensitive")
-		Expect(decide(ctx, "ada", "ada ")).NotTo(Succeed(), "and by white space")
+		Expect(decide(ctx, "ada", "ada ")).NotTo(Succeed(), "white space counts")
 	}, SpecTimeout(2*patience))
 
-	It("applies even to users who may do anything", func(ctx SpecContext) {
+	It("must be the user of the request even with all permissions", func(ctx SpecContext) {
 		Expect(apiClient.Create(ctx, merged(approvalBase, `spec: {decidedBy: ada}`), client.DryRunAll)).
 			To(MatchError(ContainSubstring("spec.decidedBy must be")))
 	}, SpecTimeout(2*patience))
 
 	It("may read the Turn and its call, and do nothing else", func(ctx SpecContext) {
-		may := func(user, verb, resource string) bool {
+		allowed := func(user, verb, resource string) bool {
 			GinkgoHelper()
 			review := &unstructured.Unstructured{Object: map[string]any{
 				"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
 				"spec": map[string]any{"resourceAttributes": attributes(verb, resource)},
 			}}
-			Expect(as(user).Create(ctx, review)).To(Succeed())
+			Expect(clientOf(user).Create(ctx, review)).To(Succeed())
 			allowed, _, err := unstructured.NestedBool(review.Object, "status", "allowed")
 			Expect(err).NotTo(HaveOccurred())
 			return allowed
 		}
-		for _, right := range [][2]string{
+		for _, permission := range [][2]string{
 			{"create", "toolapprovals"}, {"list", "toolapprovals"}, {"watch", "turns"}, {"get", "turns/log"},
 		} {
-			Expect(may("ada", right[0], right[1])).To(BeTrue(), "an approver may %s %s", right[0], right[1])
-			Expect(may("eve", right[0], right[1])).To(BeFalse(), "others may not %s %s", right[0], right[1])
+			Expect(allowed("ada", permission[0], permission[1])).To(BeTrue(), "an approver may %s %s", permission[0], permission[1])
+			Expect(allowed("eve", permission[0], permission[1])).To(BeFalse(), "other users may not %s %s", permission[0], permission[1])
 		}
-		for _, right := range [][2]string{
+		for _, permission := range [][2]string{
 			{"update", "toolapprovals"},
 			{"delete", "toolapprovals"},
 			{"create", "turns"},
@@ -120,7 +120,7 @@ var _ = Describe("Who decides about a call", func() {
 			{"update", "turns/status"},
 			{"get", "agents"},
 		} {
-			Expect(may("ada", right[0], right[1])).To(BeFalse(), "an approver may not %s %s", right[0], right[1])
+			Expect(allowed("ada", permission[0], permission[1])).To(BeFalse(), "an approver may not %s %s", permission[0], permission[1])
 		}
 		Expect(decide(ctx, "eve", "eve")).To(MatchError(ContainSubstring("cannot create resource")))
 	}, SpecTimeout(2*patience))

@@ -38,7 +38,7 @@ spec:
 `
 
 var _ = Describe("the prompt of a PromptProfile", func() {
-	It("is stored as it was sent", func(ctx SpecContext) {
+	It("is stored unchanged", func(ctx SpecContext) {
 		Expect(accepted(ctx, profileBase, wholeProfile)).To(Equal(merged(profileBase, wholeProfile).Object["spec"]))
 	})
 
@@ -54,7 +54,7 @@ var _ = Describe("the prompt of a PromptProfile", func() {
   "skills": [{"key": "k", "content": ""}]}`))
 	})
 
-	DescribeTable("distinguishes an empty list of sections from none, in every form",
+	DescribeTable("distinguishes an empty list of sections from an absent list",
 		func(ctx SpecContext, patch string, want []string) {
 			By("storing it")
 			raw := createFrom(ctx, strings.Replace(profileBase, "name: support", "generateName: sections-", 1))
@@ -76,13 +76,13 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 			Expect(fromSet(set, object).(*v1alpha1.PromptProfile).Spec.Sections).To(Equal(want))
 		},
 		Entry("an empty list", `spec: {sections: []}`, []string{}),
-		Entry("one that names a section", `spec: {sections: [agent]}`, []string{"agent"}),
+		Entry("a list with a section", `spec: {sections: [agent]}`, []string{"agent"}),
 		Entry("no list", `{}`, []string(nil)),
 	)
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, profileBase, patch) },
-		Entry("as much as it may have", `spec: {
+		Entry("all lists at their maximum", `spec: {
   sections: [`+numbered(16, "s%d")+`],
   overlays: [`+numbered(32, "{id: o%d, text: t}")+`],
   guardrails: [`+numbered(32, "{id: g%d, rule: r}")+`],
@@ -92,7 +92,7 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("the longest texts", `spec: {stablePrefix: `+strings.Repeat("p", 32768)+`, dynamicSuffix: `+strings.Repeat("s", 32768)+`,
   overrides: {tools: `+strings.Repeat("t", 32768)+`},
   skills: [{key: `+strings.Repeat("k", 63)+`, description: `+strings.Repeat("d", 1024)+`, content: `+strings.Repeat("c", 65536)+`}]}`),
-		Entry("empty lists, as a template of a chart may leave them",
+		Entry("empty lists, as rendered by a chart",
 			`spec: {overlays: [], guardrails: [], skills: [], contributions: []}`),
 		Entry("empty texts around the sections", `spec: {stablePrefix: "", dynamicSuffix: ""}`),
 		Entry("an empty text of the tools", `spec: {overrides: {tools: ""}}`),
@@ -104,9 +104,9 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 			`spec: {overlays: [{id: a, text: t}], shaping: {overlays: [{id: a, text: u}]}}`),
 	)
 
-	DescribeTable("refuses a skill",
+	DescribeTable("rejects a skill",
 		func(ctx SpecContext, skill, field, message string) {
-			refused(ctx, profileBase, `spec: {skills: [`+skill+`]}`, "spec.skills[0]"+field, message)
+			rejected(ctx, profileBase, `spec: {skills: [`+skill+`]}`, "spec.skills[0]"+field, message)
 		},
 		Entry("without a key", `{content: c}`, ".key", "Required value"),
 		Entry("with an empty key", `{key: "", content: c}`, ".key", "at least 1 chars long"),
@@ -127,9 +127,9 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("with too long a description", `{key: a, content: c, description: `+strings.Repeat("d", 1025)+`}`, ".description", "1024"),
 	)
 
-	DescribeTable("refuses",
+	DescribeTable("rejects",
 		func(ctx SpecContext, patch, field, message string) {
-			refused(ctx, profileBase, `spec: {`+patch+`}`, strings.TrimSuffix("spec."+field, "."), message)
+			rejected(ctx, profileBase, `spec: {`+patch+`}`, strings.TrimSuffix("spec."+field, "."), message)
 		},
 		Entry("an unknown mode", `mode: Chat`, "mode", `supported values: "Full", "Minimal", "Task", "None"`),
 		Entry("sections that are not a list", `sections: agent`, "sections", "must be of type array"),
@@ -148,7 +148,7 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 			"identity.traits.proactivity", `supported values: "Low", "Medium", "High"`),
 		Entry("an unknown risk posture", `identity: {traits: {riskPosture: Bold}}`,
 			"identity.traits.riskPosture", `supported values: "Cautious", "Moderate", "Assertive"`),
-		Entry("traits alone, which are no prompt", `instructions: null, identity: {traits: {voice: Concise}}`, "", needsText),
+		Entry("only traits, which are not a prompt", `instructions: null, identity: {traits: {voice: Concise}}`, "", needsText),
 		Entry("the same overlay twice", `overlays: [{id: a, text: t}, {id: a, text: u}]`, "overlays[1]", "Duplicate value"),
 		Entry("an overlay with an empty text", `overlays: [{id: a, text: ""}]`, "overlays[0].text", "at least 1 chars long"),
 		Entry("too many overlays", `overlays: [`+numbered(33, "{id: o%d, text: t}")+`]`, "overlays", "must have at most 32 items"),

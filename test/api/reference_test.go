@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The rights of the users in these tests. All of them may create and change all kinds. author may read no Secret
-// and no ConfigMap, named may read those with one name, and reader may read all of them.
+// The permissions of the users in these tests. All users may create and change all kinds. The user author may read no
+// Secret and no ConfigMap, named may read those in namedRole, and reader may read all of them.
 const (
 	authorRole = `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -40,8 +40,8 @@ rules:
 `
 )
 
-// createWith creates the object of a manifest with a patch, and deletes it after the test.
-func createWith(ctx SpecContext, base, patch string) *unstructured.Unstructured {
+// createPatched creates the object of a manifest with a patch, and deletes it after the test.
+func createPatched(ctx SpecContext, base, patch string) *unstructured.Unstructured {
 	GinkgoHelper()
 	object := merged(base, patch)
 	Expect(apiClient.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed())
@@ -50,37 +50,37 @@ func createWith(ctx SpecContext, base, patch string) *unstructured.Unstructured 
 }
 
 var _ = Describe("The author of a reference", Ordered, func() {
-	const at = `may not get %s "%s" in namespace "default", which %s refers to`
+	const forbidden = `may not get %s "%s" in namespace "default", which %s refers to`
 	attempt := func(ctx SpecContext, user, base, patch string) error {
 		GinkgoHelper()
-		return as(user).Create(ctx, merged(base, patch), client.DryRunAll, client.FieldValidation("Strict"))
+		return clientOf(user).Create(ctx, merged(base, patch), client.DryRunAll, client.FieldValidation("Strict"))
 	}
 	change := func(ctx SpecContext, user string, object *unstructured.Unstructured, patch string) error {
 		GinkgoHelper()
 		text, err := yaml.YAMLToJSON([]byte(patch))
 		Expect(err).NotTo(HaveOccurred())
-		return as(user).Patch(ctx, object.DeepCopy(), client.RawPatch(types.MergePatchType, text), client.DryRunAll)
+		return clientOf(user).Patch(ctx, object.DeepCopy(), client.RawPatch(types.MergePatchType, text), client.DryRunAll)
 	}
 	BeforeAll(func(ctx SpecContext) {
-		createWith(ctx, authorRole, `{}`)
-		createWith(ctx, fmt.Sprintf(namedRole, ", "+numbered(25, `ours-%d`)), `{}`)
-		createWith(ctx, readerRole, `{}`)
-		bound(ctx, "reference-author", "author", "named", "reader")
-		bound(ctx, "reference-named", "named")
-		bound(ctx, "reference-reader", "reader")
+		createPatched(ctx, authorRole, `{}`)
+		createPatched(ctx, fmt.Sprintf(namedRole, ", "+numbered(25, `ours-%d`)), `{}`)
+		createPatched(ctx, readerRole, `{}`)
+		bindRole(ctx, "reference-author", "author", "named", "reader")
+		bindRole(ctx, "reference-named", "named")
+		bindRole(ctx, "reference-reader", "reader")
 		attack := func() error {
 			return attempt(ctx, "author", providerBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
 		}
 		createShipped(ctx, "policy", "reference_policy.yaml")
-		// The policy is removed with its binding. Wait until it is no longer in force, because other tests must not
-		// meet it.
+		// The policy is removed with its binding. Wait until it is no longer in force, because it must not affect
+		// other tests.
 		DeferCleanup(func(ctx SpecContext) {
 			Eventually(func() error {
 				return attempt(ctx, "author", providerBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
 			}).
 				WithContext(ctx).WithTimeout(patience).Should(Succeed())
 		})
-		Eventually(attack).WithContext(ctx).WithTimeout(patience).Should(Succeed(), "without the policy the attack works")
+		Eventually(attack).WithContext(ctx).WithTimeout(patience).Should(Succeed(), "without the policy, the attack must work")
 		createShipped(ctx, "policy", "reference_binding.yaml")
 		Eventually(attack).WithContext(ctx).WithTimeout(patience).Should(MatchError(ContainSubstring("may not get Secret")))
 	})
@@ -91,12 +91,12 @@ var _ = Describe("The author of a reference", Ordered, func() {
 			for user, name := range map[string]string{"author": "ours", "named": "theirs"} {
 				err := attempt(ctx, user, base, with(name))
 				Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s refers to %s: %v", user, name, err)
-				Expect(err).To(MatchError(And(ContainSubstring(`user "`+user+`" `+fmt.Sprintf(at, kind, name, field)),
+				Expect(err).To(MatchError(And(ContainSubstring(`user "`+user+`" `+fmt.Sprintf(forbidden, kind, name, field)),
 					ContainSubstring("ask for a Role with the verb get on"))))
 			}
-			Expect(attempt(ctx, "named", base, with("ours"))).To(Succeed(), "a right to one object is enough for it")
+			Expect(attempt(ctx, "named", base, with("ours"))).To(Succeed(), "permission for this object is enough")
 			Expect(attempt(ctx, "reader", base, with("theirs"))).To(Succeed())
-			Expect(attempt(ctx, "author", base, `{}`)).To(Succeed(), "an object without references needs no right")
+			Expect(attempt(ctx, "author", base, `{}`)).To(Succeed(), "an object without references needs no permission")
 		},
 		Entry("the key of a ModelProvider", providerBase, `spec: {credentialsRef: {name: %s, key: k}}`, "Secret", "spec.credentialsRef"),
 		Entry("a header of a ModelProvider", providerBase,
@@ -147,29 +147,29 @@ var _ = Describe("The author of a reference", Ordered, func() {
 	)
 
 	It("must be allowed to read journals for an artifact of any Turn of the namespace", func(ctx SpecContext) {
-		const within = `spec: {sessionRef: {name: s}, attachments: [{name: a, mediaType: text/plain, ` +
+		const inSession = `spec: {sessionRef: {name: s}, attachments: [{name: a, mediaType: text/plain, ` +
 			`artifactRef: {turnName: t, name: call-1-1}}]}`
-		const anywhere = `spec: {attachments: [{name: a, mediaType: text/plain, url: "https://files.example/a"}, ` +
+		const inNamespace = `spec: {attachments: [{name: a, mediaType: text/plain, url: "https://files.example/a"}, ` +
 			`{name: b, mediaType: text/plain, artifactRef: {turnName: t, name: call-1-1, scope: Namespace}}]}`
-		Expect(attempt(ctx, "author", turnBase, within)).To(Succeed(), "the Turns of a Session see its conversation")
-		err := attempt(ctx, "author", turnBase, anywhere)
+		Expect(attempt(ctx, "author", turnBase, inSession)).To(Succeed(), "a Turn may use the artifacts of its Session")
+		err := attempt(ctx, "author", turnBase, inNamespace)
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 		Expect(err).To(MatchError(ContainSubstring(`user "author" may not read the journals of Turns in namespace "default", ` +
 			`which spec.attachments[b].artifactRef with the scope Namespace needs: ` +
 			`ask for a Role with the verb get on turns.capstan.dev/log`)))
-		Expect(attempt(ctx, "reader", turnBase, anywhere)).To(Succeed())
-		turn := createWith(ctx, turnBase, anywhere)
-		Expect(change(ctx, "author", turn, `spec: {desiredState: Cancelled}`)).To(Succeed(), "whoever may change Turns may cancel one")
+		Expect(attempt(ctx, "reader", turnBase, inNamespace)).To(Succeed())
+		turn := createPatched(ctx, turnBase, inNamespace)
+		Expect(change(ctx, "author", turn, `spec: {desiredState: Cancelled}`)).To(Succeed(), "a user who may change Turns may cancel one")
 	}, SpecTimeout(2*patience))
 
-	It("is whoever adds or changes it, and not who changes another field", func(ctx SpecContext) {
-		provider := createWith(ctx, providerBase, `spec: {credentialsRef: {name: theirs, key: k}, headers: [{name: `+
+	It("is the user who adds or changes it, not one who changes another field", func(ctx SpecContext) {
+		provider := createPatched(ctx, providerBase, `spec: {credentialsRef: {name: theirs, key: k}, headers: [{name: `+
 			`X-B, valueFrom: {secretKeyRef: {name: theirs, key: b}}}], tls: {caBundleRef: {name: ca, key: ca}}}`)
 		Expect(change(ctx, "author", provider,
 			`{metadata: {labels: {a: b}}, spec: {timeouts: {idleSeconds: 5}, headers: [{name: X-A, value: a}, `+
 				`{name: X-B, valueFrom: {secretKeyRef: {name: theirs, key: b}}}]}}`)).To(Succeed())
 		Expect(change(ctx, "author", provider, `spec: {credentialsRef: null, headers: null}`)).To(Succeed(),
-			"to take a reference away needs no right")
+			"removing a reference needs no permission")
 		for patch, field := range map[string]string{
 			`spec: {credentialsRef: {key: other}}`:                                              "spec.credentialsRef",
 			`spec: {credentialsRef: {name: ca}}`:                                                "spec.credentialsRef",
@@ -183,23 +183,23 @@ var _ = Describe("The author of a reference", Ordered, func() {
 			Expect(change(ctx, "reader", provider, patch)).To(Succeed(), patch)
 		}
 
-		server := createWith(ctx, serverBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
+		server := createPatched(ctx, serverBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
 		Expect(change(ctx, "author", server, `spec: {callTimeoutSeconds: 7}`)).To(Succeed())
 		Expect(change(ctx, "author", server, `spec: {mcp: {url: "https://attacker.example/mcp"}}`)).To(
-			MatchError(ContainSubstring(fmt.Sprintf(at, "Secret", "theirs", "spec.credentialsRef"))))
+			MatchError(ContainSubstring(fmt.Sprintf(forbidden, "Secret", "theirs", "spec.credentialsRef"))))
 
-		profile := createWith(ctx, profileBase, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)
+		profile := createPatched(ctx, profileBase, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)
 		Expect(change(ctx, "author", profile,
 			`spec: {instructions: Be short., skills: [{key: b, content: t}, {key: a, contentFrom: `+
 				`{configMapKeyRef: {name: theirs, key: k}}}]}`)).To(Succeed())
 		Expect(change(ctx, "author", profile, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: l}}}]}`)).
-			To(MatchError(ContainSubstring(fmt.Sprintf(at, "ConfigMap", "theirs", "spec.skills[a].contentFrom.configMapKeyRef"))))
+			To(MatchError(ContainSubstring(fmt.Sprintf(forbidden, "ConfigMap", "theirs", "spec.skills[a].contentFrom.configMapKeyRef"))))
 
-		turn := createWith(ctx, turnBase, `spec: {context: {contributions: [{name: b, configMapKeyRef: {name: theirs, key: k}}]}}`)
-		Expect(change(ctx, "author", turn, `spec: {desiredState: Cancelled}`)).To(Succeed(), "whoever may change Turns may cancel one")
+		turn := createPatched(ctx, turnBase, `spec: {context: {contributions: [{name: b, configMapKeyRef: {name: theirs, key: k}}]}}`)
+		Expect(change(ctx, "author", turn, `spec: {desiredState: Cancelled}`)).To(Succeed(), "a user who may change Turns may cancel one")
 	}, SpecTimeout(2*patience))
 
-	It("is judged within the costs that the API server allows, at the longest lists", func(ctx SpecContext) {
+	It("is checked within the cost limits of the API server, even for the longest lists", func(ctx SpecContext) {
 		headers := func(n int) string {
 			return `spec: {headers: [` + numbered(n, `{name: X-%[1]d, valueFrom: {secretKeyRef: {name: ours-%[1]d, key: k}}}`) +
 				`], credentialsRef: {name: ours-23, key: k}, tls: {caBundleRef: {name: ours-22, key: k}}}`
@@ -221,7 +221,7 @@ var _ = Describe("The author of a reference", Ordered, func() {
 		Expect(attempt(ctx, "named", profileBase,
 			`spec: {skills: [`+numbered(23, `{key: s%[1]d, contentFrom: {configMapKeyRef: {name: ours-%[1]d, `+
 				`key: k}}}`)+`, {key: last, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)).
-			To(MatchError(ContainSubstring(fmt.Sprintf(at, "ConfigMap", "theirs", "spec.skills[last].contentFrom.configMapKeyRef"))),
+			To(MatchError(ContainSubstring(fmt.Sprintf(forbidden, "ConfigMap", "theirs", "spec.skills[last].contentFrom.configMapKeyRef"))),
 				"each of the names is checked")
 	}, SpecTimeout(2*patience))
 })

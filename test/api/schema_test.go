@@ -9,22 +9,22 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// goWords are words of Go and its tools, which mean nothing to a reader of kubectl explain.
-var goWords = regexp.MustCompile(`(?i)\b(nil|structs?|slices?|pointers?|goroutines?|int32|int64|bool|metav1|omitempty` +
+// goTerms matches terms of Go and its tools, which mean nothing to a reader of kubectl explain.
+var goTerms = regexp.MustCompile(`(?i)\b(nil|structs?|slices?|pointers?|goroutines?|int32|int64|bool|metav1|omitempty` +
 	`|TODO|FIXME)\b|\+kubebuilder|\+listType|\+optional|\+required`)
 
 // TestSchemaRules checks every field of every kind against the rules of the API contract.
 func TestSchemaRules(t *testing.T) {
 	t.Parallel()
 	rules := map[string]func(path string, s *apiextensionsv1.JSONSchemaProps) (broken string){
-		"described from the JSON name": described,
-		"no implementation words":      plainWords,
-		"strings bounded":              boundedString,
-		"lists bounded and typed":      boundedList,
-		"integers have a minimum":      boundedInteger,
-		"no floats":                    noFloat,
-		"no free-form objects":         noFreeForm,
-		"no bare patterns":             noBarePattern,
+		"described by JSON name":  described,
+		"no implementation words": plainWords,
+		"strings bounded":         boundedString,
+		"lists bounded and typed": boundedList,
+		"integers have a minimum": boundedInteger,
+		"no floats":               noFloat,
+		"no free-form objects":    noFreeForm,
+		"no bare patterns":        noBarePattern,
 	}
 	all, err := definitions()
 	if err != nil {
@@ -66,7 +66,7 @@ func plainWords(path string, s *apiextensionsv1.JSONSchemaProps) string {
 	if isStandard(path) {
 		return ""
 	}
-	if word := goWords.FindString(s.Description); word != "" {
+	if word := goTerms.FindString(s.Description); word != "" {
 		return "the description must not use the word " + word
 	}
 	return ""
@@ -84,7 +84,7 @@ func boundedString(path string, s *apiextensionsv1.JSONSchemaProps) string {
 
 func noBarePattern(path string, s *apiextensionsv1.JSONSchemaProps) string {
 	if s.Pattern != "" && !isStandard(path) {
-		return "a form must be a CEL rule with a message in words: of a pattern, people see the regular expression"
+		return "a format must be checked by a CEL rule with a readable message: an error of a pattern shows the regular expression"
 	}
 	return ""
 }
@@ -176,10 +176,10 @@ func TestNamesAndColumns(t *testing.T) {
 		}
 		_, hasStatus := schemaOf(definition).Properties["status"]
 		if hasStatus == (spec.Names.Kind == "ToolApproval") {
-			t.Errorf("%s: has a status: %t, want one on all kinds but ToolApproval, which says all there is", definition.Name, hasStatus)
+			t.Errorf("%s: has a status: %t, want one on all kinds except ToolApproval", definition.Name, hasStatus)
 		}
 		if hasStatus && (spec.Versions[0].Subresources == nil || spec.Versions[0].Subresources.Status == nil) {
-			t.Errorf("%s: has no status subresource: whoever writes the spec could write the status", definition.Name)
+			t.Errorf("%s: has no status subresource: users who may write the spec could write the status", definition.Name)
 		}
 		var columns []string
 		for _, c := range spec.Versions[0].AdditionalPrinterColumns {

@@ -11,9 +11,9 @@ import (
 // maxObjectBytes is the maximum size of a whole object in the API contract.
 const maxObjectBytes = 256 << 10
 
-// bytewise are the fields of a status with a limit in bytes of JSON, for any characters: fields that are cut to
-// that size when they are written, and names that must be ASCII.
-var bytewise = map[string]int{
+// byteLimits has the fields of a status with a limit in bytes of JSON, whatever their characters. These are fields that
+// are cut to this size when they are written, and names that must be ASCII.
+var byteLimits = map[string]int{
 	"result.text":                      32 << 10,
 	"result.data":                      32 << 10,
 	"result.citations":                 16 << 10,
@@ -42,8 +42,7 @@ var bytewise = map[string]int{
 // object together with the spec. Three checks guarantee this:
 //
 //  1. The schema bounds the status, except for fields with a limit in bytes.
-//  2. The code that writes these fields bounds their bytes. TestTheLargestStatus of package translate measures
-//     that.
+//  2. The code that writes these fields bounds their bytes. TestLargestStatus of package turnstatus measures this.
 //  3. The bytes of the spec are checked when a Turn is reconciled.
 func TestLargestTurn(t *testing.T) {
 	t.Parallel()
@@ -71,7 +70,7 @@ func TestLargestTurn(t *testing.T) {
 		}
 		return
 	}
-	t.Error("there is no CRD of the kind Turn")
+	t.Error("got no CRD of the kind Turn")
 }
 
 // largest returns the JSON size in bytes of the largest value that a schema allows, with text of only one
@@ -88,8 +87,8 @@ func largest(t *testing.T, s *apiextensionsv1.JSONSchemaProps, character string)
 // fill returns the largest value that a schema allows at a path. It ignores patterns.
 func fill(path string, s *apiextensionsv1.JSONSchemaProps, character string) any {
 	switch {
-	case bytewise[path] > 0:
-		return strings.Repeat("a", bytewise[path])
+	case byteLimits[path] > 0:
+		return strings.Repeat("a", byteLimits[path])
 	case path == "output.schema": // part of a spec, whose bytes are checked when the Turn is reconciled
 		return nil
 	case len(s.Enum) > 0:

@@ -20,14 +20,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/statuswriter"
 )
 
-// wire keeps the bodies of the last exchange with an API server.
-type wire struct {
+// recordingTransport keeps the bodies of the last request to an API server and of its response.
+type recordingTransport struct {
 	http.RoundTripper
 	sent, received string
 }
 
 // RoundTrip implements http.RoundTripper.
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -50,13 +50,13 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 var _ = Describe("the status of a Turn", func() {
 	const namespace, message = "default", "How long are refunds open?"
 	var (
-		seen    *wire
+		seen    *recordingTransport
 		written client.Client
 	)
 	BeforeEach(func() {
 		transport, err := rest.TransportFor(controlPlane.Config)
 		Expect(err).NotTo(HaveOccurred())
-		seen = &wire{RoundTripper: transport}
+		seen = &recordingTransport{RoundTripper: transport}
 		written, err = statuswriter.Client(apiClient, controlPlane.Config, &http.Client{Transport: seen})
 		Expect(err).NotTo(HaveOccurred())
 	})
@@ -71,7 +71,7 @@ var _ = Describe("the status of a Turn", func() {
 		}
 		Expect(apiClient.Create(ctx, t)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {
-			// a spec may have deleted it, or created another one with the same name
+			// a test may have deleted it, or created another Turn with the same name
 			Expect(client.IgnoreNotFound(apiClient.Delete(ctx, t))).To(Succeed())
 		})
 		return t
@@ -93,7 +93,7 @@ var _ = Describe("the status of a Turn", func() {
 		return now
 	}
 
-	It("is written alone, and all else stays, also where the writer has a part of the Turn", func(ctx SpecContext) {
+	It("is written alone and leaves the rest unchanged, even if the writer has only a part of the Turn", func(ctx SpecContext) {
 		t := create(ctx, "whole")
 		mine := t.DeepCopy()
 		answer(mine, "30 days")
@@ -112,7 +112,7 @@ var _ = Describe("the status of a Turn", func() {
 
 		controller.Strip(mine)
 		mine.Status.Result.Text = "14 days"
-		Expect(written.Status().Update(ctx, mine)).To(Succeed(), "the version of the last write counts")
+		Expect(written.Status().Update(ctx, mine)).To(Succeed(), "the resourceVersion must be that of the last write")
 		now = stored(ctx, t)
 		Expect(now.Status.Result.Text).To(Equal("14 days"))
 		Expect(now.Spec.Message).To(Equal(message))
@@ -120,20 +120,20 @@ var _ = Describe("the status of a Turn", func() {
 		Expect(apierrors.IsInvalid(apiClient.Update(ctx, mine))).To(BeTrue(), "a stripped Turn must not replace the whole one")
 	})
 
-	It("is refused if it is invalid, like that of any client", func(ctx SpecContext) {
+	It("is rejected if it is invalid, as with any client", func(ctx SpecContext) {
 		t := create(ctx, "refused")
 		old := t.DeepCopy()
 		answer(t, "30 days")
 		Expect(written.Status().Update(ctx, t)).To(Succeed())
 		answer(old, "never")
-		Expect(apierrors.IsConflict(written.Status().Update(ctx, old))).To(BeTrue(), "another has written meanwhile")
+		Expect(apierrors.IsConflict(written.Status().Update(ctx, old))).To(BeTrue(), "another client has written meanwhile")
 
-		wrong := t.DeepCopy()
-		wrong.Status.StopReason = "Whatever"
-		err := written.Status().Update(ctx, wrong)
+		invalid := t.DeepCopy()
+		invalid.Status.StopReason = "Whatever"
+		err := written.Status().Update(ctx, invalid)
 		Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
 		Expect(err).To(MatchError(ContainSubstring("status.stopReason")))
-		Expect(wrong.ResourceVersion).To(Equal(t.ResourceVersion), "nothing was written")
+		Expect(invalid.ResourceVersion).To(Equal(t.ResourceVersion), "nothing was written")
 
 		large := t.DeepCopy()
 		large.Status.Result.Text = strings.Repeat("x", 4<<20)
@@ -143,11 +143,11 @@ var _ = Describe("the status of a Turn", func() {
 		Expect(apierrors.IsNotFound(written.Status().Update(ctx, t))).To(BeTrue())
 		create(ctx, "refused")
 		t.ResourceVersion = ""
-		Expect(apierrors.IsConflict(written.Status().Update(ctx, t))).To(BeTrue(), "it is another Turn of the same name")
+		Expect(apierrors.IsConflict(written.Status().Update(ctx, t))).To(BeTrue(), "it is another Turn with the same name")
 		Expect(stored(ctx, t).Status.Result).To(BeNil())
 	})
 
-	It("ends with its context", func(ctx SpecContext) {
+	It("is not written after its context has ended", func(ctx SpecContext) {
 		t := create(ctx, "late")
 		answer(t, "30 days")
 		ended, cancel := context.WithCancel(ctx)

@@ -1,5 +1,5 @@
-// Package api_test tests the generated CRDs: their rules by a walk through the schemas, and their behavior on a
-// real API server.
+// Package api_test tests the generated CRDs. It checks the rules of their schemas, and their behavior on a real API
+// server.
 package api_test
 
 import (
@@ -24,7 +24,7 @@ import (
 var (
 	controlPlane *harness.ControlPlane
 	apiClient    client.Client
-	installed    = &warnings{}
+	crdWarnings  = &warnings{}
 )
 
 func TestAPI(t *testing.T) {
@@ -34,9 +34,9 @@ func TestAPI(t *testing.T) {
 
 var _ = BeforeSuite(func() {
 	controlPlane = harnesstest.ControlPlane(GinkgoTB(), harness.Install{})
-	listening := rest.CopyConfig(controlPlane.Config)
-	listening.WarningHandlerWithContext = installed
-	_, err := envtest.InstallCRDs(listening, envtest.CRDInstallOptions{
+	config := rest.CopyConfig(controlPlane.Config)
+	config.WarningHandlerWithContext = crdWarnings
+	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{
 		Paths:              []string{filepath.Join("..", "..", "config", "crd", "bases")},
 		ErrorIfPathMissing: true,
 	})
@@ -69,6 +69,6 @@ func (w *warnings) all() []string {
 
 var _ = Describe("the CRDs", func() {
 	It("install without a warning of the API server", func() {
-		Expect(installed.all()).To(BeEmpty())
+		Expect(crdWarnings.all()).To(BeEmpty())
 	})
 })

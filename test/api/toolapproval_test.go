@@ -29,12 +29,12 @@ spec:
 `
 
 var _ = Describe("ToolApproval", func() {
-	It("has no defaults: a decision is complete", func(ctx SpecContext) {
-		Expect(acceptedAndIgnored(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(10))
+	It("has no defaults", func(ctx SpecContext) {
+		Expect(acceptedButNotLoaded(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(10))
 	})
 
 	DescribeTable("accepts",
-		func(ctx SpecContext, patch string) { acceptedAndIgnored(ctx, approvalBase, patch) },
+		func(ctx SpecContext, patch string) { acceptedButNotLoaded(ctx, approvalBase, patch) },
 		Entry("an approval", `spec: {decision: Approved}`),
 		Entry("the longest values", `spec: {step: 1000, callID: `+strings.Repeat("c", 128)+`, reason: `+strings.Repeat("r", 1024)+
 			`, decidedBy: `+strings.Repeat("d", 256)+`}`),
@@ -42,12 +42,15 @@ var _ = Describe("ToolApproval", func() {
 		Entry("a service account", `spec: {decidedBy: "system:serviceaccount:helpdesk:bot"}`),
 	)
 
-	DescribeTable("refuses",
-		func(ctx SpecContext, patch, field, message string) { refused(ctx, approvalBase, patch, field, message) },
+	DescribeTable("rejects",
+		func(ctx SpecContext, patch, field, message string) {
+			rejected(ctx, approvalBase, patch, field, message)
+		},
 		Entry("no spec", `spec: null`, "spec", "Required value"),
 		Entry("no Turn", `spec: {turnRef: null}`, "spec.turnRef", "Required value"),
 		Entry("an invalid name of a Turn", `spec: {turnRef: {name: A/b}}`, "spec.turnRef.name", "name must be a lower-case DNS name"),
-		Entry("no UID, so that it would hold for another Turn of the name", `spec: {turnUID: null}`, "spec.turnUID", "Required value"),
+		Entry("no UID, so that it would apply to another Turn with the same name", `spec: {turnUID: null}`, "spec.turnUID",
+			"Required value"),
 		Entry("an empty UID", `spec: {turnUID: ""}`, "spec.turnUID", "at least 1 chars long"),
 		Entry("no step", `spec: {step: null}`, "spec.step", "Required value"),
 		Entry("step 0", `spec: {step: 0}`, "spec.step", "greater than or equal to 1"),
@@ -55,16 +58,17 @@ var _ = Describe("ToolApproval", func() {
 		Entry("no call", `spec: {callID: null}`, "spec.callID", "Required value"),
 		Entry("an empty call", `spec: {callID: ""}`, "spec.callID", "at least 1 chars long"),
 		Entry("too long a call", `spec: {callID: `+strings.Repeat("c", 129)+`}`, "spec.callID", "128"),
-		Entry("no arguments, so that it would hold for any", `spec: {argumentsHash: null}`, "spec.argumentsHash", "Required value"),
+		Entry("no arguments, so that it would apply to any arguments", `spec: {argumentsHash: null}`, "spec.argumentsHash",
+			"Required value"),
 		Entry("an empty hash of arguments", `spec: {argumentsHash: ""}`, "spec.argumentsHash", "at least 1 chars long"),
 		Entry("no request ID, so that it could be older than its request", `spec: {requestID: null}`, "spec.requestID", "Required value"),
 		Entry("an empty request ID", `spec: {requestID: ""}`, "spec.requestID", "at least 1 chars long"),
 		Entry("too long a request ID", `spec: {requestID: `+strings.Repeat("r", 65)+`}`, "spec.requestID", "64"),
-		Entry("no tool, so that it would hold for any", `spec: {toolName: null}`, "spec.toolName", "Required value"),
+		Entry("no tool, so that it would apply to any tool", `spec: {toolName: null}`, "spec.toolName", "Required value"),
 		Entry("an empty tool", `spec: {toolName: ""}`, "spec.toolName", "at least 1 chars long"),
 		Entry("too long a tool", `spec: {toolName: `+strings.Repeat("t", 65)+`}`, "spec.toolName", "64"),
 		Entry("too long a UID of a server", `spec: {toolServerUID: `+strings.Repeat("u", 65)+`}`, "spec.toolServerUID", "64"),
-		Entry("no schema, so that it would hold for any", `spec: {schemaHash: null}`, "spec.schemaHash", "Required value"),
+		Entry("no schema, so that it would apply to any schema", `spec: {schemaHash: null}`, "spec.schemaHash", "Required value"),
 		Entry("an empty hash of a schema", `spec: {schemaHash: ""}`, "spec.schemaHash", "at least 1 chars long"),
 		Entry("too long a hash of a schema", `spec: {schemaHash: `+strings.Repeat("s", 65)+`}`, "spec.schemaHash", "64"),
 		Entry("no decision", `spec: {decision: null}`, "spec.decision", "Required value"),
@@ -90,7 +94,7 @@ var _ = Describe("ToolApproval", func() {
 		Expect(change(ctx, createFrom(ctx, approvalBase), `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
 	})
 
-	It("is found by its Turn", func(ctx SpecContext) {
+	It("is listed by its Turn", func(ctx SpecContext) {
 		other := strings.NewReplacer("name: close,", "name: other,", "name: open-loops", "name: printer-works").Replace(approvalBase)
 		createFrom(ctx, approvalBase)
 		createFrom(ctx, other)

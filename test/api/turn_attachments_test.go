@@ -6,8 +6,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 )
 
-// attaching returns a patch that sets the attachments of the Turn, in YAML's flow style without the brackets.
-func attaching(list string) string { return `spec: {attachments: [` + list + `]}` }
+// attachmentsPatch returns a patch that sets the attachments of the Turn, in YAML's flow style without the brackets.
+func attachmentsPatch(list string) string { return `spec: {attachments: [` + list + `]}` }
 
 // artifact returns an attachment with an artifact of the Turn t.
 func artifact(fields string) string {
@@ -20,20 +20,21 @@ var _ = Describe("the attachments of a Turn", func() {
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, turnBase, patch) },
-		Entry("a URL", attaching(`{name: a, mediaType: image/png, `+url+`}`)),
-		Entry("a ConfigMap", attaching(`{name: a, mediaType: text/x-diff, configMapKeyRef: {name: c, key: k}}`)),
-		Entry("an output of a Turn of the namespace", attaching(artifact(`name: call-12-3, scope: Namespace`))),
+		Entry("a URL", attachmentsPatch(`{name: a, mediaType: image/png, `+url+`}`)),
+		Entry("a ConfigMap", attachmentsPatch(`{name: a, mediaType: text/x-diff, configMapKeyRef: {name: c, key: k}}`)),
+		Entry("an output of a Turn of the namespace", attachmentsPatch(artifact(`name: call-12-3, scope: Namespace`))),
 		Entry("an answer of a Turn of the same Session", `spec: {sessionRef: {name: s}, attachments: [`+artifact(`name: answer.txt`)+`]}`),
-		Entry("an attachment of such a Turn", `spec: {sessionRef: {name: s}, attachments: [`+
+		Entry("an attachment of a Turn of the same Session", `spec: {sessionRef: {name: s}, attachments: [`+
 			artifact(`name: attachments/plan-2, scope: Session`)+`]}`),
-		Entry("an at sign in the path", attaching(`{name: a, mediaType: application/json, url: "https://files.example/@me/a?b=c@d"}`)),
-		Entry("as many as there may be",
-			attaching(numbered(8, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}"))),
+		Entry("an at sign in the path",
+			attachmentsPatch(`{name: a, mediaType: application/json, url: "https://files.example/@me/a?b=c@d"}`)),
+		Entry("the maximum number of attachments",
+			attachmentsPatch(numbered(8, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}"))),
 	)
 
-	DescribeTable("refuses an attachment",
+	DescribeTable("rejects an attachment",
 		func(ctx SpecContext, attachment, field, message string) {
-			refused(ctx, turnBase, attaching(attachment), "spec.attachments[0]"+field, message)
+			rejected(ctx, turnBase, attachmentsPatch(attachment), "spec.attachments[0]"+field, message)
 		},
 		Entry("without a content", `{name: a, mediaType: image/png}`, "", exactlyOne),
 		Entry("with two contents", `{name: a, mediaType: image/png, configMapKeyRef: {name: c, key: k}, `+url+`}`, "",
@@ -69,16 +70,17 @@ var _ = Describe("the attachments of a Turn", func() {
 			".url", "may not be more than 2048"),
 	)
 
-	It("refuses too many of them", func(ctx SpecContext) {
-		refused(ctx, turnBase, attaching(numbered(9, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}")),
+	It("rejects too many of them", func(ctx SpecContext) {
+		rejected(ctx, turnBase, attachmentsPatch(numbered(9,
+			"{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}")),
 			"spec.attachments", "must have at most 8 items")
 	})
-	It("refuses an artifact of a Session in a Turn without one", func(ctx SpecContext) {
-		refused(ctx, turnBase, attaching(artifact(`name: call-1-1`)), "spec.attachments",
+	It("rejects an artifact of a Session in a Turn without one", func(ctx SpecContext) {
+		rejected(ctx, turnBase, attachmentsPatch(artifact(`name: call-1-1`)), "spec.attachments",
 			"artifactRef.scope must be Namespace in a Turn without sessionRef")
 	})
-	It("refuses two of one name", func(ctx SpecContext) {
-		refused(ctx, turnBase, attaching(`{name: a, mediaType: image/png, `+url+`}, {name: a, mediaType: image/gif, `+url+`}`),
+	It("rejects two with the same name", func(ctx SpecContext) {
+		rejected(ctx, turnBase, attachmentsPatch(`{name: a, mediaType: image/png, `+url+`}, {name: a, mediaType: image/gif, `+url+`}`),
 			"spec.attachments[1]", "Duplicate value")
 	})
 })

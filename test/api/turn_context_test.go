@@ -7,12 +7,12 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// contextWith returns a patch that sets the context of the Turn, in YAML's flow style without the braces.
-func contextWith(fields string) string { return `spec: {context: {` + fields + `}}` }
+// contextPatch returns a patch that sets the context of the Turn, in YAML's flow style without the braces.
+func contextPatch(fields string) string { return `spec: {context: {` + fields + `}}` }
 
-// relevant returns a patch with one memory of this relevance, in YAML.
-func relevant(relevance string) string {
-	return contextWith(`memories: [{id: m, text: t, relevance: ` + relevance + `}]`)
+// relevancePatch returns a patch with one memory of this relevance, in YAML.
+func relevancePatch(relevance string) string {
+	return contextPatch(`memories: [{id: m, text: t, relevance: ` + relevance + `}]`)
 }
 
 // wholeContext has every field of a context that can be combined with the others.
@@ -38,7 +38,7 @@ spec:
 `
 
 var _ = Describe("the context of a Turn", func() {
-	It("is stored as it was sent", func(ctx SpecContext) {
+	It("is stored unchanged", func(ctx SpecContext) {
 		spec := accepted(ctx, turnBase, wholeContext)
 		want := merged(turnBase, wholeContext).Object["spec"].(map[string]any)["context"].(map[string]any)
 		want["contributions"].([]any)[1].(map[string]any)["trust"] = "Untrusted"
@@ -47,7 +47,7 @@ var _ = Describe("the context of a Turn", func() {
 	})
 
 	It("has defaults", func(ctx SpecContext) {
-		spec := accepted(ctx, turnBase, contextWith(`contributions: [{name: c, text: ""}], memories: [{id: m, text: t}],
+		spec := accepted(ctx, turnBase, contextPatch(`contributions: [{name: c, text: ""}], memories: [{id: m, text: t}],
   enrichments: [{id: e, content: c}], session: {state: Cold}`))
 		Expect(asJSON(spec["context"])).To(MatchJSON(`{
   "contributions": [{"name": "c", "text": "", "trust": "Untrusted", "maxChars": 20000}],
@@ -58,41 +58,41 @@ var _ = Describe("the context of a Turn", func() {
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, turnBase, patch) },
-		Entry("as much as it may have", contextWith(`
+		Entry("all lists at their maximum", contextPatch(`
   contributions: [`+numbered(16, "{name: c%d, text: t}")+`],
   memories: [`+numbered(64, "{id: m%d, text: t}")+`],
   enrichments: [`+numbered(64, "{id: e%d, content: t}")+`],
   preferences: [`+numbered(32, "p%d")+`],
   session: {unresolvedQuestions: [`+numbered(32, "q%d")+`]}`)),
-		Entry("the longest texts", contextWith(`
+		Entry("the longest texts", contextPatch(`
   contributions: [{name: `+strings.Repeat("n", 128)+`, text: `+strings.Repeat("t", 65536)+`, maxChars: 100000}],
   memories: [{id: `+strings.Repeat("i", 64)+`, text: `+strings.Repeat("t", 4096)+`}],
   enrichments: [{id: e, content: `+strings.Repeat("c", 8192)+`, source: `+strings.Repeat("s", 256)+`, title: `+strings.Repeat("t", 256)+`}],
   preferences: [`+strings.Repeat("p", 1024)+`],
   session: {id: `+strings.Repeat("i", 253)+`, subject: `+strings.Repeat("s", 32768)+`, summary: `+strings.Repeat("s", 8192)+`},
   skill: `+strings.Repeat("s", 32768))),
-		Entry("a relevance of 0", relevant(`"0"`)),
-		Entry("a relevance of 1", relevant(`"1"`)),
-		Entry("a relevance of 1 with decimals", relevant(`"1.000000"`)),
-		Entry("a relevance with 6 decimals", relevant(`"0.123456"`)),
-		Entry("one character of each", contextWith(`contributions: [{name: a, text: t, maxChars: 1}], session: {id: a}, skill: s`)),
+		Entry("a relevance of 0", relevancePatch(`"0"`)),
+		Entry("a relevance of 1", relevancePatch(`"1"`)),
+		Entry("a relevance of 1 with decimals", relevancePatch(`"1.000000"`)),
+		Entry("a relevance with 6 decimals", relevancePatch(`"0.123456"`)),
+		Entry("one character of each", contextPatch(`contributions: [{name: a, text: t, maxChars: 1}], session: {id: a}, skill: s`)),
 		Entry("the same id for a fact, a memory and an enrichment",
-			contextWith(`facts: [{id: a, text: t}], memories: [{id: a, text: t}], enrichments: [{id: a, content: t}]`)),
+			contextPatch(`facts: [{id: a, text: t}], memories: [{id: a, text: t}], enrichments: [{id: a, content: t}]`)),
 		Entry("hostile Unicode, since the engine fences and escapes it",
-			contextWith(`memories: [{id: "a\u202e", text: "\0</untrusted-text>"}], preferences: ["\u2028"], `+
+			contextPatch(`memories: [{id: "a\u202e", text: "\0</untrusted-text>"}], preferences: ["\u2028"], `+
 				`session: {summary: "\x1b[31m"}`)),
 	)
 
-	DescribeTable("refuses a contribution",
+	DescribeTable("rejects a contribution",
 		func(ctx SpecContext, contribution, field, message string) {
-			refused(ctx, turnBase, contextWith(`contributions: [`+contribution+`]`), "spec.context.contributions[0]"+field, message)
+			rejected(ctx, turnBase, contextPatch(`contributions: [`+contribution+`]`), "spec.context.contributions[0]"+field, message)
 		},
 		Entry("without a name", `{text: t}`, ".name", "Required value"),
 		Entry("with an empty name", `{name: "", text: t}`, ".name", "at least 1 chars long"),
 		Entry("without a text", `{name: a}`, "", "exactly one of text and configMapKeyRef must be given"),
 		Entry("with two texts", `{name: a, text: t, configMapKeyRef: {name: c, key: k}}`, "",
 			"exactly one of text and configMapKeyRef must be given"),
-		Entry("with an empty text beside a reference", `{name: a, text: "", configMapKeyRef: {name: c, key: k}}`, "",
+		Entry("with an empty text and a reference", `{name: a, text: "", configMapKeyRef: {name: c, key: k}}`, "",
 			"exactly one of text and configMapKeyRef must be given"),
 		Entry("from a ConfigMap with an invalid name", `{name: a, configMapKeyRef: {name: A_B, key: k}}`, ".configMapKeyRef.name",
 			"name must be a lower-case DNS name"),
@@ -107,9 +107,9 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("that is too long", `{name: a, text: `+strings.Repeat("t", 65537)+`}`, ".text", "may not be more than 65536"),
 	)
 
-	DescribeTable("refuses a memory",
+	DescribeTable("rejects a memory",
 		func(ctx SpecContext, memory, field, message string) {
-			refused(ctx, turnBase, contextWith(`memories: [`+memory+`]`), "spec.context.memories[0]"+field, message)
+			rejected(ctx, turnBase, contextPatch(`memories: [`+memory+`]`), "spec.context.memories[0]"+field, message)
 		},
 		Entry("without an id", `{text: t}`, ".id", "Required value"),
 		Entry("without a text", `{id: a}`, ".text", "Required value"),
@@ -119,24 +119,24 @@ var _ = Describe("the context of a Turn", func() {
 			`supported values: "Stale", "Recent", "Current"`),
 	)
 
-	DescribeTable("refuses a relevance",
+	DescribeTable("rejects a relevance",
 		func(ctx SpecContext, relevance, message string) {
-			refused(ctx, turnBase, relevant(relevance), "spec.context.memories[0].relevance", message)
+			rejected(ctx, turnBase, relevancePatch(relevance), "spec.context.memories[0].relevance", message)
 		},
 		Entry("above 1", `"1.5"`, "relevance must be a decimal from 0 to 1"),
 		Entry("just above 1", `"1.000001"`, "relevance must be a decimal from 0 to 1"),
 		Entry("below 0", `"-0.1"`, "relevance must be a decimal from 0 to 1"),
-		Entry("in words", `abc`, "relevance must be a decimal from 0 to 1"),
+		Entry("that is not a number", `abc`, "relevance must be a decimal from 0 to 1"),
 		Entry("that is empty", `""`, "relevance must be a decimal from 0 to 1"),
 		Entry("with an exponent", `"1e-3"`, "relevance must be a decimal from 0 to 1"),
-		Entry("without its zero", `".5"`, "relevance must be a decimal from 0 to 1"),
-		Entry("as precise as a program prints it", `"0.8234567890123456"`, "at most 6 decimals, such as 0.9"),
+		Entry("without a leading zero", `".5"`, "relevance must be a decimal from 0 to 1"),
+		Entry("with too many decimals", `"0.8234567890123456"`, "at most 6 decimals, such as 0.9"),
 		Entry("that is a number", `0.9`, "must be of type string"),
 	)
 
-	DescribeTable("refuses an enrichment",
+	DescribeTable("rejects an enrichment",
 		func(ctx SpecContext, enrichment, field, message string) {
-			refused(ctx, turnBase, contextWith(`enrichments: [`+enrichment+`]`), "spec.context.enrichments[0]"+field, message)
+			rejected(ctx, turnBase, contextPatch(`enrichments: [`+enrichment+`]`), "spec.context.enrichments[0]"+field, message)
 		},
 		Entry("without an id", `{content: c}`, ".id", "Required value"),
 		Entry("without content", `{id: a}`, ".content", "Required value"),
@@ -149,9 +149,9 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("with too long a title", `{id: a, content: c, title: `+strings.Repeat("t", 257)+`}`, ".title", "256"),
 	)
 
-	DescribeTable("refuses",
+	DescribeTable("rejects",
 		func(ctx SpecContext, fields, field, message string) {
-			refused(ctx, turnBase, contextWith(fields), "spec.context."+field, message)
+			rejected(ctx, turnBase, contextPatch(fields), "spec.context."+field, message)
 		},
 		Entry("the same contribution twice", `contributions: [{name: a, text: t}, {name: a, text: u}]`,
 			"contributions[1]", "Duplicate value"),

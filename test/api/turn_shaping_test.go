@@ -22,7 +22,7 @@ spec:
 `
 
 var _ = Describe("the shaping of a Turn", func() {
-	It("is stored as it was sent, beside all else that a Turn may say", func(ctx SpecContext) {
+	It("is stored unchanged, together with a context", func(ctx SpecContext) {
 		all := merged(turnBase, wholeContext)
 		spec := accepted(ctx, asJSON(all.Object), wholeShaping)
 		want := merged(turnBase, wholeShaping).Object["spec"].(map[string]any)
@@ -41,7 +41,7 @@ var _ = Describe("the shaping of a Turn", func() {
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, turnBase, patch) },
-		Entry("as many overlays and guardrails as it may have", `spec: {shaping: {overlays: [`+numbered(32, "{id: o%d, text: t}")+`]},
+		Entry("the maximum number of overlays and guardrails", `spec: {shaping: {overlays: [`+numbered(32, "{id: o%d, text: t}")+`]},
   guardrails: [`+numbered(32, "{id: g%d, rule: r}")+`]}`),
 		Entry("the longest texts", `spec: {shaping: {mode: `+strings.Repeat("m", 128)+`, expression: {tone: `+strings.Repeat("t", 128)+`},
   overlays: [{id: `+strings.Repeat("i", 64)+`, source: `+strings.Repeat("s", 256)+`, text: `+strings.Repeat("t", 8192)+`}]},
@@ -57,9 +57,9 @@ var _ = Describe("the shaping of a Turn", func() {
 		Entry("the longest answer", `spec: {shaping: {responseStyle: {maxAnswerChars: 1000000}}}`),
 	)
 
-	DescribeTable("refuses",
+	DescribeTable("rejects",
 		func(ctx SpecContext, patch, field, message string) {
-			refused(ctx, turnBase, `spec: {`+patch+`}`, "spec."+field, message)
+			rejected(ctx, turnBase, `spec: {`+patch+`}`, "spec."+field, message)
 		},
 		Entry("an empty shaping", `shaping: {}`, "shaping", "at least 1 properties"),
 		Entry("an empty mode", `shaping: {mode: ""}`, "shaping.mode", "at least 1 chars long"),

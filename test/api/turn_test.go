@@ -17,13 +17,13 @@ spec:
   message: What are my open loops?
 `
 
-// foreign returns a patch for the Turn of a sub-agent of another namespace, with further fields.
-func foreign(fields string) string {
+// foreignAgentPatch returns a patch for the Turn of a sub-agent of another namespace, with further fields.
+func foreignAgentPatch(fields string) string {
 	return `spec: {agentRef: {namespace: other}, depth: 1, ` + fields + `}`
 }
 
-// oneMessage is the error for a Turn without a request, or with several.
-const oneMessage = "exactly one of message, messageFrom and undo must be given"
+// oneRequest is the error for a Turn without a request, or with several requests.
+const oneRequest = "exactly one of message, messageFrom and undo must be given"
 
 // numbered returns n items of a YAML list, each made from the format with its number.
 func numbered(n int, format string) string {
@@ -34,8 +34,8 @@ func numbered(n int, format string) string {
 	return strings.Join(items, ", ")
 }
 
-// said returns a patch with this message, which may use the escapes of a YAML string.
-func said(message string) string { return `spec: {message: "` + message + `"}` }
+// messagePatch returns a patch with this message, which may use the escapes of a YAML string.
+func messagePatch(message string) string { return `spec: {message: "` + message + `"}` }
 
 var _ = Describe("Turn", func() {
 	It("has defaults", func(ctx SpecContext) {
@@ -49,24 +49,24 @@ var _ = Describe("Turn", func() {
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, turnBase, patch) },
-		Entry("the longest message, of 4-byte characters", said(strings.Repeat("\U0001F680", 32768))),
-		Entry("as many facts as it may have", `spec: {context: {facts: [`+numbered(128, "{id: f%d, text: t}")+`]}}`),
-		Entry("as many parameters as it may have", `spec: {parameters: [`+numbered(32, `{name: p%d, value: ""}`)+`]}`),
+		Entry("the longest message, of 4-byte characters", messagePatch(strings.Repeat("\U0001F680", 32768))),
+		Entry("the maximum number of facts", `spec: {context: {facts: [`+numbered(128, "{id: f%d, text: t}")+`]}}`),
+		Entry("the maximum number of parameters", `spec: {parameters: [`+numbered(32, `{name: p%d, value: ""}`)+`]}`),
 		Entry("data of any form", `spec: {context: {data: {a: [1, {b: null}], c: text}}}`),
 		Entry("texts from ConfigMaps", `spec: {message: null, messageFrom: {configMapKeyRef: {name: a, key: b}}, `+
 			`parameters: [{name: p, valueFrom: {configMapKeyRef: {name: a, key: c}}}]}`),
-		Entry("as much history as it may have", `spec: {history: [`+numbered(256, "{role: User, content: c%d}")+`]}`),
-		Entry("deletion at once", `spec: {ttlSecondsAfterFinished: 0}`),
+		Entry("the longest history", `spec: {history: [`+numbered(256, "{role: User, content: c%d}")+`]}`),
+		Entry("deletion immediately after the end", `spec: {ttlSecondsAfterFinished: 0}`),
 		Entry("the Turn of a sub-agent of another namespace", `spec: {agentRef: {namespace: other}, depth: 1, webMode: "On", `+
 			`limits: {maxDepth: 1}, requestedBy: {username: ada}}`),
 		Entry("undo of all calls", `spec: {message: null, undo: {turnUID: 0e2a1d0c-8b7e-4c5f-9a51-3f1f7f0f1c11}}`),
-		Entry("undo of as many calls as it may", `spec: {message: null, undo: {turnUID: a, calls: [`+numbered(100, "c%d")+`]}}`),
-		Entry("creation as cancelled", `spec: {desiredState: Cancelled}`),
+		Entry("undo of the maximum number of calls", `spec: {message: null, undo: {turnUID: a, calls: [`+numbered(100, "c%d")+`]}}`),
+		Entry("a Turn that is created as cancelled", `spec: {desiredState: Cancelled}`),
 	)
 
-	DescribeTable("accepts hostile Unicode beside text, since the engine fences and escapes it",
+	DescribeTable("accepts hostile Unicode in text, since the engine fences and escapes it",
 		func(ctx SpecContext, message, want string) {
-			Expect(accepted(ctx, turnBase, said(message))).To(HaveKeyWithValue("message", want), "it must be stored as it was sent")
+			Expect(accepted(ctx, turnBase, messagePatch(message))).To(HaveKeyWithValue("message", want), "it must be stored unchanged")
 		},
 		Entry("control characters", `a\x01\x1b[31m\x7f\u0085`, "a\x01\x1b[31m\x7f\u0085"),
 		Entry("characters that change the direction of text", `a\u202e\u2066b`, "a\u202e\u2066b"),
@@ -79,8 +79,8 @@ var _ = Describe("Turn", func() {
 		Entry("mark-up", `</context><system>`, "</context><system>"),
 	)
 
-	DescribeTable("refuses",
-		func(ctx SpecContext, patch, field, message string) { refused(ctx, turnBase, patch, field, message) },
+	DescribeTable("rejects",
+		func(ctx SpecContext, patch, field, message string) { rejected(ctx, turnBase, patch, field, message) },
 		Entry("no agent", `spec: {agentRef: null}`, "spec.agentRef", "Required value"),
 		Entry("a requester without a name", `spec: {requestedBy: {}}`, "spec.requestedBy.username", "Required value"),
 		Entry("a requester with an empty name", `spec: {requestedBy: {username: ""}}`, "spec.requestedBy.username", "at least 1"),
@@ -94,37 +94,37 @@ var _ = Describe("Turn", func() {
 			"agentRef.namespace must be absent"),
 		Entry("an agent of another namespace that is no label", `spec: {agentRef: {namespace: a.b}, depth: 1}`, "spec.agentRef.namespace",
 			"namespace must be a lower-case DNS label"),
-		Entry("a Session for an agent of another namespace", foreign(`sessionRef: {name: a}`),
+		Entry("a Session for an agent of another namespace", foreignAgentPatch(`sessionRef: {name: a}`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("a history for an agent of another namespace", foreign(`history: [{role: User, content: x}]`),
+		Entry("a history for an agent of another namespace", foreignAgentPatch(`history: [{role: User, content: x}]`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("facts for an agent of another namespace", foreign(`context: {facts: [{id: a, text: x}]}`),
+		Entry("facts for an agent of another namespace", foreignAgentPatch(`context: {facts: [{id: a, text: x}]}`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
 		Entry("an attachment for an agent of another namespace",
-			foreign(`attachments: [{name: a, mediaType: text/plain, configMapKeyRef: {name: a, key: b}}]`),
+			foreignAgentPatch(`attachments: [{name: a, mediaType: text/plain, configMapKeyRef: {name: a, key: b}}]`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
 		Entry("messageFrom for an agent of another namespace",
-			foreign(`message: null, messageFrom: {configMapKeyRef: {name: a, key: b}}`), "spec.agentRef", "must be absent"),
-		Entry("parameters for an agent of another namespace", foreign(`parameters: [{name: a, value: x}]`),
+			foreignAgentPatch(`message: null, messageFrom: {configMapKeyRef: {name: a, key: b}}`), "spec.agentRef", "must be absent"),
+		Entry("parameters for an agent of another namespace", foreignAgentPatch(`parameters: [{name: a, value: x}]`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("guardrails for an agent of another namespace", foreign(`guardrails: [{id: a, rule: x}]`),
+		Entry("guardrails for an agent of another namespace", foreignAgentPatch(`guardrails: [{id: a, rule: x}]`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("a prompt mode for an agent of another namespace", foreign(`promptMode: Task`),
+		Entry("a prompt mode for an agent of another namespace", foreignAgentPatch(`promptMode: Task`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("a model for an agent of another namespace", foreign(`model: m`),
+		Entry("a model for an agent of another namespace", foreignAgentPatch(`model: m`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("a number of results for an agent of another namespace", foreign(`topK: 3`),
+		Entry("a number of results for an agent of another namespace", foreignAgentPatch(`topK: 3`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("a schema for an agent of another namespace", foreign(`output: {schema: {type: object}}`),
+		Entry("a schema for an agent of another namespace", foreignAgentPatch(`output: {schema: {type: object}}`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("shaping for an agent of another namespace", foreign(`shaping: {mode: review}`),
+		Entry("shaping for an agent of another namespace", foreignAgentPatch(`shaping: {mode: review}`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
-		Entry("no message", `spec: {message: null}`, "spec.message", oneMessage),
+		Entry("no message", `spec: {message: null}`, "spec.message", oneRequest),
 		Entry("data that is no object", `spec: {context: {data: [1]}}`, "spec.context.data", "must be of type object"),
-		Entry("a message and undo", `spec: {undo: {turnUID: a}}`, "spec.message", oneMessage),
-		Entry("a message and messageFrom", `spec: {messageFrom: {configMapKeyRef: {name: a, key: b}}}`, "spec.message", oneMessage),
+		Entry("a message and undo", `spec: {undo: {turnUID: a}}`, "spec.message", oneRequest),
+		Entry("a message and messageFrom", `spec: {messageFrom: {configMapKeyRef: {name: a, key: b}}}`, "spec.message", oneRequest),
 		Entry("messageFrom and undo", `spec: {message: null, messageFrom: {configMapKeyRef: {name: a, key: b}}, undo: {turnUID: a}}`,
-			"spec.message", oneMessage),
+			"spec.message", oneRequest),
 		Entry("messageFrom without a source", `spec: {message: null, messageFrom: {}}`,
 			"spec.messageFrom.configMapKeyRef", "Required value"),
 		Entry("a parameter without a value", `spec: {parameters: [{name: a}]}`, "spec.parameters[0]",
@@ -146,13 +146,13 @@ var _ = Describe("Turn", func() {
 			"must not be combined with fields for a model"),
 		Entry("undo that starts over", `spec: {message: null, undo: {turnUID: a}, onJournalLoss: Rerun}`, "spec.onJournalLoss",
 			"must be Interrupt with undo"),
-		Entry("an empty message", said(``), "spec.message", "message must not be blank"),
-		Entry("spaces", said(`   `), "spec.message", "message must not be blank"),
-		Entry("tabs and line breaks", said(` \t\r\n\v\f`), "spec.message", "message must not be blank"),
-		Entry("Unicode spaces", said(`\u3000\u00a0\u2003\u1680\u2028\u0085`), "spec.message", "message must not be blank"),
-		Entry("characters without width", said(`\u200b\u200e\ufeff\u2060`), "spec.message", "message must not be blank"),
-		Entry("a message of NUL alone", said(`\0`), "spec.message", "message must not be blank"),
-		Entry("NUL in the message", said(`a\0b`), "spec.message", "message must not contain the character U+0000"),
+		Entry("an empty message", messagePatch(``), "spec.message", "message must not be blank"),
+		Entry("spaces", messagePatch(`   `), "spec.message", "message must not be blank"),
+		Entry("tabs and line breaks", messagePatch(` \t\r\n\v\f`), "spec.message", "message must not be blank"),
+		Entry("Unicode spaces", messagePatch(`\u3000\u00a0\u2003\u1680\u2028\u0085`), "spec.message", "message must not be blank"),
+		Entry("characters without width", messagePatch(`\u200b\u200e\ufeff\u2060`), "spec.message", "message must not be blank"),
+		Entry("a message of only NUL", messagePatch(`\0`), "spec.message", "message must not be blank"),
+		Entry("NUL in the message", messagePatch(`a\0b`), "spec.message", "message must not contain the character U+0000"),
 		Entry("NUL in a parameter", `spec: {parameters: [{name: a, value: "\0"}]}`, "spec.parameters[0].value",
 			"value must not contain the character U+0000"),
 		Entry("NUL in the history", `spec: {history: [{role: User, content: "\0"}]}`, "spec.history[0].content",
@@ -160,8 +160,9 @@ var _ = Describe("Turn", func() {
 		Entry("NUL in a fact", `spec: {context: {facts: [{id: a, text: "\0"}]}}`, "spec.context.facts[0].text",
 			"text must not contain the character U+0000"),
 		Entry("a message that is a number", `spec: {message: 5}`, "spec.message", "must be of type string"),
-		Entry("one character too many", said(strings.Repeat("a", 32769)), "spec.message", "may not be more than 32768"),
-		Entry("a message of 1 MiB", said(strings.Repeat("a", 1<<20)), "spec.message", "may not be more than 32768"),
+		Entry("a message that is one character too long", messagePatch(strings.Repeat("a", 32769)), "spec.message",
+			"may not be more than 32768"),
+		Entry("a message of 1 MiB", messagePatch(strings.Repeat("a", 1<<20)), "spec.message", "may not be more than 32768"),
 		Entry("10,000 facts", `spec: {context: {facts: [`+numbered(10_000, "{id: f%d, text: t}")+`]}}`,
 			"spec.context.facts", "must have at most 128 items"),
 		Entry("an empty context", `spec: {context: {}}`, "spec.context", "at least 1 properties"),
@@ -185,7 +186,7 @@ var _ = Describe("Turn", func() {
 		Entry("too much history", `spec: {history: [`+numbered(257, "{role: User, content: c%d}")+`]}`,
 			"spec.history", "must have at most 256 items"),
 		Entry("an unknown citation mode", `spec: {citations: Maybe}`, "spec.citations", `supported values: "Show", "Hide", "Append"`),
-		Entry("a list of sources in JSON", `spec: {citations: Append, output: {schema: {type: object}}}`, "spec",
+		Entry("citations: Append with output", `spec: {citations: Append, output: {schema: {type: object}}}`, "spec",
 			"citations must not be Append with output"),
 		Entry("an unknown execution", `spec: {execution: Dry}`, "spec.execution", `supported values: "Run", "PrepareOnly"`),
 		Entry("an unknown state", `spec: {desiredState: Paused}`, "spec.desiredState",
@@ -199,6 +200,6 @@ var _ = Describe("Turn", func() {
 		Entry("empty limits", `spec: {limits: {}}`, "spec.limits", "at least 1 properties"),
 		Entry("an unknown field", `spec: {mesage: x}`, "spec.mesage", "unknown field"),
 		Entry("an unknown label field", `metadata: {lables: {a: b}}`, "metadata.lables", "unknown field"),
-		Entry("a bad label", `metadata: {labels: {"a b": c}}`, "metadata.labels", "name part must consist of"),
+		Entry("an invalid label", `metadata: {labels: {"a b": c}}`, "metadata.labels", "name part must consist of"),
 	)
 })
