@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// commandsOf returns the commands of a page that a person runs: its code blocks in the language sh.
+// commandsOf returns the code blocks in the language sh of a page, which are commands for a person to run.
 func commandsOf(t *testing.T, page string) []string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -40,11 +40,11 @@ func (c cluster) shell(t *testing.T, script string) {
 	c.shellIn(t, ".", script)
 }
 
-// shellIn runs a script in a folder and returns its output.
-func (c cluster) shellIn(t *testing.T, folder, script string) string {
+// shellIn runs a script in a directory and returns its output.
+func (c cluster) shellIn(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
-	cmd.Dir = folder
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "PATH="+filepath.Dir(kubectlPath)+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -62,13 +62,13 @@ func (c cluster) clients(t *testing.T) kubernetes.Interface {
 	return clients
 }
 
-// rightsOf returns the verbs that a group may use on each resource of a namespace.
-func rightsOf(t *testing.T, clients kubernetes.Interface, namespace, group string) map[string][]string {
+// groupPermissions returns the verbs that a group may use on each resource of a namespace.
+func groupPermissions(t *testing.T, clients kubernetes.Interface, namespace, group string) map[string][]string {
 	t.Helper()
-	return rightsOfUser(t, clients, namespace, "ada", group)
+	return permissionsOf(t, clients, namespace, "ada", group)
 }
 
-func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, group string) map[string][]string {
+func permissionsOf(t *testing.T, clients kubernetes.Interface, namespace, user, group string) map[string][]string {
 	t.Helper()
 	resources := []string{
 		"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log",
@@ -79,19 +79,19 @@ func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, g
 		"secrets": "", "configmaps": "", "events": "", "pods": "", "serviceaccounts/token": "",
 		"rolebindings": rbacv1.GroupName,
 	}
-	rights := map[string][]string{}
+	permissions := map[string][]string{}
 	for _, resource := range resources {
 		name, subresource, _ := strings.Cut(resource, "/")
-		api, other := groups[resource]
-		if !other {
-			api = "capstan.dev"
+		apiGroup, found := groups[resource]
+		if !found {
+			apiGroup = "capstan.dev"
 		}
 		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
 			review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
 				&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 					User: user, Groups: []string{group, "system:authenticated"},
 					ResourceAttributes: &authorizationv1.ResourceAttributes{
-						Namespace: namespace, Verb: verb, Group: api,
+						Namespace: namespace, Verb: verb, Group: apiGroup,
 						Resource: name, Subresource: subresource,
 					},
 				}}, metav1.CreateOptions{})
@@ -99,16 +99,16 @@ func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, g
 				t.Fatal(err)
 			}
 			if review.Status.Allowed {
-				rights[resource] = append(rights[resource], verb)
+				permissions[resource] = append(permissions[resource], verb)
 			}
 		}
 	}
-	return rights
+	return permissions
 }
 
-// TestATeamGetsAccessByTheCommandsOfThePage runs the commands of docs/access.md. Then it asks a real API server for
-// the rights of each group.
-func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
+// TestCommandsOfAccessPageGiveTeamAccess runs the commands of docs/access.md. Then it asks a real API server for the
+// permissions of each group.
+func TestCommandsOfAccessPageGiveTeamAccess(t *testing.T) {
 	c := startCluster(t)
 	c.run(t, kubectlPath, "create", "namespace", "capstan-system")
 	c.run(t, kubectlPath, "create", "namespace", "helpdesk")
@@ -116,7 +116,7 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")
 	blocks := commandsOf(t, "../docs/access.md")
 	if n := strings.Count(strings.TrimSpace(blocks[0]), "\n") + 1; n != 3 {
-		t.Errorf("the page gives a team access by %d commands, want three:\n%s", n, blocks[0])
+		t.Errorf("the first code block of docs/access.md has %d commands, want the 3 that give a team access:\n%s", n, blocks[0])
 	}
 	for _, block := range blocks {
 		c.shell(t, block)
@@ -125,16 +125,16 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 	look := []string{"get", "list", "watch"}
 	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	viewer := func(writes ...string) map[string][]string {
-		rights := map[string][]string{"events": look}
+		permissions := map[string][]string{"events": look}
 		for _, kind := range []string{
 			"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns",
 		} {
-			rights[kind] = look
+			permissions[kind] = look
 		}
 		for _, kind := range writes {
-			rights[kind] = write
+			permissions[kind] = write
 		}
-		return rights
+		return permissions
 	}
 	get := []string{"get"}
 	want := map[string]map[string][]string{
@@ -142,17 +142,17 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		"helpdesk":         viewer("turns", "sessions"),
 		"helpdesk-authors": viewer("agents", "promptprofiles"),
 		"platform":         viewer("modelproviders", "toolservers", "budgets"),
-		// the rights of one ServiceAccount's token are checked below
+		// the permissions of the ServiceAccount whose tokens auditors use are checked below
 		"auditors":       {"turns": get, "turns/log": get, "turns/memories": {"list"}, "turns/records": {"list"}},
 		"helpdesk-leads": {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
 	}
 	clients := c.clients(t)
-	for group, rights := range want {
-		if diff := cmp.Diff(rights, rightsOf(t, clients, "helpdesk", group)); diff != "" {
-			t.Errorf("the rights of group %s in its namespace (-want +got):\n%s", group, diff)
+	for group, permissions := range want {
+		if diff := cmp.Diff(permissions, groupPermissions(t, clients, "helpdesk", group)); diff != "" {
+			t.Errorf("permissions of group %s in its namespace (-want +got):\n%s", group, diff)
 		}
-		if rights := rightsOf(t, clients, "default", group); len(rights) > 0 {
-			t.Errorf("group %s has rights in another namespace: %v", group, rights)
+		if permissions := groupPermissions(t, clients, "default", group); len(permissions) > 0 {
+			t.Errorf("group %s has permissions in another namespace: %v, want none", group, permissions)
 		}
 	}
 	for group, want := range map[string]bool{"auditors": true, "helpdesk-leads": true, "helpdesk": false, "visitors": false} {
@@ -168,18 +168,18 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if review.Status.Allowed != want {
-			t.Errorf("group %s may make tokens of the reader: %v, want %v", group, review.Status.Allowed, want)
+			t.Errorf("group %s may create tokens of capstan-turn-reader: %v, want %v", group, review.Status.Allowed, want)
 		}
 	}
 	if diff := cmp.Diff(map[string][]string{"turns": get, "turns/log": get},
-		rightsOfUser(t, clients, "helpdesk", "system:serviceaccount:helpdesk:capstan-turn-reader", "system:serviceaccounts")); diff != "" {
-		t.Errorf("the rights of the ServiceAccount of the page (-want +got):\n%s", diff)
+		permissionsOf(t, clients, "helpdesk", "system:serviceaccount:helpdesk:capstan-turn-reader", "system:serviceaccounts")); diff != "" {
+		t.Errorf("permissions of the ServiceAccount capstan-turn-reader (-want +got):\n%s", diff)
 	}
-	t.Run("Use", func(t *testing.T) { c.checkTeam(t) })
+	t.Run("Team", func(t *testing.T) { c.checkTeam(t) })
 	t.Run("Aggregation", func(t *testing.T) { checkAggregation(t, c, clients) })
 }
 
-// checkTeam checks that people of the team may do their work, and may not do the work of others.
+// checkTeam checks that each role of the team may do its own work, and not the work of another role.
 func (c cluster) checkTeam(t *testing.T) {
 	const agent, turn, server, approval,
 		configMap = `{apiVersion: capstan.dev/v1alpha1, kind: Agent, metadata: {name: a}, spec: ` +
@@ -195,39 +195,41 @@ func (c cluster) checkTeam(t *testing.T) {
 			`message: Hello, context: {contributions: [{name: prices, configMapKeyRef: {name: prices, key: text}}]}}}`
 	for name, tc := range map[string]struct {
 		user, group, manifest string
-		// refused is part of the API server's error, or empty if the request must succeed.
-		refused string
+		// wantError is part of the API server's error, or empty if the request must succeed.
+		wantError string
 	}{
-		"a Turn author asks":                   {"ada", "helpdesk", turn, ""},
-		"a visitor does not ask":               {"vic", "visitors", turn, "cannot create resource"},
-		"a Turn author makes no Agent":         {"ada", "helpdesk", agent, "cannot create resource"},
+		"a Turn author creates a Turn":         {"ada", "helpdesk", turn, ""},
+		"a visitor creates no Turn":            {"vic", "visitors", turn, "cannot create resource"},
+		"a Turn author creates no Agent":       {"ada", "helpdesk", agent, "cannot create resource"},
 		"a Turn author refers to no ConfigMap": {"ada", "helpdesk", configMap, `may not get ConfigMap "prices"`},
 		"a Turn author does not approve":       {"ada", "helpdesk", fmt.Sprintf(approval, "ada"), "cannot create resource"},
-		"an Agent author makes one":            {"bob", "helpdesk-authors", agent, ""},
-		"an Agent author does not ask":         {"bob", "helpdesk-authors", turn, "cannot create resource"},
+		"an Agent author creates an Agent":     {"bob", "helpdesk-authors", agent, ""},
+		"an Agent author creates no Turn":      {"bob", "helpdesk-authors", turn, "cannot create resource"},
 		"an approver decides":                  {"eve", "helpdesk-leads", fmt.Sprintf(approval, "eve"), ""},
-		"an approver cannot sign for others": {
+		"an approver does not decide as another user": {
 			"eve", "helpdesk-leads", fmt.Sprintf(approval, "ada"),
 			`spec.decidedBy must be "eve"`,
 		},
-		"an approver does not ask":               {"eve", "helpdesk-leads", turn, "cannot create resource"},
-		"an auditor does not ask":                {"max", "auditors", turn, "cannot create resource"},
+		"an approver creates no Turn":            {"eve", "helpdesk-leads", turn, "cannot create resource"},
+		"an auditor creates no Turn":             {"max", "auditors", turn, "cannot create resource"},
 		"the platform team refers to its Secret": {"pat", "platform", fmt.Sprintf(server, "helpdesk-model"), ""},
-		"the platform team refers to no other":   {"pat", "platform", fmt.Sprintf(server, "payroll"), `may not get Secret "payroll"`},
-		"the platform team makes no Agent":       {"pat", "platform", agent, "cannot create resource"},
-		"an Agent author connects no server": {
+		"the platform team refers to no Secret of others": {
+			"pat", "platform", fmt.Sprintf(server, "payroll"), `may not get Secret "payroll"`,
+		},
+		"the platform team creates no Agent": {"pat", "platform", agent, "cannot create resource"},
+		"an Agent author creates no ToolServer": {
 			"bob", "helpdesk-authors", fmt.Sprintf(server, "helpdesk-model"),
 			"cannot create resource",
 		},
-		"a Turn author asks in no other namespace": {
+		"a Turn author creates no Turn in another namespace": {
 			"ada", "helpdesk",
 			strings.Replace(turn, "name: t}", "name: t, namespace: default}", 1), "cannot create resource",
 		},
-		"an approver approves in no other": {
+		"an approver approves nothing in another namespace": {
 			"eve", "helpdesk-leads",
 			strings.Replace(fmt.Sprintf(approval, "eve"), "name: d}", "name: d, namespace: default}", 1), "cannot create resource",
 		},
-		"a person of no team asks nothing, nowhere": {"sam", "strangers", turn, "cannot create resource"},
+		"a user without a team creates no Turn": {"sam", "strangers", turn, "cannot create resource"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "object.yaml")
@@ -242,25 +244,24 @@ func (c cluster) checkTeam(t *testing.T) {
 				args = append(args, "-n", "helpdesk")
 			}
 			_, err := output(t.Context(), kubectlPath, args...)
-			if (err == nil) != (tc.refused == "") || (err != nil && !strings.Contains(err.Error(), tc.refused)) {
-				t.Errorf("create = %v, want a refusal with %q", err, tc.refused)
+			if (err == nil) != (tc.wantError == "") || (err != nil && !strings.Contains(err.Error(), tc.wantError)) {
+				t.Errorf("create = %v, want an error with %q, or none if that is empty", err, tc.wantError)
 			}
 		})
 	}
 }
 
-// checkAggregation compares the labels of the roles with the selectors of the API server's own roles view, edit and
-// admin. The controller that aggregates the roles does not run here.
+// checkAggregation checks which roles of Capstan the API server's own roles view, edit and admin select. The controller
+// that aggregates the roles does not run here.
 func checkAggregation(t *testing.T, c cluster, clients kubernetes.Interface) {
-	joined := func() map[string][]string {
+	aggregated := func() map[string][]string {
 		parts := map[string][]string{}
 		for _, whole := range []string{"view", "edit", "admin"} {
 			role, err := clients.RbacV1().ClusterRoles().Get(t.Context(), whole, metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			// edit is part of admin, and view is part of edit, through labels of their own. Do not repeat these
-			// parts.
+			// admin also selects edit, and edit selects view, by other labels. Count only the roles of Capstan.
 			for _, selector := range role.AggregationRule.ClusterRoleSelectors {
 				selector.MatchLabels["app.kubernetes.io/part-of"] = "capstan"
 				list, err := clients.RbacV1().ClusterRoles().List(t.Context(),
@@ -280,11 +281,11 @@ func checkAggregation(t *testing.T, c cluster, clients kubernetes.Interface) {
 		"view": {"viewer"}, "edit": {"agent-author", "turn-author", "viewer"},
 		"admin": {"agent-author", "approver", "connection-author", "turn-author", "turn-reader", "viewer"},
 	}
-	if diff := cmp.Diff(want, joined()); diff != "" {
+	if diff := cmp.Diff(want, aggregated()); diff != "" {
 		t.Errorf("the parts of view, edit and admin (-want +got):\n%s", diff)
 	}
 	c.run(t, helmPath, "upgrade", "capstan", "capstan", "--namespace", "capstan-system", "--set", "rbac.aggregate=false")
-	if parts := joined(); len(parts["view"])+len(parts["edit"])+len(parts["admin"]) > 0 {
+	if parts := aggregated(); len(parts["view"])+len(parts["edit"])+len(parts["admin"]) > 0 {
 		t.Errorf("with rbac.aggregate=false the parts of view, edit and admin are %v, want none", parts)
 	}
 }

@@ -32,7 +32,7 @@ func generatedCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefin
 	return crds
 }
 
-func TestCRDsAreTheGeneratedOnes(t *testing.T) {
+func TestInstalledCRDsMatchGeneratedCRDs(t *testing.T) {
 	for name, crds := range map[string][]*apiextensionsv1.CustomResourceDefinition{
 		"Chart":  renderCRDs(t),
 		"Config": every[*apiextensionsv1.CustomResourceDefinition](renderConfig(t)),
@@ -42,14 +42,14 @@ func TestCRDsAreTheGeneratedOnes(t *testing.T) {
 			for _, crd := range crds {
 				generated, ok := want[crd.Name]
 				if !ok {
-					t.Errorf("CRD %s is not, or not once, in config/crd/bases", crd.Name)
+					t.Errorf("CRD %s is not in config/crd/bases, or is installed twice", crd.Name)
 					continue
 				}
 				delete(want, crd.Name)
 				// An installation may add labels and the annotation that makes Helm keep the CRD.
 				crd.Labels = nil
 				delete(crd.Annotations, "helm.sh/resource-policy")
-				if !cmp.Equal(generated, crd) { // a diff would fill pages
+				if !cmp.Equal(generated, crd) { // a diff would be too long
 					t.Errorf("CRD %s differs from config/crd/bases: run go run ./hack/chart", crd.Name)
 				}
 			}
@@ -60,7 +60,7 @@ func TestCRDsAreTheGeneratedOnes(t *testing.T) {
 	}
 }
 
-func TestBracesInCRDsAreNoTemplates(t *testing.T) {
+func TestBracesInCRDsAreNotEvaluated(t *testing.T) {
 	root := t.TempDir()
 	if err := os.CopyFS(filepath.Join(root, "capstan"), os.DirFS("capstan")); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestBracesInCRDsAreNoTemplates(t *testing.T) {
 func TestCRDValues(t *testing.T) {
 	for _, crd := range renderCRDs(t) {
 		if got := crd.Annotations["helm.sh/resource-policy"]; got != "keep" {
-			t.Errorf("resource-policy of %s = %q, want keep by default: to delete a CRD is to delete all its objects", crd.Name, got)
+			t.Errorf("resource-policy of %s = %q, want keep by default: deleting a CRD deletes all its objects", crd.Name, got)
 		}
 	}
 	for _, crd := range renderCRDs(t, "crds.keep=false") {

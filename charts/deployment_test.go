@@ -23,15 +23,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// managerKnows reports whether the manager has a flag. An unknown argument in a manifest would stop the Pod.
-func managerKnows(flag string) bool {
+// managerHasFlag reports whether the manager has a flag. With an unknown flag, the manager would not start.
+func managerHasFlag(flag string) bool {
 	flags := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 	new(manager.Options).AddFlags(flags)
 	return flags.Lookup(flag) != nil
 }
 
-// parseCommand parses the arguments of a container with the flags of a manager command. The command must know every
-// argument.
+// parseCommand parses the arguments of a container with the flags of a manager command. The command must have every
+// flag.
 func parseCommand(t *testing.T, name string, args []string, addFlags func(*pflag.FlagSet)) {
 	t.Helper()
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
@@ -40,7 +40,7 @@ func parseCommand(t *testing.T, name string, args []string, addFlags func(*pflag
 		t.Fatalf("args = %v, want the command %s", args, name)
 	}
 	if err := flags.Parse(args[1:]); err != nil {
-		t.Fatalf("the command %s does not know %v: %v", name, args, err)
+		t.Fatalf("the command %s does not accept %v: %v", name, args, err)
 	}
 }
 
@@ -59,7 +59,7 @@ func managerOf(t *testing.T, objects []runtime.Object) (*appsv1.Deployment, core
 	deployment := one[*appsv1.Deployment](t, objects)
 	containers := deployment.Spec.Template.Spec.Containers
 	if len(containers) != 1 {
-		t.Fatalf("got %d containers, want the manager alone", len(containers))
+		t.Fatalf("got %d containers, want only the manager", len(containers))
 	}
 	return deployment, containers[0]
 }
@@ -78,13 +78,13 @@ func TestPodsComplyWithRestrictedPodSecurity(t *testing.T) {
 			pod := deployment.Spec.Template
 			results := evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)
 			if result := policy.AggregateCheckResults(results); !result.Allowed {
-				t.Errorf("restricted Pod Security refuses the Pod: %s", result.ForbiddenDetail())
+				t.Errorf("restricted Pod Security rejects the Pod: %s", result.ForbiddenDetail())
 			}
 			if c := manager.SecurityContext; c.ReadOnlyRootFilesystem == nil || !*c.ReadOnlyRootFilesystem {
 				t.Error("readOnlyRootFilesystem is not set")
 			}
 			if len(manager.Resources.Requests) == 0 || manager.Resources.Limits.Memory().IsZero() {
-				t.Errorf("resources = %v, want requests and a limit of memory", manager.Resources)
+				t.Errorf("resources = %v, want requests and a memory limit", manager.Resources)
 			}
 		})
 	}
@@ -139,7 +139,7 @@ func TestWorkloadTokensAreProjected(t *testing.T) {
 		"workloadTokens[0].audience=https://llm.test", "workloadTokens[0].hosts={https://llm.test}"))
 	i := slices.IndexFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "workload-tokens" })
 	if i < 0 || manager.VolumeMounts[i].MountPath != "/var/run/secrets/capstan" || !manager.VolumeMounts[i].ReadOnly {
-		t.Errorf("mounts = %v, want the tokens in the manager's default folder, mounted read-only", manager.VolumeMounts)
+		t.Errorf("mounts = %v, want the tokens in the manager's default directory, mounted read-only", manager.VolumeMounts)
 	}
 	volumes := deployment.Spec.Template.Spec.Volumes
 	i = slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "workload-tokens" })
@@ -272,7 +272,7 @@ func flagOf(arg string) string {
 func checkFlags(t *testing.T, manager corev1.Container) {
 	t.Helper()
 	for _, arg := range manager.Args {
-		if !managerKnows(flagOf(arg)) {
+		if !managerHasFlag(flagOf(arg)) {
 			t.Errorf("argument %q is not a flag of the manager", arg)
 		}
 	}

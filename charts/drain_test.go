@@ -67,7 +67,7 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 					t.Errorf("annotations of %T = %v, want a hook that exists only while the release is removed", hook, annotations)
 				}
 				if weight, job := annotations["helm.sh/hook-weight"], isJob(hook); job != (weight == "0") {
-					t.Errorf("weight of %T = %s, want the rights before the Job", hook, weight)
+					t.Errorf("weight of %T = %s, want a lower weight for permissions than for the Job", hook, weight)
 				}
 			}
 			job := one[*batchv1.Job](t, hooks)
@@ -84,7 +84,7 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 			pod := job.Spec.Template
 			restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
 			if result := policy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)); !result.Allowed {
-				t.Errorf("restricted Pod Security refuses the Pod: %s", result.ForbiddenDetail())
+				t.Errorf("restricted Pod Security rejects the Pod: %s", result.ForbiddenDetail())
 			}
 			selectors := []map[string]string{one[*corev1.Service](t, objects).Spec.Selector}
 			for _, d := range every[*appsv1.Deployment](objects) {
@@ -130,7 +130,7 @@ func isJob(o runtime.Object) bool {
 	return ok
 }
 
-// checkDrain runs the command of the hook with the rights of the hook on the installed Deployment. The test
+// checkDrain runs the command of the hook with the hook's permissions on the installed Deployment. The test
 // replaces the Deployment's controller and the kubelet.
 func (c cluster) checkDrain(t *testing.T) {
 	t.Helper()
@@ -188,7 +188,7 @@ func (c cluster) checkDrain(t *testing.T) {
 	}
 	if err := drain.Run(t.Context(), drainer,
 		drain.Options{Namespace: "default", Deployments: o.Deployments, Timeout: o.Timeout}, logr.Discard()); err == nil {
-		t.Error("the hook may drain another namespace, want its own alone")
+		t.Error("the hook may drain another namespace, want only its own")
 	}
 }
 

@@ -97,17 +97,18 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 					weight, deletion = "0", "before-hook-creation"
 				}
 				if a := of.GetAnnotations(); a["helm.sh/hook-weight"] != weight || a["helm.sh/hook-delete-policy"] != deletion {
-					t.Errorf("annotations of %T = %v, want weight %s and deletion %s: rights come before the Pod and go after it",
+					t.Errorf("annotations of %T = %v, want weight %s and deletion %s: "+
+						"permissions are created before the Pod and deleted after it",
 						hook, a, weight, deletion)
 				}
 			}
 			restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
 			if result := policy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)); !result.Allowed {
-				t.Errorf("restricted Pod Security refuses the Pod: %s", result.ForbiddenDetail())
+				t.Errorf("restricted Pod Security rejects the Pod: %s", result.ForbiddenDetail())
 			}
 			if r := pod.Spec.Containers[0].Resources; r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() ||
 				r.Limits.Memory().IsZero() {
-				t.Errorf("resources = %v, want requests and a limit of memory", r)
+				t.Errorf("resources = %v, want requests and a memory limit", r)
 			}
 			deployment := every[*appsv1.Deployment](objects)[0]
 			if got, want := pod.Spec.Containers[0].Image, deployment.Spec.Template.Spec.Containers[0].Image; got != want {
@@ -140,12 +141,12 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 		})
 	}
 	if hooks := renderHooks(t, "test", "rbac.create=false"); len(hooks) != 0 {
-		t.Errorf("got %d hooks with rbac.create=false, want none: without rights, the test could check nothing", len(hooks))
+		t.Errorf("got %d hooks with rbac.create=false, want none: without permissions, the test could check nothing", len(hooks))
 	}
 }
 
-// checkHelmTest runs the command of helm test with its rights, on a release whose manager runs as a process of this
-// test. No controller creates Pods here, so the test replaces the controller of the Deployment.
+// checkHelmTest runs the command of helm test, with the permissions of its Pod, on a release whose manager runs as a
+// process of this test. No controller creates Pods here, so the test replaces the controller of the Deployment.
 func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 	t.Helper()
 	hooks := renderHooks(t, "test")
@@ -166,12 +167,12 @@ func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 	o := checkOptions(t, pod)
 	o.ReadURL = "https://" + readAddress
 	check := func(o installation.Options) (string, error) {
-		var said strings.Builder
-		err := installation.Check(context.Background(), clients, o, &said)
-		return said.String(), err
+		var report strings.Builder
+		err := installation.Check(context.Background(), clients, o, &report)
+		return report.String(), err
 	}
 	deployments := admin.AppsV1().Deployments(o.Namespace)
-	report := func(status appsv1.DeploymentStatus) {
+	setStatus := func(status appsv1.DeploymentStatus) {
 		t.Helper()
 		d, err := deployments.Get(t.Context(), "capstan", metav1.GetOptions{})
 		if err != nil {
@@ -185,28 +186,28 @@ func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 	}
 
 	// The command must report both the checks that pass and the ones that fail.
-	report(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1})
+	setStatus(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1})
 	short := o
 	short.Timeout = 15 * time.Second
-	said, err := check(short)
+	report, err := check(short)
 	if err == nil || !strings.Contains(err.Error(), "Deployment capstan: 1 of 1 Pods have the newest template and 0 are ready") ||
 		strings.Contains(err.Error(), "executors:") {
-		t.Errorf("with a Pod that is not ready: %v, said %s; want an error of the Deployment alone", err, said)
+		t.Errorf("with a Pod that is not ready: %v, report %s; want only an error about the Deployment", err, report)
 	}
-	report(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1})
-	said, err = check(o)
+	setStatus(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1})
+	report, err = check(o)
 	for _, want := range []string{
 		"ok: custom resource definitions: ", "ok: Deployment capstan: 1 of 1 Pods are ready\n",
-		"ok: executors: capstan-0 can run 10 Turns at once\n", "ok: leader: ", "ok: read API: ",
+		"ok: executors: capstan-0 can run 10 Turns at the same time\n", "ok: leader: ", "ok: read API: ",
 	} {
-		if err != nil || !strings.Contains(said, want) {
-			t.Errorf("check = %v and said %s, want %q", err, said, want)
+		if err != nil || !strings.Contains(report, want) {
+			t.Errorf("check = %v, report %s; want %q in the report", err, report, want)
 		}
 	}
 	elsewhere := short
 	elsewhere.Namespace, elsewhere.Timeout = "default", time.Second
 	if _, err := check(elsewhere); err == nil || !strings.Contains(err.Error(), "forbidden") {
-		t.Errorf("check in another namespace = %v, want it refused", err)
+		t.Errorf("check in another namespace = %v, want it forbidden", err)
 	}
 }
 

@@ -33,7 +33,7 @@ func (c cluster) run(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
-// applyTurns runs kubectl apply with Turns soon after their CRD was created. A MutatingAdmissionPolicy refuses the
+// applyTurns runs kubectl apply with Turns soon after their CRD was created. The MutatingAdmissionPolicy rejects
 // Turns until the API server has read the schemas again, which it does every 5 seconds.
 func (c cluster) applyTurns(t *testing.T, args ...string) {
 	t.Helper()
@@ -86,7 +86,7 @@ func (c cluster) checkPolicy(t *testing.T, account, policy string) {
 	t.Helper()
 	c.run(t, kubectlPath, "get", "validatingadmissionpolicy/"+policy, "validatingadmissionpolicybinding/"+policy)
 	if !c.mayGetPolicy(t, account, policy) || c.mayGetPolicy(t, account, "another") {
-		t.Errorf("%s may get the policy %s: %v, and another: %v; want that one alone", account, policy,
+		t.Errorf("%s may get the policy %s: %v, and another: %v; want only the former", account, policy,
 			c.mayGetPolicy(t, account, policy), c.mayGetPolicy(t, account, "another"))
 	}
 }
@@ -111,7 +111,7 @@ func (c cluster) check(t *testing.T, account string, questions []access) {
 	}
 }
 
-// inOwnNamespace lists the rights in the manager's own namespace, which every kind of installation has.
+// inOwnNamespace lists the permissions in the manager's own namespace, which every kind of installation has.
 var inOwnNamespace = []access{
 	{"capstan-system", "create", "leases.coordination.k8s.io", true},
 	{"capstan-system", "create", "events", false},
@@ -120,7 +120,7 @@ var inOwnNamespace = []access{
 	{"default", "create", "events", false},
 }
 
-// inServedNamespace lists the rights in a namespace that the manager serves.
+// inServedNamespace lists the permissions in a namespace that the manager serves.
 var inServedNamespace = []access{
 	{"default", "get", "secrets", true},
 	{"default", "list", "secrets", false},
@@ -146,7 +146,7 @@ var inServedNamespace = []access{
 	{"default", "create", "events.events.k8s.io", true},
 }
 
-func TestInstallOnAnAPIServer(t *testing.T) {
+func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c := startCluster(t)
 	upgrade := func(values ...string) string {
 		args := []string{"upgrade", "--install", "capstan", "capstan", "--namespace", "capstan-system"}
@@ -166,7 +166,7 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 		"persistence.existingClaim=NAME", "store.url", "persistence.enabled=false",
 	} {
 		if !strings.Contains(notes, want) {
-			t.Errorf("NOTES = %q, want them to say %q", notes, want)
+			t.Errorf("NOTES = %q, want %q in them", notes, want)
 		}
 	}
 	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")

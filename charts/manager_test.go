@@ -13,9 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// TestManagerWorksWithTheRightsOfTheChart runs the manager under the name of the chart's ServiceAccount, against an
-// API server that authorizes by RBAC. The manager must work with exactly the rights that the chart grants.
-func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
+// TestManagerWorksWithPermissionsOfChart runs the manager under the name of the chart's ServiceAccount, against an API
+// server that authorizes by RBAC. The manager must work with exactly the permissions that the chart grants.
+func TestManagerWorksWithPermissionsOfChart(t *testing.T) {
 	c := startCluster(t)
 	_, modelURL := harnesstest.Model(t, server.Config{})
 	c.run(t, kubectlPath, "apply", "-f", "../config/manager/namespace.yaml")
@@ -40,19 +40,20 @@ func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 			c.applyTurns(t, "--namespace", tc.namespace, "-f", manifest)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=condition=Succeeded", "turn/open-loops", "--timeout=60s")
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=create", "events.events.k8s.io", "--all", "--timeout=30s")
-			// A TTL of 0 is over at once: the manager must delete the Turn.
+			// A TTL of 0 expires immediately: the manager must delete the Turn.
 			c.run(t, kubectlPath, "patch", "--namespace", tc.namespace, "turn/open-loops", "--type=merge", "-p",
 				`{"spec":{"ttlSecondsAfterFinished":0}}`)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=delete", "turn/open-loops", "--timeout=30s")
 			c.checkHelmTest(t, readAddress)
 			for _, refusal := range refusals() {
-				t.Errorf("the API server refused the manager something: %s", refusal)
+				t.Errorf("the API server forbade a request of the manager: %s", refusal)
 			}
 		})
 	}
 }
 
-// quickstart writes the manifests of the quickstart with the address of a model server, and returns their folder.
+// quickstart writes the manifests of the quickstart with the address of a model server, and returns their
+// directory.
 func quickstart(t *testing.T, baseURL string) string {
 	t.Helper()
 	files, err := filepath.Glob("../examples/quickstart/*.yaml")
@@ -81,7 +82,7 @@ func (c cluster) as(user string) *rest.Config {
 }
 
 // runManager runs a manager until the test ends, with the read API at an address. The returned function refusals
-// returns the new log lines about requests that the API server has refused.
+// returns the new log lines about requests that the API server has forbidden.
 func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string, readAddress string) {
 	t.Helper()
 	lines := make(chan string, 10_000)

@@ -117,7 +117,7 @@ func TestNetworkPolicy(t *testing.T) {
 				}
 			}
 			if want := []string{"health", "metrics"}; !slices.Equal(ports, want) {
-				t.Errorf("the ports that others may reach are %v, want %v", ports, want)
+				t.Errorf("the ports that other Pods may reach are %v, want %v", ports, want)
 			}
 		})
 	}
@@ -149,7 +149,7 @@ func TestNetworkPolicySelectsAllPods(t *testing.T) {
 				}
 			}
 			if len(policy.Spec.PodSelector.MatchLabels) == 0 {
-				t.Error("the policy selects all Pods of the namespace, also those of others")
+				t.Error("the policy selects all Pods of the namespace, want only those of the release")
 			}
 		})
 	}
@@ -162,17 +162,17 @@ func TestNetworkPolicyValues(t *testing.T) {
 	policy := one[*networkingv1.NetworkPolicy](t, renderChart(t,
 		"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring", "networkPolicy.ingress[0].ports[0].port=8082"))
 	if n := len(policy.Spec.Ingress); n != 3 {
-		t.Fatalf("got %d ingress rules, want those of probes, metrics and the value", n)
+		t.Fatalf("got %d ingress rules, want those of probes, of metrics and of networkPolicy.ingress", n)
 	}
 	if from := policy.Spec.Ingress[1].From; len(from) != 1 || from[0].NamespaceSelector.MatchLabels["team"] != "monitoring" {
-		t.Errorf("metrics are reached from %v, want the namespaces of the team", from)
+		t.Errorf("metrics may be reached from %v, want the namespaces of the team", from)
 	}
 	if port := policy.Spec.Ingress[2].Ports[0].Port.IntVal; port != 8082 {
-		t.Errorf("the rule of the value is for port %d, want 8082", port)
+		t.Errorf("the rule of networkPolicy.ingress is for port %d, want 8082", port)
 	}
 	without := one[*networkingv1.NetworkPolicy](t, renderChart(t, "metrics.enabled=false"))
 	if n := len(without.Spec.Ingress); n != 1 {
-		t.Errorf("got %d ingress rules without metrics, want that of probes alone", n)
+		t.Errorf("got %d ingress rules without metrics, want only that of probes", n)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestMetricsReaderRole(t *testing.T) {
 		}
 	}
 	if role := roleOf(renderChart(t, "metrics.enabled=false")); role != nil {
-		t.Errorf("got %s with metrics off", role.Name)
+		t.Errorf("got the role %s with metrics off, want none", role.Name)
 	}
 	objects := renderChart(t, "metrics.readers[0].name=prometheus", "metrics.readers[0].namespace=monitoring")
 	var bound []rbacv1.Subject
@@ -238,8 +238,8 @@ func TestServiceMonitorSendsATokenOverTLS(t *testing.T) {
 	}
 }
 
-// TestTheCertificateOfMetricsIsMounted checks that the certificate is where the flags expect it.
-func TestTheCertificateOfMetricsIsMounted(t *testing.T) {
+// TestMetricsCertificateIsMounted checks that the certificate is where the flags expect it.
+func TestMetricsCertificateIsMounted(t *testing.T) {
 	deployment, manager := managerOf(t, renderChart(t, "metrics.tlsSecret=mine"))
 	if !slices.ContainsFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool {
 		return m.Name == "metrics-tls" && m.MountPath == "/etc/capstan/metrics" && m.ReadOnly

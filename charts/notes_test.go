@@ -28,12 +28,12 @@ func firstAnswer(t *testing.T, notes string) []string {
 	return commands
 }
 
-// servedExample copies examples/cluster to the folder of a repository. Its servers run in this process, because
-// this cluster has no Pods.
+// servedExample copies examples/cluster to a new directory with the layout of a repository. The servers of the example
+// run in this process, because this cluster has no Pods.
 func servedExample(t *testing.T) string {
 	t.Helper()
-	folder := filepath.Join("examples", "cluster")
-	data, err := os.ReadFile(filepath.Join("..", folder, "servers", "model.yaml"))
+	dir := filepath.Join("examples", "cluster")
+	data, err := os.ReadFile(filepath.Join("..", dir, "servers", "model.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,12 +55,12 @@ func servedExample(t *testing.T) string {
 	_, modelURL := harnesstest.Model(t, config)
 	_, toolsURL := harnesstest.Tickets(t)
 	root := t.TempDir()
-	if err := os.CopyFS(filepath.Join(root, folder), os.DirFS(filepath.Join("..", folder))); err != nil {
+	if err := os.CopyFS(filepath.Join(root, dir), os.DirFS(filepath.Join("..", dir))); err != nil {
 		t.Fatal(err)
 	}
 	here := strings.NewReplacer("http://example-model.default:8089/v1", modelURL, "http://example-tickets.default:8090/mcp", toolsURL)
 	for _, name := range []string{"modelprovider.yaml", "toolserver.yaml"} {
-		file := filepath.Join(root, folder, name)
+		file := filepath.Join(root, dir, name)
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -72,9 +72,9 @@ func servedExample(t *testing.T) string {
 	return root
 }
 
-// TestNotesLeadToAFirstAnswer follows NOTES literally, with the manager's rights. make e2e does the same with the
+// TestNotesLeadToFirstAnswer follows NOTES literally, with the manager's permissions. make e2e does the same with the
 // servers as Pods.
-func TestNotesLeadToAFirstAnswer(t *testing.T) {
+func TestNotesLeadToFirstAnswer(t *testing.T) {
 	c := startCluster(t)
 	c.run(t, kubectlPath, "create", "namespace", "capstan-system")
 	install := func(values ...string) string {
@@ -116,7 +116,7 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 		c.shellIn(t, root, `sed 's/^  message:/  desiredState: Cancelled\n  message:/' `+
 			`examples/cluster/turn.yaml | kubectl -n default create -f -`)
 		if shown := c.shellIn(t, root, commands[3]); !strings.Contains(strings.ToLower(shown), "cancel") {
-			t.Errorf("after a Turn that has failed the last command shows %q, want why", shown)
+			t.Errorf("after a failed Turn, the last command shows %q, want the cause", shown)
 		}
 	})
 
@@ -158,25 +158,25 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o",
 			"jsonpath={.items[*].spec.template.spec.containers[*].image}")
 		if want := "registry.example.com/capstan-examples:0.1.0 registry.example.com/capstan-examples:0.1.0"; image != want {
-			t.Errorf("the images are %q, want those beside the manager's: %q", image, want)
+			t.Errorf("the images are %q, want those of the manager's repository: %q", image, want)
 		}
 	})
 }
 
-// TestNotesMatchTheRelease checks that NOTES name only roles, Services and values that this release has, and that
+// TestNotesMatchRelease checks that NOTES name only roles, Services and values that this release has, and that
 // they leave out nothing that it needs.
-func TestNotesMatchTheRelease(t *testing.T) {
+func TestNotesMatchRelease(t *testing.T) {
 	const (
-		reader  = "capstan-system-capstan-metrics-reader"
-		refused = "metrics.podMonitor.authorization"
-		address = "--server https://"
-		pull    = "patch serviceaccount default"
+		reader        = "capstan-system-capstan-metrics-reader"
+		authorization = "metrics.podMonitor.authorization"
+		address       = "--server https://"
+		pull          = "patch serviceaccount default"
 	)
 	for name, tc := range map[string]struct {
-		values    []string
-		says, not []string
+		values        []string
+		want, wantNot []string
 	}{
-		"Default": {nil, []string{"metrics.readers", reader}, []string{refused, address, pull}},
+		"Default": {nil, []string{"metrics.readers", reader}, []string{authorization, address, pull}},
 		"Readers": {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, nil, []string{reader}},
 		"NoRoles": {
 			[]string{"rbac.create=false"},
@@ -184,14 +184,14 @@ func TestNotesMatchTheRelease(t *testing.T) {
 			[]string{"metrics.readers", reader},
 		},
 		"NoMetrics":    {[]string{"rbac.create=false,metrics.enabled=false"}, nil, []string{"/metrics", reader}},
-		"Unauthorized": {[]string{"metrics.podMonitor.enabled=true"}, []string{"WARNING", refused}, nil},
+		"Unauthorized": {[]string{"metrics.podMonitor.enabled=true"}, []string{"WARNING", authorization}, nil},
 		"Authorized": {
 			[]string{
 				"metrics.podMonitor.enabled=true,metrics.podMonitor.authorization.credentials.name=x," +
 					"metrics.podMonitor.authorization.credentials.key=token",
 			},
 			nil,
-			[]string{refused},
+			[]string{authorization},
 		},
 		"ReadAPI": {
 			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x"},
@@ -206,14 +206,14 @@ func TestNotesMatchTheRelease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			notes := notesOver(t, "", tc.values...)
-			for _, text := range tc.says {
+			for _, text := range tc.want {
 				if !strings.Contains(notes, text) {
-					t.Errorf("NOTES do not say %q:\n%s", text, notes)
+					t.Errorf("NOTES do not contain %q:\n%s", text, notes)
 				}
 			}
-			for _, text := range tc.not {
+			for _, text := range tc.wantNot {
 				if strings.Contains(notes, text) {
-					t.Errorf("NOTES say %q:\n%s", text, notes)
+					t.Errorf("NOTES contain %q:\n%s", text, notes)
 				}
 			}
 			if n := len(firstAnswer(t, notes)); n != 4 {

@@ -53,7 +53,7 @@ func TestPolicies(t *testing.T) {
 					},
 				}
 				if diff := cmp.Diff(bound, bindings[0].Spec); diff != "" {
-					t.Errorf("without this binding nothing is refused (-want +got):\n%s", diff)
+					t.Errorf("binding, without which the policy denies nothing (-want +got):\n%s", diff)
 				}
 			})
 		}
@@ -66,13 +66,14 @@ func TestPolicies(t *testing.T) {
 		t.Run("TwoReleases"+suffix, func(t *testing.T) {
 			policies, _ := ofName(renderChart(t, "fullnameOverride=other"), suffix)
 			if len(policies) != 1 || policies[0].Name != "capstan-system-other"+suffix {
-				t.Errorf("got %v, want a name that carries namespace and release: two of them must not meet", policies)
+				t.Errorf("got %v, want names with namespace and release, so that two releases do not collide", policies)
 			}
 		})
 	}
 }
 
-// rendersWith renders the chart for an API server that serves this kind, or for one without it if served is empty.
+// rendersWith renders the chart for an API server that serves the API version and kind in served, or, if served is
+// empty, for one that serves no policies that set fields.
 func rendersWith(t *testing.T, served string, values ...string) []runtime.Object {
 	t.Helper()
 	args := []string{"template", "capstan", "capstan", "--namespace", "capstan-system", "--kube-version", kubeVersion}
@@ -89,7 +90,7 @@ func rendersWith(t *testing.T, served string, values ...string) []runtime.Object
 	return decode(t, manifest)
 }
 
-func TestRequesterIsSetWhereTheAPIServerCan(t *testing.T) {
+func TestRequesterIsSetIfAPIServerSupportsIt(t *testing.T) {
 	const kind = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 	source, err := os.ReadFile("../config/requester/requester_mutation.yaml")
 	if err != nil {
@@ -144,7 +145,7 @@ func TestUseOfAgentsIsCheckedOnRequest(t *testing.T) {
 				t.Fatalf("got %d policies and %d bindings, want one of each", len(policies), len(bindings))
 			}
 			if message := policies[0].Spec.Validations[0].MessageExpression; !strings.Contains(message, tc.want) {
-				t.Errorf("the message is %s; want %q in it, which is there", message, tc.want)
+				t.Errorf("the message is %s; want %q in it, which exists", message, tc.want)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// prometheus is a folder in which promtool checks and tests rules.
+// prometheus is the directory in which promtool checks and tests rules.
 type prometheus struct{ promtool, dir string }
 
 func newPrometheus(t *testing.T) prometheus {
@@ -86,7 +86,7 @@ func TestPromtoolAcceptsAlertsAndDashboard(t *testing.T) {
 	}
 	p.run(t, "check", "rules", "--lint=none", p.put(t, "dashboard.yaml", text))
 	if len(queries) < 12 {
-		t.Errorf("the dashboard has %d queries: these cannot be all", len(queries))
+		t.Errorf("the dashboard has %d queries: want more", len(queries))
 	}
 }
 
@@ -98,7 +98,7 @@ func TestPromtoolAcceptsQueriesOfSLIs(t *testing.T) {
 	}
 	blocks := regexp.MustCompile("(?s)```promql\n(.+?)```").FindAllSubmatch(page, -1)
 	if len(blocks) < 5 {
-		t.Fatalf("docs/slis.md has %d queries: these cannot be all", len(blocks))
+		t.Fatalf("docs/slis.md has %d queries: want more", len(blocks))
 	}
 	var rules []map[string]string
 	for _, b := range blocks {
@@ -112,18 +112,18 @@ func TestPromtoolAcceptsQueriesOfSLIs(t *testing.T) {
 	p.run(t, "check", "rules", "--lint=none", p.put(t, "slis.yaml", text))
 }
 
-// TestAlertsOfARelease checks that the alerts contain the namespace if the chart sets up the scraping of its Pods.
-// Then another release cannot hide that this one is down.
-func TestAlertsOfARelease(t *testing.T) {
+// TestAlertsSelectNamespace checks that the alerts select the release's namespace if the chart sets up the scraping of
+// its Pods, so that the metrics of another release do not hide that this release is down.
+func TestAlertsSelectNamespace(t *testing.T) {
 	p := newPrometheus(t)
 	for _, monitor := range []string{"podMonitor", "serviceMonitor"} {
 		p.alerts(t, renderChart(t, "metrics.prometheusRule.enabled=true,metrics."+monitor+".enabled=true"), "alerts_of_release_test.yaml")
 	}
 }
 
-// TestQueriesAnswer checks the queries before a counter or a gauge has a series, and with the first value of a new
-// one.
-func TestQueriesAnswer(t *testing.T) {
+// TestQueriesHaveResults checks the results of queries while a counter or a gauge has no series yet, and with the first
+// value of a new series.
+func TestQueriesHaveResults(t *testing.T) {
 	objects := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090",
 		"metrics.dashboard.enabled=true")
 	exprs := map[string]string{"load": loadQuery(t, objects)}

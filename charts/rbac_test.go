@@ -46,14 +46,14 @@ func ofPolicy(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return named
 }
 
-func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
+func TestChartRulesMatchGeneratedRules(t *testing.T) {
 	generated, ownRules := generatedRoles(t)
 	clusterRules := ofPolicy(generated)
 	policyRules := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool {
 		return len(r.ResourceNames) == 0 && !slices.Contains(r.Resources, "requesters")
 	})
 	if len(policyRules) != 2 {
-		t.Fatalf("got %d rules, want that about the policies and that about requesters", len(policyRules))
+		t.Fatalf("got %d rules, want one about policies and one about requesters", len(policyRules))
 	}
 
 	t.Run("ClusterWide", func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		}
 		own := map[string][]rbacv1.PolicyRule{}
 		for _, role := range every[*rbacv1.ClusterRole](objects) {
-			if !forOthers(role.Name) {
+			if !notForManager(role.Name) {
 				own[role.Name] = role.Rules
 			}
 		}
@@ -155,8 +155,10 @@ func forPeople(name string) bool {
 	return slices.ContainsFunc(peopleRoles, func(end string) bool { return strings.HasSuffix(name, "capstan-"+end) })
 }
 
-// forOthers reports whether a role is not the manager's own.
-func forOthers(name string) bool { return forPeople(name) || strings.HasSuffix(name, metricsReader) }
+// notForManager reports whether a role is for people or for scrapers.
+func notForManager(name string) bool {
+	return forPeople(name) || strings.HasSuffix(name, metricsReader)
+}
 
 func clusterRoles(objects []runtime.Object) []string {
 	var names []string
@@ -169,17 +171,17 @@ func clusterRoles(objects []runtime.Object) []string {
 // managerRole returns the only ClusterRole of the manager.
 func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
 	t.Helper()
-	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return forOthers(r.Name) })
+	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return notForManager(r.Name) })
 	if len(roles) != 1 {
 		t.Fatalf("got %d ClusterRoles of the manager, want one", len(roles))
 	}
 	return roles[0]
 }
 
-// TestTheRolesOfPeople checks that every way to install Capstan has the same roles. Roles for viewing and editing
-// objects must allow neither reading conversations nor approving. TestATeamGetsAccessByTheCommandsOfThePage asks an
-// API server for the rights of each role.
-func TestTheRolesOfPeople(t *testing.T) {
+// TestRolesForPeople checks that every way to install Capstan has the same roles. Roles for viewing and editing
+// objects must allow neither reading conversations nor approving. TestCommandsOfAccessPageGiveTeamAccess asks an
+// API server for the permissions of each role.
+func TestRolesForPeople(t *testing.T) {
 	const aggregate = "rbac.authorization.k8s.io/aggregate-to-"
 	source := map[string]*rbacv1.ClusterRole{}
 	for _, role := range every[*rbacv1.ClusterRole](renderConfig(t)) {
@@ -193,13 +195,13 @@ func TestTheRolesOfPeople(t *testing.T) {
 	for _, name := range []string{"turn-reader", "approver", "connection-author"} {
 		for _, whole := range []string{"view", "edit"} {
 			if source[name].Labels[aggregate+whole] != "" {
-				t.Errorf("%s is part of %s, want it part of admin alone", name, whole)
+				t.Errorf("%s is part of %s, want it only part of admin", name, whole)
 			}
 		}
 	}
 	for _, whole := range []string{"view", "edit", "admin"} {
 		if source["budget-author"].Labels[aggregate+whole] != "" {
-			t.Errorf("budget-author is part of %s, want it part of no other role: whoever spends must not raise the limit", whole)
+			t.Errorf("budget-author is part of %s, want it part of no other role: users who spend must not raise their limit", whole)
 		}
 	}
 	for name, objects := range manifests(t) {
@@ -261,8 +263,7 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 			t.Errorf("rule %v has a wildcard", rule)
 		}
 	}
-	// The requesters of Turns are no users of Kubernetes: they exist only in roles, and the policy of requesters asks
-	// for this right.
+	// The resource requesters exists only in roles: the policy of requesters asks for the permission to set it.
 	requesters := slices.Equal(rule.APIGroups, []string{"capstan.dev"}) && slices.Equal(rule.Resources, []string{"requesters"}) &&
 		slices.Equal(rule.Verbs, []string{"impersonate"})
 	for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection"} {
@@ -284,12 +285,12 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 	// rest of their spec is immutable.
 	spec := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "toolapprovals", "toolservers"}
 	if slices.Contains(rule.Resources, "turns") && (len(rule.Resources) > 1 || slices.Contains(rule.Verbs, "update")) {
-		t.Errorf("rule %v lets Turns be replaced, or others be made like them, want a rule of their own", rule)
+		t.Errorf("rule %v lets Turns be replaced, or other objects be created by the same rule, want a rule for Turns alone", rule)
 	}
 	if slices.ContainsFunc(rule.Resources, func(r string) bool { return slices.Contains(spec, r) }) {
 		for _, verb := range []string{"create", "update", "patch"} {
 			if slices.Contains(rule.Verbs, verb) {
-				t.Errorf("rule %v may change a spec, want people alone to write it", rule)
+				t.Errorf("rule %v may change a spec, which only people may write", rule)
 			}
 		}
 	}
@@ -301,7 +302,7 @@ func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
 			account := subjectOf(t, objects)
 			known := map[string]bool{}
 			for _, role := range clusterRoles(objects) {
-				known["ClusterRole/"+role] = !forOthers(role)
+				known["ClusterRole/"+role] = !notForManager(role)
 			}
 			if strings.Contains(name, "Namespaced") {
 				known["ClusterRole/system:auth-delegator"] = true // every cluster has it
@@ -311,7 +312,7 @@ func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
 			}
 			check := func(role string, subjects []rbacv1.Subject) {
 				if !known[role] {
-					t.Errorf("a binding names %s, which is bound already or not there", role)
+					t.Errorf("a binding names %s, which is already bound or does not exist", role)
 				}
 				delete(known, role)
 				if diff := cmp.Diff([]rbacv1.Subject{account}, subjects); diff != "" {

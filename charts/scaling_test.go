@@ -39,25 +39,26 @@ func loadQuery(t *testing.T, objects []runtime.Object) string {
 	return query
 }
 
-func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
+func TestAutoscalersScaleExecutorsByLoad(t *testing.T) {
 	keda := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090")
 	object := ofKind(t, keda, "ScaledObject")
 	if target, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name"); target != "capstan-executor" {
 		t.Errorf("KEDA scales %q, want the executors", target)
 	}
-	load := loadQuery(t, keda) // TestQueriesAnswer tests the query
+	load := loadQuery(t, keda) // TestQueriesHaveResults tests the query
 	readme, err := os.ReadFile("capstan/README.md")
 	if err != nil || !strings.Contains(string(readme), "\n  metricsQuery: "+load+"\n") {
 		t.Errorf("the README has no rule of prometheus-adapter with the query of KEDA, %q (%v)", load, err)
 	}
-	// An earlier chart had a worse query, and helm upgrade --reuse-values keeps it. So null must bring the new one.
+	// helm upgrade --reuse-values keeps the less precise query of an earlier chart. The value null must replace it with
+	// the new default.
 	earlier, err := os.ReadFile("testdata/earlier/0.2.0.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if manifest, err := templateOver(string(earlier), storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090",
 		"executor.autoscaling.query=null"); err != nil || loadQuery(t, decode(t, manifest)) != load {
-		t.Errorf("executor.autoscaling.query=null does not bring the new query: %v", err)
+		t.Errorf("executor.autoscaling.query=null does not set the new query: %v", err)
 	}
 
 	hpa := one[*autoscalingv2.HorizontalPodAutoscaler](t, renderChart(t, storeURL, scaled, "executor.autoscaling.kind=HPA"))
@@ -104,8 +105,8 @@ func TestPodMonitorSelectsAllPods(t *testing.T) {
 	}
 }
 
-// TestPodMonitorSendsAToken checks that Prometheus sends the token of the Secret in the values.
-func TestPodMonitorSendsAToken(t *testing.T) {
+// TestPodMonitorSendsToken checks that Prometheus sends the token of the Secret in the values.
+func TestPodMonitorSendsToken(t *testing.T) {
 	objects := renderChart(t, "metrics.podMonitor.enabled=true",
 		"metrics.podMonitor.authorization.credentials.name=capstan-metrics,metrics.podMonitor.authorization.credentials.key=token")
 	endpoints, _, _ := unstructured.NestedSlice(ofKind(t, objects, "PodMonitor").Object, "spec", "podMetricsEndpoints")

@@ -20,7 +20,7 @@ func TestPostgreSQLNeedsNoVolume(t *testing.T) {
 	objects := renderChart(t, storeURL, "replicas=3")
 	deployment, container := managerOf(t, objects)
 	if got := *deployment.Spec.Replicas; got != 3 {
-		t.Errorf("replicas = %d, want the 3 that were asked for", got)
+		t.Errorf("replicas = %d, want the 3 of the value replicas", got)
 	}
 	if got := deployment.Spec.Strategy.Type; got != appsv1.RollingUpdateDeploymentStrategyType {
 		t.Errorf("strategy = %s, want RollingUpdate: Pods share the database", got)
@@ -39,12 +39,12 @@ func TestPostgreSQLNeedsNoVolume(t *testing.T) {
 		t.Errorf("volumes and mounts (-want +got):\n%s", diff)
 	}
 	if slices.ContainsFunc(container.Args, func(arg string) bool { return flagOf(arg) == "data-dir" }) {
-		t.Errorf("args = %v, want no --data-dir: there is no such folder", container.Args)
+		t.Errorf("args = %v, want no --data-dir: the directory does not exist", container.Args)
 	}
 	checkFlags(t, container)
 }
 
-func TestTheManagerAcceptsTheChartsStore(t *testing.T) {
+func TestManagerAcceptsStoreOfChart(t *testing.T) {
 	_, container := managerOf(t, renderChart(t, storeURL))
 	i := slices.IndexFunc(container.Args, func(arg string) bool { return flagOf(arg) == "store" })
 	if i < 0 {
@@ -56,11 +56,11 @@ func TestTheManagerAcceptsTheChartsStore(t *testing.T) {
 		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
 	}
 	if err := o.Validate(); err != nil {
-		t.Errorf("the manager refuses the store of the chart: %v", err)
+		t.Errorf("the manager rejects the store of the chart: %v", err)
 	}
 }
 
-func TestThePasswordComesFromASecret(t *testing.T) {
+func TestPasswordComesFromSecret(t *testing.T) {
 	deployment, container := managerOf(t, renderChart(t, storeURL, "store.passwordSecret.name=db", "store.passwordSecret.key=pw",
 		"store.caSecret.name=db-ca", "store.caSecret.key=root.pem"))
 	want := []corev1.EnvVar{
@@ -74,7 +74,8 @@ func TestThePasswordComesFromASecret(t *testing.T) {
 	}
 	i := slices.IndexFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "store-ca" })
 	if i < 0 || container.VolumeMounts[i].MountPath != "/etc/capstan/store" || !container.VolumeMounts[i].ReadOnly {
-		t.Errorf("mounts = %v, want the authority's certificate in the folder of PGSSLROOTCERT, mounted read-only", container.VolumeMounts)
+		t.Errorf("mounts = %v, want the authority's certificate in the directory of PGSSLROOTCERT, mounted read-only",
+			container.VolumeMounts)
 	}
 	volumes := deployment.Spec.Template.Spec.Volumes
 	i = slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "store-ca" })
@@ -84,7 +85,7 @@ func TestThePasswordComesFromASecret(t *testing.T) {
 	}
 }
 
-func TestInvalidStoreValuesAreRefused(t *testing.T) {
+func TestInvalidStoreValuesAreRejected(t *testing.T) {
 	const secret = "hunter2"
 	tests := map[string]struct {
 		values []string
@@ -106,7 +107,7 @@ func TestInvalidStoreValuesAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := template(t.Context(), tc.values...)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Fatalf("message = %v, want it to say %q", err, tc.want)
+				t.Fatalf("message = %v, want %q in it", err, tc.want)
 			}
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("Helm shows the password: %v", err)
@@ -150,7 +151,7 @@ func TestSeparateExecutors(t *testing.T) {
 		}
 		o.ExecutorName = "capstan-0"
 		if err := o.Validate(); err != nil {
-			t.Errorf("the manager refuses the arguments of %s: %v", d.Name, err)
+			t.Errorf("the manager rejects the arguments of %s: %v", d.Name, err)
 		}
 		labels := d.Spec.Template.Labels
 		for name, selector := range map[string]map[string]string{

@@ -99,7 +99,7 @@ func checkStrict(t *testing.T, path string, s schema) {
 	}
 }
 
-func TestBadValuesAreRefused(t *testing.T) {
+func TestInvalidValuesAreRejected(t *testing.T) {
 	tests := map[string]struct {
 		values []string
 		want   []string // the message must contain all of them
@@ -206,16 +206,16 @@ func TestBadValuesAreRefused(t *testing.T) {
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("message = %v, want it to say %q", err, want)
+					t.Errorf("message = %v, want %q in it", err, want)
 				}
 			}
 		})
 	}
 }
 
-// TestThePortOfTheReadAPICanBeUsed checks that another setting may have the default port of the plain read API, if
+// TestReadAPIPortCanBeReused checks that another setting may have the default port of the plain read API, if
 // the plain read API listens elsewhere or the other port is not served.
-func TestThePortOfTheReadAPICanBeUsed(t *testing.T) {
+func TestReadAPIPortCanBeReused(t *testing.T) {
 	for _, values := range [][]string{
 		{"metrics.enabled=false,metrics.port=8082"},
 		{"readAPI.port=8082"},
@@ -223,7 +223,7 @@ func TestThePortOfTheReadAPICanBeUsed(t *testing.T) {
 		{"health.port=8082", "extraEnv[0].name=CAPSTAN_READ_BIND_ADDRESS,extraEnv[0].value=127.0.0.1:9082"},
 	} {
 		if _, err := template(t.Context(), values...); err != nil {
-			t.Errorf("the chart refuses %v: %v", values, err)
+			t.Errorf("the chart rejects %v: %v", values, err)
 		}
 	}
 }

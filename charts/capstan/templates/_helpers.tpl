@@ -49,7 +49,7 @@ app.kubernetes.io/component: manager
 {{- merge (include "capstan.selectorLabels" . | fromYaml) (include "capstan.commonLabels" . | fromYaml) | toYaml -}}
 {{- end -}}
 
-{{/* Labels of the Pods. They do not contain the chart's version, so that a new chart alone restarts no Pod. */}}
+{{/* Labels of the Pods. They do not contain the chart's version, so that a new chart without other changes restarts no Pod. */}}
 {{- define "capstan.podLabels" -}}
 {{- merge (include "capstan.selectorLabels" . | fromYaml) (dict "app.kubernetes.io/part-of" "capstan") .Values.podLabels .Values.commonLabels | toYaml -}}
 {{- end -}}
@@ -88,7 +88,7 @@ capstan-requesters
 {{- with $image.digest }}@{{ . }}{{ end -}}
 {{- end -}}
 
-{{/* The reference of the image with the servers of examples/cluster, which is beside the manager's. */}}
+{{/* The reference of the image with the servers of examples/cluster, which is in the same registry as the manager's. */}}
 {{- define "capstan.exampleImage" -}}
 {{- with .Values.image.registry }}{{ . | trimSuffix "/" }}/{{ end -}}
 {{- .Values.image.repository -}}-examples:{{- .Values.image.tag | default .Chart.AppVersion -}}

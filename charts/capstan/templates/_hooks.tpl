@@ -1,5 +1,5 @@
 {{/*
-The ServiceAccount and the rights of a hook. The argument has the chart (root), the component of the hook (component), its
+The ServiceAccount and the permissions of a hook. The argument has the chart (root), the component of the hook (component), its
 annotations (annotations) and its rules (rules).
 */}}
 {{- define "capstan.hookAccount" -}}
