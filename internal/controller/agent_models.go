@@ -122,7 +122,7 @@ const consentRecheck = time.Minute
 // none.
 func recheckConsent(a *v1alpha1.Agent) time.Duration {
 	refs := append(providerRefs(a), a.Spec.PromptProfileRef)
-	refs = append(refs, slices.Concat(judgeProviderRefs(a), learningProviderRefs(a))...)
+	refs = append(refs, slices.Concat(judgeProviderRefs(a), learningProviderRefs(a), embeddingsProviderRefs(a))...)
 	for _, t := range a.Spec.Tools {
 		if t.ServerRef != nil {
 			refs = append(refs, *t.ServerRef)

@@ -122,6 +122,33 @@ func TestModelsOfAnAgent(t *testing.T) {
 	}
 }
 
+// TestRecheckConsent checks that an Agent is checked again at intervals if it uses any object of another namespace.
+func TestRecheckConsent(t *testing.T) {
+	ref := func(namespace string) v1alpha1.SharedReference {
+		return v1alpha1.SharedReference{Namespace: namespace, Name: "x"}
+	}
+	for name, change := range map[string]func(*v1alpha1.AgentSpec, v1alpha1.SharedReference){
+		"profile": func(s *v1alpha1.AgentSpec, r v1alpha1.SharedReference) { s.PromptProfileRef = r },
+		"embeddings": func(s *v1alpha1.AgentSpec, r v1alpha1.SharedReference) {
+			s.Embeddings = &v1alpha1.AgentEmbeddings{ProviderRef: r}
+		},
+		"sub-agent": func(s *v1alpha1.AgentSpec, r v1alpha1.SharedReference) {
+			s.Tools = []v1alpha1.AgentTool{{AgentRef: &r}}
+		},
+		"model": func(s *v1alpha1.AgentSpec, r v1alpha1.SharedReference) {
+			s.Models = []v1alpha1.ModelReference{{ProviderRef: r}}
+		},
+	} {
+		for namespace, want := range map[string]time.Duration{"": 0, "helpdesk": 0, "owner": consentRecheck} {
+			a := subAgent("desk")
+			change(&a.Spec, ref(namespace))
+			if got := recheckConsent(a); got != want {
+				t.Errorf("%s in namespace %q: the next check is after %s, want %s", name, namespace, got, want)
+			}
+		}
+	}
+}
+
 // TestNewEndpointIsProbedMoreOften checks that a new endpoint is probed more often than one that has been
 // unreachable for long, because Turns wait for it.
 func TestNewEndpointIsProbedMoreOften(t *testing.T) {
