@@ -35,8 +35,8 @@ type AgentReconciler struct {
 	// Recheck is the interval at which Agents are reconciled where ConfigMaps may not be watched. If Recheck is 0,
 	// the reconciler watches ConfigMaps.
 	Recheck time.Duration
-	// ProbeInterval is the time between two probes of an endpoint that answers. It is also an upper bound on the time
-	// for which an object counts as new.
+	// ProbeInterval is the time between two probes of an endpoint that answers. It also limits the time for which an
+	// object counts as new (see newAge).
 	ProbeInterval time.Duration
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut
@@ -56,7 +56,7 @@ func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ToolServer{}, sharedReferrers(r.Client, indexAgentToolServer),
 			builder.WithPredicates(toolServerChanged())).
 		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(fairOptions(renderingsAtOnce, renderingsOfNamespace))
+		WithOptions(fairOptions(renderWorkers, renderWorkersOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata)
 	}
@@ -118,7 +118,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	return again, errors.Join(profile.failure, err)
 }
 
-// earliest returns the shortest of the times that are not 0; 0 if there is none.
+// earliest returns the shortest of the durations that are not 0, or 0 if all are 0.
 func earliest(times ...time.Duration) time.Duration {
 	var first time.Duration
 	for _, t := range times {
@@ -143,8 +143,8 @@ func (r *AgentReconciler) awaitedNew(kind string, o client.Object, c *metav1.Con
 		c.Reason, newAge(r.ProbeInterval)), left
 }
 
-// combineFindings combines findings. If some of them do not hold, the result has the reason of the first of these, and
-// the messages of all of these.
+// combineFindings combines findings. If one or more findings do not hold, the result has the reason of the first of
+// them, and the messages of all of them.
 func combineFindings(findings ...finding) finding {
 	sum := finding{holds: true, reason: v1alpha1.ReasonReady, message: "the agent can run turns"}
 	var messages []string
@@ -171,8 +171,8 @@ func checkRedaction(a *v1alpha1.Agent) finding {
 	return finding{holds: true}
 }
 
-// resolveProfile finds the Agent's profile and renders the prompt of both. hash is the hash of the rendered prompt; it
-// is empty if rendering failed.
+// resolveProfile finds the Agent's profile and renders the prompt of the Agent with this profile. hash is the hash of
+// the rendered prompt; it is empty if the finding does not hold.
 func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent) (f finding, hash string, err error) {
 	name := a.Spec.PromptProfileRef
 	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), name, a.Namespace)
@@ -191,7 +191,7 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 			reason:  v1alpha1.ReasonProfileNotRendered,
 			message: fmt.Sprintf("PromptProfile %q is not rendered yet", name),
 		}, "", nil
-	case c.Status != metav1.ConditionTrue && p.Namespace != a.Namespace: // its message may have names of its namespace
+	case c.Status != metav1.ConditionTrue && p.Namespace != a.Namespace: // the message may contain names of that namespace
 		return finding{
 			reason:  v1alpha1.ReasonProfileNotReady,
 			message: fmt.Sprintf("PromptProfile %q is not ready (%s)", name, c.Reason),
@@ -210,8 +210,8 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 	if failure, ok := errors.AsType[*translate.UnreadableError](err); ok {
 		return unreadableConfigMap(failure), "", nil
 	}
-	if wrong, ok := errors.AsType[*invalid.Error](err); ok {
-		return finding{reason: unrenderedReason(err, wrong.Field), message: wrong.Error()}, "", nil
+	if failure, ok := errors.AsType[*invalid.Error](err); ok {
+		return finding{reason: unrenderedReason(err, failure.Field), message: failure.Error()}, "", nil
 	}
 	if err != nil {
 		return finding{}, "", err
@@ -224,7 +224,7 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 }
 
 // unrenderedReason returns the condition's reason for an Agent whose prompt cannot be rendered. The field with the
-// error tells whether the Agent or its profile is at fault.
+// error shows whether the Agent or its profile must be changed.
 func unrenderedReason(err error, field string) string {
 	_, missing := errors.AsType[*translate.MissingError](err)
 	switch {

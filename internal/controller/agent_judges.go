@@ -20,8 +20,8 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	if a.Spec.Evaluation == nil {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
 	}
-	if wrong, err := r.checkModels(ctx, a, "spec.evaluation.models", a.Spec.Evaluation.Models); wrong != nil || err != nil {
-		return wrong, err
+	if failed, err := r.checkModels(ctx, a, "spec.evaluation.models", a.Spec.Evaluation.Models); failed != nil || err != nil {
+		return failed, err
 	}
 	name := a.Spec.PromptProfileRef
 	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), name, a.Namespace)
@@ -57,22 +57,22 @@ func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent
 	if !translate.Learns(a) {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
 	}
-	if wrong, err := r.checkModels(ctx, a, "spec.memory.learning.models", a.Spec.Memory.Learning.Models); wrong != nil || err != nil {
-		return wrong, err
+	if failed, err := r.checkModels(ctx, a, "spec.memory.learning.models", a.Spec.Memory.Learning.Models); failed != nil || err != nil {
+		return failed, err
 	}
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "memories are learned from turns"}, nil
 }
 
-// resolveEmbeddings finds out whether the model can be used that turns texts into vectors for an Agent. It returns nil
-// if the Agent has none. A finding that does not hold prevents no Turn.
+// resolveEmbeddings checks whether the model that turns texts into vectors for an Agent can be used. It returns nil if
+// the Agent has no spec.embeddings. Turns run even if the finding does not hold.
 func (r *AgentReconciler) resolveEmbeddings(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	e := a.Spec.Embeddings
 	if e == nil {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
 	}
 	model := []v1alpha1.ModelReference{{ProviderRef: e.ProviderRef, Model: e.Model}}
-	if wrong, err := r.checkModels(ctx, a, "spec.embeddings", model); wrong != nil || err != nil {
-		return wrong, err
+	if failed, err := r.checkModels(ctx, a, "spec.embeddings", model); failed != nil || err != nil {
+		return failed, err
 	}
 	p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), e.ProviderRef, a.Namespace)
 	if err != nil {
@@ -84,9 +84,9 @@ func (r *AgentReconciler) resolveEmbeddings(ctx context.Context, a *v1alpha1.Age
 	return &finding{holds: true, reason: v1alpha1.ReasonResolved, message: "texts are compared by their meaning and their words"}, nil
 }
 
-// checkModels returns a finding if models cannot be used that an Agent has in addition to its chain: their
-// ModelProvider does not exist or may not be used, or a model cannot fulfill a parameter. field is the Agent's field
-// with the models.
+// checkModels checks models that an Agent has in addition to its chain. It returns a finding if a ModelProvider does
+// not exist or may not be used, or if a model cannot fulfill a parameter; otherwise it returns nil. field is the
+// Agent's field with the models.
 func (r *AgentReconciler) checkModels(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
 ) (*finding, error) {
@@ -103,9 +103,9 @@ func (r *AgentReconciler) checkModels(
 			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
 		}
 	}
-	wrong, _, err := r.unsupported(ctx, a, field, models, translate.CheckQuestionParameters)
-	if err != nil || len(wrong) == 0 {
+	unsupported, _, err := r.unsupported(ctx, a, field, models, translate.CheckQuestionParameters)
+	if err != nil || len(unsupported) == 0 {
 		return nil, err
 	}
-	return &finding{reason: v1alpha1.ReasonUnsupportedParameter, message: strings.Join(wrong, "; ")}, nil
+	return &finding{reason: v1alpha1.ReasonUnsupportedParameter, message: strings.Join(unsupported, "; ")}, nil
 }

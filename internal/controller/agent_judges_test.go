@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestParametersOfModelsAfterTheTurn checks that a parameter is refused that a model of the judges or of learning
+// TestParametersOfModelsAfterTheTurn checks that a finding names a parameter that a model of the judges or of learning
 // cannot fulfill.
 func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 	seeded := &v1alpha1.ModelParameters{Seed: new(int64(1))}
@@ -19,7 +19,7 @@ func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 		learning   string
 	}{
 		"none": {
-			"there is no wish", nil, "True Resolved the judges of the PromptProfile evaluate answers",
+			"no parameter is set", nil, "True Resolved the judges of the PromptProfile evaluate answers",
 			"True Resolved memories are learned from turns",
 		},
 		"not sent": {
@@ -27,7 +27,7 @@ func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 			"True Resolved the judges of the PromptProfile evaluate answers", "True Resolved memories are learned from turns",
 		},
 		"refused": {
-			"each request of the work would fail", seeded,
+			"each request would fail", seeded,
 			"False UnsupportedParameter Agent spec.evaluation.models[1].parameters.seed: " + seedless,
 			"False UnsupportedParameter Agent spec.memory.learning.models[1].parameters.seed: " + seedless,
 		},
@@ -53,18 +53,18 @@ func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 			profile.Spec.Judges = []v1alpha1.Judge{{Name: "relevant"}}
 			r := &AgentReconciler{Client: inMemory(t, agent, a, b, profile)}
 			judging, err := r.resolveJudges(t.Context(), agent)
-			if got := said(judging); err != nil || got != tc.judging {
+			if got := textOf(judging); err != nil || got != tc.judging {
 				t.Errorf("judges: %s, error %v; want %s: %s", got, err, tc.judging, tc.because)
 			}
 			learning, err := r.resolveLearning(t.Context(), agent)
-			if got := said(learning); err != nil || got != tc.learning {
+			if got := textOf(learning); err != nil || got != tc.learning {
 				t.Errorf("learning: %s, error %v; want %s: %s", got, err, tc.learning, tc.because)
 			}
 		})
 	}
 }
 
-// said returns a finding as a text.
-func said(f *finding) string {
+// textOf returns a finding as a text.
+func textOf(f *finding) string {
 	return map[bool]string{true: "True ", false: "False "}[f.holds] + f.reason + " " + f.message
 }

@@ -16,13 +16,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// resolveModels finds the ModelProviders of the Agent's chain. The finding names those that cannot be used now, and the
-// parameters that a model cannot fulfill: a request with one fails before it is sent, and Turns fall back. The finding
-// holds if one of the models can fulfill its parameters, and one of the ModelProviders can be used:
+// resolveModels finds the ModelProviders of the Agent's chain. The finding names the ModelProviders that cannot be used
+// now, and the parameters that a model cannot fulfill: a request with such a parameter fails before it is sent, and the
+// Turn uses the next model. The finding holds if at least one model can fulfill its parameters, and in addition one of
+// these is true:
 //
-//  1. The endpoint of at least one ModelProvider answers. Turns use the models of the others as far as possible.
-//  2. No endpoint answers, and Turns need not wait for one. Because a probe may be out of date, each Turn tries the
-//     models itself.
+//  1. The endpoint of at least one ModelProvider answers.
+//  2. No endpoint answers, but none of them is new or unchecked, so that Turns would have to wait for it. Because a
+//     probe may be out of date, each Turn tries the models itself.
 func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) (finding, error) {
 	providers, err := r.modelProviders(ctx, a)
 	if err != nil {
@@ -50,9 +51,9 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 		case why != "" && !answers:
 			awaited, f.after = true, earliest(f.after, left)
 		case c.Reason == v1alpha1.ReasonEndpointUnreachable, c.Reason == v1alpha1.ReasonAddressRefused:
-			// Without the message of the probe: each change of it would be written to every Agent of the provider.
+			// The message of the probe is left out: each change of it would be written to every Agent of the provider.
 			why, tried = fmt.Sprintf("ModelProvider %q does not answer (%s)", p.ref, c.Reason), true
-		case p.Namespace != a.Namespace: // its message may have names that are known in its namespace only
+		case p.Namespace != a.Namespace: // the message may contain names that only that namespace may know
 			why = fmt.Sprintf("ModelProvider %q is not ready (%s)", p.ref, c.Reason)
 		default:
 			why = fmt.Sprintf("ModelProvider %q is not ready: %s", p.ref, c.Message)
@@ -62,14 +63,14 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	check := func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error {
 		return translate.CheckParameters(field, m, a.Spec.Thinking, p)
 	}
-	wrong, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, check)
+	unsupported, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, check)
 	if err != nil {
 		return finding{}, err
 	}
-	unusable = append(wrong, unusable...)
+	unusable = append(unsupported, unusable...)
 	f.message = strings.Join(unusable, "; ")
 	switch {
-	case len(wrong) > 0 && able == 0 && (answers || tried && !awaited): // each Turn would fail
+	case len(unsupported) > 0 && able == 0 && (answers || tried && !awaited): // each Turn would fail
 		f.reason = v1alpha1.ReasonUnsupportedParameter
 	case len(unusable) == 0:
 		f = finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all models of the chain can be used"}
@@ -114,12 +115,12 @@ func (r *AgentReconciler) modelProviders(ctx context.Context, a *v1alpha1.Agent)
 	return all, nil
 }
 
-// consentRecheck is the time between two checks of an Agent that uses objects of other namespaces. It finds changes of
-// the labels of the Agent's namespace, which are not watched.
+// consentRecheck is the time between two checks of an Agent that uses objects of other namespaces. The checks are
+// needed because the labels of the Agent's namespace, which are not watched, may change.
 const consentRecheck = time.Minute
 
-// recheckConsent returns when to check again whether an Agent may use the objects of other namespaces; 0 if it uses
-// none.
+// recheckConsent returns when to check again whether an Agent may use the objects of other namespaces, or 0 if it uses
+// no such objects.
 func recheckConsent(a *v1alpha1.Agent) time.Duration {
 	refs := append(providerRefs(a), a.Spec.PromptProfileRef)
 	refs = append(refs, slices.Concat(judgeProviderRefs(a), learningProviderRefs(a), embeddingsProviderRefs(a))...)

@@ -23,7 +23,7 @@ func providerOf(name, reason string, age time.Duration) client.Object {
 		p.Status.Conditions = []metav1.Condition{readyAs(metav1.ConditionTrue, reason)}
 	default:
 		p.Status.Conditions = []metav1.Condition{readyAs(metav1.ConditionFalse, reason)}
-		p.Status.Conditions[0].Message = "it said so"
+		p.Status.Conditions[0].Message = "the reason in words"
 	}
 	return p
 }
@@ -42,8 +42,8 @@ func TestModelsOfAnAgent(t *testing.T) {
 		aAwaited  = `ModelProvider "a" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`
 		bSilent   = `ModelProvider "b" does not answer (EndpointUnreachable)`
 		bAwaited  = `ModelProvider "b" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`
-		bNotReady = `ModelProvider "b" is not ready: it said so`
-		aNotReady = `ModelProvider "a" is not ready: it said so`
+		bNotReady = `ModelProvider "b" is not ready: the reason in words`
+		aNotReady = `ModelProvider "a" is not ready: the reason in words`
 	)
 	answering := func(name string) client.Object { return providerOf(name, v1alpha1.ReasonReady, time.Hour) }
 	for name, tc := range map[string]struct {
@@ -52,10 +52,10 @@ func TestModelsOfAnAgent(t *testing.T) {
 		want    string
 		after   time.Duration
 	}{
-		"both answer":             {"there is no fault", answering("a"), answering("b"), all, 0},
-		"one is missing":          {"the other can be used", nil, answering("b"), part + aMissing, 0},
-		"one lacks its key":       {"the other can be used", providerOf("a", noSecret, time.Hour), answering("b"), part + aNotReady, 0},
-		"the key of one is wrong": {"the other can be used", answering("a"), providerOf("b", rejected, time.Hour), part + bNotReady, 0},
+		"both answer":                {"there is no fault", answering("a"), answering("b"), all, 0},
+		"one is missing":             {"the other can be used", nil, answering("b"), part + aMissing, 0},
+		"one has no key":             {"the other can be used", providerOf("a", noSecret, time.Hour), answering("b"), part + aNotReady, 0},
+		"the key of one is rejected": {"the other can be used", answering("a"), providerOf("b", rejected, time.Hour), part + bNotReady, 0},
 		"one is not checked yet": {
 			"the other can be used", providerOf("a", "", time.Second), answering("b"),
 			part + `ModelProvider "a" is not checked yet`, 0,
@@ -74,7 +74,7 @@ func TestModelsOfAnAgent(t *testing.T) {
 			notReady + aAwaited + `; ModelProvider "b" does not answer (AddressRefused)`, time.Second,
 		},
 		"two that are new": {
-			"the check comes when the first is no longer new", providerOf("a", unreachable, 30*time.Second),
+			"the next check is due when the first is no longer new", providerOf("a", unreachable, 30*time.Second),
 			providerOf("b", unreachable, 60*time.Second), notReady + aAwaited + "; " + bAwaited, 60 * time.Second,
 		},
 		"one is not checked yet, the other does not answer": {
@@ -82,7 +82,7 @@ func TestModelsOfAnAgent(t *testing.T) {
 			notReady + `ModelProvider "a" is not checked yet; ` + bSilent, 0,
 		},
 		"both are older than two minutes": {
-			"each Turn tries itself", providerOf("a", unreachable, 2*time.Minute), providerOf("b", unreachable, time.Hour),
+			"each Turn tries the models itself", providerOf("a", unreachable, 2*time.Minute), providerOf("b", unreachable, time.Hour),
 			silent + aSilent + "; " + bSilent, 0,
 		},
 		"one is missing, the other does not answer": {

@@ -13,17 +13,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// unsupported returns the parameters that models of an Agent cannot fulfill, each with the reason, and the number of
-// models that exist and can fulfill their parameters. field is the Agent's field with the models, and check checks the
+// unsupported returns a message for each model of an Agent that cannot fulfill its parameters, and the number of models
+// that exist and can fulfill their parameters. field is the Agent's field with the models, and check checks the
 // parameters of one model.
 func (r *AgentReconciler) unsupported(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
 	check func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error,
-) (wrong []string, able int, err error) {
+) (messages []string, able int, err error) {
 	for i, m := range models {
 		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), m.ProviderRef, a.Namespace)
 		if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
-			continue // the finding about the providers names it
+			continue // another finding names this provider
 		} else if err != nil {
 			return nil, 0, fmt.Errorf("failed to get model provider %q: %w", m.ProviderRef, err)
 		}
@@ -38,7 +38,7 @@ func (r *AgentReconciler) unsupported(
 			able++
 			continue
 		}
-		wrong = append(wrong, err.Error())
+		messages = append(messages, err.Error())
 	}
-	return wrong, able, nil
+	return messages, able, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestParametersOfAnAgent checks that an Agent names the models of its chain that cannot fulfill a parameter, and is
-// refused if no model can.
+// TestParametersOfAnAgent checks that the finding names the models of the chain that cannot fulfill a parameter, and
+// that it does not hold if no model can fulfill its parameters.
 func TestParametersOfAnAgent(t *testing.T) {
 	const (
 		seedless = `Agent spec.models[1].parameters.seed: ModelProvider "b": the Messages protocol has no seed: remove it`
@@ -45,7 +45,7 @@ func TestParametersOfAnAgent(t *testing.T) {
 		a, b       client.Object
 		wantStatus string
 	}{
-		"none":              {"there is no wish", nil, nil, a(isReady), b(isReady), all},
+		"none":              {"no parameter is set", nil, nil, a(isReady), b(isReady), all},
 		"fulfilled":         {"each model can do it", seeded, stopped, a(isReady), b(isReady), all},
 		"refused":           {"the fallback cannot do it", nil, seeded, a(isReady), b(isReady), part + seedless},
 		"both refused":      {"the message names both", stopped, seeded, a(isReady), b(isReady), refused + stopless + "; " + seedless},

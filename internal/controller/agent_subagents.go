@@ -56,8 +56,8 @@ func (r *AgentReconciler) addSubAgent(ctx context.Context, found *toolFindings, 
 	return nil
 }
 
-// maxVisited is the maximum number of Agents that one search visits, because the owners of other namespaces can make
-// the search as long as they like.
+// maxVisited is the maximum number of Agents that one search visits. Otherwise the owners of other namespaces could
+// make the search arbitrarily long.
 const maxVisited = 256
 
 // leadsBack reports whether an Agent can be reached from one of its sub-agents. It visits each Agent once, and at most
@@ -89,9 +89,9 @@ func (r *AgentReconciler) leadsBack(ctx context.Context, a, from *v1alpha1.Agent
 	return false, nil
 }
 
-// callers maps an Agent to the Agents that reach it as a sub-agent, directly or through others, in any namespace.
-// A change of an Agent may thus affect all of these Agents: see leadsBack. The search for indirect callers visits at
-// most maxVisited Agents.
+// callers maps an Agent to the Agents that call it as a sub-agent, directly or through other Agents, in any namespace.
+// A change of the Agent may affect all of these Agents (see leadsBack). The search for indirect callers visits at most
+// maxVisited Agents.
 func callers(c client.Client) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		var all []reconcile.Request

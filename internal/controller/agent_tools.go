@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// maxExposed is the number of tools that the status of an Agent lists.
+	// maxExposed is the maximum number of tools in the status of an Agent.
 	maxExposed = 128
 	// maxNotes limits the number of notes in the message of a condition. An Agent may have 32 entries of 128
 	// patterns each.
@@ -31,41 +31,42 @@ const (
 // toolFindings holds the results of one check of an Agent's tools.
 type toolFindings struct {
 	agent *v1alpha1.Agent
-	// offers holds the offers of the entries, in order.
+	// offers holds the tools that each entry of spec.tools offers, in order.
 	offers []tool.Offer
 	// missingServers and missingAgents name ToolServers and sub-agents that do not exist. refused says which
 	// ToolServers and sub-agents of other namespaces may not be used. unasked names ToolServers whose tools are not
-	// known yet, because they have not been asked or are new and do not answer. notes holds further remarks for people.
+	// known yet, because the servers have not been asked or are new and do not answer. notes holds further remarks for
+	// people.
 	missingServers, missingAgents, refused, unasked, notes []string
-	// after is when to check again; 0 if an event will do so.
+	// after is when to check again; 0 if an event will start the next check.
 	after time.Duration
 }
 
 // resolveTools finds the ToolServers and sub-agents of an Agent, and returns the tools that a Turn would be offered
-// now. It takes the tools of a server from the status of the ToolServer, and sends no requests to it.
+// now. It takes the tools of a server from the status of the ToolServer, and sends no requests to the server.
 //
 // An unreachable server does not make the Agent unready. Calls of its tools fail. If the server was never reached,
-// Turns run without its tools and say so. There are two exceptions, for which Turns wait as they wait for a missing
-// server: a server that has not been asked yet, and one that is new and may be starting.
+// Turns run without its tools and report this. There are two exceptions: Turns wait for a server that has not been
+// asked yet, and for a new server that may still be starting.
 func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (finding, []v1alpha1.ExposedTool, error) {
 	if len(a.Spec.Tools) == 0 {
 		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the agent names no tools"}, nil, nil
 	}
 	found := &toolFindings{agent: a}
 	for i := range a.Spec.Tools {
-		look := r.addServer
+		add := r.addServer
 		if a.Spec.Tools[i].AgentRef != nil {
-			look = r.addSubAgent
+			add = r.addSubAgent
 		}
-		if err := look(ctx, found, &a.Spec.Tools[i]); err != nil {
+		if err := add(ctx, found, &a.Spec.Tools[i]); err != nil {
 			return finding{}, nil, err
 		}
 	}
-	pinned, err := r.pinned(ctx, a)
+	pinned, err := r.pinnedTools(ctx, a)
 	if err != nil {
 		return finding{}, nil, err
 	}
-	exposed := found.exposed(pinned)
+	exposed := found.exposedTools(pinned)
 	return found.combined(), exposed, nil
 }
 
@@ -105,7 +106,7 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	if n := len(matchingTools(unusable, entry.Allow)); n > 0 {
 		found.note("models cannot be offered %d of the tools of ToolServer %q: see its status.tools[].unusable", n, name)
 	}
-	// Otherwise the server has tools that are not listed
+	// If the status does not list all tools of the server, a pattern may match a tool that is not listed.
 	if all := slices.Concat(tools, unusable); known && int(s.Status.ToolCount) == len(all) {
 		found.checkPatterns(entry, fmt.Sprintf("ToolServer %q", name), all)
 	}
@@ -120,7 +121,7 @@ func wasAsked(s *v1alpha1.ToolServer) bool {
 }
 
 // toolsInStatus returns the tools in the status of a server. unusable holds the tools that the status marks as
-// unusable, so that no model can be offered them.
+// unusable, which cannot be offered to models.
 func toolsInStatus(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 	for i := range s.Status.Tools {
 		t := &s.Status.Tools[i]
@@ -146,9 +147,9 @@ func matchingTools(tools []tool.Tool, patterns []string) []tool.Tool {
 	return tool.Expose([]tool.Offer{{Tools: names, Allow: patterns}}, nil)
 }
 
-// pinned returns the tools that the Agent's profile pins. If there is no profile, it returns none: another
-// condition reports that.
-func (r *AgentReconciler) pinned(ctx context.Context, a *v1alpha1.Agent) ([]string, error) {
+// pinnedTools returns the tools that the Agent's profile pins. If the profile does not exist or may not be used, it
+// returns no tools: another condition reports the profile.
+func (r *AgentReconciler) pinnedTools(ctx context.Context, a *v1alpha1.Agent) ([]string, error) {
 	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), a.Spec.PromptProfileRef, a.Namespace)
 	if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
 		return nil, nil
@@ -170,7 +171,7 @@ func (f *toolFindings) offer(entry *v1alpha1.AgentTool, server string, tools []t
 }
 
 // checkPatterns adds notes about the patterns of an entry that match none of its tools. For requireApproval, the note
-// is important: the calls that the pattern was meant for are made without approval.
+// is important: the calls for which the pattern was intended are made without approval.
 func (f *toolFindings) checkPatterns(entry *v1alpha1.AgentTool, of string, tools []tool.Tool) {
 	for _, list := range []struct {
 		field    string
@@ -184,21 +185,21 @@ func (f *toolFindings) checkPatterns(entry *v1alpha1.AgentTool, of string, tools
 	}
 }
 
-// exposed returns the tools that a Turn would be offered, followed by the context packs.
-func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
+// exposedTools returns the tools that a Turn would be offered, followed by the context packs.
+func (f *toolFindings) exposedTools(pinned []string) []v1alpha1.ExposedTool {
 	policy := v1alpha1.ToolPolicy{}
 	if p := f.agent.Spec.ToolPolicy; p != nil {
 		policy = *p
 	}
 	offered, packs := tool.SplitContextTools(tool.Expose(f.offers, tool.Reserved()))
-	most := int(cmp.Or(policy.MaxToolsPerTurn, v1alpha1.DefaultMaxToolsPerTurn))
-	kept, leftOut := tool.Select(offered, tool.Selection{Most: most, Pinned: pinned})
+	limit := int(cmp.Or(policy.MaxToolsPerTurn, v1alpha1.DefaultMaxToolsPerTurn))
+	kept, leftOut := tool.Select(offered, tool.Selection{Most: limit, Pinned: pinned})
 	switch {
 	case leftOut > 0 && policy.Selection == v1alpha1.ToolSelectionSemantic:
 		kept = offered
-		f.note("a turn is offered the tools that fit its message best: toolPolicy.maxToolsPerTurn is %d", most)
+		f.note("a turn is offered the tools that fit its message best: toolPolicy.maxToolsPerTurn is %d", limit)
 	case leftOut > 0:
-		f.note("not all tools are offered: toolPolicy.maxToolsPerTurn is %d", most)
+		f.note("not all tools are offered: toolPolicy.maxToolsPerTurn is %d", limit)
 	}
 	if len(packs) > tool.MaxContextTools {
 		packs = packs[:tool.MaxContextTools]

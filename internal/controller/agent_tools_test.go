@@ -41,7 +41,7 @@ func apiUnreachable(reason string) func(*v1alpha1.ToolServer) {
 	}
 }
 
-// neverReached makes a ToolServer one that was never reached.
+// neverReached changes a ToolServer as if it had never been reached.
 func neverReached(reason string) func(*v1alpha1.ToolServer) {
 	return func(s *v1alpha1.ToolServer) {
 		s.Status.LastDiscoveryTime, s.Status.ToolCount, s.Status.Tools = nil, 0, nil
@@ -220,7 +220,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 			[]string{search},
 		},
 		"a corrected server that was never reached": {
-			"the address may be right now", subAgent("desk", ofServer("new")),
+			"the corrected address may work", subAgent("desk", ofServer("new")),
 			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonEndpointUnreachable),
 				func(s *v1alpha1.ToolServer) { s.Generation++ })},
 			`ToolServerNotReady: ToolServer "new" is not checked yet`, true, nil,
@@ -231,7 +231,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 			`ToolServerNotReady: ToolServer "new" could not be asked for its tools yet (SecretNotFound)`, true, nil,
 		},
 		"a changed server whose tools are known": {
-			"each turn asks the server itself, and otherwise has the known tools", subAgent("desk", ofServer("tickets", allow("search_*"))),
+			"each turn asks the server itself, and uses the known tools if that fails", subAgent("desk", ofServer("tickets", allow("search_*"))),
 			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonSecretNotFound),
 				func(s *v1alpha1.ToolServer) { s.Generation++ })},
 			`Resolved: ToolServer "tickets" is not ready (SecretNotFound): calls of its tools fail until it is`, false,

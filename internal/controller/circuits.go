@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 )
 
-// OpenCircuits holds the open circuits that the Leases of living executors report, because the circuits are in the
-// memory of the executors. The zero value has no reports. It is safe for concurrent use.
+// OpenCircuits holds the open circuits that the Leases of living executors report. The circuits themselves are in the
+// memory of the executors. The zero value has no reports. OpenCircuits is safe for concurrent use.
 type OpenCircuits struct {
 	mu sync.Mutex
 	// reports holds the newest report of each living executor, by the name of its Lease.
@@ -39,48 +39,50 @@ func (c *OpenCircuits) onChange(changed func(types.NamespacedName)) {
 	c.changed = changed
 }
 
-// see records the report in the Lease of a living executor. It returns the ModelProviders for which isDown may have
+// observe records the report in the Lease of a living executor. It returns the ModelProviders for which isDown may have
 // changed.
-func (c *OpenCircuits) see(l *coordinationv1.Lease) []types.NamespacedName {
+func (c *OpenCircuits) observe(l *coordinationv1.Lease) []types.NamespacedName {
 	text := l.Annotations[executor.CircuitsAnnotation]
 	return c.replace(l.Name, &circuitReport{text, providers.DecodeCircuits(text)})
 }
 
-// forget drops the report of a lost executor. It returns the same as see.
+// forget drops the report of a lost executor. Like observe, it returns the ModelProviders for which isDown may have
+// changed.
 func (c *OpenCircuits) forget(lease string) []types.NamespacedName { return c.replace(lease, nil) }
 
-// replace replaces the report of a Lease, or drops it if now is nil.
-func (c *OpenCircuits) replace(lease string, now *circuitReport) []types.NamespacedName {
+// replace replaces the report of a Lease, or drops it if report is nil. It calls c.changed for each ModelProvider whose
+// open circuits in this report have changed.
+func (c *OpenCircuits) replace(lease string, report *circuitReport) []types.NamespacedName {
 	if c == nil {
 		return nil
 	}
 	c.mu.Lock()
 	last, known := c.reports[lease]
-	if known == (now != nil) && (now == nil || last.text == now.text) {
+	if known == (report != nil) && (report == nil || last.text == report.text) {
 		c.mu.Unlock()
 		return nil
 	}
 	if c.reports == nil {
 		c.reports = map[string]circuitReport{}
 	}
-	concerned := providers.Circuits{}
+	affected := providers.Circuits{}
 	for _, r := range c.reports {
-		maps.Copy(concerned, r.open)
+		maps.Copy(affected, r.open)
 	}
 	var open providers.Circuits
-	if delete(c.reports, lease); now != nil {
-		open = now.open
-		c.reports[lease] = *now
-		maps.Copy(concerned, open)
+	if delete(c.reports, lease); report != nil {
+		open = report.open
+		c.reports[lease] = *report
+		maps.Copy(affected, open)
 	}
 	changed := c.changed
 	c.mu.Unlock()
-	for key := range concerned {
+	for key := range affected {
 		if changed != nil && !slices.Equal(last.open[key], open[key]) {
 			changed(key)
 		}
 	}
-	return slices.Collect(maps.Keys(concerned))
+	return slices.Collect(maps.Keys(affected))
 }
 
 // isDown reports whether the circuits of all models of an Agent's chain are open in all living executors.
@@ -115,8 +117,8 @@ func (c *OpenCircuits) models(key types.NamespacedName) []string {
 	return slices.Compact(all)
 }
 
-// availability returns the finding for the condition Available. ok is false if the condition is not needed, because no
-// circuit is or was open.
+// availability returns the finding for the condition Available. open are the models with an open circuit. ok is false
+// if the condition is not needed, because no circuit is open and the object does not have the condition.
 func availability(conditions []metav1.Condition, open []string) (found finding, ok bool) {
 	if len(open) == 0 {
 		return finding{holds: true, reason: v1alpha1.ReasonCircuitClosed, message: "requests are sent"},

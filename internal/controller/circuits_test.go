@@ -30,7 +30,7 @@ func reporting(name, text string) *coordinationv1.Lease {
 	}}
 }
 
-// TestReportsOfCircuits checks which ModelProviders are looked at again when executors report their circuits.
+// TestReportsOfCircuits checks which ModelProviders are reconciled again when executors report their circuits.
 func TestReportsOfCircuits(t *testing.T) {
 	var changed []string
 	c := &OpenCircuits{}
@@ -42,24 +42,24 @@ func TestReportsOfCircuits(t *testing.T) {
 		changed []string
 		open    []string
 	}{
-		{"no report", func() { c.see(reporting("one", "")) }, nil, nil},
-		{"two open", func() { c.see(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, []string{"a/demo", "b/demo"}, []string{"m"}},
-		{"the same again", func() { c.see(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, nil, []string{"m"}},
-		{"another executor", func() { c.see(reporting("two", `{"a/demo":["k","m"]}`)) }, []string{"a/demo"}, []string{"k", "m"}},
-		{"one closed", func() { c.see(reporting("one", `{"a/demo":["m"]}`)) }, []string{"b/demo"}, []string{"k", "m"}},
+		{"no report", func() { c.observe(reporting("one", "")) }, nil, nil},
+		{"two open", func() { c.observe(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, []string{"a/demo", "b/demo"}, []string{"m"}},
+		{"the same again", func() { c.observe(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, nil, []string{"m"}},
+		{"another executor", func() { c.observe(reporting("two", `{"a/demo":["k","m"]}`)) }, []string{"a/demo"}, []string{"k", "m"}},
+		{"one closed", func() { c.observe(reporting("one", `{"a/demo":["m"]}`)) }, []string{"b/demo"}, []string{"k", "m"}},
 		{"an executor is lost", func() { c.forget(executor.LeasePrefix + "two") }, []string{"a/demo"}, []string{"m"}},
-		{"unreadable", func() { c.see(reporting("one", `{`)) }, []string{"a/demo"}, nil},
+		{"unreadable", func() { c.observe(reporting("one", `{`)) }, []string{"a/demo"}, nil},
 	} {
 		changed = nil
 		step.do()
 		slices.Sort(changed)
 		if !slices.Equal(changed, step.changed) || !slices.Equal(c.models(demo), step.open) {
-			t.Errorf("%s: %v are looked at, and %v is open; want %v and %v", step.what, changed, c.models(demo), step.changed, step.open)
+			t.Errorf("%s: changed %v, open %v; want %v and %v", step.what, changed, c.models(demo), step.changed, step.open)
 		}
 	}
 }
 
-// TestAgentIsDown checks when no model of an Agent answers, and for which ModelProviders that may have changed.
+// TestAgentIsDown checks when an Agent counts as down, and for which ModelProviders' Agents this may have changed.
 func TestAgentIsDown(t *testing.T) {
 	c := &OpenCircuits{}
 	chain := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "chain"}, Spec: v1alpha1.AgentSpec{
@@ -76,13 +76,13 @@ func TestAgentIsDown(t *testing.T) {
 		down      bool
 	}{
 		{"no report", func() []types.NamespacedName { return nil }, nil, false},
-		{"no circuit", func() []types.NamespacedName { return c.see(reporting("one", "")) }, nil, false},
-		{"one model", func() []types.NamespacedName { return c.see(reporting("one", first)) }, []string{"a/demo"}, false},
-		{"all models", func() []types.NamespacedName { return c.see(reporting("one", both)) }, []string{"a/demo", "a/spare"}, true},
-		{"again", func() []types.NamespacedName { return c.see(reporting("one", both)) }, nil, true},
-		{"a new executor", func() []types.NamespacedName { return c.see(reporting("two", "")) }, []string{"a/demo", "a/spare"}, false},
-		{"both", func() []types.NamespacedName { return c.see(reporting("two", both)) }, []string{"a/demo", "a/spare"}, true},
-		{"one answers", func() []types.NamespacedName { return c.see(reporting("one", first)) }, []string{"a/demo", "a/spare"}, false},
+		{"no circuit", func() []types.NamespacedName { return c.observe(reporting("one", "")) }, nil, false},
+		{"one model", func() []types.NamespacedName { return c.observe(reporting("one", first)) }, []string{"a/demo"}, false},
+		{"all models", func() []types.NamespacedName { return c.observe(reporting("one", both)) }, []string{"a/demo", "a/spare"}, true},
+		{"again", func() []types.NamespacedName { return c.observe(reporting("one", both)) }, nil, true},
+		{"a new executor", func() []types.NamespacedName { return c.observe(reporting("two", "")) }, []string{"a/demo", "a/spare"}, false},
+		{"both", func() []types.NamespacedName { return c.observe(reporting("two", both)) }, []string{"a/demo", "a/spare"}, true},
+		{"one answers", func() []types.NamespacedName { return c.observe(reporting("one", first)) }, []string{"a/demo", "a/spare"}, false},
 		{
 			"it is gone", func() []types.NamespacedName { return c.forget(executor.LeasePrefix + "one") },
 			[]string{"a/demo", "a/spare"},
@@ -129,7 +129,7 @@ func TestConditionAvailable(t *testing.T) {
 			"a request tries the endpoint every 10 seconds"},
 		{"", "True CircuitClosed: requests are sent"},
 	} {
-		r.Circuits.see(reporting("one", step.report))
+		r.Circuits.observe(reporting("one", step.report))
 		key := client.ObjectKeyFromObject(p)
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
 			t.Fatal(err)

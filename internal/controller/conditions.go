@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// finding is the result of one check of an object: whether something holds, and why.
+// finding is the result of one check of an object: whether the checked condition holds, and why.
 type finding struct {
 	holds           bool
 	reason, message string
@@ -65,7 +65,7 @@ func ready(conditions []metav1.Condition, generation int64) *metav1.Condition {
 	return c
 }
 
-// secretFinding returns the finding for a faulty header or value from a Secret. No request was sent.
+// secretFinding returns the finding for a header or a value from a Secret that cannot be used, so no request was sent.
 func secretFinding(err *secrets.Error) finding {
 	f := finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Reason}
 	switch err.Kind {
@@ -84,9 +84,10 @@ func sendsNoRequest(reason string) bool {
 		reason == v1alpha1.ReasonHeaderRefused || reason == v1alpha1.ReasonTooManyObjects
 }
 
-// keepMessage keeps the message of a failure that lasts. The messages of an endpoint or a resolver differ from check to
-// check by request IDs, ports and addresses. Each change would be written to this object, to every Agent that uses it,
-// and to every Turn that waits for such an Agent.
+// keepMessage replaces the message of a finding with the message in the condition if the failure has the same reason as
+// before. The messages of an endpoint or a resolver contain request IDs, ports and addresses, so they differ from check
+// to check. Each change would be written to this object, to every Agent that uses it, and to every Turn that waits for
+// such an Agent.
 func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
 	// A message about a Secret changes only with the Secret.
@@ -97,8 +98,8 @@ func keepMessage(found finding, conditions []metav1.Condition, generation int64)
 	return found
 }
 
-// emitReadyEvent emits an Event when an object becomes ready or not ready, or when the reason changes while it is
-// not ready. It emits none while a failure lasts, and none for an object that is ready at its first check.
+// emitReadyEvent emits an Event when an object becomes ready or not ready, or when the reason changes while it is not
+// ready. It emits no Event while a failure lasts, or for an object that is ready at its first check.
 func emitReadyEvent(to events.EventRecorder, o client.Object, action string, before, after []metav1.Condition) {
 	was, is := meta.FindStatusCondition(before, v1alpha1.ConditionReady), meta.FindStatusCondition(after, v1alpha1.ConditionReady)
 	switch broken := is.Status != metav1.ConditionTrue; {

@@ -91,7 +91,7 @@ func turnConfigMaps(t *v1alpha1.Turn) []configMapField {
 	return all
 }
 
-// sourceConfigMaps returns the name of the ConfigMap of a source. If there is no source, it returns nothing.
+// sourceConfigMaps returns the name of the ConfigMap of a source, or nil if there is no source.
 func sourceConfigMaps(from *v1alpha1.ContentSource) []string {
 	if from == nil {
 		return nil
@@ -109,8 +109,8 @@ func contributionConfigMaps(list []v1alpha1.Contribution) []string {
 	return names
 }
 
-// requestsFor returns a request for each object that the cache finds by a field in a namespace. list gives the
-// kind.
+// requestsFor returns a request for each object of a namespace whose indexed field has this value. The type of list is
+// the kind of the objects.
 func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, namespace, field, value string) []reconcile.Request {
 	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{field: value}); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the objects that refer to another", "field", field, "name", value)
@@ -126,7 +126,7 @@ func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, n
 	return requests
 }
 
-// referrers maps an object to the objects that refer to it. list gives their kind.
+// referrers maps an object to the objects that refer to it. The type of list is their kind.
 func referrers(c client.Client, list client.ObjectList, field string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, c, list.DeepCopyObject().(client.ObjectList), o.GetNamespace(), field, o.GetName())
@@ -160,8 +160,8 @@ func isCreated() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: no, DeleteFunc: func(event.DeleteEvent) bool { return false }}
 }
 
-// missingConfigMap returns why the first missing or unreadable ConfigMap of a Turn cannot be used; empty if all are
-// there. For Turns without ConfigMaps it reads nothing.
+// missingConfigMap returns why the first missing or unreadable ConfigMap of a Turn cannot be used, or an empty string
+// if all ConfigMaps exist. It reads nothing if the Turn awaits no ConfigMaps.
 func missingConfigMap(ctx context.Context, c client.Reader, t *v1alpha1.Turn) (string, error) {
 	if len(awaitedConfigMaps(t)) == 0 {
 		return "", nil

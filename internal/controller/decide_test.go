@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// now is the time of the decisions. The Turns of these tests were created a minute earlier.
+// now is the time of the decisions. The Turns that turnWith returns were created a minute earlier.
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
@@ -32,22 +32,22 @@ func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	return t
 }
 
-func desires(s v1alpha1.DesiredState) func(*v1alpha1.Turn) {
+func desired(s v1alpha1.DesiredState) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Spec.DesiredState = s }
 }
 
 func boundTo(name string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) {
 		t.Status.Executor = &v1alpha1.ExecutorBinding{Name: name, Epoch: 1}
-		condition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, v1alpha1.TurnReasonRunning, now)
+		addCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, v1alpha1.TurnReasonRunning, now)
 	}
 }
 
 func waitsAs(reason string, since time.Duration) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) {
-		condition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, reason, now.Add(-since))
+		addCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, reason, now.Add(-since))
 		if reason != v1alpha1.TurnReasonSuspended {
-			condition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, now.Add(-since))
+			addCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, now.Add(-since))
 		}
 	}
 }
@@ -64,11 +64,11 @@ func finished(ago time.Duration) func(*v1alpha1.Turn) {
 		end := metav1.NewMicroTime(now.Add(-ago))
 		t.Status.CompletionTime = &end
 		t.Status.ObservedGeneration = t.Generation
-		condition(t, v1alpha1.ConditionSucceeded, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted, end.Time)
+		addCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted, end.Time)
 	}
 }
 
-func keeps(seconds int32) func(*v1alpha1.Turn) {
+func withTTL(seconds int32) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Spec.TTLSecondsAfterFinished = &seconds }
 }
 
@@ -76,7 +76,7 @@ func limited(l v1alpha1.Limits) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Spec.Limits = &l }
 }
 
-func condition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason string, since time.Time) {
+func addCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason string, since time.Time) {
 	t.Status.Conditions = append(t.Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(since),
 	})
@@ -102,7 +102,7 @@ func modelsResolved(status metav1.ConditionStatus) func(*v1alpha1.Agent) {
 	}
 }
 
-// handedBack makes a Turn one that its executor handed back and that now waits for this reason.
+// handedBack changes a bound Turn as if its executor had handed it back. The Turn now waits for this reason.
 func handedBack(reason string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
@@ -110,12 +110,12 @@ func handedBack(reason string) func(*v1alpha1.Turn) {
 	}
 }
 
-// heldBack makes a bound Turn one that waits for a ModelProvider.
+// heldBack makes a bound Turn wait for a ModelProvider.
 func heldBack(t *v1alpha1.Turn) { t.Status.Conditions[0].Reason = v1alpha1.TurnReasonQueued }
 
-// unprepared makes a Turn one that its executor handed back without a prompt.
+// unprepared changes a Turn as if its executor had handed it back without a prompt.
 func unprepared(t *v1alpha1.Turn) {
-	condition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared, now)
+	addCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared, now)
 }
 
 func TestDecide(t *testing.T) {
@@ -139,47 +139,47 @@ func TestDecide(t *testing.T) {
 			turn: turnWith(), agent: ready, want: decision{action: schedule, after: untilStart},
 		},
 		"a Turn that only a finalizer keeps is left alone": {
-			turn: turnWith(deleted, finished(time.Hour), keeps(60)), want: decision{action: nothing},
+			turn: turnWith(deleted, finished(time.Hour), withTTL(60)), want: decision{action: nothing},
 		},
 		"a finished Turn without a time to live is left alone": {
 			turn: turnWith(finished(time.Hour)), want: decision{action: nothing},
 		},
 		"a finished Turn is reconciled again when its time to live is over": {
-			turn: turnWith(finished(time.Second), keeps(60)), want: decision{action: nothing, after: 59 * time.Second},
+			turn: turnWith(finished(time.Second), withTTL(60)), want: decision{action: nothing, after: 59 * time.Second},
 		},
 		"a finished Turn is removed when its time to live is over": {
-			turn: turnWith(finished(time.Minute), keeps(60)), want: decision{action: remove},
+			turn: turnWith(finished(time.Minute), withTTL(60)), want: decision{action: remove},
 		},
 		"a finished Turn with a newer spec is observed, and kept until its time to live is over": {
-			turn: turnWith(finished(time.Second), keeps(60), func(t *v1alpha1.Turn) { t.Generation = 2 }),
+			turn: turnWith(finished(time.Second), withTTL(60), func(t *v1alpha1.Turn) { t.Generation = 2 }),
 			want: decision{action: observe, after: 59 * time.Second},
 		},
-		"finished goes before everything else": {
-			turn: turnWith(finished(time.Hour), desires(v1alpha1.DesiredStateCancelled), huge), want: decision{action: nothing},
+		"the rule for finished Turns goes before all others": {
+			turn: turnWith(finished(time.Hour), desired(v1alpha1.DesiredStateCancelled), huge), want: decision{action: nothing},
 		},
 		"a bound Turn is left to its executor, even if it is cancelled": {
-			turn: turnWith(boundTo("e"), started(time.Hour), desires(v1alpha1.DesiredStateCancelled)), agent: ready, alive: true,
+			turn: turnWith(boundTo("e"), started(time.Hour), desired(v1alpha1.DesiredStateCancelled)), agent: ready, alive: true,
 			want: decision{action: follow},
 		},
-		"a Turn of a lost executor is bound anew before its deadline": {
+		"a Turn of a lost executor is bound again before its deadline": {
 			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: ready, want: decision{action: schedule, after: 30 * time.Second},
 		},
 		"a Turn of a lost executor can be cancelled": {
-			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: ready,
+			turn: turnWith(boundTo("e"), desired(v1alpha1.DesiredStateCancelled)), agent: ready,
 			want: decision{
 				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
 				message: "the turn was cancelled while it was not running",
 			},
 		},
 		"a Turn of a lost executor without its agent can be cancelled": {
-			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)),
+			turn: turnWith(boundTo("e"), desired(v1alpha1.DesiredStateCancelled)),
 			want: decision{
 				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
 				message: "the turn was cancelled while it was not running",
 			},
 		},
 		"a Turn of a lost executor can be suspended": {
-			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateSuspended)), agent: ready, want: suspended,
+			turn: turnWith(boundTo("e"), desired(v1alpha1.DesiredStateSuspended)), agent: ready, want: suspended,
 		},
 		"a Turn of a lost executor ends when its time is over": {
 			turn: turnWith(boundTo("e"), started(2*time.Minute)), agent: ready,
@@ -199,11 +199,11 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		"cancellation goes before the size of the spec": {
-			turn: turnWith(desires(v1alpha1.DesiredStateCancelled), huge), agent: ready,
+			turn: turnWith(desired(v1alpha1.DesiredStateCancelled), huge), agent: ready,
 			want: decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled before it ran"},
 		},
 		"suspension goes before the deadline": {
-			turn:  turnWith(desires(v1alpha1.DesiredStateSuspended), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))})),
+			turn:  turnWith(desired(v1alpha1.DesiredStateSuspended), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))})),
 			agent: ready, want: suspended,
 		},
 		"a spec that is too large goes before the deadline": {
@@ -230,7 +230,7 @@ func TestDecide(t *testing.T) {
 				message: "the turn did not start within 59s (limits.startingDeadlineSeconds)",
 			},
 		},
-		"the starting deadline starts anew after a suspension": {
+		"the starting deadline restarts after a suspension": {
 			turn: turnWith(waitsAs(v1alpha1.TurnReasonSuspended, 50*time.Second),
 				limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
 			agent: ready, want: decision{action: schedule, after: 10 * time.Second},
@@ -298,14 +298,14 @@ func TestDecide(t *testing.T) {
 			turn:  turnWith(boundTo("e"), started(30*time.Second), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
 			agent: ready, want: decision{action: schedule, after: 30 * time.Second},
 		},
-		"a Turn that has run is cancelled by an executor with its journal, even without its profile": {
-			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: noProfile,
+		"a cancelled Turn that has run is ended by an executor from its journal, even without its profile": {
+			turn: turnWith(boundTo("e"), desired(v1alpha1.DesiredStateCancelled)), agent: noProfile,
 			want: decision{
 				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
 				message: "the turn was cancelled while it was not running",
 			},
 		},
-		"a Turn that has run ends at its deadline by an executor with its journal, even without its models": {
+		"a Turn that has run is ended at its deadline by an executor from its journal, even without its models": {
 			turn:  turnWith(boundTo("e"), started(2*time.Minute), handedBack(v1alpha1.TurnReasonWaitingForAgent)),
 			agent: agentWith(metav1.ConditionFalse, "its provider is missing", modelsResolved(metav1.ConditionFalse)),
 			want: decision{
@@ -378,7 +378,7 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		"a Turn that waits for a ConfigMap can be cancelled": {
-			turn: turnWith(desires(v1alpha1.DesiredStateCancelled)), agent: ready, missing: `ConfigMap "terms" does not exist`,
+			turn: turnWith(desired(v1alpha1.DesiredStateCancelled)), agent: ready, missing: `ConfigMap "terms" does not exist`,
 			want: decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled before it ran"},
 		},
 	} {
@@ -422,7 +422,7 @@ func TestAttachmentsRefused(t *testing.T) {
 		t.Errorf("decision is %+v, want %+v", got, want)
 	}
 	if got, ok := whenAttachmentsRefused(snapshot{turn: turnWith()}); ok {
-		t.Errorf("decision is %+v without a refusal", got)
+		t.Errorf("decision is %+v, want none: the attachments are not refused", got)
 	}
 }
 
@@ -441,8 +441,8 @@ func TestForeignAgentUncalled(t *testing.T) {
 	}{
 		"its own namespace":         {turnWith(), false},
 		"its own namespace by name": {turnWith(own), false},
-		"a call":                    {turnWith(foreign, called), false},
-		"no call":                   {turnWith(foreign), true},
+		"called by another Turn":    {turnWith(foreign, called), false},
+		"not called by a Turn":      {turnWith(foreign), true},
 	} {
 		d, ends := whenForeignAgentUncalled(snapshot{turn: tc.turn})
 		if ends != tc.ends || ends && (d.action != end || d.reason != v1alpha1.TurnReasonInvalidSpec) {
@@ -451,7 +451,7 @@ func TestForeignAgentUncalled(t *testing.T) {
 	}
 }
 
-// TestReadinessOfForeignAgents checks that the message of an Agent stays in its namespace.
+// TestReadinessOfForeignAgents checks that the message of an Agent's Ready condition is shown only in its namespace.
 func TestReadinessOfForeignAgents(t *testing.T) {
 	a := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "owner", Name: "helper", Generation: 1}}
 	key := client.ObjectKeyFromObject(a)
@@ -475,7 +475,7 @@ func TestReadinessOfForeignAgents(t *testing.T) {
 	}
 }
 
-// TestURLsRefused checks that a Turn with an attachment from a URL ends before it starts where these are not allowed.
+// TestURLsRefused checks that the attachments of a Turn are refused if one is from a URL and RefuseURLs is true.
 func TestURLsRefused(t *testing.T) {
 	asks := turnWith()
 	asks.Spec.Attachments = []v1alpha1.Attachment{{Name: "a", MediaType: "text/plain", URL: "https://files.example/a"}}
@@ -483,7 +483,7 @@ func TestURLsRefused(t *testing.T) {
 	for _, turn := range wholeAndStripped(asks) {
 		got, err := (&TurnReconciler{RefuseURLs: true}).refusedAttachments(t.Context(), turn, &v1alpha1.Agent{})
 		if err != nil || got != want {
-			t.Errorf("refused with %q (error %v), want %q", got, err, want)
+			t.Errorf("refusedAttachments = %q, %v; want %q", got, err, want)
 		}
 	}
 }

@@ -18,12 +18,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// staleInterval is how soon an object is reconciled again after a write that failed because of a newer write. The event
-// of the newer write may not be enough, because most predicates drop changes of labels and annotations.
+// staleInterval is how soon an object is reconciled again if its cached version is too old: a write has failed because
+// of a newer write, or the cache does not show the last write yet. The event of the newer write may not reconcile the
+// object, because most predicates drop changes of labels and annotations.
 const staleInterval = 50 * time.Millisecond
 
-// resultAfterWrite returns the result of a reconciliation that has written an object. A conflict is not an error:
-// the cache was behind. A deleted object is not an error either.
+// resultAfterWrite returns the result of a reconciliation that has written an object. A conflict is not an error, but
+// means that the cache was stale. A deleted object is not an error either.
 func resultAfterWrite(then ctrl.Result, err error) (ctrl.Result, error) {
 	switch {
 	case apierrors.IsConflict(err):
@@ -58,10 +59,10 @@ func fairOptions(workers, ofNamespace int) controller.Options {
 }
 
 // Each reconciliation of a PromptProfile or an Agent renders prompts, which uses a processor, and then waits for a
-// write. Within a namespace, one of them is reconciled at a time.
+// write. So a namespace has only one worker at a time for PromptProfiles, and one for Agents.
 const (
-	renderingsAtOnce      = 4
-	renderingsOfNamespace = 1
+	renderWorkers            = 4
+	renderWorkersOfNamespace = 1
 )
 
 // unreadableConfigMap returns the finding for an object whose ConfigMap could not be read.
@@ -72,8 +73,8 @@ func unreadableConfigMap(err *translate.UnreadableError) finding {
 	}
 }
 
-// readFailure says why a read failed, in words that are the same at each attempt: conditions contain no ports and no
-// request IDs. The log has the complete error.
+// readFailure returns why a read failed, as a message that is the same at each attempt, because it becomes part of a
+// condition: it contains no ports and no request IDs. The log has the complete error.
 func readFailure(err error) string {
 	var status apierrors.APIStatus
 	switch reason := apierrors.ReasonForError(err); {

@@ -20,8 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
-// ExecutorReconciler watches the Leases of executors. When an executor appears, it wakes waiting Turns. When a
-// Lease expires, it wakes the Turns of that executor, so that they are bound anew.
+// ExecutorReconciler watches the Leases of executors. When an executor appears, it wakes waiting Turns. When a Lease
+// expires, it wakes the Turns of that executor, so that they are bound again.
 type ExecutorReconciler struct {
 	Client client.Client
 	// Live reads from the API server.
@@ -32,11 +32,11 @@ type ExecutorReconciler struct {
 	// Self is the name of the executor in this process; empty if there is none. It counts as alive while this code
 	// runs, whatever its Lease says. It still gets no Turns before it holds its Lease.
 	Self string
-	// Exclusive means that no executor but Self works while this process leads. Executors with a journal in SQLite
-	// work only while they lead, so the winner of an election knows that all others have stopped.
+	// Exclusive means that no executor but Self works while this process leads. Executors with a journal in SQLite work
+	// only while they lead, so the winner of an election knows that all other executors have stopped.
 	Exclusive bool
-	// SelfStore returns the store of that executor, as it was last known. Its Lease may be from an earlier process,
-	// which had another store. If SelfStore is nil, the Lease is used.
+	// SelfStore returns the current store of the executor Self. The Lease of Self may come from an earlier process with
+	// another store. If SelfStore is nil, the store in the Lease is used.
 	SelfStore func() executor.StoreIdentity
 	// Turns enqueues the Turns to reconcile again.
 	Turns *TurnReconciler
@@ -77,16 +77,16 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		}
 		return ctrl.Result{}, err
 	}
-	left, trusted := r.leases.Check(&lease, r.Now())
+	left, mayGetTurns := r.leases.Check(&lease, r.Now())
 	switch {
 	case r.Exclusive && name != r.Self:
 		return r.deleteExpiredLease(ctx, name, &lease)
 	case left <= 0:
 		return r.handleExpiredLease(ctx, name, &lease)
 	}
-	if trusted {
-		r.space.see(&lease)
-		if err := r.Turns.holdAgents(ctx, r.Circuits.see(&lease)); err != nil {
+	if mayGetTurns {
+		r.space.observe(&lease)
+		if err := r.Turns.updateModelsDown(ctx, r.Circuits.observe(&lease)); err != nil {
 			return ctrl.Result{}, err
 		}
 		if err := r.wakeForSpace(ctx); err != nil {
@@ -102,20 +102,19 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 // leaseReadTimeout limits the read of a Lease that seems to have expired.
 const leaseReadTimeout = 5 * time.Second
 
-// handleExpiredLease handles a Lease that seems to have expired. The watch or the API server may be at fault, and
-// then a living executor must keep its Turns. So the Lease is read from the API server. If the API server does not
-// answer, no executor is declared lost.
+// handleExpiredLease handles a Lease that seems to have expired. If the watch is only delayed, or the API server does
+// not answer, a living executor must keep its Turns. So the Lease is read from the API server, and if the API server
+// does not answer, no executor is declared lost.
 func (r *ExecutorReconciler) handleExpiredLease(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
 	if r.leases.IsLost(lease, r.Now()) {
 		return r.deleteExpiredLease(ctx, name, lease)
 	}
 	bounded, cancel := context.WithTimeout(ctx, leaseReadTimeout)
 	defer cancel()
-	var now coordinationv1.Lease
-	switch err := r.Live.Get(bounded, client.ObjectKeyFromObject(lease), &now); {
+	var live coordinationv1.Lease
+	switch err := r.Live.Get(bounded, client.ObjectKeyFromObject(lease), &live); {
 	case apierrors.IsNotFound(err):
-		// the Lease is forgotten only when the cache shows its deletion; until then the cache would show it as a
-		// new one
+		// Do not forget the Lease until the cache shows its deletion: otherwise the cached Lease would count as new.
 		r.leases.MarkLost(lease, r.Now())
 		return ctrl.Result{}, r.executorLost(ctx, name)
 	case err != nil:
@@ -124,15 +123,15 @@ func (r *ExecutorReconciler) handleExpiredLease(ctx context.Context, name string
 		r.leases.RecordOutage(r.Now())
 		return ctrl.Result{RequeueAfter: leaseReadTimeout}, nil
 	}
-	if left, _ := r.leases.Check(&now, r.Now()); left > 0 {
-		return ctrl.Result{RequeueAfter: left}, nil // the executor has renewed it, and the cache will show that
+	if left, _ := r.leases.Check(&live, r.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil // the executor has renewed the Lease, and the cache will show that
 	}
-	r.leases.MarkLost(&now, r.Now())
-	return r.deleteExpiredLease(ctx, name, &now)
+	r.leases.MarkLost(&live, r.Now())
+	return r.deleteExpiredLease(ctx, name, &live)
 }
 
-// deleteExpiredLease wakes the Turns of a lost executor. It deletes the executor's Lease if the Lease has not been
-// renewed for long.
+// deleteExpiredLease wakes the Turns of a lost executor, and deletes the executor's Lease once it need not be kept any
+// longer (see Leases.KeepFor).
 func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
 	if err := r.executorLost(ctx, name); err != nil {
 		return ctrl.Result{}, err
@@ -145,14 +144,14 @@ func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	err = r.Client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
-	if apierrors.IsConflict(err) { // the executor has renewed it after all, and the watch will show that
+	if apierrors.IsConflict(err) { // the executor has just renewed the Lease, and the watch will show that
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// startLeading records, once, the existing Leases before any of them changes, and that this process leads. Only a
-// leader calls it.
+// startLeading records, once, that this process leads. Before that it records the existing Leases if this has not been
+// done yet. Only a leader calls it.
 func (r *ExecutorReconciler) startLeading(ctx context.Context) error {
 	if err := r.recordLeases(ctx); err != nil {
 		return err
@@ -203,14 +202,14 @@ func (f leaseWatcher) Start(ctx context.Context) error {
 
 func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 	r := f.executors
-	see := func(obj any) {
+	observe := func(obj any) {
 		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace {
 			r.leases.Observe(lease, r.Now())
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    see,
-		UpdateFunc: func(_, obj any) { see(obj) },
+		AddFunc:    observe,
+		UpdateFunc: func(_, obj any) { observe(obj) },
 		DeleteFunc: func(obj any) {
 			if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 				obj = last.Obj
@@ -226,15 +225,15 @@ func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 func (r *ExecutorReconciler) executorLost(ctx context.Context, name string) error {
 	delete(r.capacities, name)
 	r.space.forget(executor.LeasePrefix + name)
-	concerned := r.Circuits.forget(executor.LeasePrefix + name)
-	if err := errors.Join(r.Turns.holdAgents(ctx, concerned), r.wakeForSpace(ctx), r.publishExecutors(ctx)); err != nil {
+	providers := r.Circuits.forget(executor.LeasePrefix + name)
+	if err := errors.Join(r.Turns.updateModelsDown(ctx, providers), r.wakeForSpace(ctx), r.publishExecutors(ctx)); err != nil {
 		return err
 	}
 	return r.wakeTurnsOf(ctx, name)
 }
 
-// executorFound wakes the Turns that wait for an executor. It does so only if the executor has just appeared or its
-// capacity has changed; a renewal changes nothing.
+// executorFound passes the executors to the scheduler, which wakes the Turns that wait for an executor. If the executor
+// has just appeared or its capacity has changed, executorFound also wakes the Turns of lost executors.
 func (r *ExecutorReconciler) executorFound(ctx context.Context, name string, capacity int) error {
 	if err := r.publishExecutors(ctx); err != nil {
 		return err
@@ -259,7 +258,7 @@ func (r *ExecutorReconciler) publishExecutors(ctx context.Context) error {
 	return nil
 }
 
-// wakeTurnsOfLost wakes the Turns that are bound to lost executors: until now there was no executor to take them.
+// wakeTurnsOfLost wakes the Turns that are still bound to lost executors, because there was no executor to take them.
 func (r *ExecutorReconciler) wakeTurnsOfLost(ctx context.Context) error {
 	var turns v1alpha1.TurnList
 	if err := r.Client.List(ctx, &turns, client.UnsafeDisableDeepCopy); err != nil {
@@ -306,7 +305,7 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 		if e.Name == r.Self && r.SelfStore != nil {
 			e.Store = r.SelfStore()
 		}
-		if _, trusted := r.leases.Check(&leases[i], now); trusted && e.Capacity > 0 {
+		if _, mayGetTurns := r.leases.Check(&leases[i], now); mayGetTurns && e.Capacity > 0 {
 			all = append(all, e)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
-// cutOffEnv is a testEnv whose cache of Leases is cut off: it shows the Leases as they were at the start.
+// cutOffEnv is a testEnv whose cache of Leases is never updated: it shows the Leases as they were at the start.
 type cutOffEnv struct {
 	*testEnv
 	clock time.Time
@@ -78,7 +78,7 @@ func (w *cutOffEnv) after(t *testing.T, d time.Duration, lease *coordinationv1.L
 	return result.RequeueAfter
 }
 
-func (w *cutOffEnv) renews(t *testing.T, lease *coordinationv1.Lease) {
+func (w *cutOffEnv) renew(t *testing.T, lease *coordinationv1.Lease) {
 	t.Helper()
 	lease.Spec.RenewTime = new(metav1.NewMicroTime(w.clock))
 	if err := w.client.Update(t.Context(), lease); err != nil {
@@ -97,7 +97,7 @@ func (w *cutOffEnv) isAlive(t *testing.T, name string) bool {
 
 // TestLeaseThatSeemsToHaveExpired checks that the API server decides whether a Lease has expired.
 func TestLeaseThatSeemsToHaveExpired(t *testing.T) {
-	renew := func(t *testing.T, w *cutOffEnv, l *coordinationv1.Lease) { w.renews(t, l) }
+	renew := func(t *testing.T, w *cutOffEnv, l *coordinationv1.Lease) { w.renew(t, l) }
 	for name, tc := range map[string]struct {
 		reason string
 		passes time.Duration
@@ -145,15 +145,15 @@ func TestLeaseThatSeemsToHaveExpired(t *testing.T) {
 	}
 }
 
-// TestOutageRestartsAllLeaseDurations checks that no executor is lost in an outage, because none could
-// renew. An executor that was lost before stays lost.
+// TestOutageRestartsAllLeaseDurations checks that no executor is declared lost in an outage, because no executor could
+// renew its Lease. An executor that was lost before the outage stays lost.
 func TestOutageRestartsAllLeaseDurations(t *testing.T) {
 	lost, one, two := leaseOf("lost", 1, now), leaseOf("one", 1, now), leaseOf("two", 1, now)
 	w := newCutOffEnv(t, lost, one, two)
 	w.after(t, 0, one)
 	w.after(t, 15*time.Second, lost)
-	w.renews(t, one)
-	w.renews(t, two)
+	w.renew(t, one)
+	w.renew(t, two)
 	w.after(t, 0, one)
 	w.after(t, 0, two)
 	w.away = true
@@ -170,14 +170,14 @@ func TestOutageRestartsAllLeaseDurations(t *testing.T) {
 	}
 }
 
-// TestDeadExecutorIsLostAfterOutage checks this however long the API server was unreachable, and
-// although the cache never shows a change.
+// TestDeadExecutorIsLostAfterOutage checks that an executor which died during an outage is declared lost soon after it,
+// even if the outage was long and the cache never shows a change.
 func TestDeadExecutorIsLostAfterOutage(t *testing.T) {
 	lease := leaseOf("other", 1, now)
 	w := newCutOffEnv(t, turnWith(boundTo("other")), lease)
 	again := w.after(t, 0, lease)
 	w.clock = w.clock.Add(time.Second)
-	w.renews(t, lease) // the last renewal, which the cache does not show
+	w.renew(t, lease) // the last renewal, which the cache does not show
 	w.away = true
 	for range 10 {
 		again = w.after(t, again, lease)
@@ -190,7 +190,7 @@ func TestDeadExecutorIsLostAfterOutage(t *testing.T) {
 			break
 		}
 	}
-	// This is the rest of the time after the outage, plus one duration from the renewal that was seen late.
+	// 30 s is the remaining duration after the outage, plus a full duration after the last renewal, which is seen late.
 	if took := w.clock.Sub(dead); w.isAlive(t, "other") || took > 30*time.Second {
 		t.Errorf("after %s the executor is alive: %t, want it lost within 30 s", took, w.isAlive(t, "other"))
 	}
@@ -199,8 +199,8 @@ func TestDeadExecutorIsLostAfterOutage(t *testing.T) {
 	}
 }
 
-// TestLeaseExpiredUnseen checks a Lease that expires and is renewed before any reconciliation. Meanwhile a Turn
-// was refused because no executor was running.
+// TestLeaseExpiredUnseen checks a Lease that expires and is renewed before it is reconciled. Meanwhile a Turn got no
+// slot because no executor was running. The renewal must wake that Turn.
 func TestLeaseExpiredUnseen(t *testing.T) {
 	for name, turn := range map[string]*v1alpha1.Turn{
 		"waits for a slot": turnWith(),
@@ -215,13 +215,13 @@ func TestLeaseExpiredUnseen(t *testing.T) {
 			if _, err := w.reconcile(t, "one"); err != nil || w.turn(t, "one").BoundTo() == "other" {
 				t.Fatalf("%v; the Turn was bound, but no executor is alive", err)
 			}
-			w.renews(t, lease)
+			w.renew(t, lease)
 			w.after(t, 0, lease)
 			if !slices.Contains(w.woken, "one") {
 				t.Errorf("woke %v, want the Turn that was refused because no executor was running", w.woken)
 			}
 			w.clock = w.clock.Add(5 * time.Second)
-			w.renews(t, lease)
+			w.renew(t, lease)
 			if w.after(t, 0, lease); len(w.woken) > 0 {
 				t.Errorf("woke %v, want none: the next renewal changes nothing", w.woken)
 			}

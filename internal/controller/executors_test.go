@@ -23,10 +23,10 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	lost := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) { t.Name, t.UID = "lost-turn", "u3" })
 	lease := leaseOf("other", 3, now.Add(-10*time.Second))
 	b := newTestEnv(t, interceptor.Funcs{}, other, own, lost, lease)
-	b.turns.slots.Reserve(wants("waits", "agent"), nil)
+	b.turns.slots.Reserve(requestNamed("waits", "agent"), nil)
 	clock := now
 	b.executors.Now = func() time.Time { return clock }
-	look := func(why string, after time.Duration, woken ...string) {
+	check := func(why string, after time.Duration, woken ...string) {
 		t.Helper()
 		b.woken = nil
 		result, err := b.executors.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(lease)})
@@ -44,15 +44,15 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look("an executor that appears wakes waiting Turns and those of lost executors", 15*time.Second, "waits", "lost-turn")
+	check("an executor that appears wakes waiting Turns and the Turns of lost executors", 15*time.Second, "waits", "lost-turn")
 	clock = clock.Add(5 * time.Second)
-	look("an unchanged Lease is not a renewal", 10*time.Second)
+	check("an unchanged Lease is not a renewal", 10*time.Second)
 	change(func() { lease.Spec.RenewTime = new(metav1.NewMicroTime(clock)) })
-	look("a renewal wakes no Turn", 15*time.Second)
+	check("a renewal wakes no Turn", 15*time.Second)
 	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
-	look("more capacity wakes Turns, and a waiting Turn already has a slot", 15*time.Second, "lost-turn")
+	check("more capacity wakes Turns, and a waiting Turn already has a slot", 15*time.Second, "lost-turn")
 	clock = clock.Add(15 * time.Second)
-	look("an expired Lease wakes its Turns, and is kept for a while", scheduler.CoveredLeaseRetention-15*time.Second, "other-turn")
+	check("an expired Lease wakes its Turns, and is kept for a while", scheduler.CoveredLeaseRetention-15*time.Second, "other-turn")
 	if alive, err := b.executors.isAlive(t.Context(), "self"); !alive || err != nil {
 		t.Errorf("this process is alive, whatever its Lease says: %t, %v", alive, err)
 	}
@@ -60,11 +60,11 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 		t.Errorf("an executor without a valid Lease must not get Turns: %v, %v", live, err)
 	}
 	change(func() { lease.Spec.RenewTime = new(metav1.NewMicroTime(clock)) })
-	look("an executor that is back wakes waiting Turns", 15*time.Second, "waits", "lost-turn")
+	check("an executor that is back wakes waiting Turns", 15*time.Second, "waits", "lost-turn")
 	if err := b.client.Delete(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	look("a deleted Lease wakes its Turns at once", 0, "other-turn")
+	check("a deleted Lease wakes its Turns immediately", 0, "other-turn")
 	if alive, err := b.executors.isAlive(t.Context(), "other"); alive || err != nil {
 		t.Errorf("an executor without a Lease is not alive: %t, %v", alive, err)
 	}
@@ -73,16 +73,16 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	if err := b.client.Create(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	look("a Lease that appears was just created, whatever its times are", 15*time.Second, "waits", "lost-turn")
+	check("a Lease that appears was just created, whatever its times are", 15*time.Second, "waits", "lost-turn")
 
 	clock = clock.Add(scheduler.MaxLeaseRetention)
-	look("it was not renewed for long", 0, "other-turn")
+	check("a Lease that was not renewed for an hour is deleted", 0, "other-turn")
 	if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); !apierrors.IsNotFound(err) {
 		t.Errorf("the Lease of an executor lost long ago: %v, want it deleted", err)
 	}
 }
 
-// TestProcessWithoutExecutor checks that an empty name of the own executor matches no executor.
+// TestProcessWithoutExecutor checks that, in a process without an executor, the empty name Self matches no executor.
 func TestProcessWithoutExecutor(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, leaseOf("other", 3, now))
 	b.executors.Self = ""
@@ -121,13 +121,13 @@ func TestExclusiveLeaderDeclaresOthersLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.turn(t, "one").BoundTo(); got != "self" {
-		t.Errorf("the Turn is bound to %q, want this process at once", got)
+		t.Errorf("the Turn is bound to %q, want self without waiting for the Lease to expire", got)
 	}
 }
 
 // TestLeasesOfDeadExecutorsDisappear checks that the Lease of a dead executor is deleted within minutes if another
-// executor has reached the position of its store. The last Lease that knows the position stays longer: a copy of
-// the store that is restored is compared with it.
+// executor has reached the position of its store. Otherwise the Lease is kept longer, because it shows whether a
+// restored copy of the store has lost entries.
 func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 	in := func(name, store, position string) *coordinationv1.Lease {
 		l := leaseOf(name, 1, now)
@@ -149,7 +149,7 @@ func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{}, tc.self, tc.dead)
 			clock := now
 			b.executors.Now = func() time.Time { return clock }
-			looks := func(after time.Duration) {
+			reconcileAfter := func(after time.Duration) {
 				t.Helper()
 				clock = clock.Add(after)
 				tc.self.Spec.RenewTime = new(metav1.NewMicroTime(clock))
@@ -167,16 +167,16 @@ func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 				err := b.client.Get(t.Context(), client.ObjectKeyFromObject(tc.dead), &coordinationv1.Lease{})
 				return apierrors.IsNotFound(err)
 			}
-			looks(0)
-			looks(time.Minute)
+			reconcileAfter(0)
+			reconcileAfter(time.Minute)
 			if isGone() {
 				t.Fatal("the Lease was deleted after a minute, before people could look for it")
 			}
-			looks(scheduler.CoveredLeaseRetention - time.Minute)
+			reconcileAfter(scheduler.CoveredLeaseRetention - time.Minute)
 			if isGone() != tc.gone {
 				t.Errorf("after %s the Lease is deleted: %t, want %t", scheduler.CoveredLeaseRetention, isGone(), tc.gone)
 			}
-			looks(scheduler.MaxLeaseRetention - scheduler.CoveredLeaseRetention)
+			reconcileAfter(scheduler.MaxLeaseRetention - scheduler.CoveredLeaseRetention)
 			if !isGone() {
 				t.Errorf("after %s the Lease still exists", scheduler.MaxLeaseRetention)
 			}

@@ -59,7 +59,7 @@ type FinishedTurns struct {
 	Journals Journals
 	// Records receives the finished Turns that the watch shows. It may be nil.
 	Records Records
-	// Memories keeps what was learned from Turns whose time to live is over. It may be nil.
+	// Memories keeps the memories of Turns that are deleted because their time to live is over. It may be nil.
 	Memories MemoryKeeper
 	// Now returns the current time.
 	Now func() time.Time
@@ -68,8 +68,8 @@ type FinishedTurns struct {
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 }
 
-// finishedAtOnce is the number of finished Turns that are handled in parallel.
-const finishedAtOnce = 4
+// finishedWorkers is the number of finished Turns that are handled in parallel.
+const finishedWorkers = 4
 
 // NeedLeaderElection returns true: only one process does this work.
 func (f *FinishedTurns) NeedLeaderElection() bool { return true }
@@ -90,7 +90,7 @@ func (f *FinishedTurns) Start(ctx context.Context) error {
 		})
 		all.Go(func() { reflector.RunWithContext(ctx) })
 	}
-	for range finishedAtOnce {
+	for range finishedWorkers {
 		all.Go(func() { f.work(ctx) })
 	}
 	<-ctx.Done()
@@ -143,15 +143,15 @@ func (f *FinishedTurns) work(ctx context.Context) {
 	}
 }
 
-// handle carries out the due action for a Turn, as the API server has it. It returns when to look again; 0 if the watch
-// will report the next change.
+// handle reads a Turn from the API server and carries out the action that is due. It returns when the Turn must be
+// handled again, or 0 if the watch will report the next change.
 func (f *FinishedTurns) handle(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	var t v1alpha1.Turn
 	if err := f.Reader.Get(ctx, key, &t); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
 	if !t.IsFinished() || !t.DeletionTimestamp.IsZero() {
-		return 0, nil // another Turn of that name, or held only by a finalizer
+		return 0, nil // a new Turn with the same name, or a Turn that only a finalizer keeps
 	}
 	d := decide(snapshot{turn: &t, now: f.Now()})
 	var err error
@@ -249,7 +249,7 @@ func (f finishedStore) Transformer() cache.TransformFunc {
 	}
 }
 
-// MemoryKeeper keeps what was learned from Turns.
+// MemoryKeeper keeps the memories that were learned from Turns.
 type MemoryKeeper interface {
 	// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it.
 	ReleaseMemories(ctx context.Context, uid string) error
@@ -258,10 +258,10 @@ type MemoryKeeper interface {
 // releaseTimeout limits the time until the memories of a Turn or a Session are released.
 const releaseTimeout = 10 * time.Second
 
-// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories stay,
-// unlike those of a Turn that people delete. They are released after the deletion, and seconds before the journal is
-// retired. So a Turn that lives on keeps its memories, and they go with it if people delete it. If the process is
-// killed in between, the memories go, too.
+// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories are kept,
+// whereas the memories of a Turn that people delete are deleted with its journal. The memories are released only once
+// the Turn is deleted: if the deletion fails and people delete the Turn later, its memories must be deleted, too. The
+// journal is retired seconds after the deletion. If the process is killed before the release, the memories are lost.
 func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn) error {
 	err := c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
 		client.PropagationPolicy(metav1.DeletePropagationBackground))

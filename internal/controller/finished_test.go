@@ -61,28 +61,28 @@ func TestFinishedTurns(t *testing.T) {
 		wantObserved int64
 	}{
 		"Kept":   {reason: "it has no time to live", turn: turnWith(finished(0)), at: 1000 * time.Hour, wantObserved: 1},
-		"NotYet": {reason: "its time is not over", turn: turnWith(finished(0), keeps(60)), at: 59 * time.Second, wantObserved: 1},
-		"Over":   {reason: "its time is over", turn: turnWith(finished(0), keeps(60)), at: 61 * time.Second, wantGone: true},
+		"NotYet": {reason: "its time is not over", turn: turnWith(finished(0), withTTL(60)), at: 59 * time.Second, wantObserved: 1},
+		"Over":   {reason: "its time is over", turn: turnWith(finished(0), withTTL(60)), at: 61 * time.Second, wantGone: true},
 		"OverBefore": {
 			reason: "its time was over before the process started",
-			turn:   turnWith(finished(time.Hour), keeps(60)), at: time.Second, wantGone: true,
+			turn:   turnWith(finished(time.Hour), withTTL(60)), at: time.Second, wantGone: true,
 		},
 		"Changed": {
 			reason: "people wait for the newest generation to be observed",
 			turn:   turnWith(finished(0), changed), at: time.Second, wantObserved: 2,
 		},
-		"ChangedAndOver": {reason: "both", turn: turnWith(finished(0), changed, keeps(60)), at: 61 * time.Second, wantGone: true},
+		"ChangedAndOver": {reason: "its time is over", turn: turnWith(finished(0), changed, withTTL(60)), at: 61 * time.Second, wantGone: true},
 		"Broken": {
-			reason: "a failed write is retried", funcs: failing(broken, broken), turn: turnWith(finished(0), changed),
+			reason: "a failed write is retried", funcs: failStatusWrites(broken, broken), turn: turnWith(finished(0), changed),
 			at: time.Minute, wantObserved: 2,
 		},
 		"Conflict": {
-			reason: "a conflicting write is retried", funcs: failing(conflict), turn: turnWith(finished(0), changed),
+			reason: "a conflicting write is retried", funcs: failStatusWrites(conflict), turn: turnWith(finished(0), changed),
 			at: time.Second, wantObserved: 2,
 		},
-		"Leaving": {
-			reason: "a finalizer holds it", at: time.Hour, wantObserved: 1,
-			turn: turnWith(finished(0), keeps(1), func(t *v1alpha1.Turn) {
+		"BeingDeleted": {
+			reason: "only a finalizer keeps it", at: time.Hour, wantObserved: 1,
+			turn: turnWith(finished(0), withTTL(1), func(t *v1alpha1.Turn) {
 				t.DeletionTimestamp, t.Finalizers = &metav1.Time{Time: now}, []string{"example.com/keep"}
 			}),
 		},
@@ -114,7 +114,7 @@ func TestChangedTimeToLiveApplies(t *testing.T) {
 	for name, tc := range map[string]struct{ before, after int32 }{"shortened": {3600, 60}, "lengthened": {30, 60}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				turn := turnWith(finished(0), keeps(tc.before))
+				turn := turnWith(finished(0), withTTL(tc.before))
 				f, _ := newFinished(t, interceptor.Funcs{}, turn)
 				all := finishedStore{f}
 				if err := all.Replace([]any{turn}, "1"); err != nil {
@@ -125,7 +125,7 @@ func TestChangedTimeToLiveApplies(t *testing.T) {
 				if err := f.Reader.Get(t.Context(), key, &now); err != nil {
 					t.Fatal(err)
 				}
-				keeps(tc.after)(&now)
+				withTTL(tc.after)(&now)
 				if err := errors.Join(f.Client.Update(t.Context(), &now), all.Update(&now)); err != nil {
 					t.Fatal(err)
 				}
@@ -144,35 +144,35 @@ func TestChangedTimeToLiveApplies(t *testing.T) {
 	}
 }
 
-// TestChangedTurnIsNotDeleted checks this because its time to live may have been lengthened.
-// released notes the Turns whose memories outlive them.
-type released struct{ uids []string }
+// releasedMemories records the Turns whose memories are released.
+type releasedMemories struct{ uids []string }
 
-func (r *released) ReleaseMemories(_ context.Context, turnUID string) error {
+func (r *releasedMemories) ReleaseMemories(_ context.Context, turnUID string) error {
 	r.uids = append(r.uids, turnUID)
 	return nil
 }
 
-// TestMemoriesOutliveOnlyADeletedTurn checks that a Turn that changes before its deletion keeps its memories as its
-// own, and that those of a deleted Turn stay.
+// TestMemoriesOutliveOnlyADeletedTurn checks that the memories of a Turn are released if the Turn is deleted, and are
+// not released if its deletion fails.
 func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
-	for _, refusal := range []error{nil, conflict} {
-		turn, m := turnWith(finished(0), keeps(0)), &released{}
+	for _, failure := range []error{nil, conflict} {
+		turn, m := turnWith(finished(0), withTTL(0)), &releasedMemories{}
 		c := interceptor.NewClient(inMemory(t, turn), interceptor.Funcs{Delete: func(
 			context.Context, client.WithWatch, client.Object, ...client.DeleteOption,
 		) error {
 			if len(m.uids) > 0 {
 				t.Error("the memories are released before it is known whether the Turn is deleted")
 			}
-			return refusal
+			return failure
 		}})
 		err := removeTurn(t.Context(), c, m, turn)
-		if !errors.Is(err, refusal) || len(m.uids) > 0 != (refusal == nil) {
-			t.Errorf("after %v, %v, and the memories of %q are released", refusal, err, m.uids)
+		if !errors.Is(err, failure) || len(m.uids) > 0 != (failure == nil) {
+			t.Errorf("removeTurn = %v with released memories of %q, want %v, and a release only without an error", err, m.uids, failure)
 		}
 	}
 }
 
+// TestChangedTurnIsNotDeleted checks that a Turn is not deleted if its time to live was extended since it was read.
 func TestChangedTurnIsNotDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deletes := 0
@@ -184,12 +184,12 @@ func TestChangedTurnIsNotDeleted(t *testing.T) {
 				if err := c.Get(ctx, client.ObjectKeyFromObject(o), &now); err != nil {
 					return err
 				}
-				keeps(3600)(&now)
+				withTTL(3600)(&now)
 				return errors.Join(c.Update(ctx, &now), conflict)
 			}
 			return c.Delete(ctx, o, opts...)
 		}}
-		turn := turnWith(finished(0), keeps(0))
+		turn := turnWith(finished(0), withTTL(0))
 		f, _ := newFinished(t, funcs, turn)
 		f.enqueueIfDue(turn)
 		time.Sleep(time.Minute)
@@ -213,7 +213,7 @@ func TestJournalsReceiveDeletions(t *testing.T) {
 }
 
 func TestFinishedTurnIsReducedToDecidingFields(t *testing.T) {
-	whole := turnWith(finished(time.Minute), keeps(600), changed, func(t *v1alpha1.Turn) {
+	whole := turnWith(finished(time.Minute), withTTL(600), changed, func(t *v1alpha1.Turn) {
 		t.Labels, t.Status.Result = map[string]string{"a": "b"}, &v1alpha1.TurnResult{Text: "a long answer"}
 	})
 	held, err := finishedStore{}.Transformer()(whole)

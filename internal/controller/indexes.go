@@ -88,7 +88,7 @@ func providerRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// judgeProviderRefs returns the ModelProviders that the judges of an Agent ask, besides those of its chain.
+// judgeProviderRefs returns the ModelProviders that only the judges of an Agent use (spec.evaluation.models).
 func judgeProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	var refs []v1alpha1.SharedReference
 	if e := a.Spec.Evaluation; e != nil {
@@ -99,7 +99,8 @@ func judgeProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// learningProviderRefs returns the ModelProviders that extract memories for an Agent, besides those of its chain.
+// learningProviderRefs returns the ModelProviders that an Agent uses only to extract memories
+// (spec.memory.learning.models).
 func learningProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	var refs []v1alpha1.SharedReference
 	if translate.Learns(a) {

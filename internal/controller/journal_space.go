@@ -14,12 +14,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 )
 
-// journalSpace holds what the Leases of living executors report about the journal quotas, because a controller has
-// no store. The zero value has no reports.
+// journalSpace holds the reports on the journal quotas that are in the Leases of living executors. The controller
+// depends on them because it has no store. The zero value has no reports.
 type journalSpace struct {
 	mu      sync.Mutex
 	reports map[string]journalReport // by the name of the Lease
-	// tight holds the namespaces whose new Turns waited at the last check; the empty name stands for all
+	// tight holds the namespaces whose new Turns had to wait when opened was last called; the empty name means all
 	// namespaces.
 	tight []string
 }
@@ -29,8 +29,8 @@ type journalReport struct {
 	report *quota.Report
 }
 
-// see records the report in the Lease of a living executor.
-func (s *journalSpace) see(l *coordinationv1.Lease) {
+// observe records the report in the Lease of a living executor.
+func (s *journalSpace) observe(l *coordinationv1.Lease) {
 	text := l.Annotations[executor.JournalUseAnnotation]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +63,8 @@ func (s *journalSpace) verdictFor(namespace string) quota.Verdict {
 	return strictest
 }
 
-// opened returns the namespaces whose Turns no longer need to wait, since the last call. The empty name stands for
-// all namespaces.
+// opened returns the namespaces whose Turns had to wait at the last call of opened and need not wait any more. The
+// empty name means all namespaces.
 func (s *journalSpace) opened() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *ExecutorReconciler) wakeForSpace(ctx context.Context) error {
 }
 
 // whenJournalsFull makes a new Turn wait while the journals of its namespace, or of all namespaces, are near their
-// quota. A Turn that has already run continues until the quota is used up, and then waits like a new one.
+// quota. A Turn that has already run continues until the quota is used up, and then waits like a new Turn.
 func whenJournalsFull(v snapshot) (decision, bool) {
 	fresh := v.turn.Epoch() == 0 || v.turn.StateReason() == v1alpha1.TurnReasonWaitingForJournalSpace
 	if !v.journals.Running && (!v.journals.New || !fresh) {

@@ -45,12 +45,12 @@ func TestWhenJournalsFull(t *testing.T) {
 		"new, all namespaces tight": {"", turnWith(), full, wait},
 		"has run, tight":            {"it finishes", turnWith(began), tight, schedule},
 		"has run, spent":            {"it continues from its journal later", turnWith(began), spent, wait},
-		"waited before, tight":      {"it would have to wait again at once", turnWith(waited), tight, wait},
+		"waited before, tight":      {"it would soon have to wait again", turnWith(waited), tight, wait},
 		"waited before, space":      {"", turnWith(waited), idle, schedule},
 		"bound, spent":              {"its executor stops it", turnWith(boundTo("other")), spent, follow},
-		"cancelled, spent":          {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), spent, end},
+		"cancelled, spent":          {"it ends", turnWith(desired(v1alpha1.DesiredStateCancelled)), spent, end},
 		"past its deadline, spent":  {"it ends with its journal", turnWith(began, started(24*time.Hour)), spent, endFromJournal},
-		"expired, spent":            {"its removal frees space", turnWith(finished(time.Hour), keeps(1)), spent, remove},
+		"expired, spent":            {"its removal frees space", turnWith(finished(time.Hour), withTTL(1)), spent, remove},
 	} {
 		v := snapshot{turn: tc.turn, agent: ready, executorAlive: true, journals: tc.report.VerdictFor("helpdesk"), now: now}
 		got := decide(v)
@@ -74,7 +74,7 @@ func TestLeasesReportJournalSpace(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, waits, queued, elsewhere, lease)
 	clock := now
 	b.executors.Now = func() time.Time { return clock }
-	look := func(why string, report *quota.Report, after time.Duration, running, fresh bool, woken ...string) {
+	check := func(why string, report *quota.Report, after time.Duration, running, fresh bool, woken ...string) {
 		t.Helper()
 		clock = clock.Add(after)
 		if after < executor.LeaseDuration {
@@ -95,13 +95,13 @@ func TestLeasesReportJournalSpace(t *testing.T) {
 			t.Errorf("%s: woken (-want +got):\n%s", why, diff)
 		}
 	}
-	look("the namespace is below its quota", idle, 0, false, false)
-	look("the namespace is near its quota", tight, 5*time.Second, false, true)
-	look("the namespace has used up its quota", spent, 5*time.Second, true, true)
-	look("the namespace is still near its quota", tight, 5*time.Second, false, true)
-	look("the namespace has space again", idle, 5*time.Second, false, false, "one")
-	look("the total quota is nearly used up", full, 5*time.Second, false, true)
-	look("all namespaces have space again", idle, 5*time.Second, false, false, "one", "one")
-	look("the namespace has used up its quota again", spent, 5*time.Second, true, true)
-	look("the report of a lost executor does not count", nil, time.Minute, false, false, "one")
+	check("the namespace is below its quota", idle, 0, false, false)
+	check("the namespace is near its quota", tight, 5*time.Second, false, true)
+	check("the namespace has used up its quota", spent, 5*time.Second, true, true)
+	check("the namespace is still near its quota", tight, 5*time.Second, false, true)
+	check("the namespace has space again", idle, 5*time.Second, false, false, "one")
+	check("the total quota is nearly used up", full, 5*time.Second, false, true)
+	check("all namespaces have space again", idle, 5*time.Second, false, false, "one", "one")
+	check("the namespace has used up its quota again", spent, 5*time.Second, true, true)
+	check("the report of a lost executor does not count", nil, time.Minute, false, false, "one")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 )
 
-// leftOutInterval is the time after which an object that the cache has left out is looked at again.
+// leftOutInterval is the time after which an object that the cache has left out is reconciled again.
 const leftOutInterval = 15 * time.Second
 
 // LeftOut reports objects that the cache holds without their content, because their namespace has no memory left. A nil
@@ -31,8 +31,9 @@ type LeftOut struct {
 // isLeftOut reports whether the cache holds an object without its content.
 func (l *LeftOut) isLeftOut(o client.Object) bool { return l != nil && objectbudget.IsLeftOut(o) }
 
-// report writes why an object cannot be used into its Ready condition. If there is memory again, the write of another
-// message makes the API server send the object once more, and the cache then keeps it. conditions is a field of o.
+// report writes into the Ready condition of an object that the cache has no memory for it. Once there is memory again,
+// report writes another message, so that the API server sends the object again and the cache keeps it. conditions is a
+// field of o.
 func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]metav1.Condition) (ctrl.Result, error) {
 	again := ctrl.Result{RequeueAfter: leftOutInterval}
 	fits := l.Objects.Fits(o)

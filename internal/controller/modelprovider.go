@@ -33,7 +33,7 @@ type ModelProviderReconciler struct {
 	Now       func() time.Time
 	// ProbeInterval is the time between two probes of an endpoint that answers.
 	ProbeInterval time.Duration
-	// Circuits has the open circuits of all executors. It may be nil.
+	// Circuits holds the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
 	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
 	LeftOut *LeftOut
@@ -105,7 +105,7 @@ func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelPr
 		return secretFinding(missing), nil
 	}
 	if apierrors.IsForbidden(err) {
-		// Only the people who grant the manager its rights can help, and they look here.
+		// Only the people who grant the manager its permissions can help, and they look at the condition.
 		return finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Error()}, nil
 	}
 	if err != nil {
@@ -124,8 +124,8 @@ func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelPr
 	return finding{holds: true, reason: v1alpha1.ReasonReady, message: answers}, nil
 }
 
-// probeFailure translates the error of a probe into a finding. It omits the provider's name, which the object shows
-// already.
+// probeFailure translates the error of a probe into a finding. It removes the provider's name from the message, because
+// the condition belongs to that provider.
 func probeFailure(ctx context.Context, name string, err error) finding {
 	failure := model.AsError(err)
 	f := finding{

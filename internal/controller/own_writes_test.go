@@ -28,15 +28,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
-// TestReconcilersAwaitTheirOwnWrites checks a change that is undone before the cache shows what the reconciler wrote
-// about it. The object in the cache then has the right status, and the one on the API server does not.
+// TestReconcilersAwaitTheirOwnWrites checks a change that is undone before the cache shows the status that the
+// reconciler wrote about the change. The cached object then has the correct status, but the object on the API server
+// does not.
 func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 	for name, tc := range map[string]struct {
 		object client.Object
 		// begin returns a reconciler that uses c, and a function that makes the object ready or not.
 		begin func(t *testing.T, c client.Client) (reconcile.Reconciler, func(ready bool))
 	}{
-		"an Agent whose ModelProvider is checked anew": {
+		"an Agent whose ModelProvider is checked again": {
 			deskAgent(func(s *v1alpha1.AgentSpec) { s.Models[0].ProviderRef.Name = "a" }),
 			func(t *testing.T, c client.Client) (reconcile.Reconciler, func(bool)) {
 				profile := houseProfile()
@@ -190,7 +191,7 @@ func readyReason(t *testing.T, o client.Object) string {
 	return c.Reason
 }
 
-// switchedEndpoint starts an endpoint of models. It refuses its credentials after set(false).
+// switchedEndpoint starts a model endpoint. After set(false), the endpoint rejects the credentials of all requests.
 func switchedEndpoint(t *testing.T) (url string, set func(accepts bool)) {
 	var refuses atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -11,8 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// turnChanged passes the changes that the reconciler acts on. The status writes of a binding and of a running Turn do
-// not pass.
+// turnChanged passes the changes that the reconciler acts on. A binding and the progress of a running Turn do not pass.
 func turnChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Turn)
@@ -27,9 +26,9 @@ func turnChanged() predicate.Predicate {
 	}}
 }
 
-// beginsToWait reports whether a Turn that is not bound has begun to wait for something that events report. An event
-// between the decision to wait and this change did not find the Turn among those that wait, so its facts are checked
-// once more. The queue for a slot is not among these waits: it needs no event.
+// beginsToWait reports whether a Turn that is not bound has begun to wait for a change that an event reports. If that
+// event came before the status showed the wait, it did not wake the Turn. So the Turn is reconciled once more. A Turn
+// that waits for a slot needs no event.
 func beginsToWait(before, after *v1alpha1.Turn) bool {
 	is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if is == nil || after.BoundTo() != "" {
@@ -53,8 +52,8 @@ func createdWithoutSession() predicate.Predicate {
 }
 
 // toolServerChanged passes the changes of a ToolServer that an Agent's status reports: its tools, its readiness, and
-// whether it was asked for its tools at all. A check without news does not pass, and neither does a new spec of a
-// server whose tools are known, unless it changes which namespaces may use the server.
+// whether it was asked for its tools at all. A check with an unchanged result does not pass. A new spec of a server
+// whose tools are known passes only if it changes which namespaces may use the server.
 func toolServerChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {

@@ -19,9 +19,9 @@ func TestTurnChanged(t *testing.T) {
 		before, after *v1alpha1.Turn
 		want          bool
 	}{
-		"a change of the spec":         {turnWith(), turnWith(newer), true},
-		"a deletion":                   {turnWith(), turnWith(deleted), true},
-		"a Turn that was created anew": {turnWith(), turnWith(another), true},
+		"a change of the spec":      {turnWith(), turnWith(newer), true},
+		"a deletion":                {turnWith(), turnWith(deleted), true},
+		"a Turn that was recreated": {turnWith(), turnWith(another), true},
 		"the end": {
 			turnWith(boundTo("e")),
 			turnWith(boundTo("e"), func(t *v1alpha1.Turn) { t.Status.Conditions = nil }, finished(0)), true,
@@ -75,13 +75,13 @@ func TestToolServerChanged(t *testing.T) {
 		}, true},
 		"more tools than are listed": {"patterns may match these", func(s *v1alpha1.ToolServer) { s.Status.ToolCount = 300 }, true},
 		"another spec":               {"its result is discovered first", func(s *v1alpha1.ToolServer) { s.Generation++ }, false},
-		"other namespaces": {"Agents of others depend on it", func(s *v1alpha1.ToolServer) {
+		"other namespaces": {"Agents of other namespaces depend on it", func(s *v1alpha1.ToolServer) {
 			s.Spec.AllowedNamespaces = &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromAll}
 		}, true},
 		"an unchanged result": {"there is nothing to report", func(s *v1alpha1.ToolServer) {
 			s.Status.ServerVersion, s.Status.LastDiscoveryTime = "2", nil
 		}, false},
-		"created anew": {"it is another object", func(s *v1alpha1.ToolServer) { s.UID = "another" }, true},
+		"recreated": {"it is another object", func(s *v1alpha1.ToolServer) { s.UID = "another" }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := toolServerChanged().Update(

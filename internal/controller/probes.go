@@ -12,13 +12,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 )
 
-// A probe waits for the network, and an endpoint that hangs blocks its worker for as long as a probe may take. A
-// waiting worker costs almost nothing, so there are many workers, and only a few may serve one namespace. Endpoints
-// that hang therefore delay only their own namespace. To delay another one, the endpoints of sixteen namespaces
-// must hang.
+// An endpoint that hangs blocks a worker for as long as a probe may take. A waiting worker costs almost nothing, so
+// there are many workers, and only a few may serve one namespace. Endpoints that hang therefore delay only their own
+// namespace, unless the endpoints of sixteen namespaces hang at the same time.
 const (
-	probesAtOnce      = 64
-	probesOfNamespace = 4
+	probeWorkers            = 64
+	probeWorkersOfNamespace = 4
 )
 
 // probeTimeout limits one probe, whatever timeouts its object has. Only the first check of a ToolServer, and a check
@@ -26,10 +25,10 @@ const (
 const probeTimeout = 10 * time.Second
 
 // probeOptions returns the options of a controller that probes endpoints.
-func probeOptions() controller.Options { return fairOptions(probesAtOnce, probesOfNamespace) }
+func probeOptions() controller.Options { return fairOptions(probeWorkers, probeWorkersOfNamespace) }
 
 // minProbeDelay and maxProbeDelay limit the time until the next probe of an endpoint that is not ready. Polling is
-// needed because Secrets are not watched: that would require the right to list them.
+// needed because Secrets are not watched: that would require the permission to list them.
 const (
 	minProbeDelay = time.Second
 	maxProbeDelay = 30 * time.Second
@@ -37,9 +36,9 @@ const (
 	maxProbeDelayNew = 5 * time.Second
 )
 
-// nextProbe returns when to probe an endpoint again. An endpoint that is not ready is probed after as long as it has
-// not been ready, so the interval doubles each time. While its object is new, Turns wait for it, and it is probed
-// sooner. Within a namespace, new and changed objects go first.
+// nextProbe returns when to probe an endpoint again. If the endpoint is not ready, the delay is as long as it has not
+// been ready, so the delay doubles with each probe. While its object is new, Turns wait for it, so the delay is
+// shorter. Within a namespace, new and changed objects are probed first.
 func nextProbe(now time.Time, o client.Object, conditions []metav1.Condition, interval time.Duration) ctrl.Result {
 	again := ctrl.Result{RequeueAfter: interval, Priority: new(fairqueue.Low)}
 	if c := ready(conditions, o.GetGeneration()); c != nil && c.Status != metav1.ConditionTrue {

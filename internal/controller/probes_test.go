@@ -47,8 +47,8 @@ func newTarpit(t *testing.T) *tarpit {
 	return p
 }
 
-// TestHangingServersDelayOnlyTheirNamespace runs the controller as the manager does. One namespace has 600 servers
-// that never answer; then another namespace gets a server that does.
+// TestHangingServersDelayOnlyTheirNamespace checks that 600 servers of one namespace that never answer do not delay the
+// check of a server of another namespace. It runs the controller as the manager does.
 func TestHangingServersDelayOnlyTheirNamespace(t *testing.T) {
 	d := newToolServerEnv(t, netpolicy.NewLocalPolicy())
 	d.add("search", "Searches.", nil)
@@ -94,7 +94,7 @@ func TestHangingServersDelayOnlyTheirNamespace(t *testing.T) {
 	for _, r := range requests {
 		queue.Add(r)
 	}
-	await(t, "the tarpits to have as many workers as one namespace may", func() bool { return p.accepted.Load() >= probesOfNamespace })
+	await(t, "the tarpits to occupy all workers of their namespace", func() bool { return p.accepted.Load() >= probeWorkersOfNamespace })
 	queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "helpdesk", Name: "tickets"}})
 	var s v1alpha1.ToolServer
 	await(t, "the server of the other namespace to be ready", func() bool {
@@ -103,9 +103,9 @@ func TestHangingServersDelayOnlyTheirNamespace(t *testing.T) {
 		}
 		return readinessOf(&s) == "True Ready: the server answers"
 	})
-	// No look at a tarpit has ended yet: each takes a minute.
-	if n := p.accepted.Load(); n != probesOfNamespace {
-		t.Errorf("%d probes of one namespace are running, want %d", n, probesOfNamespace)
+	// No check of a tarpit has ended yet, because each takes a minute.
+	if n := p.accepted.Load(); n != probeWorkersOfNamespace {
+		t.Errorf("%d probes of one namespace are running, want %d", n, probeWorkersOfNamespace)
 	}
 }
 
@@ -120,7 +120,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// TestRepeatedProbeOfHangingServerIsShort checks that a later look does not occupy a worker for all of
+// TestRepeatedProbeOfHangingServerIsShort checks that a repeated check does not occupy a worker for all of
 // connectTimeoutSeconds.
 func TestRepeatedProbeOfHangingServerIsShort(t *testing.T) {
 	p := newTarpit(t)

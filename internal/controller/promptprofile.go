@@ -45,7 +45,7 @@ type PromptProfileReconciler struct {
 func (r *PromptProfileReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.PromptProfile{}, builder.WithPredicates(specChanged())).
-		WithOptions(fairOptions(renderingsAtOnce, renderingsOfNamespace))
+		WithOptions(fairOptions(renderWorkers, renderWorkersOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, referrers(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata)
 	}
@@ -79,14 +79,14 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 	report, err := r.sample(ctx, p)
 	failure, isUnreadable := errors.AsType[*translate.UnreadableError](err)
 	_, isMissing := errors.AsType[*translate.MissingError](err)
-	wrong, isWrong := errors.AsType[*invalid.Error](err)
+	_, isInvalid := errors.AsType[*invalid.Error](err)
 	switch {
 	case isUnreadable:
 		ready = unreadableConfigMap(failure)
 	case isMissing:
 		ready = finding{reason: v1alpha1.ReasonConfigMapNotFound, message: err.Error()}
-	case isWrong:
-		ready = finding{reason: v1alpha1.ReasonRenderFailed, message: wrong.Error()}
+	case isInvalid:
+		ready = finding{reason: v1alpha1.ReasonRenderFailed, message: err.Error()}
 	case err != nil:
 		return err
 	default:
@@ -95,8 +95,7 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 		s.StableChars, s.DynamicChars = int64(report.StableChars), int64(report.DynamicChars)
 	}
 	ready.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, now)
-	// Only another text fixes a text that does not render, so kstatus need not wait. A missing ConfigMap may
-	// appear.
+	// A text that does not render must be changed, so kstatus need not wait. A missing ConfigMap may still appear.
 	ready.stall(&p.Status.Conditions, p.Generation, now, !ready.holds && !isMissing && !isUnreadable)
 	p.Status.ObservedGeneration = p.Generation
 	return ready.failure

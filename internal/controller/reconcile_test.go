@@ -80,7 +80,7 @@ func newTestEnv(t *testing.T, funcs interceptor.Funcs, objects ...client.Object)
 	return b
 }
 
-// showWrites passes each write to the queues of the Sessions at once.
+// showWrites passes each write to the queues of the Sessions immediately.
 func (b *testEnv) showWrites() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
@@ -143,8 +143,8 @@ func (b *testEnv) queued() int {
 	return n
 }
 
-// wants returns the request of a Turn that is younger than the Turns of turnWith.
-func wants(turn, agent string) scheduler.Request {
+// requestNamed returns the request of a Turn that is younger than the Turns that turnWith returns.
+func requestNamed(turn, agent string) scheduler.Request {
 	return scheduler.Request{
 		Turn:  scheduler.Key{Namespace: "helpdesk", Name: turn},
 		Agent: scheduler.Agent{Key: scheduler.Key{Namespace: "helpdesk", Name: agent}}, Since: now,
@@ -177,9 +177,9 @@ func leaseOf(name string, capacity int, renewed time.Time) *coordinationv1.Lease
 	}
 }
 
-// failing makes writes of status fail: the nth write fails with the nth error, or succeeds if that is nil. All
-// later writes succeed.
-func failing(failures ...error) interceptor.Funcs {
+// failStatusWrites makes status writes fail: the nth write fails with the nth error, or succeeds if that error is nil.
+// All later writes succeed.
+func failStatusWrites(failures ...error) interceptor.Funcs {
 	n := 0
 	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
 		opts ...client.SubResourceUpdateOption,
@@ -214,8 +214,8 @@ func TestBindingIsOneWrite(t *testing.T) {
 	}
 }
 
-// TestExecutorOfAQueuedTurnIsLost checks a bound Turn that waited for a ModelProvider when its executor was lost: it is
-// Queued although it has a slot, and without an executor it is unbound like any other.
+// TestExecutorOfAQueuedTurnIsLost checks a Turn that waits for a ModelProvider, and thus is Queued although it is
+// bound. If its executor is lost and no other executor runs, it is unbound like any other Turn.
 func TestExecutorOfAQueuedTurnIsLost(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), heldBack), agentWith(metav1.ConditionTrue, ""))
 	if _, err := b.reconcile(t, "one"); err != nil {
@@ -226,8 +226,8 @@ func TestExecutorOfAQueuedTurnIsLost(t *testing.T) {
 	}
 }
 
-// TestNextExecutorEndsOverdueTurn checks this because the Turn's journal may hold an answer that
-// was paid for.
+// TestNextExecutorEndsOverdueTurn checks that a Turn whose time is over waits for an executor that ends it, because its
+// journal may hold an answer that was paid for.
 func TestNextExecutorEndsOverdueTurn(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(90*time.Second)), agentWith(metav1.ConditionTrue, ""))
 	result, err := b.reconcile(t, "one")
@@ -260,12 +260,13 @@ func TestNextExecutorEndsOverdueTurn(t *testing.T) {
 	}
 }
 
-// TestOverdueAfterSuspension checks a Turn that has run, so that its journal knows the usage. An
-// executor must end it, and if that executor is lost, the next one must. The Turns of its sub-agents end first.
+// TestOverdueAfterSuspension checks a Turn that has run and waits too long for an executor after a suspension. An
+// executor must end it with the usage in its journal; if that executor is lost, the next executor must. The Turns of
+// its sub-agents end first.
 func TestOverdueAfterSuspension(t *testing.T) {
 	waited := func(t *v1alpha1.Turn) {
 		t.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Hour))
-		condition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.TurnReasonQueued, now.Add(-11*time.Minute))
+		addCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.TurnReasonQueued, now.Add(-11*time.Minute))
 	}
 	turn := turnWith(boundTo("lost"), handedBack(v1alpha1.TurnReasonQueued), waited)
 	if d := decide(snapshot{
@@ -283,16 +284,15 @@ func TestOverdueAfterSuspension(t *testing.T) {
 		t.Fatalf("the binding is %+v, want overdue", got.Status.Executor)
 	}
 	if turnstatus.Bind(got, turnstatus.Binding{Executor: "third"}, now); !got.Status.Executor.Overdue {
-		t.Error("the next executor must end it, too")
+		t.Error("the binding to the next executor is not overdue, want that this executor also only ends the Turn")
 	}
 	if turnstatus.Suspend(got, turnstatus.Run{}, nil, now); got.Status.Executor.Overdue {
 		t.Error("a second suspension must restart the starting deadline")
 	}
 }
 
-// TestTurnEndsWithoutExecutor checks that a Turn waits for an executor that can read its journal, which knows the
-// usage. If none comes, the Turn ends with the facts in its status, and a call without a result gets an unknown
-// outcome.
+// TestTurnEndsWithoutExecutor checks that a Turn waits for an executor that can read the usage in its journal. If no
+// executor appears, the Turn ends with the facts in its status, and a call without a result gets an unknown outcome.
 func TestTurnEndsWithoutExecutor(t *testing.T) {
 	for complete, want := range map[bool]int32{false: 1, true: 0} {
 		turn := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) {
@@ -331,7 +331,7 @@ func TestTurnEndsWithoutExecutor(t *testing.T) {
 		"past its deadline, and an executor may still appear": {v1alpha1.DesiredStateActive, 90 * time.Second, v1alpha1.TurnReasonPending},
 	} {
 		t.Run(name, func(t *testing.T) {
-			turn := turnWith(boundTo("lost"), started(tc.age), called, desires(tc.state))
+			turn := turnWith(boundTo("lost"), started(tc.age), called, desired(tc.state))
 			b := newTestEnv(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""))
 			if _, err := b.reconcile(t, "one"); err != nil {
 				t.Fatal(err)
@@ -355,15 +355,15 @@ func TestTurnEndsWithoutExecutor(t *testing.T) {
 // TestJournalOfLostExecutorIsIncomplete checks that status.executor.journalComplete does not survive a
 // lost executor: the journal may have entries by now.
 func TestJournalOfLostExecutorIsIncomplete(t *testing.T) {
-	nothing := func(t *v1alpha1.Turn) {
+	emptyJournal := func(t *v1alpha1.Turn) {
 		t.Status.Executor.StoreID, t.Status.Executor.JournalEntries, t.Status.Executor.JournalComplete = "old", new(int64(0)), true
 	}
-	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), nothing), agentWith(metav1.ConditionTrue, ""))
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), emptyJournal), agentWith(metav1.ConditionTrue, ""))
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.turn(t, "one"); got.BoundTo() != "" || got.Status.Executor.JournalComplete {
-		t.Fatalf("the binding is %+v, want none, and an unknown journal", got.Status.Executor)
+		t.Fatalf("the binding is %+v, want no executor, and journalComplete false", got.Status.Executor)
 	}
 	if err := b.client.Create(t.Context(), leaseOf("next", 1, now)); err != nil {
 		t.Fatal(err)
@@ -372,15 +372,15 @@ func TestJournalOfLostExecutorIsIncomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.turn(t, "one").Status.Executor; got.Name != "next" || got.StoreID != "old" || got.JournalComplete {
-		t.Errorf("the binding is %+v, want the store of the run before", got)
+		t.Errorf("the binding is %+v, want the store of the previous run, and journalComplete false", got)
 	}
 }
 
-// TestPreparedConditionIsOfLastRun checks that the condition Prepared of an earlier run is removed: the last
-// run may have prepared the prompt and been killed.
+// TestPreparedConditionIsOfLastRun checks that the condition Prepared of an earlier run is removed when a Turn is bound
+// or ends: the last run may have prepared the prompt before it was killed.
 func TestPreparedConditionIsOfLastRun(t *testing.T) {
 	waiting := turnWith(boundTo("e"), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared)
-	cancelled := turnWith(boundTo("e"), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared, desires(v1alpha1.DesiredStateCancelled))
+	cancelled := turnWith(boundTo("e"), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared, desired(v1alpha1.DesiredStateCancelled))
 	for name, turn := range map[string]*v1alpha1.Turn{"bound again": waiting, "ended": cancelled} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
@@ -396,7 +396,7 @@ func TestPreparedConditionIsOfLastRun(t *testing.T) {
 }
 
 func TestBindingConflictIsRetried(t *testing.T) {
-	b := newTestEnv(t, failing(conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	b := newTestEnv(t, failStatusWrites(conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	result, err := b.reconcile(t, "one")
 	if err != nil || result.RequeueAfter != staleInterval {
 		t.Fatalf("got %v, %v; want a quick retry of a binding that lost a conflict", result, err)
@@ -410,7 +410,7 @@ func TestBindingConflictIsRetried(t *testing.T) {
 }
 
 func TestBindingOfDeletedTurn(t *testing.T) {
-	b := newTestEnv(t, failing(notFound), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	b := newTestEnv(t, failStatusWrites(notFound), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	if result, err := b.reconcile(t, "one"); err != nil || !result.IsZero() {
 		t.Errorf("got %v, %v; want no error for a deleted Turn", result, err)
 	}
@@ -422,7 +422,7 @@ func TestBindingOfDeletedTurn(t *testing.T) {
 // TestBindingWithUnknownOutcomeKeepsSlot checks that a Turn keeps its slot if the response to its binding was
 // lost, because the write may have succeeded.
 func TestBindingWithUnknownOutcomeKeepsSlot(t *testing.T) {
-	b := newTestEnv(t, failing(broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	b := newTestEnv(t, failStatusWrites(broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	if _, err := b.reconcile(t, "one"); !apierrors.IsInternalError(err) {
 		t.Fatalf("got %v, want the error, which requeues the Turn", err)
 	}
@@ -434,10 +434,10 @@ func TestBindingWithUnknownOutcomeKeepsSlot(t *testing.T) {
 	}
 }
 
-// TestStaleTurnKeepsSlot checks a Turn that was bound and is reconciled before the cache shows that. It must
-// not count as waiting.
+// TestStaleTurnKeepsSlot checks a Turn that was bound and is reconciled before the cache shows the binding. It must not
+// count as waiting.
 func TestStaleTurnKeepsSlot(t *testing.T) {
-	b := newTestEnv(t, failing(nil, conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	b := newTestEnv(t, failStatusWrites(nil, conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	stale := b.turn(t, "one")
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
@@ -466,11 +466,11 @@ func TestStaleTurnKeepsSlot(t *testing.T) {
 func TestWriteConflictsAreRetried(t *testing.T) {
 	for name, turn := range map[string]*v1alpha1.Turn{
 		"waiting":   turnWith(),
-		"ending":    turnWith(desires(v1alpha1.DesiredStateCancelled)),
+		"ending":    turnWith(desired(v1alpha1.DesiredStateCancelled)),
 		"observing": turnWith(finished(0), func(t *v1alpha1.Turn) { t.Generation = 2 }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newTestEnv(t, failing(conflict), turn)
+			b := newTestEnv(t, failStatusWrites(conflict), turn)
 			if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != staleInterval {
 				t.Errorf("got %v, %v", result, err)
 			}
@@ -481,8 +481,8 @@ func TestWriteConflictsAreRetried(t *testing.T) {
 	}
 }
 
-// TestFailingTurnIsSkipped checks that the Turn keeps its position in the queue, and that the slot
-// that was reserved for it goes to the next Turn.
+// TestFailingTurnIsSkipped checks that a Turn whose reconciliation fails keeps its position in the queue, and that the
+// slot that was reserved for it goes to the next Turn.
 func TestFailingTurnIsSkipped(t *testing.T) {
 	queued := turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0))
 	for name, b := range map[string]*testEnv{
@@ -498,10 +498,10 @@ func TestFailingTurnIsSkipped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := []scheduler.Executor{{Name: "self", Capacity: 1}}
-			b.turns.slots.Reserve(wants("runs", "third"), one)
+			b.turns.slots.Reserve(requestNamed("runs", "third"), one)
 			b.turns.slots.Reserve(requestOf(queued), one)
-			b.turns.slots.Reserve(wants("next", "other"), one)
-			b.turns.slots.Release(wants("runs", "third").Turn)
+			b.turns.slots.Reserve(requestNamed("next", "other"), one)
+			b.turns.slots.Release(requestNamed("runs", "third").Turn)
 			if !slices.Equal(b.woken, []string{"one"}) {
 				t.Fatalf("woken: %v, want the Turn", b.woken)
 			}

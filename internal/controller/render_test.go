@@ -155,10 +155,11 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 	}
 }
 
-// TestAConfigMapThatCannotBeRead checks that the condition of an older generation does not stay.
+// TestAConfigMapThatCannotBeRead checks that the condition says so for the newest generation, and that the object is
+// retried.
 func TestAConfigMapThatCannotBeRead(t *testing.T) {
 	unreadable := func(list *[]v1alpha1.Contribution) { *list = fromConfigMaps("unreadable") }
-	says := func(t *testing.T, conditions []metav1.Condition, err error, kind, field string) {
+	checkCondition := func(t *testing.T, conditions []metav1.Condition, err error, kind, field string) {
 		t.Helper()
 		want := metav1.Condition{
 			Type: kind, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonConfigMapUnreadable, ObservedGeneration: 2,
@@ -188,7 +189,7 @@ func TestAConfigMapThatCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, err = reconcileProfile(t, c, nil)
-		says(t, p.Status.Conditions, err, v1alpha1.ConditionReady, "PromptProfile spec")
+		checkCondition(t, p.Status.Conditions, err, v1alpha1.ConditionReady, "PromptProfile spec")
 		version := p.ResourceVersion
 		if p, _ = reconcileProfile(t, c, nil); p.ResourceVersion != version {
 			t.Error("a second reconciliation with the same error must write nothing")
@@ -206,7 +207,7 @@ func TestAConfigMapThatCannotBeRead(t *testing.T) {
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
 			t.Fatal(err)
 		}
-		says(t, a.Status.Conditions, err, v1alpha1.ConditionProfileResolved, "Agent spec")
+		checkCondition(t, a.Status.Conditions, err, v1alpha1.ConditionProfileResolved, "Agent spec")
 	})
 }
 
@@ -258,7 +259,7 @@ func TestAgentsThatDoNotRender(t *testing.T) {
 			if _, err := reconcileProfile(t, c, nil); err != nil {
 				t.Fatal(err)
 			}
-			f := resolved(t, c, nil)
+			f := profileFinding(t, c, nil)
 			if f.holds || f.reason != tc.reason || !strings.Contains(f.message, tc.message) {
 				t.Errorf("got %+v\nwant %s: %s", f, tc.reason, tc.message)
 			}
@@ -266,8 +267,8 @@ func TestAgentsThatDoNotRender(t *testing.T) {
 	}
 }
 
-// resolved returns the finding about the Agent's profile.
-func resolved(t *testing.T, c client.Client, maps texts) finding {
+// profileFinding returns the finding about the Agent's profile.
+func profileFinding(t *testing.T, c client.Client, maps texts) finding {
 	t.Helper()
 	r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: maps.in}
 	var a v1alpha1.Agent
@@ -281,13 +282,14 @@ func resolved(t *testing.T, c client.Client, maps texts) finding {
 	return f
 }
 
-// TestAProfileThatLostItsConfigMap checks an Agent that is reconciled before its profile.
+// TestAProfileThatLostItsConfigMap checks an Agent that is reconciled after the ConfigMap of its profile was deleted,
+// and before its profile is reconciled again.
 func TestAProfileThatLostItsConfigMap(t *testing.T) {
 	c := inMemory(t, houseProfile(func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} }), deskAgent())
 	if _, err := reconcileProfile(t, c, texts{"skills": {"text": "Ask first."}}); err != nil {
 		t.Fatal(err)
 	}
-	got := resolved(t, c, nil)
+	got := profileFinding(t, c, nil)
 	want := finding{
 		reason: v1alpha1.ReasonConfigMapNotFound,
 		message: `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not exist: ` +

@@ -18,14 +18,14 @@ import (
 )
 
 // SessionReconciler reports whether a Session takes Turns, and deletes it when its time to live is over. Executors
-// write the totals of its Turns. If such a write comes between, the reconciler's write of conditions fails and is
-// repeated on the new status.
+// write the totals of its Turns into the same status. If an executor writes between the reconciler's read and its
+// write, the reconciler's write fails with a conflict and is repeated.
 type SessionReconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
 	Now  func() time.Time
-	// Turns keeps Turns from entering a Session while it is being deleted.
+	// Turns is the reconciler that must not let Turns enter a Session while it is being deleted.
 	Turns *TurnReconciler
 }
 
@@ -60,11 +60,11 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	now := r.Now()
 	left, ends := untilSessionEnds(&s, now)
 	if ends && left <= 0 {
-		named, err := hasTurns(ctx, r.Client, &s, client.MatchingFields{indexTurnSession: s.Name})
+		inUse, err := hasTurns(ctx, r.Client, &s, client.MatchingFields{indexTurnSession: s.Name})
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		if !named {
+		if !inUse {
 			removed, result, err := r.remove(ctx, &s)
 			if removed { // memories about users are used in other Sessions, too
 				err = releaseMemories(ctx, r.Turns.Memories, &s)
@@ -116,17 +116,17 @@ func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, e
 	return since.Add(time.Duration(*s.Spec.TTLSecondsAfterLastTurn) * time.Second).Sub(now), true
 }
 
-// remove deletes a Session whose time is over, unless it has changed since it was read. It also keeps the Session
-// if the API server has an unfinished Turn of it that the cache does not show yet. While the lock is held, no Turn
-// can enter the Session. A Turn that comes later finds the Session gone and creates another.
+// remove deletes a Session whose time is over, unless it has changed since it was read. It also keeps the Session if
+// the API server has an unfinished Turn of it that the cache does not show yet. While enterMu is locked, no Turn can
+// enter the Session. A Turn that enters later does not find the Session, and creates a new one.
 func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (removed bool, result ctrl.Result, err error) {
 	r.Turns.enterMu.Lock()
 	defer r.Turns.enterMu.Unlock()
-	named, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
+	inUse, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
 	if err != nil {
 		return false, ctrl.Result{}, err
 	}
-	if named {
+	if inUse {
 		return false, ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
 	err = r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion})

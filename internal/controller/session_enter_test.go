@@ -56,20 +56,20 @@ func TestSessionCreatedByAnotherClient(t *testing.T) {
 	}
 }
 
-// TestSessionIsReadFromAPIServer checks this because the cache of Sessions may be older than the cache of
-// Turns, or than a change that a person has just made.
+// TestSessionIsReadFromAPIServer checks that the budget of a Session is read from the API server: the cached Session
+// may be older than the cached Turns, or older than a change that a person has just made.
 func TestSessionIsReadFromAPIServer(t *testing.T) {
 	for name, tc := range map[string]struct {
-		shown, real *v1alpha1.Session
-		want        string
+		cached, live *v1alpha1.Session
+		want         string
 	}{
 		"the last Turn of the budget has ended": {sessionWith(usedTurns(2)), sessionWith(usedTurns(3)), v1alpha1.TurnReasonSessionClosed},
 		"the budget was raised":                 {sessionWith(usedTurns(3)), sessionWith(usedTurns(2)), v1alpha1.TurnReasonRunning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""),
-				leaseOf("self", 1, now), tc.real)
-			b.turns.Client = showing(b.client, tc.shown)
+				leaseOf("self", 1, now), tc.live)
+			b.turns.Client = showing(b.client, tc.cached)
 			if _, err := b.reconcile(t, "one"); err != nil {
 				t.Fatal(err)
 			}
@@ -115,8 +115,8 @@ func TestTurnWaitsForSessionDeletion(t *testing.T) {
 	}
 }
 
-// TestDeletedSessionIsCreatedAgain checks a Turn that its executor handed back before it had a
-// prompt.
+// TestDeletedSessionIsCreatedAgain checks that a Turn which its executor handed back without a prompt creates its
+// Session again.
 func TestDeletedSessionIsCreatedAgain(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{},
 		turnWith(inSession, boundTo("e"), handedBack(v1alpha1.TurnReasonWaitingForSession), unprepared),
@@ -147,23 +147,23 @@ func TestWaitingForSessionIsOneWrite(t *testing.T) {
 	}
 }
 
-// TestJustBoundTurnIsNotOverlooked checks this because the cache may still show the other Turn as one
-// that waits behind this one.
+// TestJustBoundTurnIsNotOverlooked checks that a Turn waits for a Turn that was just bound, even if the cache does not
+// show the binding yet and so shows the bound Turn behind this one.
 func TestJustBoundTurnIsNotOverlooked(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionTurn("late", -time.Second), sessionTurn("early", 0),
 		agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
 	shown, newer := b.turn(t, "late"), b.turn(t, "late")
 	newer.ResourceVersion = "1000000"
 	boundTo("self")(newer)
-	b.turns.sessions.Written(newer)
+	b.turns.sessions.ObserveWrite(newer)
 	b.turns.sessions.Observe(shown)
 	if _, err := b.reconcile(t, "early"); err != nil || b.turn(t, "early").StateReason() != v1alpha1.TurnReasonWaitingForSession {
 		t.Errorf("the Turn is %q, %v, want it to wait for the bound one", b.turn(t, "early").StateReason(), err)
 	}
 }
 
-// TestWaitingTurnDoesNotBlockFirst checks a burst, in which there is always a Turn whose last write the cache does
-// not show yet.
+// TestWaitingTurnDoesNotBlockFirst checks that the first Turn of a Session is bound although the cache does not yet
+// show the last write of a later Turn.
 func TestWaitingTurnDoesNotBlockFirst(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionTurn("late", -time.Second), sessionTurn("early", 0),
 		agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
@@ -189,7 +189,7 @@ func TestAffectedTurnsOfSession(t *testing.T) {
 			[]string{"b"},
 		},
 		"a middle one leaves": {
-			"the Turn after it now waits for another", sessionTurn("b", 2*time.Second),
+			"the Turn after it now waits for another Turn", sessionTurn("b", 2*time.Second),
 			[]*v1alpha1.Turn{sessionTurn("a", 3*time.Second, running), sessionTurn("c", time.Second), sessionTurn("d", 0)},
 			[]string{"c"},
 		},
@@ -201,7 +201,7 @@ func TestAffectedTurnsOfSession(t *testing.T) {
 		"the order of the Turn is unknown": {"the first is reconciled, whatever is known about the one that left", sessionTurn("c", 0,
 			storedAs("x")), []*v1alpha1.Turn{sessionTurn("a", 3*time.Second), sessionTurn("b", time.Second)}, []string{"a"}},
 		"a cancelled one in the middle": {"a cancelled Turn does not block the queue", sessionTurn("a", 3*time.Second), []*v1alpha1.Turn{
-			sessionTurn("b", 2*time.Second, desires(v1alpha1.DesiredStateCancelled)), sessionTurn("c", time.Second),
+			sessionTurn("b", 2*time.Second, desired(v1alpha1.DesiredStateCancelled)), sessionTurn("c", time.Second),
 		}, []string{"c"}},
 		"no session": {
 			"a Turn without a session concerns no other", turnWith(),
@@ -227,21 +227,21 @@ func TestAffectedTurnsOfSession(t *testing.T) {
 }
 
 func TestSessionQueueChanged(t *testing.T) {
-	suspended, cancelled := desires(v1alpha1.DesiredStateSuspended), desires(v1alpha1.DesiredStateCancelled)
+	suspended, cancelled := desired(v1alpha1.DesiredStateSuspended), desired(v1alpha1.DesiredStateCancelled)
 	another := func(t *v1alpha1.Turn) { t.UID = "another" }
 	for name, tc := range map[string]struct {
 		before, after *v1alpha1.Turn
 		want          bool
 	}{
-		"the end":                        {sessionTurn("a", 0, boundTo("e")), sessionTurn("a", 0, finished(0)), true},
-		"a deletion":                     {sessionTurn("a", 0), sessionTurn("a", 0, deleted), true},
-		"created anew":                   {sessionTurn("a", 0, ordered(100)), sessionTurn("a", 0, ordered(100), another), true},
-		"created anew without a session": {sessionTurn("a", 0), turnWith(another), true},
-		"a suspension":                   {sessionTurn("a", 0), sessionTurn("a", 0, suspended), true},
-		"resumed":                        {sessionTurn("a", 0, suspended), sessionTurn("a", 0), true},
-		"a pending call":                 {sessionTurn("a", 0, boundTo("e")), sessionTurn("a", 0, parked(waiting("x"))), true},
-		"a decision":                     {sessionTurn("a", 0, parked(waiting("x"))), sessionTurn("a", 0, boundTo("e")), true},
-		"a cancellation":                 {sessionTurn("a", 0), sessionTurn("a", 0, cancelled), true},
+		"the end":                     {sessionTurn("a", 0, boundTo("e")), sessionTurn("a", 0, finished(0)), true},
+		"a deletion":                  {sessionTurn("a", 0), sessionTurn("a", 0, deleted), true},
+		"recreated":                   {sessionTurn("a", 0, ordered(100)), sessionTurn("a", 0, ordered(100), another), true},
+		"recreated without a session": {sessionTurn("a", 0), turnWith(another), true},
+		"a suspension":                {sessionTurn("a", 0), sessionTurn("a", 0, suspended), true},
+		"resumed":                     {sessionTurn("a", 0, suspended), sessionTurn("a", 0), true},
+		"a pending call":              {sessionTurn("a", 0, boundTo("e")), sessionTurn("a", 0, parked(waiting("x"))), true},
+		"a decision":                  {sessionTurn("a", 0, parked(waiting("x"))), sessionTurn("a", 0, boundTo("e")), true},
+		"a cancellation":              {sessionTurn("a", 0), sessionTurn("a", 0, cancelled), true},
 		"a change before the first reconciliation": {sessionTurn("a", 0), sessionTurn("a", 0, storedAs("101")), true},
 		"a binding":                    {sessionTurn("a", 0), sessionTurn("a", 0, storedAs("101"), boundTo("e")), false},
 		"a new reason to wait":         {sessionTurn("a", 0), sessionTurn("a", 0, storedAs("101"), ordered(100)), false},
@@ -261,13 +261,13 @@ func TestSessionQueueChanged(t *testing.T) {
 	}
 }
 
-// TestTurnThatFallsBackWakesFirst checks a Turn whose label is changed before its first
-// reconciliation. It falls behind a Turn that already waits for it.
+// TestTurnThatFallsBackWakesFirst checks a Turn whose label is changed before its first reconciliation. The Turn then
+// moves behind a Turn that already waits for it, and that Turn must be woken.
 func TestTurnThatFallsBackWakesFirst(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionTurn("a", 0, storedAs("7")), sessionTurn("b", 0, storedAs("8")),
 		agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
 	if _, err := b.reconcile(t, "b"); err != nil || b.turn(t, "b").StateReason() != v1alpha1.TurnReasonWaitingForSession {
-		t.Fatalf("the second must wait: %v", err)
+		t.Fatalf("the second Turn does not wait for the first: %v", err)
 	}
 	before := b.turn(t, "a")
 	after := b.turn(t, "a")
@@ -275,7 +275,7 @@ func TestTurnThatFallsBackWakesFirst(t *testing.T) {
 	if err := b.client.Update(t.Context(), after); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // the fake client counts versions from the one that it was given
+	for range 3 { // until the resource version, which the fake client increments, is higher than that of b
 		if scheduler.SessionOrder(after) > 8 {
 			break
 		}
@@ -295,6 +295,6 @@ func TestTurnThatFallsBackWakesFirst(t *testing.T) {
 		t.Errorf("the Turn that is now first must be bound: %v", err)
 	}
 	if _, err := b.reconcile(t, "a"); err != nil || !strings.Contains(b.turn(t, "a").Status.Conditions[0].Message, `Turn "b"`) {
-		t.Errorf("the other must wait for it: %v, %+v", err, b.turn(t, "a").Status)
+		t.Errorf("Turn a does not wait for Turn b: %v, %+v", err, b.turn(t, "a").Status)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestTurnEntersSessionAfterWatchShowsIt checks this because two Turns that their queue does not have could
-// be bound at the same time.
+// TestTurnEntersSessionAfterWatchShowsIt checks that a Turn is not bound before it is in the queue of its Session.
+// Otherwise two Turns of a Session could be bound at the same time.
 func TestTurnEntersSessionAfterWatchShowsIt(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionTurn("a", 0), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
 	b.turns.sessions.Forget("uid-a")
@@ -33,10 +33,10 @@ func TestTurnEntersSessionAfterWatchShowsIt(t *testing.T) {
 	}
 }
 
-// TestBindingWithUnknownOutcomeBlocksOthers checks this while the watch does not show whether the binding
-// succeeded.
+// TestBindingWithUnknownOutcomeBlocksOthers checks that, if the response to a binding was lost, no other Turn of the
+// Session is bound until it is known whether the binding succeeded.
 func TestBindingWithUnknownOutcomeBlocksOthers(t *testing.T) {
-	b := newTestEnv(t, failing(broken), sessionTurn("late", 0), sessionTurn("last", -time.Second),
+	b := newTestEnv(t, failStatusWrites(broken), sessionTurn("late", 0), sessionTurn("last", -time.Second),
 		agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
 	if _, err := b.reconcile(t, "late"); err == nil {
 		t.Fatal("the write must fail")
@@ -51,7 +51,7 @@ func TestBindingWithUnknownOutcomeBlocksOthers(t *testing.T) {
 	}
 	b.turns.slots.Release(client.ObjectKeyFromObject(sessionTurn("late", 0))) // it did not succeed
 	if _, err := b.reconcile(t, "early"); err != nil || b.turn(t, "early").BoundTo() != "self" {
-		t.Errorf("the older Turn must be bound then: %v", err)
+		t.Errorf("the older Turn is not bound although the binding of the other Turn has failed: %v", err)
 	}
 }
 
@@ -89,11 +89,11 @@ func TestSessionEventsWakeOnlyNextTurn(t *testing.T) {
 	}
 	handle.Delete(t.Context(), event.DeleteEvent{Object: bound}, queue)
 	if got := woken(); !slices.Equal(got, []string{"t1"}) {
-		t.Errorf("woken by the end of the first: %v, want the next Turn", got)
+		t.Errorf("woken by the end of the first Turn: %v, want the next Turn", got)
 	}
 	handle.Delete(t.Context(), event.DeleteEvent{Object: all[50]}, queue)
 	if got := woken(); !slices.Equal(got, []string{"t1", "t51"}) {
-		t.Errorf("woken by the end of a middle one: %v, want the first, and the one that waited for it", got)
+		t.Errorf("woken by the end of a Turn in the middle: %v, want the first Turn, and the one that waited for it", got)
 	}
 }
 

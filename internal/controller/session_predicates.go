@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
-// sessionChanged passes the changes that the reconciler of Sessions acts on: a new spec, and totals that an executor
-// has written. The reconciler's own writes change only conditions and do not pass.
+// sessionChanged passes the changes that the reconciler of Sessions acts on: a new spec, and a status that an executor
+// has written. The reconciler's own writes do not pass.
 func sessionChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Session)
@@ -28,7 +28,8 @@ func sessionChanged() predicate.Predicate {
 	}}
 }
 
-// totalsOf returns the part of a Session's status that executors write.
+// totalsOf returns the part of a Session's status that executors write: the totals, and the condition HistoryComplete
+// if it is False.
 func totalsOf(s *v1alpha1.Session) v1alpha1.SessionStatus {
 	totals := s.Status
 	totals.ObservedGeneration, totals.Conditions = 0, nil
@@ -50,7 +51,7 @@ func sessionMayOpen() predicate.Predicate {
 	}
 }
 
-// turnLeft passes the end and the deletion of a Turn.
+// turnLeft passes the events by which a Turn leaves its Session: its end and its deletion.
 func turnLeft() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -62,12 +63,12 @@ func turnLeft() predicate.Predicate {
 	}
 }
 
-// sessionQueueChanged passes the changes of a Turn that concern other Turns of its Session:
+// sessionQueueChanged passes the changes of a Turn that affect other Turns of its Session:
 //
-//  1. It ends, is deleted, is suspended or resumed.
-//  2. It starts or stops waiting for people.
-//  3. Its order among the Turns created in the same second changes, because another client changed it before its
-//     first reconciliation.
+//  1. The Turn ends, is deleted, cancelled, suspended or resumed.
+//  2. The Turn starts or stops waiting for people.
+//  3. The position of the Turn among the Turns created in the same second changes, because another client changed the
+//     Turn before its first reconciliation.
 func sessionQueueChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -91,7 +92,7 @@ func sessionQueueChanged() predicate.Predicate {
 	}
 }
 
-// logListFailure logs that the cache could not list the objects that an event concerns.
+// logListFailure logs that the Turns that an event affects could not be listed.
 func logListFailure(ctx context.Context, err error) {
 	ctrl.LoggerFrom(ctx).Error(err, "Failed to list the turns that wait")
 }

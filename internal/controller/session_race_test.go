@@ -14,8 +14,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestTurnsOfSessionAreNeverBoundTogether checks API servers whose clocks differ. Then the second Turn of a Session may
-// have the older creation time. It appears while the first one is being bound, before the cache shows the binding.
+// TestTurnsOfSessionAreNeverBoundTogether checks API servers whose clocks differ, so that the second Turn of a Session
+// may have the older creation time. The second Turn appears while the first one is being bound, before the cache shows
+// the binding.
 func TestTurnsOfSessionAreNeverBoundTogether(t *testing.T) {
 	for name, lost := range map[string]bool{"the binding is being written": false, "its response was lost": true} {
 		t.Run(name, func(t *testing.T) {

@@ -118,7 +118,7 @@ func TestSessionReadiness(t *testing.T) {
 // TestSessionWriteConflict checks that the write of conditions loses without an error and is
 // repeated.
 func TestSessionWriteConflict(t *testing.T) {
-	b := newTestEnv(t, failing(apierrors.NewConflict(schema.GroupResource{Resource: "sessions"}, "talk", nil)), sessionWith())
+	b := newTestEnv(t, failStatusWrites(apierrors.NewConflict(schema.GroupResource{Resource: "sessions"}, "talk", nil)), sessionWith())
 	if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != staleInterval {
 		t.Errorf("got %v, %v, want a quick requeue", result, err)
 	}
@@ -162,13 +162,14 @@ func TestSessionEnds(t *testing.T) {
 				t.Errorf("%s: the memories of %q outlive their Session, want those of a deleted one alone", tc.reason, m.uids)
 			}
 			if got := b.hasSession(t); got != tc.kept {
-				t.Errorf("%s: it exists: %t, want %t", tc.reason, got, tc.kept)
+				t.Errorf("%s: the Session exists: %t, want %t", tc.reason, got, tc.kept)
 			}
 		})
 	}
 }
 
-// TestSessionIsKeptForUncachedTurn checks this because only the API server knows all Turns.
+// TestSessionIsKeptForUncachedTurn checks that a Session is not deleted if it has a Turn that the cache does not show
+// yet.
 func TestSessionIsKeptForUncachedTurn(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60)), sessionTurn("just-made", 0))
 	r := &SessionReconciler{Live: b.client, Now: b.turns.Now, Turns: b.turns, Client: interceptor.NewClient(b.client, interceptor.Funcs{
@@ -183,8 +184,8 @@ func TestSessionIsKeptForUncachedTurn(t *testing.T) {
 	}
 }
 
-// TestChangedSessionIsNotDeleted checks this because its time to live may have changed, or a Turn may have
-// ended.
+// TestChangedSessionIsNotDeleted checks that a Session is not deleted if it has changed since it was read: its time to
+// live may have changed, or a Turn may have ended.
 func TestChangedSessionIsNotDeleted(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60)))
 	old := b.session(t)
@@ -222,10 +223,10 @@ func TestSessionChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := event.UpdateEvent{ObjectOld: sessionWith(), ObjectNew: tc.after}
 			if got := sessionChanged().Update(e); got != tc.changed {
-				t.Errorf("for the session: passes: %t, want %t", got, tc.changed)
+				t.Errorf("sessionChanged passes the change: %t, want %t", got, tc.changed)
 			}
 			if got := sessionMayOpen().Update(e); got != tc.opens {
-				t.Errorf("for its turns: passes: %t, want %t", got, tc.opens)
+				t.Errorf("sessionMayOpen passes the change: %t, want %t", got, tc.opens)
 			}
 		})
 	}
@@ -240,9 +241,9 @@ func TestTurnLeft(t *testing.T) {
 		after *v1alpha1.Turn
 		want  bool
 	}{
-		"its end":                      {sessionTurn("a", 0, finished(0)), true},
-		"a Turn that was created anew": {sessionTurn("a", 0, func(t *v1alpha1.Turn) { t.UID = "another" }), true},
-		"a binding":                    {sessionTurn("a", 0, boundTo("e")), false},
+		"its end":                   {sessionTurn("a", 0, finished(0)), true},
+		"a Turn that was recreated": {sessionTurn("a", 0, func(t *v1alpha1.Turn) { t.UID = "another" }), true},
+		"a binding":                 {sessionTurn("a", 0, boundTo("e")), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := turnLeft().Update(event.UpdateEvent{ObjectOld: sessionTurn("a", 0), ObjectNew: tc.after}); got != tc.want {

@@ -26,8 +26,9 @@ func whenSessionBusy(v snapshot) (decision, bool) {
 	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForSession, message: why, after: untilDeadline(v)}, true
 }
 
-// sessionBusyReason says which Turn of the Session this one waits for; it is empty if this one is first. It names the
-// Turn directly ahead, not the one that runs. So the end of a Turn changes the status of one other Turn only.
+// sessionBusyReason returns a message that says which Turn of its Session the Turn waits for. It returns an empty
+// string if the Turn is first. The message names the Turn directly ahead, and not the running one, so that the end of a
+// Turn changes the status of only one other Turn.
 func sessionBusyReason(v snapshot) string {
 	m := v.ahead
 	if m == nil {
@@ -88,17 +89,16 @@ func whenHistoryLost(v snapshot) (decision, bool) {
 // enterExclusively decides about a Turn that may be bound. Until leave is called, no other Turn of its Session is
 // bound.
 //
-// If another Turn of the Session is being bound, this one is held and reconciled again soon: a burst in one Session
-// must not block the workers. Most Turns of a burst do not get this far, because they are not the first of their
-// Session.
+// If another Turn of the Session is being bound, enterExclusively does not wait, but returns the action hold, and the
+// Turn is reconciled again soon. So many Turns of one Session cannot block the workers.
 func (r *TurnReconciler) enterExclusively(ctx context.Context, v snapshot) (_ snapshot, d decision, leave func(), err error) {
 	leave, ok := r.sessions.TryLock(scheduler.SessionKey(v.turn))
 	if !ok {
 		return v, decision{action: hold, after: staleInterval}, leave, nil
 	}
-	entered := false
+	completed := false
 	defer func() {
-		if !entered {
+		if !completed {
 			leave() // after a panic
 		}
 	}()
@@ -106,27 +106,27 @@ func (r *TurnReconciler) enterExclusively(ctx context.Context, v snapshot) (_ sn
 	if d = decide(v); d.action == schedule {
 		d, err = r.enter(ctx, v, d)
 	}
-	entered = true
+	completed = true
 	return v, d, leave, err
 }
 
-// enter decides by the Session of a Turn that may be bound. It creates the Session if it does not exist. A Turn
-// that was bound before has already entered, unless its Session was deleted before its prompt was made.
+// enter checks the Session of a Turn that may be bound, and decides whether the Turn enters it. It creates the Session
+// if it does not exist. A Turn that was bound before has already entered, unless it still has no prompt.
 //
 // The Session is read from the API server, because the cache could miss the last Turn's usage:
 //
 //  1. An executor writes the usage of a Turn into the Session before it writes the end of the Turn.
-//  2. This Turn got here because the cache showed the end of the Turn ahead, or no longer showed that Turn. So the
-//     Session was written before this read begins.
-//  3. The cache watches Sessions and Turns separately, so its Session may be older than its Turns.
+//  2. enter is called only after the cache has shown the end of the Turn ahead, or no longer shows that Turn. So the
+//     Session was written before it is read here.
+//  3. The cache watches Sessions and Turns separately, so its version of the Session may be older than its Turns.
 //
 // Reading from the API server also means that a budget raised before the Turn was created opens the Session for it.
 func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (decision, error) {
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return d, nil
 	}
-	// The clocks of several API servers may differ, so a Turn may seem to be older than a Turn that was bound before
-	// it was created. The queue shows that binding, unless the response to it was lost.
+	// The clocks of several API servers may differ, so this Turn may seem to be older than a Turn that was bound before
+	// this Turn was created. Sessions then orders them by the binding, unless the response to the binding was lost.
 	last, known := r.sessions.LastEntered(v.turn)
 	if !known || last != nil && last.BoundTo() == "" && r.slots.HasSlot(client.ObjectKeyFromObject(last)) {
 		return decision{action: hold, after: staleInterval}, nil
@@ -168,9 +168,9 @@ func (r *TurnReconciler) getOrCreateSession(ctx context.Context, t *v1alpha1.Tur
 	return s, nil
 }
 
-// sessionEvents updates the queues of the Sessions, and then enqueues the Turns that an event concerns. New Turns
-// of Sessions are enqueued here, not by the reconciler's own watch, so that the queue has a Turn before it is
-// reconciled.
+// sessionEvents returns a handler that updates the queues of the Sessions, and then enqueues the Turns that an event
+// affects. It also enqueues the new Turns of Sessions, so that a Turn is in the queue of its Session before it is
+// reconciled; the reconciler's own watch does not enqueue them.
 func (r *TurnReconciler) sessionEvents() handler.EventHandler {
 	changed, itself, others := sessionQueueChanged(), &handler.EnqueueRequestForObject{},
 		handler.EnqueueRequestsFromMapFunc(r.affectedTurns)
@@ -199,9 +199,9 @@ func (r *TurnReconciler) sessionEvents() handler.EventHandler {
 	}
 }
 
-// affectedTurns maps a Turn that has left its Session's queue, or has changed there, to the Turns that this may
-// concern. These are the first Turn, which may now be bound, and the next Turn after it, whose message names it.
-// All others still wait for the same Turn as before.
+// affectedTurns maps a Turn that has left its Session's queue, or has changed there, to the Turns that this may affect:
+// the first Turn of the queue, which may now be bound, and the Turn after the changed one, whose message names the
+// changed one. All other Turns still wait for the same Turn as before.
 func (r *TurnReconciler) affectedTurns(_ context.Context, o client.Object) []reconcile.Request {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || t.Spec.SessionRef == nil {
@@ -214,13 +214,13 @@ func (r *TurnReconciler) affectedTurns(_ context.Context, o client.Object) []rec
 	return append(requestIfUnbound(first), requestIfUnbound(next)...)
 }
 
-// firstTurnOf maps a Session to the first Turn of its queue. All others wait for that one.
+// firstTurnOf maps a Session to the first Turn of its queue. All other Turns wait for that Turn.
 func (r *TurnReconciler) firstTurnOf(_ context.Context, o client.Object) []reconcile.Request {
 	first, _ := r.sessions.First(client.ObjectKeyFromObject(o), nil)
 	return requestIfUnbound(first)
 }
 
-// requestIfUnbound returns a request for a Turn if it is not bound. It returns none if t is nil.
+// requestIfUnbound returns a request for a Turn that is not bound. It returns no request if t is nil or bound.
 func requestIfUnbound(t *v1alpha1.Turn) []reconcile.Request {
 	if t == nil || t.BoundTo() != "" {
 		return nil

@@ -34,7 +34,7 @@ func ordered(order int64) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Status.SessionOrder = order }
 }
 
-// wasBound makes a Turn one that was bound and handed back.
+// wasBound changes a Turn as if it had been bound and handed back.
 func wasBound(t *v1alpha1.Turn) { t.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1} }
 
 func deleted(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
@@ -50,7 +50,7 @@ func aheadOf(t *v1alpha1.Turn, others ...*v1alpha1.Turn) *v1alpha1.Turn {
 
 func TestTurnsWaitForTurnAhead(t *testing.T) {
 	const first = `Turn "a" of Session "talk" goes first`
-	cancelled, suspended := desires(v1alpha1.DesiredStateCancelled), desires(v1alpha1.DesiredStateSuspended)
+	cancelled, suspended := desired(v1alpha1.DesiredStateCancelled), desired(v1alpha1.DesiredStateSuspended)
 	for name, tc := range map[string]struct {
 		reason string
 		turn   *v1alpha1.Turn
@@ -59,7 +59,7 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 	}{
 		"alone":      {"a Turn does not wait for itself", turnWith(inSession), nil, ""},
 		"no session": {"a Turn without a session does not wait", turnWith(), nil, ""},
-		"older":      {"the older goes first", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a", time.Second)}, first},
+		"older":      {"the older Turn goes first", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a", time.Second)}, first},
 		"younger":    {"the younger Turn waits", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a", -time.Second)}, ""},
 		"just ahead": {
 			"the message names the Turn directly ahead", turnWith(inSession),
@@ -94,17 +94,17 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 			first,
 		},
 		"younger and bound": {
-			"a Turn that was ever bound goes first", turnWith(inSession),
+			"a Turn that was bound before goes first", turnWith(inSession),
 			[]*v1alpha1.Turn{sessionTurn("a", -time.Second, boundTo("e"))},
 			first,
 		},
 		"younger and ran": {
-			"also if it was handed back", turnWith(inSession),
+			"a Turn that was bound before goes first, even if it was handed back", turnWith(inSession),
 			[]*v1alpha1.Turn{sessionTurn("a", -time.Second, wasBound)},
 			first,
 		},
 		"ran itself": {
-			"also if it is this one", turnWith(inSession, wasBound),
+			"a Turn that was bound before does not wait for an older one", turnWith(inSession, wasBound),
 			[]*v1alpha1.Turn{sessionTurn("a", time.Second)},
 			"",
 		},
@@ -114,7 +114,7 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 			[]*v1alpha1.Turn{sessionTurn("a", time.Second, suspended)},
 			first + ", and is suspended: set its desiredState to Active or Cancelled",
 		},
-		"parked": {"the message says how to decide", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a",
+		"parked": {"the message says how to make the decision", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a",
 			time.Second, parked(waiting("x")))}, first + ", and requires a decision: run capstan approve a or capstan deny a"},
 		"waits for a sub-agent": {
 			"no decision is needed", turnWith(inSession),
@@ -168,17 +168,17 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 func TestExactlyOneTurnOfSessionIsFirst(t *testing.T) {
 	all := []*v1alpha1.Turn{
 		sessionTurn("a", 0), sessionTurn("b", 0), sessionTurn("c", 0, storedAs("99")), sessionTurn("d", 0, ordered(98)),
-		sessionTurn("e", time.Second, desires(v1alpha1.DesiredStateSuspended)),
+		sessionTurn("e", time.Second, desired(v1alpha1.DesiredStateSuspended)),
 		sessionTurn("f", -time.Second, wasBound), sessionTurn("g", 0, storedAs("x")), sessionTurn("h", -time.Second),
 	}
-	var free []string
+	var first []string
 	for _, turn := range all {
 		if aheadOf(turn, all...) == nil {
-			free = append(free, turn.Name)
+			first = append(first, turn.Name)
 		}
 	}
-	if !slices.Equal(free, []string{"f"}) {
-		t.Errorf("these may be bound: %v, want only the Turn that was bound before", free)
+	if !slices.Equal(first, []string{"f"}) {
+		t.Errorf("the Turns %v may be bound, want only f, which was bound before", first)
 	}
 }
 
@@ -201,11 +201,11 @@ func TestPoliciesOfSessions(t *testing.T) {
 			},
 		},
 		"cancelled": {
-			"a waiting Turn can be cancelled", turnWith(inSession, desires(v1alpha1.DesiredStateCancelled)), ready,
+			"a waiting Turn can be cancelled", turnWith(inSession, desired(v1alpha1.DesiredStateCancelled)), ready,
 			decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled before it ran"},
 		},
 		"suspended": {
-			"a waiting Turn can be suspended", turnWith(inSession, desires(v1alpha1.DesiredStateSuspended)), ready,
+			"a waiting Turn can be suspended", turnWith(inSession, desired(v1alpha1.DesiredStateSuspended)), ready,
 			decision{
 				action: wait, reason: v1alpha1.TurnReasonSuspended,
 				message: "the turn is suspended; set desiredState to Active to continue",
@@ -238,7 +238,7 @@ func sessionWith(change ...func(*v1alpha1.Session)) *v1alpha1.Session {
 	return s
 }
 
-// usedTurns gives a Session a budget of 3 Turns, and this number of finished Turns.
+// usedTurns gives a Session a budget of 3 Turns, of which this number is used.
 func usedTurns(turns int64) func(*v1alpha1.Session) {
 	return func(s *v1alpha1.Session) {
 		s.Spec.Budget = &v1alpha1.SessionBudget{MaxTurns: new(int32(3))}

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// strippedMark begins the message of a stripped Turn. The length of its spec as JSON follows. The API server has no
-	// message with this character, so no user can make a Turn that passes for a stripped one.
+	// strippedMark begins the message of a stripped Turn. The length of its spec as JSON follows. The API server
+	// accepts no message with this character, so no user can create a Turn that looks like a stripped one.
 	strippedMark = "\x00"
 	// ownPrefix is the prefix of the labels that this package reads.
 	ownPrefix = "capstan.dev/"
@@ -22,7 +22,7 @@ const (
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
 // of the answer, and other clients' labels and annotations. The trace of its caller and the references to ConfigMaps
 // stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its status can be written.
-// The API server refuses it as a whole object, because of its message.
+// The API server rejects an update of the whole object, because of its message.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {
 		return
@@ -39,13 +39,13 @@ func Strip(t *v1alpha1.Turn) {
 	for i := range s.Attachments {
 		a := &s.Attachments[i]
 		if a.ArtifactRef = nil; a.URL != "" {
-			a.URL = someURL
+			a.URL = placeholderURL
 		}
 	}
 }
 
-// someURL stands for the URL of an attachment in the cache.
-const someURL = "-"
+// placeholderURL stands for the URL of an attachment in the cache.
+const placeholderURL = "-"
 
 // OwnLabels returns the labels that Capstan reads; nil if there are none.
 func OwnLabels(labels map[string]string) map[string]string {

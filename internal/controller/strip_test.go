@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// wholeAndStripped returns a Turn and its stripped form in the cache: decisions about both must be the same.
+// wholeAndStripped returns a Turn and its stripped form. The decisions about both must be the same.
 func wholeAndStripped(turn *v1alpha1.Turn) []*v1alpha1.Turn {
 	stripped := turn.DeepCopy()
 	Strip(stripped)
@@ -65,7 +65,7 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 		Message: fmt.Sprint(strippedMark, len(size)), Parameters: []v1alpha1.Parameter{{}, {ValueFrom: textIn("values")}},
 		AgentRef: whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
 		Attachments: []v1alpha1.Attachment{
-			{Name: "a", MediaType: "image/png", URL: someURL}, whole.Spec.Attachments[1], {Name: "c", MediaType: "text/csv"},
+			{Name: "a", MediaType: "image/png", URL: placeholderURL}, whole.Spec.Attachments[1], {Name: "c", MediaType: "text/csv"},
 		},
 		Context: &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{
 			{}, {ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "terms", Key: "k"}},
@@ -79,7 +79,7 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 		}
 	}
 	if kept, err := json.Marshal(got); err != nil || len(kept) > 2000 {
-		t.Errorf("the cache keeps %d bytes of a Turn of %d, %v, want at most 2000", len(kept), len(size), err)
+		t.Errorf("the stripped Turn has %d bytes of %d (error %v), want at most 2000", len(kept), len(size), err)
 	}
 	if diff := cmp.Diff(awaitedConfigMaps(whole), awaitedConfigMaps(got)); diff != "" {
 		t.Errorf("a stripped Turn awaits other ConfigMaps (-want +got):\n%s", diff)
@@ -108,17 +108,18 @@ func TestStripOfTurnsWithoutMessage(t *testing.T) {
 	}
 }
 
-// TestStrippedTurnIsTooLarge checks that the size of the whole spec counts.
+// TestStrippedTurnIsTooLarge checks that the size of the whole spec counts for a stripped Turn, too.
 func TestStrippedTurnIsTooLarge(t *testing.T) {
 	turn := turnWith(func(t *v1alpha1.Turn) { t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes) })
 	for _, turn := range wholeAndStripped(turn) {
 		if err := checkSize(turn); err == nil || !strings.Contains(err.Error(), "spec is ") {
-			t.Errorf("checkSize = %v, want the Turn refused", err)
+			t.Errorf("checkSize = %v, want an error with the size of the spec", err)
 		}
 	}
 }
 
-// TestStrippedTurnWaitsForConfigMap checks that the message names the same field of the spec.
+// TestStrippedTurnWaitsForConfigMap checks that the message for a stripped Turn names the same field of the spec as the
+// message for the whole Turn.
 func TestStrippedTurnWaitsForConfigMap(t *testing.T) {
 	client := inMemory(t)
 	for _, turn := range wholeAndStripped(large()) {

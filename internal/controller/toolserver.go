@@ -99,8 +99,8 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	return again, err
 }
 
-// settleDelay returns how long to leave a server alone after a change of its tools. A new spec is always checked at
-// once.
+// settleDelay returns how long to wait before the next check of a server, after its tools have changed. A new spec is
+// checked immediately.
 func (r *ToolServerReconciler) settleDelay(s *v1alpha1.ToolServer) time.Duration {
 	last := s.Status.LastDiscoveryTime
 	if last == nil || s.Status.ObservedGeneration != s.Generation {
@@ -133,14 +133,14 @@ func (r *ToolServerReconciler) listTools(ctx context.Context, s *v1alpha1.ToolSe
 	return finding{holds: true, reason: v1alpha1.ReasonReady, message: writeListing(s, listing, r.Now())}, nil
 }
 
-// listFailure translates the error of listTools into a finding. The tools stay in the status: a call of one says why it
-// fails.
+// listFailure translates an error of Discover into a finding. The tools stay in the status; the result of a call says
+// why the call fails.
 func listFailure(err error) (finding, error) {
 	if missing, ok := errors.AsType[*secrets.Error](err); ok {
 		return secretFinding(missing), nil
 	}
 	if apierrors.IsForbidden(err) {
-		// Only the people who grant the manager its rights can help, and they look here.
+		// Only the people who grant the manager its permissions can help, and they look at the condition.
 		return finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Error()}, nil
 	}
 	failure, ok := errors.AsType[*mcp.Error](err)

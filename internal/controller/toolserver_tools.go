@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	// maxDiscovered is the number of tools that the status of a server lists. maxDescription is the length of their
-	// descriptions, in characters.
+	// maxDiscovered is the maximum number of tools in the status of a server. maxDescription is the maximum length of
+	// their descriptions, in characters.
 	maxDiscovered  = 256
 	maxDescription = 256
-	// maxNamed is the number of names that a message lists.
+	// maxNamed is the maximum number of names in a message.
 	maxNamed = 8
 )
 
-// writeListing writes a server's name, versions and tools into its status. It returns the message for people.
+// writeListing writes a server's name, versions and tools into its status. It returns the message of the Ready
+// condition.
 func writeListing(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time) string {
 	s.Status.ServerName, s.Status.ServerVersion, s.Status.ProtocolVersion = listing.ServerName, listing.ServerVersion,
 		listing.ProtocolVersion
@@ -51,9 +52,9 @@ func writeListing(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.
 	return strings.Join(append([]string{"the server answers"}, remarks(s, listing)...), "; ")
 }
 
-// unusableReason returns why no model can be offered a tool; empty if one can. If a schema has several faults, the
-// validator may report any of them. So the earlier message for the same schema stays: each change would be written
-// here and to the Agents that use the tool.
+// unusableReason returns why a tool cannot be offered to models, or an empty string if it can. If a schema has several
+// faults, the validator may report any of them. So the earlier message for the same schema is kept: each change would
+// be written to this object and to the Agents that use the tool.
 func unusableReason(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
 	err := tool.Unusable(t)
 	switch {
@@ -88,7 +89,8 @@ func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	return all
 }
 
-// effectRemarks says where the server and the spec disagree about the effects of tools, and how to resolve it.
+// effectRemarks returns remarks about the tools for whose effects the server and the spec disagree, and how to resolve
+// this.
 func effectRemarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	declared := map[string]v1alpha1.ToolDeclaration{}
 	for _, d := range s.Spec.Tools {

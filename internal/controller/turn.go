@@ -45,7 +45,7 @@ type TurnReconciler struct {
 	// Reader reads the metadata of ConfigMaps that Turns name: from the cache, or from the API server if ConfigMaps
 	// may not be watched.
 	Reader client.Reader
-	// Memories keeps what was learned from Turns whose time to live is over. It may be nil.
+	// Memories keeps the memories of Turns that are deleted because their time to live is over. It may be nil.
 	Memories MemoryKeeper
 	// Live reads Sessions from the API server.
 	Live client.Reader
@@ -56,7 +56,8 @@ type TurnReconciler struct {
 	RefuseURLs bool
 	// Approvals reports which decisions about calls may be used.
 	Approvals approvals.Check
-	// Requesters reports whether the API server has checked the requester of a Turn. If it is nil, it has not.
+	// Requesters reports whether the API server has checked the requester of a Turn. If Requesters is nil, no requester
+	// counts as checked.
 	Requesters approvals.RequesterCheck
 	// Recheck is the interval at which the reconciler looks for ConfigMaps that Turns wait for, where ConfigMaps
 	// may not be watched. If Recheck is 0, the reconciler watches ConfigMaps.
@@ -68,7 +69,7 @@ type TurnReconciler struct {
 	// Traces exports the ends of Turns as spans. If Traces is nil, nothing is exported.
 	Traces *tracing.Provider
 
-	// Circuits has the open circuits of all executors. It may be nil.
+	// Circuits holds the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
 
 	// Sharing checks whether objects of other namespaces may be used.
@@ -78,8 +79,8 @@ type TurnReconciler struct {
 	Budgets *budgets.Set
 
 	slots *scheduler.Slots
-	// holdMu is locked while it is found out which Agents are held, and recorded.
-	holdMu sync.Mutex
+	// modelsDownMu is locked while the models of an Agent are checked and the result is passed to slots.
+	modelsDownMu sync.Mutex
 	// sessions orders the unfinished Turns of each Session.
 	sessions     scheduler.Sessions
 	expectations scheduler.Expectations
@@ -99,9 +100,9 @@ type TurnReconciler struct {
 
 type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// maxReconciles is the number of Turns, and of Sessions, that are reconciled in parallel. Most of that time they wait:
-// for their turn to write (see package fairgate), or for the API server. maxReconcilesOfNamespace is far lower, because
-// a namespace whose writes wait must leave workers to others.
+// maxReconciles is the number of workers for Turns, and of workers for Sessions. A worker mostly waits until it may
+// write (see package fairgate), or for the API server. maxReconcilesOfNamespace is far lower, because a namespace whose
+// writes wait must leave workers to other namespaces.
 const (
 	maxReconciles            = 64
 	maxReconcilesOfNamespace = 16
@@ -110,7 +111,7 @@ const (
 // SetupWithManager registers the reconciler. These events reconcile a Turn:
 //
 //  1. The Turn appears, its spec changes, it ends, or its executor hands it back.
-//  2. Its Agent changes in a way that concerns the Turn, or a ConfigMap that it waits for appears.
+//  2. Its Agent changes in a way that affects the Turn, or a ConfigMap that it waits for appears.
 //  3. It becomes the first of its Session.
 //  4. A person decides about one of its calls. While such a decision may not be used, the Turn is also reconciled
 //     at intervals.
@@ -221,7 +222,7 @@ func (r *TurnReconciler) useSlot(t *v1alpha1.Turn, use slotUse) {
 	}
 }
 
-// act carries out an action. What it does to the slot has been reported before, because a write may take long.
+// act carries out an action. Its effect on the slot has already been reported, because a write may take long.
 func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.Result, error) {
 	t := v.turn
 	var changed bool // whether the status must be written
@@ -331,7 +332,7 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 		return err
 	}
 	r.expectations.Expect(t)
-	r.sessions.Written(t)
+	r.sessions.ObserveWrite(t)
 	return nil
 }
 

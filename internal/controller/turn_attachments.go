@@ -13,9 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// refusedAttachments returns why the attachments of a Turn cannot be used, or an empty text if they can: they are not
-// allowed, or no model of the Agent accepts them. For Turns without attachments, and for those that may already have
-// their prompt, it reads nothing.
+// refusedAttachments returns why the attachments of a Turn cannot be used: they are not allowed, or no model of the
+// Agent accepts them. It returns an empty string if they can be used. It reads nothing for a Turn without attachments,
+// or for a Turn that may already have its prompt.
 func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Turn, a *v1alpha1.Agent) (string, error) {
 	if len(t.Spec.Attachments) == 0 || a == nil || t.Epoch() > 0 && !lacksPrompt(t) {
 		return "", nil
@@ -35,8 +35,8 @@ func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Tur
 		}
 		return p, nil
 	})
-	if wrong, ok := errors.AsType[*invalid.Error](err); ok {
-		return wrong.Error(), nil
+	if failure, ok := errors.AsType[*invalid.Error](err); ok {
+		return failure.Error(), nil
 	}
 	return "", err
 }

@@ -20,8 +20,9 @@ func (r *TurnReconciler) budgetVerdict(v snapshot) budgets.Verdict {
 	return r.Budgets.Evaluate(v.turn, v.agent.Labels, v.now)
 }
 
-// whenBudgetExceeded makes a Turn wait for the reset of a Budget. The ledger decides about each request; this only
-// keeps Turns from being bound in vain. The time of a Turn that has run stays stopped, as its executor has left it.
+// whenBudgetExceeded makes a Turn wait for the reset of a Budget. The ledger decides about each request; this policy
+// only avoids binding a Turn whose next request would be refused. A Turn that has run stays parked, so its time limit
+// stays paused.
 func whenBudgetExceeded(v snapshot) (decision, bool) {
 	if v.budgets.Message == "" {
 		return decision{}, false
@@ -37,13 +38,13 @@ func whenBudgetExceeded(v snapshot) (decision, bool) {
 	return d, true
 }
 
-// budgetChanged enqueues the Turns of the namespace that wait for a Budget, after a change by which they may continue.
-// The set of Budgets calls it, so that they find the new Budget there.
+// budgetChanged enqueues the Turns that wait for a Budget of a namespace, after a change of a Budget by which they may
+// continue. The set of Budgets calls it once the set contains the changed Budget.
 func (r *TurnReconciler) budgetChanged(before, after *v1alpha1.Budget) {
 	if !mayOpen(before, after) {
 		return
 	}
-	ctx := context.Background() // the list is one of the cache
+	ctx := context.Background() // the list comes from the cache, so it does not block
 	var turns v1alpha1.TurnList
 	if err := r.Client.List(ctx, &turns, client.InNamespace(before.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		logListFailure(ctx, err)
@@ -67,7 +68,7 @@ func isExceeded(b *v1alpha1.Budget) bool {
 	return meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionExceeded)
 }
 
-// waitsForReset reports whether the time of a Turn is stopped because it waits for the reset of a Budget.
+// waitsForReset reports whether the time limit of a Turn is paused because the Turn waits for the reset of a Budget.
 func waitsForReset(t *v1alpha1.Turn, now time.Time) bool {
 	return t.Status.AwaitedBudget != nil && t.Status.ParkedTime != nil && now.Before(t.Status.AwaitedBudget.RetryTime.Time)
 }

@@ -30,14 +30,14 @@ func TestWhenBudgetExceeded(t *testing.T) {
 		verdict budgets.Verdict
 		want    action
 	}{
-		"new, allowed":               {"", turnWith(), budgets.Verdict{}, schedule},
-		"new, exceeded":              {"it would be bound in vain", turnWith(), waits, wait},
-		"refused":                    {"its next request would be refused again", turnWith(refused), waits, park},
-		"refused, the wait is over":  {"it continues from its journal", turnWith(refused), budgets.Verdict{}, schedule},
-		"bound":                      {"its executor asks the ledger", turnWith(boundTo("other")), waits, follow},
-		"cancelled":                  {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), waits, end},
-		"refused, past its deadline": {"it ends with its journal", turnWith(refused, started(24*time.Hour)), waits, endFromJournal},
-		"its time stands still":      {"the wait does not count", turnWith(stopped, started(24*time.Hour)), waits, park},
+		"new, allowed":                {"", turnWith(), budgets.Verdict{}, schedule},
+		"new, exceeded":               {"its first request would be refused", turnWith(), waits, wait},
+		"refused":                     {"its next request would be refused again", turnWith(refused), waits, park},
+		"refused, the wait is over":   {"it continues from its journal", turnWith(refused), budgets.Verdict{}, schedule},
+		"bound":                       {"its executor asks the ledger", turnWith(boundTo("other")), waits, follow},
+		"cancelled":                   {"it ends", turnWith(desired(v1alpha1.DesiredStateCancelled)), waits, end},
+		"refused, past its deadline":  {"it ends with its journal", turnWith(refused, started(24*time.Hour)), waits, endFromJournal},
+		"refused, its time is paused": {"the wait does not count", turnWith(stopped, started(24*time.Hour)), waits, park},
 	} {
 		got := decide(snapshot{turn: tc.turn, agent: ready, executorAlive: true, budgets: tc.verdict, now: now})
 		if got.action != tc.want {
@@ -68,7 +68,7 @@ func TestMayOpen(t *testing.T) {
 		"the deletion":       {with(1, metav1.ConditionTrue), nil, true},
 	} {
 		if got := mayOpen(tc.before, tc.after); got != tc.want {
-			t.Errorf("%s: passes is %t, want %t", name, got, tc.want)
+			t.Errorf("%s: mayOpen = %t, want %t", name, got, tc.want)
 		}
 	}
 }

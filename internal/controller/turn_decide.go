@@ -20,12 +20,12 @@ const (
 	nothing action = "nothing"
 	// follow: the Turn is bound, so leave it to its executor.
 	follow action = "follow"
-	// hold: the Turn cannot continue now and keeps its position in the queue. Reconcile it again soon.
+	// hold: the Turn cannot continue now, but keeps its position in the queue. Reconcile it again soon.
 	hold action = "hold"
 	// queue: write to the status why the Turn waits for a slot.
 	queue action = "queue"
-	// stay: leave the status unchanged. The Turn waits for a slot as its status says, or its binding may have been
-	// written.
+	// stay: leave the status unchanged. Either it already says that the Turn waits for a slot, or the outcome of the
+	// write that binds the Turn is unknown.
 	stay action = "stay"
 	// remove: delete the Turn.
 	remove action = "remove"
@@ -96,7 +96,7 @@ type snapshot struct {
 	// if there is none.
 	agent   *v1alpha1.Agent
 	ceiling *v1alpha1.Limits
-	// refusedAgent says why the Agent of another namespace may not be used; empty if it may. agent is nil then.
+	// refusedAgent says why the Agent of another namespace may not be used. If refusedAgent is not empty, agent is nil.
 	refusedAgent string
 	// executorAlive reports whether the executor that the Turn is bound to holds its Lease.
 	executorAlive bool
@@ -104,7 +104,7 @@ type snapshot struct {
 	// ConfigMap again; it is 0 if an event will report the ConfigMap.
 	missing string
 	recheck time.Duration
-	// refused says why no model of the Agent accepts the Turn's attachments. It is empty if a model accepts them.
+	// refused says why the Turn's attachments cannot be used. It is empty if they can be used.
 	refused string
 	// ahead is the Turn directly ahead of this one in its Session; nil if there is none. It belongs to the cache and
 	// must not be changed.
@@ -113,7 +113,7 @@ type snapshot struct {
 	awaited waitProgress
 	// orphaned is true for the Turn of a sub-agent if no parent Turn waits for it any more.
 	orphaned bool
-	// session is the Session that the Turn is about to enter; nil before.
+	// session is the Session that the Turn is about to enter. It is nil until all other policies let the Turn run.
 	session *v1alpha1.Session
 	// journals is the effect of the journal quotas on the Turn's namespace.
 	journals quota.Verdict
@@ -157,8 +157,8 @@ func decide(v snapshot) decision {
 	return decision{action: schedule, after: untilDeadline(v)}
 }
 
-// whenDeleted does nothing about a Turn that is being deleted and that only a finalizer keeps. Its executor has
-// stopped.
+// whenDeleted does nothing about a Turn that is being deleted: only a finalizer keeps it, and its executor stops the
+// run.
 func whenDeleted(v snapshot) (decision, bool) {
 	return decision{action: nothing}, !v.turn.DeletionTimestamp.IsZero()
 }
@@ -200,8 +200,8 @@ func whenCancelled(v snapshot) (decision, bool) {
 	return decision{action: endAction(v), reason: v1alpha1.TurnReasonCancelled, message: message}, true
 }
 
-// endAction returns the action that ends a Turn. If the Turn has run, its journal has all requests and their cost, even
-// if its Agent, profile or models do not exist any more. If it has no prompt yet, there were no requests.
+// endAction returns the action that ends a Turn. If the Turn has run, its journal holds all requests and their cost,
+// even if its Agent, profile or models no longer exist. If the Turn has no prompt yet, it has sent no requests.
 func endAction(v snapshot) action {
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return endFromJournal
@@ -281,8 +281,7 @@ func agentLimits(v snapshot) *v1alpha1.Limits {
 	return v.agent.Spec.Limits // snapshot has bounded them by the ceiling
 }
 
-// untilDeadline returns how long the Turn may still wait without an executor: until its start, or until it
-// continues.
+// untilDeadline returns how long the Turn may still wait for an executor: to start, or to continue if it has started.
 func untilDeadline(v snapshot) time.Duration {
 	if v.turn.Status.StartTime != nil {
 		return turnstatus.TimeLeft(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
@@ -297,8 +296,8 @@ func untilDeadline(v snapshot) time.Duration {
 }
 
 // executorGrace returns how long a Turn whose time is over still waits for an executor, because its journal may hold an
-// answer that was paid for. The total of this wait is as long as the Turn's time limit, or its starting deadline. A
-// Turn that never ran has no journal, and does not wait.
+// answer that was paid for. In total, the Turn waits as long as its time limit, or its starting deadline if it has not
+// started. A Turn that never ran has no journal, and does not wait.
 func (v snapshot) executorGrace() time.Duration {
 	switch {
 	case v.turn.Epoch() == 0:

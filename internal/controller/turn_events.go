@@ -20,13 +20,13 @@ import (
 
 // slotEvents returns a handler that releases the slot of a Turn as soon as the watch shows that the Turn has ended, was
 // deleted or was unbound. So the slot goes to the next Turn immediately, however long the queue of the reconciler is.
-// The handler adds nothing to that queue. It only tells the queue which writes the watch has shown.
+// The handler enqueues no Turns itself. It only tells the queue which writes the watch has shown.
 func (r *TurnReconciler) slotEvents() handler.EventHandler {
 	return handler.Funcs{
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ turnQueue) {
 			before, ok := e.ObjectOld.(*v1alpha1.Turn)
 			after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
-			if !ok || !isTurn || r.expectations.IsStale(after) { // this process has written the Turn again since this event
+			if !ok || !isTurn || r.expectations.IsStale(after) { // stale: this process has written the Turn since this event
 				return
 			}
 			key := client.ObjectKeyFromObject(after)
@@ -83,7 +83,7 @@ func (r *TurnReconciler) agentEvents() handler.EventHandler {
 func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alpha1.Agent) {
 	key := client.ObjectKeyFromObject(after)
 	r.slots.SetAgent(agentInfo(after))
-	r.holdAgent(after)
+	r.updateAgentModelsDown(after)
 	checked, _ := agentReadinessOf(after, key, key.Namespace)
 	if checked {
 		r.slots.Resume(key)
@@ -101,7 +101,7 @@ func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alph
 	})
 }
 
-// readinessChanged reports whether the status or the message of an Agent's readiness has changed.
+// readinessChanged reports whether the status or the message of an Agent's Ready condition has changed.
 func readinessChanged(before, after *v1alpha1.Agent) bool {
 	was := ready(before.Status.Conditions, before.Generation)
 	is := ready(after.Status.Conditions, after.Generation)

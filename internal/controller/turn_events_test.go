@@ -21,14 +21,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// schedulerHarness is the Turn reconciler with a queue as in the controller, in which many Turns wait.
+// schedulerHarness is the Turn reconciler with the queue of the controller, in which many Turns wait.
 type schedulerHarness struct {
 	*testEnv
 	queue *fairqueue.Queue
 	turns []*v1alpha1.Turn
 	// writes counts the status writes by Turn.
 	writes map[string]int
-	// lagging means that the watch does not show the writes of status. If failure is not nil, they fail with it.
+	// lagging means that the watch does not show status writes. If failure is not nil, status writes fail with it.
 	lagging bool
 	failure error
 }
@@ -102,8 +102,8 @@ func (c *schedulerHarness) bound(t *testing.T) (all []v1alpha1.Turn) {
 	return all
 }
 
-// TestTurnsOfALostExecutorOvertake checks that the Turns of a lost executor overtake Turns that have a slot
-// and are not next in line.
+// TestTurnsOfALostExecutorOvertake checks that the Turns of a lost executor are reconciled before all Turns that have a
+// slot and are not already next in line.
 func TestTurnsOfALostExecutorOvertake(t *testing.T) {
 	const capacity, turns = 5, 50
 	c := newSchedulerHarness(t, turns, capacity)
@@ -131,15 +131,15 @@ func TestTurnsOfALostExecutorOvertake(t *testing.T) {
 		for i := range turns {
 			r, _ := c.queue.Get()
 			if i >= maxReconcilesOfNamespace && i < maxReconcilesOfNamespace+capacity && !lost[r.Name] {
-				t.Errorf("request %d is for Turn %s, want one of the lost executor", i, r.Name)
+				t.Errorf("request %d is for Turn %s, want a Turn of the lost executor", i, r.Name)
 			}
 			c.queue.Done(r)
 		}
 	}
 }
 
-// TestSlotsAreFilledDespiteLongQueue checks that the watch passes on the slot of a Turn that ends, and that the
-// Turn that gets it overtakes the whole queue.
+// TestSlotsAreFilledDespiteLongQueue checks that the watch event for the end of a Turn gives its slot to another Turn,
+// and that this other Turn overtakes the whole queue of the reconciler.
 func TestSlotsAreFilledDespiteLongQueue(t *testing.T) {
 	const capacity, turns = 25, 200
 	c := newSchedulerHarness(t, turns, capacity)
@@ -161,7 +161,7 @@ func TestSlotsAreFilledDespiteLongQueue(t *testing.T) {
 	if running, queued := c.testEnv.turns.slots.Counts(); running != capacity || queued != turns-2*capacity {
 		t.Fatalf("%d Turns hold slots and %d wait before any reconciliation; want all %d slots taken", running, queued, capacity)
 	}
-	c.reconcileNext(t, capacity+maxReconcilesOfNamespace) // Turns that were next in line go before it
+	c.reconcileNext(t, capacity+maxReconcilesOfNamespace) // the Turns that were already next in line go first
 	second := c.bound(t)
 	if got := len(second); got != capacity {
 		t.Errorf("%d Turns are bound while %d are in the queue, want all %d slots in use", got, c.queue.Len(), capacity)
@@ -200,7 +200,7 @@ func TestPatchedAgentWakesNoWaitingTurn(t *testing.T) {
 	}
 }
 
-// TestAgentWakesConcernedTurns checks that each of these Turns is enqueued once.
+// TestAgentWakesConcernedTurns checks which changes of an Agent enqueue a Turn, and that the Turn is enqueued once.
 func TestAgentWakesConcernedTurns(t *testing.T) {
 	newer := func(a *v1alpha1.Agent) {
 		a.Generation++
@@ -282,12 +282,12 @@ func TestBurstInSessionBlocksNoWorker(t *testing.T) {
 	}
 	unlock()
 	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
-		t.Errorf("the Turn must be bound once the other is: %v", err)
+		t.Errorf("the Turn was not bound after the lock was released: %v", err)
 	}
 }
 
-// TestWatchReleasesSlot checks this, and that an event older than the last write of this process releases
-// nothing.
+// TestWatchReleasesSlot checks that an event which shows that a Turn no longer runs releases its slot, unless the event
+// is older than the last write of this process.
 func TestWatchReleasesSlot(t *testing.T) {
 	bound := turnWith(boundTo("self"), func(t *v1alpha1.Turn) { t.ResourceVersion = "5" })
 	change := func(version string, f func(*v1alpha1.Turn)) *v1alpha1.Turn {
@@ -306,7 +306,7 @@ func TestWatchReleasesSlot(t *testing.T) {
 		"it is unbound":           {change("6", unbind), false},
 		"it is being deleted":     {change("6", func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }), false},
 		"it still runs":           {change("6", func(*v1alpha1.Turn) {}), true},
-		"it was bound anew since": {change("4", unbind), true},
+		"it has been bound again": {change("4", unbind), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{})
@@ -364,8 +364,8 @@ func TestBurstDoesNotOutrunTheWatch(t *testing.T) {
 		"it is cancelled": changed(func(t *v1alpha1.Turn) {
 			turnstatus.End(t, v1alpha1.TurnReasonCancelled, "", now)
 		}),
-		"it is being deleted":                          changed(func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }),
-		"it is created anew during a gap of the watch": changed(func(t *v1alpha1.Turn) { t.UID, t.Status.Executor = "new", nil }),
+		"it is being deleted":                       changed(func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }),
+		"it is recreated during a gap of the watch": changed(func(t *v1alpha1.Turn) { t.UID, t.Status.Executor = "new", nil }),
 		"it is deleted": func(c *schedulerHarness, bound *v1alpha1.Turn) {
 			c.testEnv.turns.slotEvents().Delete(t.Context(), event.DeleteEvent{Object: bound}, c.queue)
 		},
@@ -408,7 +408,7 @@ func TestFailedWriteIsNotAwaited(t *testing.T) {
 	for range 100 {
 		r, _ := c.queue.Get()
 		if _, err := c.testEnv.turns.Reconcile(t.Context(), r); err == nil {
-			t.Fatal("the write has succeeded")
+			t.Fatal("Reconcile returned no error although the status write failed")
 		}
 		c.queue.Done(r)
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// waitProgress is the progress of everything that a parked Turn waits for, as the cache shows it.
+// waitProgress holds the state of everything that a parked Turn waits for, as the cache shows it.
 type waitProgress struct {
-	// decided reports for each of the Turn's pendingApprovals whether there is a decision.
+	// decided reports for each of the Turn's pendingApprovals whether there is a decision that may be used.
 	decided []bool
 	// unused says why some decisions may not be used. It is empty if all decisions may be used.
 	unused string
@@ -86,20 +86,21 @@ func (d *decision) wakeWithin(after time.Duration) {
 
 func (w waitProgress) isDecided(i int) bool { return i < len(w.decided) && w.decided[i] }
 
-// childParked reports whether an awaited Turn is itself waiting for people.
+// childParked reports whether the time limit of an awaited Turn is paused, because that Turn waits for people or for
+// the reset of a Budget.
 func (v snapshot) childParked() bool {
 	return slices.ContainsFunc(v.awaited.unfinished, func(t *v1alpha1.Turn) bool { return t.Status.ParkedTime != nil })
 }
 
-// clockPaused reports whether the time limit of a parked Turn is paused. It is paused while the Turn, or a Turn that
-// it waits for, is waiting for people.
+// clockPaused reports whether the time limit of a parked Turn is paused. It is paused while the Turn, or a Turn that it
+// waits for, waits for people or for the reset of a Budget.
 func (v snapshot) clockPaused() bool {
 	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked() || waitsForReset(v.turn, v.now)
 }
 
-// waitProgress returns the progress of everything that an unbound Turn waits for. agent is nil if the Agent does not
+// waitProgress returns the state of everything that an unbound Turn waits for. agent is nil if the Agent does not
 // exist. One watch delivers both parents and children, and a child is created before its parent waits for it. So the
-// cache shows the child first, and a child that the cache does not have has ended or was deleted.
+// cache shows the child first, and a child that is not in the cache has ended or was deleted.
 func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent) (waitProgress, error) {
 	var w waitProgress
 	if len(t.Status.PendingApprovals) > 0 {
@@ -122,8 +123,8 @@ func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn, age
 	return w, nil
 }
 
-// decided reports for each of the Turn's pendingApprovals whether there is a decision. unused says why some
-// decisions may not be used.
+// decided reports for each of the Turn's pendingApprovals whether there is a decision that may be used. unused says why
+// some decisions may not be used.
 func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent) (decided []bool, unused string, err error) {
 	var known v1alpha1.ToolApprovalList
 	err = r.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.MatchingFields{indexApprovalTurn: t.Name},
@@ -131,21 +132,21 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn, agent *v
 	if err != nil {
 		return nil, "", fmt.Errorf("failed to list the turn's tool approvals: %w", err)
 	}
-	var about []v1alpha1.ToolApproval
+	var decisions []v1alpha1.ToolApproval
 	for _, a := range known.Items {
 		decides := func(p v1alpha1.PendingApproval) bool { return translate.IsDecisionFor(&a, t, p) }
 		if slices.ContainsFunc(t.Status.PendingApprovals, decides) {
-			about = append(about, a)
+			decisions = append(decisions, a)
 		}
 	}
 	checks := approvals.Checks{Author: r.Approvals, Requester: r.Requesters}
-	checked, unused, err := approvals.Counted(ctx, checks, r.Client, agent, t, about)
+	usable, unused, err := approvals.Counted(ctx, checks, r.Client, agent, t, decisions)
 	if err != nil {
 		return nil, "", err
 	}
 	for _, p := range t.Status.PendingApprovals {
 		decides := func(a v1alpha1.ToolApproval) bool { return translate.IsDecisionFor(&a, t, p) }
-		decided = append(decided, slices.ContainsFunc(checked, decides))
+		decided = append(decided, slices.ContainsFunc(usable, decides))
 	}
 	return decided, unused, nil
 }
@@ -162,7 +163,7 @@ func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1al
 }
 
 // whenSubAgentsRunning cancels the Turns of sub-agents that a Turn waits for, before the Turn itself ends. The Turn
-// then waits until they have ended, so that their usage is known. If the time of the Turn is over, it waits at most for
+// then waits until they have ended, so that their usage is known. If the time of the Turn is over, it waits for at most
 // executorGrace.
 func whenSubAgentsRunning(v snapshot) (decision, bool) {
 	t := v.turn
@@ -218,7 +219,7 @@ func (r *TurnReconciler) isOrphaned(ctx context.Context, t *v1alpha1.Turn) (bool
 	return parent.UID != owner.UID || isOver(&parent), nil
 }
 
-// isOver reports whether a Turn no longer waits for the Turns of its sub-agents.
+// isOver reports whether a Turn no longer needs the results of its sub-agents.
 func isOver(t *v1alpha1.Turn) bool {
 	return t.IsFinished() || !t.DeletionTimestamp.IsZero() || t.Spec.DesiredState == v1alpha1.DesiredStateCancelled
 }
@@ -263,8 +264,8 @@ func (r *TurnReconciler) relativesOf(ctx context.Context, o client.Object) []rec
 	return requests
 }
 
-// relativesChanged passes the changes of a Turn that may affect its parent and its children: the Turn ends, or it
-// starts or stops waiting for people.
+// relativesChanged passes the changes of a Turn that may affect its parent and its children: the Turn ends or is
+// cancelled, or its time limit is paused or runs again.
 func relativesChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

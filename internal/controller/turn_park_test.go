@@ -21,8 +21,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// parked makes a Turn one that its executor handed back ten seconds ago. It waits for decisions about these calls,
-// which expire after these durations, and for these Turns.
+// parked changes a Turn as if its executor had handed it back ten seconds ago. The Turn waits for decisions about these
+// calls, which expire after these durations, and for these Turns of sub-agents.
 func parked(calls map[string]time.Duration, turns ...string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) {
 		boundTo("")(t)
@@ -107,7 +107,7 @@ func TestAParkedTurn(t *testing.T) {
 			decision{action: schedule, after: 40 * time.Second},
 		},
 		"requested by an older version": {
-			"it shows too little, and the executor requests it again",
+			"such a request shows too little of the call, and the executor repeats it",
 			turnWith(started(30*time.Second), parked(waiting("a")), func(t *v1alpha1.Turn) {
 				t.Status.PendingApprovals[0].RequestID = ""
 			}),
@@ -125,11 +125,11 @@ func TestAParkedTurn(t *testing.T) {
 			decision{action: schedule, after: 40 * time.Second},
 		},
 		"decided, and the decision may not be used": {
-			"the message says so, and it is reconciled again soon", turnWith(started(30*time.Second), parked(waiting("a"))),
-			waitProgress{decided: []bool{false}, unused: "ToolApproval x is not used: nobody knows who made it"},
+			"the message says so, and the Turn is reconciled again soon", turnWith(started(30*time.Second), parked(waiting("a"))),
+			waitProgress{decided: []bool{false}, unused: "ToolApproval x is not used: its author is unknown"},
 			decision{
 				action: park, reason: v1alpha1.TurnReasonAwaitingApproval, after: 10 * time.Second,
-				message: awaits + "; ToolApproval x is not used: nobody knows who made it",
+				message: awaits + "; ToolApproval x is not used: its author is unknown",
 			},
 		},
 		"decided, and the call expires before the recheck": {
@@ -140,13 +140,13 @@ func TestAParkedTurn(t *testing.T) {
 					"; ToolApproval x is not used",
 			},
 		},
-		"decided twice, once usably": {
+		"two decisions, of which one may be used": {
 			"it continues", turnWith(started(30*time.Second), parked(waiting("a"))),
 			waitProgress{decided: []bool{true}, unused: "ToolApproval x is not used"},
 			decision{action: schedule, after: 40 * time.Second},
 		},
 		"cancelled": {
-			"its executor ends it", turnWith(started(30*time.Second), parked(waiting("a")), desires(v1alpha1.DesiredStateCancelled)),
+			"its executor ends it", turnWith(started(30*time.Second), parked(waiting("a")), desired(v1alpha1.DesiredStateCancelled)),
 			waitProgress{decided: []bool{false}},
 			decision{
 				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
@@ -154,7 +154,7 @@ func TestAParkedTurn(t *testing.T) {
 			},
 		},
 		"suspended": {
-			"even if a call is decided", turnWith(started(30*time.Second), parked(waiting("a")), desires(v1alpha1.DesiredStateSuspended)),
+			"the decision does not matter", turnWith(started(30*time.Second), parked(waiting("a")), desired(v1alpha1.DesiredStateSuspended)),
 			waitProgress{decided: []bool{true}},
 			decision{
 				action: wait, reason: v1alpha1.TurnReasonSuspended,
@@ -187,7 +187,7 @@ func TestAParkedTurn(t *testing.T) {
 			waitProgress{},
 			decision{action: schedule, after: 30 * time.Second},
 		},
-		"all sub-agents have ended, and a call waits": {
+		"all sub-agents have ended, and a call is pending": {
 			"the executor has something to do", turnWith(started(30*time.Second), parked(waiting("a"), "child")),
 			waitProgress{decided: []bool{false}},
 			decision{action: schedule, after: 40 * time.Second},
@@ -214,7 +214,7 @@ func TestDecisionUnparksTurn(t *testing.T) {
 		decision *v1alpha1.ToolApproval
 		bound    bool
 	}{
-		"about the call":     {"it is bound", approval("a"), true},
+		"about the call":     {"the Turn is bound", approval("a"), true},
 		"about another call": {"nothing has changed", approval("c"), false},
 		"of another Turn": {
 			"it decides about another Turn",
@@ -265,7 +265,7 @@ func TestUnusableDecisionKeepsTurnParked(t *testing.T) {
 		if len(made) != 1 || made[0].Name != "decision-a" {
 			t.Errorf("asked about %v, want the one decision about a pending call", made)
 		}
-		return nil, "ToolApproval decision-a is not used: nobody knows who made it", nil
+		return nil, "ToolApproval decision-a is not used: its author is unknown", nil
 	}
 	var before *v1alpha1.Turn
 	for range 2 {
@@ -275,10 +275,10 @@ func TestUnusableDecisionKeepsTurnParked(t *testing.T) {
 		}
 		got := b.turn(t, "one")
 		const want = "2 calls of tool delete require approval: run capstan approve one or capstan deny one; " +
-			"ToolApproval decision-a is not used: nobody knows who made it"
+			"ToolApproval decision-a is not used: its author is unknown"
 		if message := got.Status.Conditions[0].Message; message != want || got.BoundTo() != "" ||
 			got.StateReason() != v1alpha1.TurnReasonAwaitingApproval {
-			t.Fatalf("%s, bound to %q, message %q; want it to wait with the message %q", got.StateReason(), got.BoundTo(), message, want)
+			t.Fatalf("%s, bound to %q, message %q; want the Turn to wait with the message %q", got.StateReason(), got.BoundTo(), message, want)
 		}
 		if before != nil && before.ResourceVersion != got.ResourceVersion {
 			t.Error("an unchanged status was written")
@@ -330,7 +330,7 @@ func TestTimeLimitPausesWithSubAgent(t *testing.T) {
 	}
 }
 
-// TestParkedTurnHoldsNoSlot checks this because the Turns that it waits for may need the slot.
+// TestParkedTurnHoldsNoSlot checks that a parked Turn gives its slot to the Turn of the sub-agent that it waits for.
 func TestParkedTurnHoldsNoSlot(t *testing.T) {
 	parent := turnWith(boundTo("self"), started(time.Second))
 	child := childOf("uid-one", "child")
@@ -360,7 +360,8 @@ func TestParkedTurnHoldsNoSlot(t *testing.T) {
 	}
 }
 
-// TestSubAgentIsCancelledWithParent checks this because no Turn waits for its result any more.
+// TestSubAgentIsCancelledWithParent checks that the Turn of a sub-agent is cancelled when no parent waits for its
+// result any more.
 func TestSubAgentIsCancelledWithParent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -371,16 +372,16 @@ func TestSubAgentIsCancelledWithParent(t *testing.T) {
 		"the parent runs": {"it waits for the child", turnWith(boundTo("self")), childOf("uid-one", "child"), false},
 		"the parent is suspended": {
 			"it continues later, and needs the answer then",
-			turnWith(desires(v1alpha1.DesiredStateSuspended)), childOf("uid-one", "child"), false,
+			turnWith(desired(v1alpha1.DesiredStateSuspended)), childOf("uid-one", "child"), false,
 		},
 		"the parent is cancelled": {
 			"no Turn needs the answer",
-			turnWith(boundTo("self"), desires(v1alpha1.DesiredStateCancelled)), childOf("uid-one", "child"), true,
+			turnWith(boundTo("self"), desired(v1alpha1.DesiredStateCancelled)), childOf("uid-one", "child"), true,
 		},
-		"the parent has ended":        {"no Turn needs the answer", turnWith(finished(time.Second)), childOf("uid-one", "child"), true},
-		"the parent is gone":          {"no Turn needs the answer", nil, childOf("uid-one", "child"), true},
-		"the parent was created anew": {"the new parent has not called it", turnWith(boundTo("self")), childOf("uid-zero", "child"), true},
-		"a child that runs":           {"its executor stops it", nil, childOf("uid-one", "child", boundTo("self")), true},
+		"the parent has ended":     {"no Turn needs the answer", turnWith(finished(time.Second)), childOf("uid-one", "child"), true},
+		"the parent is gone":       {"no Turn needs the answer", nil, childOf("uid-one", "child"), true},
+		"the parent was recreated": {"the new parent has not called it", turnWith(boundTo("self")), childOf("uid-zero", "child"), true},
+		"a child that runs":        {"its executor stops it", nil, childOf("uid-one", "child", boundTo("self")), true},
 		"a Turn of another owner": {"only a Turn can be a parent", nil, childOf("uid-one", "child", func(t *v1alpha1.Turn) {
 			t.OwnerReferences[0].APIVersion, t.OwnerReferences[0].Kind = "batch/v1", "Job"
 		}), false},
@@ -401,7 +402,7 @@ func TestSubAgentIsCancelledWithParent(t *testing.T) {
 	}
 }
 
-func TestUnreadableParentIsNotGone(t *testing.T) {
+func TestUnreadableParentCancelsNoSubAgent(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if key.Name == "one" {
@@ -443,16 +444,16 @@ func TestRelativesChanged(t *testing.T) {
 		want          bool
 	}{
 		"progress": {
-			"creation does not pass", turnWith(boundTo("e")),
+			"it does not affect other Turns", turnWith(boundTo("e")),
 			turnWith(boundTo("e"), func(t *v1alpha1.Turn) { t.Status.Steps = &v1alpha1.StepCounts{Count: 1} }), false,
 		},
-		"a binding":      {"creation does not pass", turnWith(), turnWith(boundTo("e")), false},
+		"a binding":      {"it does not affect other Turns", turnWith(), turnWith(boundTo("e")), false},
 		"an end":         {"the parent continues, the children end", turnWith(), turnWith(finished(0)), true},
-		"a cancellation": {"the children end", turnWith(), turnWith(desires(v1alpha1.DesiredStateCancelled)), true},
-		"a suspension":   {"all continue", turnWith(), turnWith(desires(v1alpha1.DesiredStateSuspended)), false},
+		"a cancellation": {"the children end", turnWith(), turnWith(desired(v1alpha1.DesiredStateCancelled)), true},
+		"a suspension":   {"all continue", turnWith(), turnWith(desired(v1alpha1.DesiredStateSuspended)), false},
 		"a pending call": {"the parent's time limit is paused", turnWith(boundTo("e")), turnWith(parked(waiting("a"))), true},
 		"a decision":     {"the parent's time limit runs", turnWith(parked(waiting("a"))), turnWith(boundTo("e")), true},
-		"created anew":   {"the old Turn was deleted", turnWith(), turnWith(func(t *v1alpha1.Turn) { t.UID = "uid-two" }), true},
+		"recreated":      {"the old Turn was deleted", turnWith(), turnWith(func(t *v1alpha1.Turn) { t.UID = "uid-two" }), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := relativesChanged().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
@@ -471,11 +472,12 @@ func TestRelativesChanged(t *testing.T) {
 	}
 }
 
-// TestSuspendedTurnDropsPendingCalls checks that the Turn requests its approvals again when it continues.
-// status still records that the Turns of sub-agents were created; otherwise a deleted one would be created again.
+// TestSuspendedTurnDropsPendingCalls checks that a suspended Turn has no pending calls, so that it requests its
+// approvals again when it continues. Its status still lists the Turns of sub-agents; otherwise deleted ones would be
+// created again.
 func TestSuspendedTurnDropsPendingCalls(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(started(30*time.Second), parked(waiting("a"), "child"),
-		desires(v1alpha1.DesiredStateSuspended)), agentWith(metav1.ConditionTrue, ""))
+		desired(v1alpha1.DesiredStateSuspended)), agentWith(metav1.ConditionTrue, ""))
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
@@ -485,8 +487,8 @@ func TestSuspendedTurnDropsPendingCalls(t *testing.T) {
 	}
 }
 
-// TestTimeLimitRunsWithoutSlot checks that its time limit runs, because it waits for a slot and no longer
-// for people.
+// TestTimeLimitRunsWithoutSlot checks that the time limit of a Turn runs once its calls are decided, even if the Turn
+// then waits for a slot.
 func TestTimeLimitRunsWithoutSlot(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(started(30*time.Second), parked(waiting("a"))),
 		agentWith(metav1.ConditionTrue, ""), approval("a"))
@@ -499,7 +501,8 @@ func TestTimeLimitRunsWithoutSlot(t *testing.T) {
 	}
 }
 
-// TestOwnedTurnThatIsNoSubAgentSurvives checks Turns that own each other for reasons of their users.
+// TestOwnedTurnThatIsNoSubAgentSurvives checks that a Turn which another Turn owns is an orphan only if that Turn
+// called it. Users may set owner references for other reasons.
 func TestOwnedTurnThatIsNoSubAgentSurvives(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(finished(0)))
 	for reason, labels := range map[string]map[string]string{
@@ -529,13 +532,13 @@ func TestSubAgentsEndBeforeTurn(t *testing.T) {
 		want  action
 		after time.Duration
 	}{
-		"cancelled, and one is running":          {parked(desires(v1alpha1.DesiredStateCancelled)), working, cancelSubAgents, 0},
-		"cancelled, and none is running":         {parked(desires(v1alpha1.DesiredStateCancelled)), waitProgress{}, endFromJournal, 0},
-		"past its deadline, and one is running":  {parked(seconds(9)), working, cancelSubAgents, 8 * time.Second},
-		"past its deadline, and none is running": {parked(seconds(9)), waitProgress{}, endFromJournal, 0},
-		"past its deadline for too long":         {parked(seconds(4)), working, endFromJournal, 0},
-		"suspended":                              {parked(desires(v1alpha1.DesiredStateSuspended), seconds(9)), working, wait, 0},
-		"cancelled while its executor is alive":  {turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), working, follow, 0},
+		"cancelled, and a sub-agent is running":         {parked(desired(v1alpha1.DesiredStateCancelled)), working, cancelSubAgents, 0},
+		"cancelled, and none is running":                {parked(desired(v1alpha1.DesiredStateCancelled)), waitProgress{}, endFromJournal, 0},
+		"past its deadline, and a sub-agent is running": {parked(seconds(9)), working, cancelSubAgents, 8 * time.Second},
+		"past its deadline, and none is running":        {parked(seconds(9)), waitProgress{}, endFromJournal, 0},
+		"past its deadline for too long":                {parked(seconds(4)), working, endFromJournal, 0},
+		"suspended":                                     {parked(desired(v1alpha1.DesiredStateSuspended), seconds(9)), working, wait, 0},
+		"cancelled while its executor is alive":         {turnWith(boundTo("e"), desired(v1alpha1.DesiredStateCancelled)), working, follow, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := decide(snapshot{

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// holdRecheck is the time after which a queued Turn is reconciled again whose Agent was not checked yet.
+// holdRecheck is the time after which a queued Turn is reconciled again if its Agent has not been checked yet.
 const holdRecheck = 5 * time.Second
 
 // whenAgentNotReady makes a Turn wait for its Agent. There are two exceptions:
@@ -24,7 +24,7 @@ func whenAgentNotReady(v snapshot) (decision, bool) {
 	case why == "", checked && mayContinue(v):
 		return decision{}, false
 	case !checked && isQueued(v.turn):
-		// The Agent may be ready before the scheduler knows that the Turn is held. Then nothing wakes the Turn.
+		// If the Agent becomes ready before the scheduler has deferred the Turn, no event wakes the Turn.
 		return decision{action: hold, after: min(untilDeadline(v), holdRecheck)}, true
 	}
 	d := decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}
@@ -67,8 +67,8 @@ func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey, from string) (che
 }
 
 // mayContinue reports whether a Turn may continue although its Agent is not ready. If the Turn was bound before, its
-// journal may hold the prompt, and a change of the profile does not change that prompt. One of the Agent's models must
-// be usable, and the Agent's prompt must have been rendered, which takes only a moment.
+// journal may hold the prompt, and a change of the profile does not change that prompt. The Agent must have a usable
+// model. The Turn also waits while the Agent's profile is being rendered, which takes only a moment.
 func mayContinue(v snapshot) bool {
 	if v.agent == nil || v.turn.Epoch() == 0 || lacksPrompt(v.turn) {
 		return false

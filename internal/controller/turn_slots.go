@@ -38,26 +38,28 @@ func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 	return nil
 }
 
-// holdAgents updates which Agents of these ModelProviders are held because none of their models answers.
-func (r *TurnReconciler) holdAgents(ctx context.Context, of []types.NamespacedName) error {
-	for _, p := range of {
+// updateModelsDown tells the scheduler, for each Agent that uses one of these ModelProviders, whether none of the
+// Agent's models answers.
+func (r *TurnReconciler) updateModelsDown(ctx context.Context, providers []types.NamespacedName) error {
+	for _, p := range providers {
 		var agents v1alpha1.AgentList
-		of := client.MatchingFields{indexAgentProvider: p.String()}
-		if err := r.Client.List(ctx, &agents, of, client.UnsafeDisableDeepCopy); err != nil {
+		uses := client.MatchingFields{indexAgentProvider: p.String()}
+		if err := r.Client.List(ctx, &agents, uses, client.UnsafeDisableDeepCopy); err != nil {
 			return fmt.Errorf("failed to list the agents of model provider %q: %w", p, err)
 		}
 		for i := range agents.Items {
-			r.holdAgent(&agents.Items[i])
+			r.updateAgentModelsDown(&agents.Items[i])
 		}
 	}
 	return nil
 }
 
-// holdAgent updates whether an Agent is held. The lock keeps an older finding from replacing a newer one.
-func (r *TurnReconciler) holdAgent(a *v1alpha1.Agent) {
-	r.holdMu.Lock()
-	defer r.holdMu.Unlock()
-	r.slots.HoldAgent(client.ObjectKeyFromObject(a), r.Circuits.isDown(a))
+// updateAgentModelsDown tells the scheduler whether none of an Agent's models answers. The lock keeps an older result
+// from replacing a newer one.
+func (r *TurnReconciler) updateAgentModelsDown(a *v1alpha1.Agent) {
+	r.modelsDownMu.Lock()
+	defer r.modelsDownMu.Unlock()
+	r.slots.SetModelsDown(client.ObjectKeyFromObject(a), r.Circuits.isDown(a))
 }
 
 // requestOf returns the request of a Turn, without the limit of its Agent.
@@ -68,7 +70,8 @@ func requestOf(t *v1alpha1.Turn) scheduler.Request {
 	}
 }
 
-// isQueued reports whether a Turn waits for a slot. A bound Turn has one, and then Queued is about a ModelProvider.
+// isQueued reports whether a Turn waits for a slot. A bound Turn has a slot; if it is Queued, it waits for a
+// ModelProvider.
 func isQueued(t *v1alpha1.Turn) bool {
 	return t.BoundTo() == "" && t.StateReason() == v1alpha1.TurnReasonQueued
 }
@@ -95,7 +98,7 @@ func (r *TurnReconciler) assign(ctx context.Context, v snapshot, d decision) (de
 	return r.bind(ctx, v, executorByName(executors, name), overdue)
 }
 
-// schedule returns the executor whose slot a Turn gets. If the Turn gets none, it returns another decision.
+// schedule returns the executor whose slot a Turn gets. If the Turn gets no slot, schedule returns another decision.
 func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
 	wanted := requestOf(v.turn)
 	wanted.Agent = agentInfo(v.agent)
@@ -108,21 +111,21 @@ func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.
 		return "", decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}
 	case scheduler.NoExecutor:
 		if other.reason = v1alpha1.TurnReasonPending; isQueued(v.turn) {
-			other.action = stay // for example while the only executor restarts: the Turn stays Queued
+			other.action = stay // the Turn stays Queued, for example while the only executor restarts
 		}
 	default:
 	}
 	return "", other
 }
 
-// endFromJournal returns the executor for a Turn that is about to end. That executor ends it with everything that the
-// journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to executorGrace.
-// After that, the controller ends it with the facts in its status.
+// endFromJournal returns an executor for a Turn that is about to end. That executor ends the Turn with everything that
+// the journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to
+// executorGrace. After that, the controller ends the Turn with the facts in its status.
 func (r *TurnReconciler) endFromJournal(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
 	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
 		return name, d
 	}
-	if left := v.executorGrace(); left > 0 { // the Turn still awaits an executor: one that appears wakes it
+	if left := v.executorGrace(); left > 0 { // an executor that appears wakes the Turn
 		return "", decision{action: queue, reason: v1alpha1.TurnReasonPending, message: "no executor is running", after: left}
 	}
 	return "", decision{action: end, reason: d.reason, message: d.message}
@@ -162,13 +165,13 @@ func agentInfo(a *v1alpha1.Agent) scheduler.Agent {
 	if version, err := strconv.ParseInt(a.ResourceVersion, 10, 64); err == nil {
 		info.Version = version
 	}
-	if most := a.Spec.MaxParallelTurns; most != nil {
-		info.MaxParallelTurns = int(*most)
+	if limit := a.Spec.MaxParallelTurns; limit != nil {
+		info.MaxParallelTurns = int(*limit)
 	}
 	return info
 }
 
-// executorByName returns the executor with a name. It must be in the list.
+// executorByName returns the executor with a name, which must be in the list.
 func executorByName(executors []scheduler.Executor, name string) scheduler.Executor {
 	i := slices.IndexFunc(executors, func(e scheduler.Executor) bool { return e.Name == name })
 	return executors[i]

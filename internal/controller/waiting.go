@@ -28,11 +28,11 @@ const (
 	warningWindow = 10 * time.Minute
 )
 
-// waitingTurns records the Turns that wait, except those that wait for people or sub-agents: since when each waits,
-// and whether an Event has reported it. The metrics count them. The zero value has none.
+// waitingTurns records the Turns that wait, except those that wait for people or sub-agents: since when each Turn
+// waits, and whether an Event has reported the wait. The metrics count these Turns. The zero value is ready to use.
 //
-// A new leader does not know since when Turns have waited. So it counts their waits from its own start, and may emit an
-// Event that its predecessor has already emitted.
+// A new leader does not know since when Turns have waited. So it measures their waits from its own start, and may
+// repeat an Event that the previous leader has emitted.
 type waitingTurns struct {
 	mu       sync.Mutex
 	turns    map[client.ObjectKey]waitingTurn
@@ -48,13 +48,14 @@ type waitingTurn struct {
 	warned bool
 }
 
-// warningBudget is the number of Events for a cause since the start of a window.
+// warningBudget counts the Events for a cause since the start of a window.
 type warningBudget struct {
 	since   time.Time
 	emitted int
 }
 
-// waitReason returns why a Turn waits. ok is false if that wait needs no warning.
+// waitReason returns the reason why a Turn waits. ok is false if the Turn does not wait, is suspended, or waits for
+// people or sub-agents.
 func waitReason(t *v1alpha1.Turn) (reason string, ok bool) {
 	if t.IsFinished() || t.BoundTo() != "" || !t.DeletionTimestamp.IsZero() {
 		return "", false
@@ -97,7 +98,7 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now tim
 	return warn, last, 0
 }
 
-// end drops a Turn whose wait has ended, and counts the wait.
+// end drops a Turn whose wait has ended, and records the length of the wait in the metrics.
 func (w *waitingTurns) end(key client.ObjectKey, now time.Time) {
 	if known, seen := w.turns[key]; seen {
 		metrics.Waited(key.Namespace, known.reason, now.Sub(known.since))
@@ -126,12 +127,12 @@ func (w *waitingTurns) drop(key client.ObjectKey) {
 	}
 }
 
-// count adds to the number of Turns that wait for a cause.
-func (w *waitingTurns) count(cause metrics.Wait, by int) {
+// count adds delta to the number of Turns that wait for a cause.
+func (w *waitingTurns) count(cause metrics.Wait, delta int) {
 	if w.counts == nil {
 		w.counts = map[metrics.Wait]int{}
 	}
-	if w.counts[cause] += by; w.counts[cause] == 0 {
+	if w.counts[cause] += delta; w.counts[cause] == 0 {
 		delete(w.counts, cause)
 	}
 }

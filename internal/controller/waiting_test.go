@@ -38,7 +38,7 @@ func drain(recorder *events.FakeRecorder) []string {
 	return all
 }
 
-// created makes a Turn one that appears at this time.
+// created gives a Turn this name, and now as its creation time.
 func created(name string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Name, t.UID, t.CreationTimestamp = name, "", metav1.NewTime(now) }
 }
@@ -160,7 +160,8 @@ func TestShortStartingDeadlineWarnsEarlier(t *testing.T) {
 	}
 }
 
-// TestWaitEventsAreBounded checks one namespace and one cause. Others have their own Events.
+// TestWaitEventsAreBounded checks that the number of Events of a namespace and a cause is limited, and that another
+// namespace still gets its Events.
 func TestWaitEventsAreBounded(t *testing.T) {
 	const many = 200
 	objects := []client.Object{turnWith(created("other"), func(t *v1alpha1.Turn) { t.Namespace = "sales" })}

@@ -11,7 +11,8 @@ type state int
 const (
 	// waiting: the Turn waits for a slot.
 	waiting state = iota
-	// reserved: the Turn holds a slot, but it is not known that the API server has its binding.
+	// reserved: the Turn holds a slot, but its binding (the executor in its status) is not yet confirmed by the API
+	// server.
 	reserved
 	// bound: the Turn holds a slot, and the API server has its binding.
 	bound
@@ -38,8 +39,8 @@ type agent struct {
 	home *namespace
 	// exists is false if Turns name the Agent although it does not exist.
 	exists bool
-	// held is true while none of the Agent's models answers.
-	held bool
+	// modelsDown is true while none of the Agent's models answers.
+	modelsDown bool
 	// running is the number of the Agent's Turns that hold slots, in all namespaces.
 	running int
 	// lanes holds the lanes of the namespaces that have Turns of the Agent, by the name of the namespace.
@@ -67,18 +68,18 @@ func (l *lane) isEligible() bool {
 }
 
 func (a *agent) isFull() bool {
-	return a.MaxParallelTurns > 0 && a.running >= a.MaxParallelTurns || a.isHeldBack()
+	return a.MaxParallelTurns > 0 && a.running >= a.MaxParallelTurns || a.isThrottled()
 }
 
-// isHeldBack reports whether none of the Agent's models answers and one of its Turns is already trying them. No other
-// Turn of the Agent may have a slot then.
-func (a *agent) isHeldBack() bool { return a.held && a.running > 0 }
+// isThrottled reports whether none of the Agent's models answers while at least one of its Turns holds a slot and tries
+// them. While this is so, no other Turn of the Agent gets a slot.
+func (a *agent) isThrottled() bool { return a.modelsDown && a.running > 0 }
 
 type namespace struct {
 	name string
-	// users is the number of the namespace's Agents and lanes in the scheduler; existing is the number of the Agents
-	// that exist.
-	users, existing int
+	// refs is the number of the Agents and lanes in the scheduler that refer to the namespace. existing is the number
+	// of the namespace's Agents that exist.
+	refs, existing int
 	// running is the number of the namespace's Turns that hold slots, and waiting the number of Turns that wait for
 	// one.
 	running, waiting int
@@ -90,33 +91,33 @@ type namespace struct {
 
 func (n *namespace) position() *int { return &n.heapIndex }
 
-// setExecutors replaces the executors. The caller must then call fill. Turns with a reserved slot of a removed
-// executor lose the slot and wait again. Bound Turns keep their slots until their reconciler releases them.
+// setExecutors replaces the executors. The caller must then call fill. A Turn with a reserved slot of a removed
+// executor loses the slot and waits again. A bound Turn keeps its slot until its reconciler releases the slot.
 func (s *Slots) setExecutors(executors []Executor) {
 	executors = slices.SortedFunc(slices.Values(executors), func(a, b Executor) int { return strings.Compare(a.Name, b.Name) })
 	if slices.Equal(executors, s.executors) {
 		return
 	}
-	before := map[string]int{}
+	removed := map[string]int{} // first all old executors with their capacities
 	for _, e := range s.executors {
-		before[e.Name] = e.Capacity
+		removed[e.Name] = e.Capacity
 	}
-	more := false
+	gained := false
 	for _, e := range executors {
-		was, known := before[e.Name]
-		more = more || !known || e.Capacity > was
-		delete(before, e.Name)
+		capacity, known := removed[e.Name]
+		gained = gained || !known || e.Capacity > capacity
+		delete(removed, e.Name)
 	}
 	s.executors = executors
-	if len(before) > 0 {
+	if len(removed) > 0 {
 		for _, t := range s.turns {
-			if _, gone := before[t.executor]; gone && t.state == reserved {
+			if _, isRemoved := removed[t.executor]; isRemoved && t.state == reserved {
 				s.requeue(t, false)
 			}
 		}
 	}
 	s.updateNamespaceLimit()
-	s.executorAppeared = s.executorAppeared || more
+	s.capacityAdded = s.capacityAdded || gained
 }
 
 // requeue makes a Turn wait again. If a slot is reserved for the Turn, requeue frees the slot.
@@ -128,17 +129,17 @@ func (s *Slots) requeue(t *turn, deferred bool) {
 	s.setWaiting(t, true)
 }
 
-// replace removes the previous entry of a Turn, if before is not nil, and creates a new one. The new entry has neither
-// a slot nor a position in the queue.
-func (s *Slots) replace(before *turn, r Request) *turn {
-	if before != nil {
-		s.detach(before)
+// replace creates an entry for a Turn, without a slot and without a position in the queue. If old is not nil, replace
+// first removes old, the previous entry of the Turn.
+func (s *Slots) replace(old *turn, r Request) *turn {
+	if old != nil {
+		s.detach(old)
 	}
 	t := &turn{Request: r, lane: s.laneOf(s.agentOf(r.Agent.Key), r.Turn.Namespace)}
 	t.lane.turns++
 	s.turns[r.Turn] = t
-	if before != nil {
-		s.removeLaneIfUnused(before.lane)
+	if old != nil {
+		s.removeLaneIfUnused(old.lane)
 	}
 	return t
 }
@@ -149,8 +150,8 @@ func (s *Slots) updateNamespaceLimit() {
 	for _, e := range s.executors {
 		capacity += e.Capacity
 	}
-	if atOnce := s.limits.Running.of(capacity, s.tenants); atOnce != s.namespaceLimit {
-		s.namespaceLimit = atOnce
+	if limit := s.limits.Running.slotsFor(capacity, s.tenants); limit != s.namespaceLimit {
+		s.namespaceLimit = limit
 		for _, n := range s.namespaces {
 			s.updateNamespaceRank(n)
 		}
@@ -167,7 +168,7 @@ func (s *Slots) agentOf(key Key) *agent {
 		return a
 	}
 	a := &agent{Agent: Agent{Key: key}, home: s.namespaceOf(key.Namespace), lanes: map[string]*lane{}}
-	a.home.users++
+	a.home.refs++
 	s.agents[key] = a
 	return a
 }
@@ -181,7 +182,7 @@ func (s *Slots) laneOf(a *agent, namespace string) *lane {
 		agent: a, namespace: s.namespaceOf(namespace), deferred: map[*turn]struct{}{},
 		waiting: ranking[*turn]{before: func(a, b *turn) bool { return a.compare(&b.Request) < 0 }},
 	}
-	l.namespace.users++
+	l.namespace.refs++
 	a.lanes[namespace] = l
 	return l
 }
@@ -237,7 +238,7 @@ func (s *Slots) removeLaneIfUnused(l *lane) {
 		return
 	}
 	delete(l.agent.lanes, l.namespace.name)
-	s.leave(l.namespace)
+	s.releaseNamespace(l.namespace)
 	s.removeIfUnused(l.agent)
 }
 
@@ -247,26 +248,26 @@ func (s *Slots) removeIfUnused(a *agent) {
 		return
 	}
 	delete(s.agents, a.Key)
-	s.leave(a.home)
+	s.releaseNamespace(a.home)
 }
 
-// leave removes an Agent or a lane from its namespace, and the namespace if it has no other.
-func (s *Slots) leave(n *namespace) {
-	if n.users--; n.users == 0 {
+// releaseNamespace drops one reference to a namespace, and removes the namespace if that was the last one.
+func (s *Slots) releaseNamespace(n *namespace) {
+	if n.refs--; n.refs == 0 {
 		delete(s.namespaces, n.name)
 	}
 }
 
-// setWaiting makes a Turn wait, or stop waiting.
-func (s *Slots) setWaiting(t *turn, waits bool) {
-	if (t.heapIndex > 0) != waits {
-		if waits {
+// setWaiting adds a Turn to the queue of its lane, or removes it from the queue.
+func (s *Slots) setWaiting(t *turn, isWaiting bool) {
+	if (t.heapIndex > 0) != isWaiting {
+		if isWaiting {
 			t.lane.namespace.waiting++
 		} else {
 			t.lane.namespace.waiting--
 		}
 	}
-	t.lane.waiting.update(t, waits)
+	t.lane.waiting.update(t, isWaiting)
 	s.updateRank(t.lane)
 }
 
@@ -278,12 +279,12 @@ func (s *Slots) occupy(t *turn, as state, executor string) {
 	s.countRunning(t.lane, 1)
 }
 
-// countRunning adds more to the number of the running Turns of an Agent, after the Turns of a lane have changed. If
+// countRunning adds delta to the number of the running Turns of an Agent, after the Turns of a lane have changed. If
 // the Agent has now reached its limit, or is below it again, countRunning updates the ranks of all lanes of the Agent.
-// It updates the changed lane first, because a ranking can have only one element whose rank has changed.
-func (s *Slots) countRunning(l *lane, more int) {
+// It updates the changed lane first, because a ranking stays valid only if its elements are updated one at a time.
+func (s *Slots) countRunning(l *lane, delta int) {
 	full := l.agent.isFull()
-	l.agent.running += more
+	l.agent.running += delta
 	s.updateRank(l)
 	if l.agent.isFull() != full {
 		s.updateRanks(l.agent)
@@ -312,7 +313,7 @@ func (s *Slots) detach(t *turn) {
 	s.countRunning(t.lane, -1)
 }
 
-// updateRanks updates the rankings after a change of an Agent.
+// updateRanks updates the rankings after a change of an Agent that affects all its lanes.
 func (s *Slots) updateRanks(a *agent) {
 	for _, l := range a.lanes {
 		s.updateRank(l)
@@ -331,13 +332,13 @@ func (s *Slots) updateNamespaceRank(n *namespace) {
 
 // fill gives free slots to eligible Turns until there are no more free slots or no more eligible Turns. It wakes the
 // Turns that get a slot, except caller, whose reconciler is making this call; caller may be nil. If an executor has
-// appeared, fill also wakes the Turns in awaiting.
+// appeared or has gained capacity, fill also wakes the Turns in awaiting.
 func (s *Slots) fill(caller *turn) {
 	s.assign(caller)
-	if !s.executorAppeared {
+	if !s.capacityAdded {
 		return
 	}
-	s.executorAppeared = false
+	s.capacityAdded = false
 	for key := range s.awaiting {
 		if t := s.turns[key]; t == nil || t.state == waiting {
 			s.wake(key, false)
@@ -361,8 +362,8 @@ func (s *Slots) assign(caller *turn) {
 	}
 }
 
-// freest returns the executor with the most free slots, and the number of its free slots. If several executors have the
-// same number, it returns the first of them by name. If no slot is free, the name is empty.
+// freest returns the executor with the most free slots, and the number of these slots. If several executors have the
+// same number of free slots, it returns the first of them by name. If no slot is free, the name is empty.
 func (s *Slots) freest() (name string, free int) {
 	for _, e := range s.executors {
 		if left := e.Capacity - s.used[e.Name]; left > free {

@@ -23,14 +23,14 @@ func TestExpectations(t *testing.T) {
 	}{
 		"an older version":                  {version("a", "9"), true},
 		"the written version":               {version("a", "10"), false},
-		"a newer one":                       {version("a", "11"), false},
+		"a newer version":                   {version("a", "11"), false},
 		"another object with this name":     {version("b", "9"), false},
 		"a version that cannot be compared": {version("a", "x"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w Expectations
 			if w.IsStale(tc.read) {
-				t.Error("nothing was written")
+				t.Error("the object is stale, although nothing was written")
 			}
 			w.Expect(version("a", "10"))
 			if got := w.IsStale(tc.read); got != tc.want {

@@ -19,8 +19,8 @@ type ranking[E element] struct {
 // first returns the element at the top. The ranking must not be empty.
 func (r *ranking[E]) first() E { return r.elements[0] }
 
-// update adds, moves or removes an element. belongs says whether it belongs in the ranking; its rank may have
-// changed.
+// update adds, moves or removes an element, whose rank may have changed. If belongs is true, the element is in the
+// ranking afterwards; if it is false, the element is not.
 func (r *ranking[E]) update(e E, belongs bool) {
 	at := *e.position()
 	switch {

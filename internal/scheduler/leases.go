@@ -18,18 +18,18 @@ import (
 // change, and not on the times inside the Lease, because the clocks of other machines may be wrong by any amount.
 // client-go elects a leader in the same way.
 //
-// A process watches the Leases from its start, before it leads. So if one process holds the Lease of an executor and
-// the Lease of leader election and is lost, both Leases expire at the same time.
+// A process watches the Leases from its start, before it leads. So if a process is lost that was the leader and also an
+// executor, the new leader sees both of its Leases expire at the same time.
 //
-// An unchanged Lease is a sign of a lost holder only while Leases can be written. A leader knows that they can,
-// because it renews its own Lease. Another process knows it from the renewals that it sees. After a gap in these
-// renewals, each Lease is given its full duration again.
+// An unchanged Lease is a sign of a lost holder only while Leases can be written. A leader knows that they can be
+// written, because it renews its own Lease. Another process knows it from the renewals that it sees. After a gap in
+// these renewals, each Lease is given its full duration again.
 //
-// The zero value knows no Leases. Leases is safe for concurrent use.
+// The zero value is ready to use. Leases is safe for concurrent use.
 type Leases struct {
 	mu   sync.Mutex
 	seen map[string]sighting
-	// watching is true once all Leases that existed at the start have been recorded. A Lease that is new after that
+	// watching is true once all Leases that existed at the start have been recorded. A Lease that appears after that
 	// was just created.
 	watching bool
 	// leading is true once this process leads.
@@ -41,9 +41,10 @@ type Leases struct {
 	writableSince time.Time
 }
 
-// renewalGap is the longest time between two renewals that this process sees while Leases can be written. Each
-// executor renews every 3 s, or 3.1 s with jitter. A living executor is silent for no longer than an outage plus
-// one such interval. Together they must be shorter than executor.LeaseDuration.
+// renewalGap is the longest time between two renewals that this process sees while Leases can be written. A longer gap
+// counts as an outage. Each executor renews its Lease every 3 s, or 3.1 s with jitter. During a shorter outage, which
+// is not noticed, a living executor does not renew for at most renewalGap plus 3.1 s. This sum must be shorter than
+// executor.LeaseDuration.
 const renewalGap = 6 * time.Second
 
 // sighting holds everything that this process knows about one Lease.
@@ -56,7 +57,7 @@ type sighting struct {
 	// monotonic clock.
 	changed time.Time
 	// lost is true if the holder counts as lost. It must be set only after a read from the API server, because the
-	// watch of the cache may have lost its connection.
+	// cache may be stale.
 	lost bool
 	// renewed is true if this process has seen the Lease change, so that its holder is known to be running.
 	renewed bool
@@ -105,12 +106,12 @@ func (l *Leases) Observe(lease *coordinationv1.Lease, now time.Time) {
 // Check records a Lease that was read from the cache. left is how long its holder still counts as alive. If left is 0
 // or less, the holder does not count as alive. mayGetTurns reports whether new Turns may be bound to the holder.
 //
-// A Lease is held for its duration after each change that this process sees. The first time that this process sees
-// the Lease counts as a change. So if an executor died before this process started, its Turns are bound anew one
-// lease duration after the start. They must not be bound earlier, because the executor might be alive.
+// A Lease is held for its duration after each change that this process sees. The first time that this process sees the
+// Lease counts as a change. So if an executor died before this process started, its Turns are bound again one lease
+// duration after the start. They must not be bound earlier, because the executor might be alive.
 //
-// New Turns require more. This process must have seen a renewal of the Lease, or the Lease must show a renewal that
-// is recent by the clock of this process.
+// Before new Turns may be bound to the holder, this process must have seen a renewal of the Lease, or the Lease must
+// show a renewal that is recent by the clock of this process.
 func (l *Leases) Check(lease *coordinationv1.Lease, now time.Time) (left time.Duration, mayGetTurns bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,19 +156,19 @@ func (l *Leases) RecordOutage(now time.Time) {
 	}
 }
 
-// These constants say how long the Lease of a lost executor is kept. Each Pod has a new name, so Leases would
-// accumulate.
+// These constants are the times for which the Lease of a lost executor is kept. The Leases must be deleted, because
+// each Pod has a new name and so creates a new Lease.
 const (
-	// MaxLeaseRetention applies as long as no other Lease has reached the store position of this Lease. If a copy of
-	// the store is restored in this time, its position is compared with the position in this Lease.
+	// MaxLeaseRetention applies until the Lease of another executor has reached the store position of this Lease. If an
+	// older copy of the store is restored in this time, the position in this Lease shows that entries are lost.
 	MaxLeaseRetention = time.Hour
-	// CoveredLeaseRetention applies once another Lease has reached the store position. The Lease is then kept only for
-	// people who want to see it.
+	// CoveredLeaseRetention applies once the Lease of another executor has reached the store position. The Lease is
+	// then kept only for people who want to see it.
 	CoveredLeaseRetention = 5 * time.Minute
 )
 
-// KeepFor returns how long the Lease of a lost executor must still be kept at least. KeepFor must then be called again.
-// It returns 0 if the Lease may be deleted now. all are the Leases of all executors.
+// KeepFor returns how long the Lease of a lost executor must be kept before KeepFor is called again, or 0 if the Lease
+// may be deleted now. all are the Leases of all executors.
 func (l *Leases) KeepFor(lease *coordinationv1.Lease, all []coordinationv1.Lease, now time.Time) time.Duration {
 	kept := MaxLeaseRetention
 	for i := range all {
@@ -183,15 +184,16 @@ func (l *Leases) KeepFor(lease *coordinationv1.Lease, all []coordinationv1.Lease
 	if unchanged < CoveredLeaseRetention {
 		return CoveredLeaseRetention - unchanged
 	}
-	return max(0, min(CoveredLeaseRetention, kept-unchanged)) // an executor that covers it may appear at any time
+	// Check again after CoveredLeaseRetention: another executor may have reached the position by then.
+	return max(0, min(CoveredLeaseRetention, kept-unchanged))
 }
 
 // coversPosition reports whether l has the store position of another Lease, or a later one.
 func coversPosition(l, other *coordinationv1.Lease) bool {
 	id := other.Annotations[executor.StoreAnnotation]
-	was, errWas := strconv.ParseInt(other.Annotations[executor.PositionAnnotation], 10, 64)
-	is, errIs := strconv.ParseInt(l.Annotations[executor.PositionAnnotation], 10, 64)
-	return id != "" && l.Annotations[executor.StoreAnnotation] == id && errWas == nil && errIs == nil && is >= was
+	wanted, errWanted := strconv.ParseInt(other.Annotations[executor.PositionAnnotation], 10, 64)
+	got, errGot := strconv.ParseInt(l.Annotations[executor.PositionAnnotation], 10, 64)
+	return id != "" && l.Annotations[executor.StoreAnnotation] == id && errWanted == nil && errGot == nil && got >= wanted
 }
 
 // Forget drops a deleted Lease. A Lease that appears later with the same name is a new one.
@@ -201,8 +203,8 @@ func (l *Leases) Forget(name string) {
 	delete(l.seen, name)
 }
 
-// record records a Lease and returns what is known about it. The cache may return an older version than an earlier read
-// from the API server did. Then record does not change anything.
+// record records a Lease and returns what is known about it. It ignores a version that is older than the recorded one:
+// the cache may be behind an earlier read from the API server.
 func (l *Leases) record(lease *coordinationv1.Lease, now time.Time) sighting {
 	last, known := l.seen[lease.Name]
 	if known {
@@ -239,8 +241,8 @@ func heldFor(s *coordinationv1.LeaseSpec) time.Duration {
 	return time.Duration(*s.LeaseDurationSeconds) * time.Second
 }
 
-// ExecutorOf returns the executor that a Lease describes. Its capacity is 0 if the Lease does not state one. It is also
-// 0 while the executor stops, because it would hand new Turns back.
+// ExecutorOf returns the executor that a Lease describes. Its capacity is 0 if the Lease does not state a capacity. An
+// executor that is stopping announces a capacity of 0, because it would hand new Turns back.
 func ExecutorOf(l *coordinationv1.Lease) Executor {
 	capacity, err := strconv.Atoi(l.Annotations[executor.CapacityAnnotation])
 	if err != nil {

@@ -38,20 +38,20 @@ func newHolder(skew time.Duration, renewed time.Time) *holder {
 	return &holder{lease: leaseOf("e", renewed.Add(skew)), skew: skew}
 }
 
-// renews writes the time of the holder's clock.
-func (h *holder) renews(at time.Time) {
+// renew sets the Lease's renewal time to the time of the holder's clock.
+func (h *holder) renew(at time.Time) {
 	h.lease.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(h.skew)))
 }
 
 // TestLeases checks a Lease with a duration of 15 s at several times after the start of the process.
 func TestLeases(t *testing.T) {
 	const hour = time.Hour
-	renew := func(h *holder, at time.Time) { h.renews(at) }
+	renew := func(h *holder, at time.Time) { h.renew(at) }
 	release := func(h *holder, _ time.Time) { h.lease.Spec.HolderIdentity = new("") }
-	shorten := func(h *holder, _ time.Time) { h.lease.Spec.LeaseDurationSeconds = nil }
+	removeDuration := func(h *holder, _ time.Time) { h.lease.Spec.LeaseDurationSeconds = nil }
 	annotate := func(h *holder, _ time.Time) { h.lease.ResourceVersion = "2" }
 	replace := func(h *holder, _ time.Time) { h.lease.UID = "another" }
-	recreate := func(h *holder, at time.Time) { h.lease.UID = "another"; h.renews(at) }
+	recreate := func(h *holder, at time.Time) { h.lease.UID = "another"; h.renew(at) }
 	// check is a call of Check at a time in seconds after the start. change happens before the call; it may be nil.
 	type check struct {
 		at                 int
@@ -102,19 +102,19 @@ func TestLeases(t *testing.T) {
 		},
 		"without a duration": {
 			reason: "a Lease without a duration is not held",
-			checks: []check{{0, nil, true, true}, {1, shorten, false, false}},
+			checks: []check{{0, nil, true, true}, {1, removeDuration, false, false}},
 		},
 		"reappearing": {
-			reason: "an executor that returns after its Lease expired gets Turns at once",
+			reason: "an executor that returns after its Lease expired gets Turns immediately",
 			checks: []check{{0, nil, true, true}, {20, nil, false, false}, {100, renew, true, true}, {115, nil, false, false}},
 		},
-		"created anew": {
+		"recreated": {
 			reason: "a Lease with a new UID was just created, so its executor gets Turns",
 			age:    hour,
 			checks: []check{{0, nil, true, false}, {3, recreate, true, true}},
 		},
 		"restored": {
-			reason: "a Lease with a new UID was just created, even if its spec is that of the old Lease",
+			reason: "a Lease with a new UID was just created, even if it has the spec of the old Lease",
 			age:    hour,
 			checks: []check{{0, nil, true, false}, {3, replace, true, true}},
 		},
@@ -146,9 +146,9 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestLeasesWatchedBeforeLeading checks that the Lease e expires 15 s after its last renewal, also if this process
-// becomes the leader after that renewal. This is so only if another Lease was renewed in the meantime: such renewals
-// prove that e could be renewed.
+// TestLeasesWatchedBeforeLeading checks that the Lease e expires 15 s after its last renewal, even if this process
+// became the leader after that renewal, provided that another Lease was renewed in the meantime. Such renewals prove
+// that e could have been renewed.
 func TestLeasesWatchedBeforeLeading(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -161,7 +161,7 @@ func TestLeasesWatchedBeforeLeading(t *testing.T) {
 	}{
 		"both expire together":        {"others renewed while e did not", []int{5, 10, 15}, 15, 15, 0},
 		"leads early":                 {"the time counts from the last renewal, not from the start of leading", []int{5}, 6, 10, 5},
-		"leads early and others stop": {"a leader renews its own Lease, and needs no other renewals", []int{5}, 6, 15, 0},
+		"leads early and others stop": {"a leader renew its own Lease, and needs no other renewals", []int{5}, 6, 15, 0},
 		"no renewals":                 {"it may be an outage, and e gets its duration again", nil, 20, 20, 15},
 		"an outage before leading":    {"no executor could renew, and some may not have renewed yet", []int{1, 2}, 30, 30, 15},
 		"an outage that ends":         {"the first renewal after a gap restarts the duration of all", []int{5, 20, 25}, 27, 27, 8},
@@ -193,8 +193,8 @@ func TestLeasesWatchedBeforeLeading(t *testing.T) {
 	}
 }
 
-// TestLeasesInStaleCache uses a cache that is behind, or cut off forever. It shows a Lease again and again as it
-// was before a read from the API server.
+// TestLeasesInStaleCache checks that a cache which is behind, or no longer updated, does not count as a renewal: it
+// shows a Lease as it was before a read from the API server.
 func TestLeasesInStaleCache(t *testing.T) {
 	version := func(uid types.UID, version string, change func(*coordinationv1.LeaseSpec)) *coordinationv1.Lease {
 		h := newHolder(0, now)
@@ -202,7 +202,7 @@ func TestLeasesInStaleCache(t *testing.T) {
 		change(&h.lease.Spec)
 		return h.lease
 	}
-	as := func(*coordinationv1.LeaseSpec) {}
+	unchanged := func(*coordinationv1.LeaseSpec) {}
 	renewed := func(s *coordinationv1.LeaseSpec) { s.RenewTime = new(metav1.NewMicroTime(now.Add(time.Hour))) }
 	released := func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = new("") }
 	for name, tc := range map[string]struct {
@@ -210,22 +210,22 @@ func TestLeasesInStaleCache(t *testing.T) {
 		live, cached *coordinationv1.Lease
 		left         time.Duration
 	}{
-		"renewed": {"an older renewal is not a renewal", version("a", "10", renewed), version("a", "9", as), 5 * time.Second},
+		"renewed": {"an older renewal is not a renewal", version("a", "10", renewed), version("a", "9", unchanged), 5 * time.Second},
 		"annotated": {
-			"an older renewal, from before a change by another client, is not a renewal", version("a", "10", as),
+			"an older renewal, from before a change by another client, is not a renewal", version("a", "10", unchanged),
 			version("a", "9", renewed), 0,
 		},
-		"released":     {"the newer knowledge counts", version("a", "10", released), version("a", "9", as), 0},
-		"created anew": {"a replaced Lease does not come back", version("b", "10", renewed), version("a", "9", as), 5 * time.Second},
-		"newer":        {"a cache that has caught up is used", version("a", "10", as), version("a", "11", renewed), 15 * time.Second},
+		"released":  {"the newer version counts", version("a", "10", released), version("a", "9", unchanged), 0},
+		"recreated": {"a replaced Lease does not come back", version("b", "10", renewed), version("a", "9", unchanged), 5 * time.Second},
+		"newer":     {"a cache that has caught up is used", version("a", "10", unchanged), version("a", "11", renewed), 15 * time.Second},
 		"versions that cannot be compared": {
-			"a version that cannot be compared counts as a renewal", version("a", "10", as),
+			"a version that cannot be compared counts as a renewal", version("a", "10", unchanged),
 			version("a", "x", renewed), 15 * time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var l Leases
-			l.Check(version("a", "9", as), now.Add(-time.Minute))
+			l.Check(version("a", "9", unchanged), now.Add(-time.Minute))
 			l.Check(tc.live, now)
 			l.Check(tc.live, now) // this is not a renewal either
 			if left, _ := l.Check(tc.cached, now.Add(10*time.Second)); left != tc.left {
@@ -240,11 +240,11 @@ func TestRecreatedLease(t *testing.T) {
 	h := newHolder(-time.Hour, now)
 	l.Start([]coordinationv1.Lease{*h.lease}, now)
 	if left, _ := l.Check(h.lease, now.Add(time.Minute)); left > 0 {
-		t.Fatalf("the Lease has expired, and %s are left", left)
+		t.Fatalf("the Lease has %s left, want it expired", left)
 	}
 	l.Forget(h.lease.Name)
 	if left, mayGetTurns := l.Check(h.lease, now.Add(time.Minute)); left != 15*time.Second || !mayGetTurns {
-		t.Errorf("a Lease that appears was just created, got %s and %t", left, mayGetTurns)
+		t.Errorf("the recreated Lease has %s left, and its holder may get Turns: %t; want 15s and true", left, mayGetTurns)
 	}
 }
 
@@ -259,13 +259,13 @@ func TestLeasesThatWereNeverHeld(t *testing.T) {
 			h := newHolder(0, now)
 			change(&h.lease.Spec)
 			if left, mayGetTurns := l.Check(h.lease, now); left > 0 || mayGetTurns {
-				t.Errorf("the Lease has no holder, got %s and %t", left, mayGetTurns)
+				t.Errorf("the Lease has %s left, and its holder may get Turns: %t; want 0s and false", left, mayGetTurns)
 			}
 		})
 	}
 }
 
-// TestLeasesConcurrently is for the race detector: Turns are bound while Leases are renewed.
+// TestLeasesConcurrently lets the race detector check concurrent calls.
 func TestLeasesConcurrently(t *testing.T) {
 	var l Leases
 	var all sync.WaitGroup
@@ -284,22 +284,23 @@ func TestLeasesConcurrently(t *testing.T) {
 	all.Wait()
 }
 
-// TestKeepFor checks when to look again at the Lease of a lost executor, which is at position 10 of its store.
+// TestKeepFor checks how long the Lease of a lost executor is kept, which shows position 10 of its store.
 func TestKeepFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		why             string
 		store, position string
-		// renewed is when the other executor last renewed its Lease, which this process has seen.
+		// renewed is the time, after the start, at which this process saw the other executor renew its Lease. unchanged
+		// is the time for which the Lease of the lost executor has not changed.
 		renewed, unchanged, want time.Duration
 	}{
 		"just lost":            {"people may look for it", "a", "10", 0, time.Minute, 4 * time.Minute},
 		"covered":              {"another executor has the position", "a", "10", 5 * time.Minute, 5 * time.Minute, 0},
-		"covered by a later":   {"another executor has a later position", "a", "11", 6 * time.Minute, 6 * time.Minute, 0},
+		"a later position":     {"another executor has a later position", "a", "11", 6 * time.Minute, 6 * time.Minute, 0},
 		"not covered":          {"the position is known from this Lease only", "a", "9", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
-		"another store":        {"its position says nothing", "b", "10", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
-		"covered by a lost":    {"only a living executor counts", "a", "10", 0, 5 * time.Minute, 5 * time.Minute},
+		"another store":        {"its position cannot be compared", "b", "10", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
+		"lost, too":            {"only a living executor counts", "a", "10", 0, 5 * time.Minute, 5 * time.Minute},
 		"not covered for long": {"the rest of the time is left", "a", "9", 58 * time.Minute, 58 * time.Minute, 2 * time.Minute},
-		"not covered at all":   {"no store is that old", "a", "9", time.Hour, time.Hour, 0},
+		"never covered":        {"the longest retention is over", "a", "9", time.Hour, time.Hour, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var l Leases
@@ -312,7 +313,7 @@ func TestKeepFor(t *testing.T) {
 			all[1].Spec.RenewTime = new(metav1.NewMicroTime(now.Add(tc.renewed)))
 			l.Observe(&all[1], now.Add(tc.renewed))
 			if got := l.KeepFor(dead, all, now.Add(tc.unchanged)); got != tc.want {
-				t.Errorf("look again after %s, want %s: %s", got, tc.want, tc.why)
+				t.Errorf("KeepFor = %s, want %s: %s", got, tc.want, tc.why)
 			}
 		})
 	}
@@ -327,6 +328,6 @@ func TestExecutorOf(t *testing.T) {
 	}
 	lease.Annotations[executor.CapacityAnnotation] = "many"
 	if got := ExecutorOf(lease).Capacity; got != 0 {
-		t.Errorf("the capacity is %d, want 0: the Lease does not say it", got)
+		t.Errorf("the capacity is %d, want 0: the annotation is not a number", got)
 	}
 }

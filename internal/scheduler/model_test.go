@@ -29,7 +29,7 @@ type modelTurn struct {
 }
 
 type modelAgent struct {
-	most    int
+	limit   int
 	version int64
 	exists  bool
 }
@@ -38,19 +38,19 @@ func newModel(limits Limits) *model {
 	return &model{limits: limits, turns: map[Key]*modelTurn{}, agents: map[Key]*modelAgent{}}
 }
 
-func (m *model) learn(a Agent) {
+func (m *model) setAgent(a Agent) {
 	known := m.agents[a.Key]
 	if known == nil {
 		known = &modelAgent{}
 		m.agents[a.Key] = known
 	}
 	if a.Version > 0 && a.Version >= known.version {
-		known.most, known.version = a.MaxParallelTurns, a.Version
+		known.limit, known.version = a.MaxParallelTurns, a.Version
 	}
 }
 
-// tidy removes the limits of Agents that neither exist nor have Turns.
-func (m *model) tidy() {
+// removeUnusedAgents removes the limits of Agents that neither exist nor have Turns.
+func (m *model) removeUnusedAgents() {
 	for key, a := range m.agents {
 		if !a.exists && m.count(func(t *modelTurn) bool { return t.Agent.Key == key }) == 0 {
 			delete(m.agents, key)
@@ -78,25 +78,25 @@ func (m *model) capacity() (n int) {
 	return n
 }
 
-func (m *model) atOnce() int {
+func (m *model) namespaceLimit() int {
 	tenants := map[string]bool{}
 	for key, a := range m.agents {
 		if a.exists {
 			tenants[key.Namespace] = true
 		}
 	}
-	return m.limits.Running.of(m.capacity(), len(tenants))
+	return m.limits.Running.slotsFor(m.capacity(), len(tenants))
 }
 
-// eligible returns the Turns that may have a free slot, in the order in which they get it.
+// eligible returns the Turns that may get a free slot, in the order in which they get one.
 func (m *model) eligible() []*modelTurn {
-	type line struct {
+	type laneKey struct {
 		namespace string
 		agent     Key
 	}
-	first := map[line]*modelTurn{}
+	first := map[laneKey]*modelTurn{}
 	for _, t := range m.turns {
-		l := line{t.Turn.Namespace, t.Agent.Key}
+		l := laneKey{t.Turn.Namespace, t.Agent.Key}
 		if t.state == waiting && (first[l] == nil || t.compare(&first[l].Request) < 0) {
 			first[l] = t
 		}
@@ -104,8 +104,8 @@ func (m *model) eligible() []*modelTurn {
 	var all []*modelTurn
 	for l, t := range first {
 		runs := m.count(func(other *modelTurn) bool { return other.Agent.Key == l.agent && other.state != waiting })
-		most := m.agents[l.agent].most
-		if !t.deferred && (most == 0 || runs < most) && (m.atOnce() == 0 || m.running(l.namespace) < m.atOnce()) {
+		limit := m.agents[l.agent].limit
+		if !t.deferred && (limit == 0 || runs < limit) && (m.namespaceLimit() == 0 || m.running(l.namespace) < m.namespaceLimit()) {
 			all = append(all, t)
 		}
 	}
@@ -125,8 +125,8 @@ func (m *model) freest() (name string, free int) {
 	return name, free
 }
 
-func (m *model) fill(asks Key) {
-	m.tidy()
+func (m *model) fill(caller Key) {
+	m.removeUnusedAgents()
 	for {
 		name, free := m.freest()
 		all := m.eligible()
@@ -134,7 +134,7 @@ func (m *model) fill(asks Key) {
 			return
 		}
 		all[0].state, all[0].executor = reserved, name
-		if all[0].Turn != asks {
+		if all[0].Turn != caller {
 			m.woken = append(m.woken, all[0].Turn)
 		}
 	}
@@ -144,13 +144,13 @@ func (m *model) reserve(r Request) (executor string, refused bool) {
 	before := m.turns[r.Turn]
 	if before != nil && before.state == reserved && before.Agent.Key == r.Agent.Key {
 		before.Request = r
-		m.learn(r.Agent)
+		m.setAgent(r.Agent)
 		m.fill(Key{})
 		return before.executor, false
 	}
 	t := &modelTurn{Request: r}
 	m.turns[r.Turn] = t
-	m.learn(r.Agent)
+	m.setAgent(r.Agent)
 	m.fill(r.Turn)
 	queued := m.count(func(other *modelTurn) bool { return other.Turn.Namespace == r.Turn.Namespace && other.state == waiting })
 	wasWaiting := before != nil && before.state == waiting
@@ -231,7 +231,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 				name, _ := m.freest()
 				want = cmp.Or(name, m.executors[0].Name)
 				m.turns[r.Turn] = &modelTurn{Request: r, state: reserved, executor: want}
-				m.learn(r.Agent)
+				m.setAgent(r.Agent)
 			}
 			m.fill(r.Turn)
 			if got := s.ReserveOverLimit(r, executors); got != want {
@@ -245,7 +245,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 				known.state = bound
 			} else {
 				m.turns[r.Turn] = &modelTurn{Request: r, state: bound, executor: executor}
-				m.learn(r.Agent)
+				m.setAgent(r.Agent)
 				m.fill(Key{})
 			}
 			s.Confirm(r, executor)
@@ -288,7 +288,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 				m.fill(Key{})
 				s.Resume(agent.Key)
 			default:
-				m.learn(agent)
+				m.setAgent(agent)
 				m.agents[agent.Key].exists = true
 				m.fill(Key{})
 				s.SetAgent(agent)
@@ -304,7 +304,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 			s.SetExecutors(executors)
 		}
 		compare(t, s, m, fmt.Sprintf("step %d: %s", step, what))
-		// A Turn that loses its slot and gets another within one step is woken as well.
+		// Slots may wake further Turns: those that lose their slot and get another one within the step.
 		for _, turn := range m.woken {
 			if !slices.Contains(woken, turn) {
 				t.Fatalf("step %d: %s: woken: %v, want %v", step, what, woken, m.woken)
@@ -313,7 +313,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 	}
 }
 
-// compare fails the test if the two disagree, or if the counts of Slots are wrong.
+// compare fails the test if Slots and the model disagree, or if the counts of Slots are wrong.
 func compare(t *testing.T, s *Slots, m *model, when string) {
 	t.Helper()
 	type shown struct {
@@ -331,14 +331,14 @@ func compare(t *testing.T, s *Slots, m *model, when string) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Fatalf("%s (-want +got):\n%s", when, diff)
 	}
-	type limit struct {
-		Most    int
+	type agentState struct {
+		Limit   int
 		Version int64
 		Exists  bool
 	}
-	gotAgents, wantAgents := map[string]limit{}, map[string]limit{}
+	gotAgents, wantAgents := map[string]agentState{}, map[string]agentState{}
 	for key, a := range s.agents {
-		gotAgents[key.String()] = limit{a.MaxParallelTurns, a.Version, a.exists}
+		gotAgents[key.String()] = agentState{a.MaxParallelTurns, a.Version, a.exists}
 		for name, l := range a.lanes {
 			if n := m.count(func(t *modelTurn) bool { return t.Turn.Namespace == name && t.Agent.Key == key }); n == 0 || n != l.turns {
 				t.Fatalf("%s: Agent %s counts %d turns of namespace %s, want %d", when, key, l.turns, name, n)
@@ -346,7 +346,7 @@ func compare(t *testing.T, s *Slots, m *model, when string) {
 		}
 	}
 	for key, a := range m.agents {
-		wantAgents[key.String()] = limit{a.most, a.version, a.exists}
+		wantAgents[key.String()] = agentState{a.limit, a.version, a.exists}
 	}
 	if diff := gocmp.Diff(wantAgents, gotAgents); diff != "" {
 		t.Fatalf("%s: Agents (-want +got):\n%s", when, diff)
@@ -359,7 +359,7 @@ func compare(t *testing.T, s *Slots, m *model, when string) {
 	}
 }
 
-// TestSlotsAgreeWithASimpleModel applies the same random operations to both.
+// TestSlotsAgreeWithASimpleModel applies the same random operations to Slots and to the model.
 func TestSlotsAgreeWithASimpleModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {

@@ -19,8 +19,8 @@ type Executor struct {
 	Name string
 	// Capacity is the maximum number of Turns that may be bound to the executor at the same time.
 	Capacity int
-	// Store is the store in which the executor keeps journals. It is the zero value if the executor reports none,
-	// because it has an older version.
+	// Store is the store in which the executor keeps journals. It is the zero value if the executor has an older
+	// version, which does not report its store.
 	Store executor.StoreIdentity
 }
 
@@ -31,7 +31,7 @@ type Agent struct {
 	// means no limit.
 	MaxParallelTurns int
 	// Version is the version of the Agent from which the limit comes. A limit from an older version than the stored one
-	// is ignored. Version 0 means that the limit is unknown, and is also ignored.
+	// is ignored. Version 0 means that the limit is unknown; a limit of this version is ignored, too.
 	Version int64
 }
 
@@ -41,10 +41,10 @@ type Request struct {
 	// Agent is the Agent of the Turn. It may be in another namespace. Fairness and the limits of namespaces apply to
 	// the namespace of the Turn.
 	Agent Agent
-	// Since orders the Turns of a namespace: the earliest goes first.
+	// Since is the time from which the Turn has waited. The Turn that has waited longest goes first.
 	Since time.Time
-	// Admitted means that the Turn has queued or run before. Such a Turn is never refused because too many Turns
-	// are queued.
+	// Admitted means that the Turn has been queued or has run before. Such a Turn is never refused because too many
+	// Turns are queued.
 	Admitted bool
 }
 
@@ -66,7 +66,7 @@ type Limits struct {
 	Queued int
 }
 
-// Cause says why a Turn gets no slot now.
+// Cause is the reason why a Turn gets no slot now.
 type Cause int
 
 const (
@@ -77,19 +77,20 @@ const (
 	// AllSlotsTaken means that no slot is free for this Turn: all slots are taken, or the free ones go to Turns that
 	// have waited longer or whose namespace runs fewer Turns.
 	AllSlotsTaken
-	// AgentLimit means that the Agent already runs as many Turns as it may.
+	// AgentLimit means that the Agent already runs as many Turns as it may, or that none of its models answers and one
+	// of its Turns is already trying them.
 	AgentLimit
 	// NamespaceLimit means that the namespace already runs as many Turns as it may.
 	NamespaceLimit
 	// AgentOrder means that an earlier Turn of the Agent is waiting, too.
 	AgentOrder
-	// QueueFull means that too many Turns of the namespace wait. The Turn is refused and does not wait.
+	// QueueFull means that too many Turns of the namespace already wait. The Turn is refused: it is not queued.
 	QueueFull
 )
 
 // Verdict is the result of a request for a slot.
 type Verdict struct {
-	// Executor is the executor with the slot; empty if the Turn gets none.
+	// Executor is the executor with the slot; empty if the Turn gets no slot.
 	Executor string
 	// Cause and Message say why the Turn gets no slot. Message names the limit that applies.
 	Cause   Cause

@@ -20,8 +20,8 @@ import (
 // event of the watch does not undo such an update. So the queues are never older than the cache. They may still be
 // older than the API server. But the write that binds a Turn then fails, because it needs the newest resource version.
 //
-// A search takes logarithmic time; a change of the order moves pointers in one slice. The zero value is ready to
-// use. Sessions is safe for concurrent use. The cache shares the Turns, so they must not be changed.
+// A search takes logarithmic time; a change of the order moves pointers in one slice. The zero value is ready to use.
+// Sessions is safe for concurrent use. Its Turns belong to the cache and must not be changed.
 type Sessions struct {
 	mu     sync.Mutex
 	turns  map[types.UID]*v1alpha1.Turn
@@ -32,19 +32,18 @@ type Sessions struct {
 
 // sessionQueue holds the Turns of one Session.
 type sessionQueue struct {
-	// unfinished counts the Session's unfinished Turns, including those that keep no other Turn waiting.
+	// unfinished is the number of the Session's unfinished Turns, whether later Turns wait for them or not.
 	unfinished int
-	// order holds the Turns that keep later Turns waiting, in the order of compareInSession.
+	// order holds the Turns that later Turns wait for (see BlocksSession), in the order of compareInSession.
 	order []*v1alpha1.Turn
-	// entered is the Turn that this process bound last, or tried to bind.
+	// entered is the Turn of the Session that this process last bound or tried to bind.
 	entered types.UID
 }
 
-// compareInSession orders the Turns of a Session: Turns that were ever bound go first, then older Turns. Turns
-// created in the same second are ordered as the API server stored them.
+// compareInSession orders the Turns of a Session: Turns that were bound at least once go first, then the others by
+// their age. Turns created in the same second are ordered as the API server stored them.
 //
-// Two Turns of one Session are never bound at the same time, even if the cache shows an old state of the other
-// Turn:
+// Two Turns of one Session are never bound at the same time, even if the cache shows an old state of one of them:
 //
 //  1. A Turn that was never bound can only move back in the order.
 //  2. Only the first Turn is bound, and the write that binds the Turn fails if the Turn has changed since it was read.
@@ -71,8 +70,8 @@ func SessionOrder(t *v1alpha1.Turn) int64 {
 	return version
 }
 
-// BlocksSession reports whether later Turns of the Session must wait for this Turn. If the Turn was cancelled, they
-// wait only if it was ever bound: its usage counts in the Session, so its executor must first write its end.
+// BlocksSession reports whether later Turns of the Session must wait for this Turn. They wait for a cancelled Turn only
+// if it was bound at least once: its usage counts in the Session, so an executor must first write its end.
 func BlocksSession(t *v1alpha1.Turn) bool {
 	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
 		return false
@@ -80,7 +79,7 @@ func BlocksSession(t *v1alpha1.Turn) bool {
 	return t.Spec.DesiredState != v1alpha1.DesiredStateCancelled || t.Epoch() > 0
 }
 
-// SessionKey returns the key of a Turn's Session. The Turn must have one.
+// SessionKey returns the key of a Turn's Session. The Turn must have a Session.
 func SessionKey(t *v1alpha1.Turn) Key {
 	return Key{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 }
@@ -92,9 +91,9 @@ func (s *Sessions) Observe(t *v1alpha1.Turn) {
 	s.put(t)
 }
 
-// Written records a Turn that a write of this process has returned. It ignores a Turn that the watch has not shown yet,
-// or no longer shows, because no event would remove that Turn.
-func (s *Sessions) Written(t *v1alpha1.Turn) {
+// ObserveWrite records a Turn that a write of this process has returned. It ignores a Turn that the watch has not shown
+// yet, or no longer shows, because no event would remove that Turn.
+func (s *Sessions) ObserveWrite(t *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.turns[t.UID] != nil {
@@ -171,8 +170,8 @@ func (s *Sessions) Ahead(t *v1alpha1.Turn) *v1alpha1.Turn {
 	return nil
 }
 
-// First returns the first Turn of a Session, and the first Turn after t. Each is nil if there is none. If t is nil,
-// both are the same.
+// First returns the first Turn of a Session, and the next Turn after t. Each is nil if there is no such Turn. If t is
+// nil, next is the first Turn, too.
 func (s *Sessions) First(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,8 +192,8 @@ func (s *Sessions) First(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.T
 	return q.order[0], next
 }
 
-// LastEntered returns the Turn that last entered the Session of t. It returns nil if this Turn is t itself or has left
-// the queue. known is false if the watch has not shown t yet, or no longer shows t.
+// LastEntered returns the Turn for which Enter was last called in the Session of t. It returns nil if this Turn is t
+// itself, or is not unfinished any more. known is false if the watch has not shown t yet, or no longer shows t.
 func (s *Sessions) LastEntered(t *v1alpha1.Turn) (last *v1alpha1.Turn, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +220,7 @@ func (s *Sessions) Enter(t *v1alpha1.Turn) {
 func (s *Sessions) TryLock(session Key) (unlock func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, busy := s.locked[session]; busy {
+	if _, isLocked := s.locked[session]; isLocked {
 		return func() {}, false
 	}
 	if s.locked == nil {
@@ -242,7 +241,7 @@ func (q *sessionQueue) drop(t *v1alpha1.Turn) {
 	}
 }
 
-// search returns the position of a Turn, or the position that it would have.
+// search returns the position of a Turn in the order, or the position at which to insert it.
 func (q *sessionQueue) search(t *v1alpha1.Turn) (at int, found bool) {
 	return slices.BinarySearchFunc(q.order, t, compareInSession)
 }

@@ -17,7 +17,7 @@ import (
 // queueModel does the same as Sessions by searching all Turns each time.
 type queueModel map[types.UID]*v1alpha1.Turn
 
-func (m queueModel) show(t *v1alpha1.Turn) {
+func (m queueModel) observe(t *v1alpha1.Turn) {
 	if old := m[t.UID]; old != nil && sessionVersion(t) < sessionVersion(old) {
 		return
 	}
@@ -27,9 +27,9 @@ func (m queueModel) show(t *v1alpha1.Turn) {
 	}
 }
 
-func (m queueModel) wrote(t *v1alpha1.Turn) {
+func (m queueModel) observeWrite(t *v1alpha1.Turn) {
 	if m[t.UID] != nil {
-		m.show(t)
+		m.observe(t)
 	}
 }
 
@@ -84,18 +84,18 @@ func TestSessionsAgreeWithAModel(t *testing.T) {
 			turn := someTurn(random, step)
 			versions = append(versions, turn)
 			if random.IntN(4) == 0 {
-				turn = versions[random.IntN(len(versions))] // a version that a newer one has overtaken
+				turn = versions[random.IntN(len(versions))] // an old version that arrives late or again
 			}
 			switch random.IntN(8) {
 			case 0:
 				sessions.Forget(turn.UID)
 				delete(model, turn.UID)
 			case 1:
-				sessions.Written(turn)
-				model.wrote(turn)
+				sessions.ObserveWrite(turn)
+				model.observeWrite(turn)
 			default:
 				sessions.Observe(turn)
-				model.show(turn)
+				model.observe(turn)
 			}
 			asked := someTurn(random, step)
 			if got, want := sessions.Ahead(asked), model.ahead(asked); nameOf(got) != nameOf(want) {
@@ -117,7 +117,7 @@ func TestSessionsAgreeWithAModel(t *testing.T) {
 	}
 }
 
-// turnOf returns the Turn with a number, of the Session "talk".
+// turnOf returns Turn number n of the Session "talk".
 func turnOf(n int, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	name := fmt.Sprint("t", n)
 	t := &v1alpha1.Turn{
@@ -160,12 +160,12 @@ func nameOf(t *v1alpha1.Turn) string {
 	return t.Name + "@" + t.ResourceVersion
 }
 
-// TestLastEntered checks that a Turn learns which other Turn of its Session was about to be bound before.
+// TestLastEntered checks that LastEntered returns the other Turn of a Session that was last about to be bound.
 func TestLastEntered(t *testing.T) {
 	var s Sessions
 	a, b := turnOf(1), turnOf(2)
 	if _, known := s.LastEntered(a); known {
-		t.Error("the watch has not shown the Turn, want it unknown")
+		t.Error("the Turn is known before the watch has shown it")
 	}
 	s.Enter(a) // has no effect
 	s.Observe(a)
@@ -182,7 +182,7 @@ func TestLastEntered(t *testing.T) {
 	}
 	s.Forget(a.UID)
 	if last, known := s.LastEntered(b); last != nil || !known {
-		t.Errorf("got %q, %t; want none: that Turn has left", nameOf(last), known)
+		t.Errorf("got %q, %t; want none: the Turn that entered was deleted", nameOf(last), known)
 	}
 }
 
@@ -191,14 +191,14 @@ func TestTryLock(t *testing.T) {
 	var s Sessions
 	talk, other := Key{Namespace: "helpdesk", Name: "talk"}, Key{Namespace: "helpdesk", Name: "other"}
 	unlock, ok := s.TryLock(talk)
-	_, others := s.TryLock(other)
-	unlockSecond, second := s.TryLock(talk)
-	if !ok || !others || second {
-		t.Errorf("locked: %t, %t and %t; want only the second lock of a Session refused", ok, others, second)
+	_, otherOK := s.TryLock(other)
+	unlockSecond, secondOK := s.TryLock(talk)
+	if !ok || !otherOK || secondOK {
+		t.Errorf("locked: %t, %t and %t; want only the second lock of the same Session to fail", ok, otherOK, secondOK)
 	}
 	unlockSecond()
 	if _, ok := s.TryLock(talk); ok {
-		t.Error("a refused lock must not unlock the Session")
+		t.Error("the unlock of a failed TryLock has unlocked the Session")
 	}
 	unlock()
 	if _, ok := s.TryLock(talk); !ok {

@@ -32,14 +32,14 @@ func (s Share) String() string {
 	return strconv.Itoa(s.count)
 }
 
-// of returns the share as a number of slots; 0 means no limit. A percentage is rounded up. It applies only if there are
-// at least two tenants, because a single tenant need not leave slots to others.
-func (s Share) of(slots, tenants int) int {
+// slotsFor returns the share of total slots as a number; 0 means no limit. A percentage is rounded up. It applies only
+// if there are at least two tenants, because a single tenant need not leave slots to other tenants.
+func (s Share) slotsFor(total, tenants int) int {
 	switch {
 	case s.percent == 0:
 		return s.count
 	case tenants < 2 || s.percent == 100:
 		return 0
 	}
-	return (slots*s.percent + 99) / 100
+	return (total*s.percent + 99) / 100
 }

@@ -2,13 +2,13 @@
 //
 //   - Slots gives the slots of executors to Turns, with fairness among namespaces and within limits.
 //   - Sessions keeps the Turns of each Session in order.
-//   - Leases tells which executors are alive.
+//   - Leases tracks which executors are alive.
 //   - Expectations remembers the writes of this process that the cache does not show yet.
 //
 // The package uses no API server and no clock: the reconcilers pass in the objects that they have read, and the time.
-// Each operation of Slots takes time that is logarithmic in the number of Turns, and linear in the number of
-// executors, which is small. When an Agent reaches its limit, the time is linear in the number of the namespaces whose
-// Turns use the Agent.
+// Most operations of Slots take time that is logarithmic in the number of Turns, and linear in the number of executors,
+// which is small. Rare changes take longer: if an executor is lost, all Turns are searched, and if an Agent reaches its
+// limit, all namespaces whose Turns use the Agent are updated.
 package scheduler
 
 import (
@@ -17,9 +17,9 @@ import (
 	"sync"
 )
 
-// Slots assigns slots to Turns. A free slot goes to the namespace that runs the fewest Turns, and within the
-// namespace to the Turn that has waited longest. So the first Turn of a namespace waits for only one slot to become
-// free, however many Turns of another namespace wait.
+// Slots assigns slots to Turns. A free slot goes to the namespace that runs the fewest Turns, and within the namespace
+// to the Turn that has waited longest. So the first Turn of a namespace without running Turns gets the next slot that
+// becomes free, however many Turns of another namespace wait.
 //
 // The call that frees a slot immediately reserves the slot for the next Turn and wakes that Turn. The reconciler of
 // that Turn then obtains the slot with Reserve. So no slot stays free while an eligible Turn waits, however long the
@@ -34,22 +34,24 @@ type Slots struct {
 	turns      map[Key]*turn
 	agents     map[Key]*agent
 	namespaces map[string]*namespace
-	// eligible ranks the namespaces that have an eligible lane. The namespace that goes first is at the top.
+	// eligible ranks the namespaces that are below their limit and have an eligible lane. The namespace that gets the
+	// next free slot is at the top.
 	eligible ranking[*namespace]
 	// executors is sorted by name. used is the number of occupied slots of each executor, including executors that do
 	// not exist any more.
 	executors []Executor
 	used      map[string]int
-	// namespaceLimit is the number of Turns of a namespace that may hold slots; 0 means no limit.
+	// namespaceLimit is the maximum number of Turns of one namespace that may hold slots at the same time; 0 means no
+	// limit.
 	namespaceLimit int
 	// tenants is the number of namespaces in which at least one Agent exists.
 	tenants int
-	// awaiting holds the Turns that are woken when an executor appears: they got no slot because no executor was
-	// running, or they are about to request a slot.
+	// awaiting holds the Turns that are woken when an executor appears or gains capacity: they got no slot because no
+	// executor was running, or they are about to request a slot.
 	awaiting map[Key]struct{}
-	// executorAppeared means that an executor has appeared, or has gained capacity, since the Turns in awaiting
-	// were last woken.
-	executorAppeared bool
+	// capacityAdded means that an executor has appeared, or has gained capacity, since the Turns in awaiting were last
+	// woken.
+	capacityAdded bool
 }
 
 // New returns Slots without Turns. wake must enqueue a Turn in its reconciler; urgent means that the Turn holds a
@@ -111,7 +113,7 @@ func (s *Slots) refusal(t *turn) Verdict {
 		name = a.Key.String()
 	}
 	switch {
-	case a.isHeldBack():
+	case a.isThrottled():
 		return Verdict{Cause: AgentLimit, Message: fmt.Sprintf(
 			"no model of Agent %q answers (their circuit breakers are open): one of its turns tries them, and the others wait", name)}
 	case a.isFull():
@@ -130,24 +132,24 @@ func (s *Slots) refusal(t *turn) Verdict {
 	return Verdict{Cause: AllSlotsTaken, Message: "all slots of all executors are taken"}
 }
 
-// ReserveOverLimit reserves a slot beyond all limits, for a Turn whose executor only has to write its end and asks no
-// model. It returns the name of the executor. If none is running, it returns an empty string, and the Turn is woken
-// when one appears.
+// ReserveOverLimit reserves a slot regardless of all limits, for a Turn whose executor only has to write the Turn's
+// end, without asking a model. It returns the name of the executor. If no executor is running, it returns an empty
+// string, and the Turn is woken when an executor appears.
 func (s *Slots) ReserveOverLimit(r Request, executors []Executor) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setExecutors(executors)
-	before := s.turns[r.Turn]
+	old := s.turns[r.Turn]
 	if len(s.executors) == 0 {
-		if before != nil {
-			s.drop(before)
+		if old != nil {
+			s.drop(old)
 			s.fill(nil)
 		}
 		s.awaiting[r.Turn] = struct{}{}
 		return ""
 	}
 	delete(s.awaiting, r.Turn)
-	t := s.replace(before, r)
+	t := s.replace(old, r)
 	s.setAgent(r.Agent)
 	name, _ := s.freest()
 	name = cmp.Or(name, s.executors[0].Name)
@@ -191,8 +193,8 @@ func (s *Slots) Release(turn Key) {
 	}
 }
 
-// ReleaseBound is like Release, but does nothing unless the binding of the Turn is confirmed. If it is not, the
-// reconciler of the Turn has newer information than the caller.
+// ReleaseBound is like Release, but does nothing if the binding of the Turn is not confirmed, because the reconciler of
+// the Turn then has newer information than the caller.
 func (s *Slots) ReleaseBound(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,15 +227,15 @@ func (s *Slots) SetAgent(a Agent) {
 	s.fill(nil)
 }
 
-// HoldAgent records whether an Agent is held, because none of its models answers. Only one Turn of a held Agent may get
-// a slot, to try the models. Otherwise Turns that wait for an endpoint would occupy slots that other Turns need. Turns
-// that already hold slots keep them.
-func (s *Slots) HoldAgent(key Key, held bool) {
+// SetModelsDown records whether none of an Agent's models answers. If none answers, only one Turn of the Agent at a
+// time gets a slot, to try the models. Otherwise Turns that wait for an endpoint would occupy slots that other Turns
+// need. Turns that already hold slots keep them.
+func (s *Slots) SetModelsDown(key Key, down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.agentOf(key)
-	if a.held != held {
-		a.held = held
+	if a.modelsDown != down {
+		a.modelsDown = down
 		s.updateRanks(a)
 	}
 	s.removeIfUnused(a)
