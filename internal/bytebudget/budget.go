@@ -1,18 +1,18 @@
-// Package bytebudget shares memory among namespaces: memory that they hold for long, and memory for data that
-// passes through. It counts bytes, and neither allocates nor frees memory.
+// Package bytebudget shares memory among namespaces: memory that they hold for long, and memory for data that passes
+// through. The package counts bytes, and neither allocates nor frees memory.
 //
 // # Shares
 //
-// A namespace may hold seven times as much as is free in a pool. So a namespace that is alone may use seven
-// eighths, and there is always space for another one at once. Two namespaces that want as much as possible get
-// seven fifteenths each, and so on: this is the fair share of a namespace. While one namespace waits, only those that
-// would hold more than their fair share get no more.
+// A namespace may hold seven times as much as is free in a pool. So a namespace that is alone may use seven eighths of
+// the pool, and another namespace can always reserve bytes without a wait. Two namespaces that want as much as possible
+// get seven fifteenths each, three get seven twenty-seconds, and so on: this is the fair share of a namespace. While a
+// namespace waits that holds less, a namespace gets no bytes beyond its fair share.
 //
 // # Order
 //
-// There are two pools: first the one of listings, objects, conversations and contents, then the one of replies and
-// results. A holder of bytes never waits for bytes of the same pool or of an earlier one. The holder of a reply or a
-// result needs no further bytes, and waits for no request of another Turn, so every wait ends:
+// There are two pools, in this order: the pool of listings, objects, conversations and contents, and the pool of
+// replies and results. A holder of bytes never waits for bytes of the same pool or of an earlier pool. The holder of a
+// reply or a result needs no further bytes, and waits for no request of another Turn. So every wait ends:
 //
 //  1. A conversation and a content grow with Resize and Cover, which do not wait.
 //  2. If a conversation may not grow, its Turn releases all its bytes, also those of its newest reply, and then waits.
@@ -41,11 +41,11 @@ const (
 	Objects Kind = "objects"
 	// Conversations are the messages of running Turns: their requests, histories, replies and tool results so far.
 	Conversations Kind = "conversations"
-	// Contents are replies of models and results of tools of at most MaxContent bytes: a reply until it counts as part
-	// of its conversation, a result until it is decoded.
+	// Contents are replies of models and results of tools of at most MaxContent bytes. A reply is counted until it
+	// becomes part of its conversation, and a result until it is decoded.
 	Contents Kind = "contents"
-	// Replies are larger replies of models, from the start of their reading until they count as conversations. Answers
-	// count until their Turns are written.
+	// Replies are larger replies of models. A reply is counted from the start of its reading until it becomes part of
+	// its conversation; the final answer of a Turn until the Turn's status is written.
 	Replies Kind = "replies"
 	// Results are larger responses of tool servers that are being read.
 	Results Kind = "results"
@@ -55,13 +55,13 @@ const (
 func Kinds() []Kind { return []Kind{Listings, Objects, Conversations, Contents, Replies, Results} }
 
 const (
-	// perFree is how many times the free bytes a namespace may hold.
+	// perFree is the maximum number of bytes that a namespace may hold for each free byte.
 	perFree = 7
 	// maxWaiting bounds the waiting reservations of a namespace in a pool.
 	maxWaiting = 4096
 )
 
-// MaxContent is the maximum size of a reservation that Cover makes, in bytes, and minContent the minimum.
+// MaxContent and minContent are the largest and the smallest reservation that Cover makes, in bytes.
 const (
 	MaxContent = 256 << 10
 	minContent = 16 << 10
@@ -69,7 +69,7 @@ const (
 
 // The errors of reservations.
 var (
-	// ErrTooLarge means that the namespace can never hold the requested number of bytes.
+	// ErrTooLarge means that a namespace can never hold the requested number of bytes.
 	ErrTooLarge = errors.New("one namespace can never hold so much")
 	// ErrShort means that the requested bytes are not available now.
 	ErrShort = errors.New("the memory budget is used up")
@@ -108,7 +108,7 @@ type Use struct {
 	// Bytes is the number of bytes that are held. Waiting is the number of waiting reservations.
 	Bytes   int64
 	Waiting int
-	// Refused is the number of refused reservations so far. Size is the size of the pool in bytes, which several
+	// Refused is the number of refused reservations so far. Size is the size of the whole pool in bytes, which several
 	// kinds share.
 	Refused, Size int64
 }
@@ -166,35 +166,36 @@ func (a Account) Contended() bool {
 	return len(p.queues) > 0
 }
 
-// Reserve waits until it can reserve the bytes. The caller must not hold bytes of this pool or of a later one.
-// Reserve returns the cause of ctx if ctx ends first, ErrTooLarge if they can never be reserved, and
-// ErrQueueFull if too many reservations of the namespace wait.
+// Reserve waits until it can reserve the bytes. The caller must not hold bytes of this pool or of a later pool. Reserve
+// returns the cause of ctx if ctx ends first, ErrTooLarge if the bytes can never be reserved, and ErrQueueFull if too
+// many reservations of the namespace wait.
 func (a Account) Reserve(ctx context.Context, bytes int64) (*Reservation, error) {
 	r := &Reservation{account: a}
 	if a.budget == nil {
 		return r, nil
 	}
 	if err := a.budget.pool(a.kind).reserve(ctx, a, bytes); err != nil {
-		return nil, a.failed(bytes, err)
+		return nil, a.wrap(bytes, err)
 	}
 	r.bytes = bytes
 	return r, nil
 }
 
-// TryReserve reserves the bytes if they are available now. It returns ErrTooLarge or ErrShort.
+// TryReserve reserves the bytes if they are available now. Otherwise it returns ErrTooLarge or ErrShort.
 func (a Account) TryReserve(bytes int64) (*Reservation, error) {
 	r := &Reservation{account: a}
 	return r, r.Resize(bytes)
 }
 
-// Content returns a reservation for content whose size is not known before it has arrived. It has no bytes yet. See
-// Cover.
+// Content returns an empty reservation for content whose size is not known before it has arrived. The caller enlarges
+// the reservation with Cover.
 func (a Account) Content() *Reservation {
 	a.kind = Contents
 	return &Reservation{account: a}
 }
 
-func (a Account) failed(bytes int64, err error) error {
+// wrap adds the reservation that failed to an error.
+func (a Account) wrap(bytes int64, err error) error {
 	return fmt.Errorf("failed to reserve %d bytes for %s of namespace %q: %w", bytes, a.kind, a.namespace, err)
 }
 
@@ -212,7 +213,7 @@ func (r *Reservation) Bytes() int64 {
 	return r.bytes
 }
 
-// Resize changes the number of reserved bytes. It does not wait: if more bytes are not available now, the
+// Resize changes the number of reserved bytes. It does not wait: if the additional bytes are not available now, the
 // reservation stays unchanged and the error is ErrTooLarge or ErrShort.
 func (r *Reservation) Resize(bytes int64) error {
 	a := r.account
@@ -220,15 +221,16 @@ func (r *Reservation) Resize(bytes int64) error {
 		return nil
 	}
 	if err := a.budget.pool(a.kind).resize(a, r.bytes, bytes); err != nil {
-		return a.failed(bytes, err)
+		return a.wrap(bytes, err)
 	}
 	r.bytes = bytes
 	return nil
 }
 
 // Cover makes the reservation at least as large as the content that has arrived. It does not wait, and doubles the
-// reservation so that it seldom has to ask. Cover returns false if the content is larger than MaxContent, or if the
-// bytes cannot be had now. The caller then reserves what a Reply or a Result can need, and releases this reservation.
+// reservation so that it seldom has to lock the pool. Cover returns false if the content is larger than MaxContent, or
+// if the bytes are not available now. The caller must then reserve the maximum size of a reply or a result from the
+// other pool, and release this reservation.
 func (r *Reservation) Cover(bytes int64) bool {
 	if bytes <= r.bytes {
 		return true
@@ -240,24 +242,24 @@ func (r *Reservation) Cover(bytes int64) bool {
 	return size <= MaxContent && r.Resize(size) == nil
 }
 
-// Release releases all bytes. It may be called again, and then does nothing.
+// Release releases all bytes. Further calls do nothing.
 func (r *Reservation) Release() {
 	if r == nil || r.bytes == 0 {
 		return
 	}
 	a := r.account
-	_ = a.budget.pool(a.kind).resize(a, r.bytes, 0) // it cannot fail
+	_ = a.budget.pool(a.kind).resize(a, r.bytes, 0) // a smaller size is always possible
 	r.bytes = 0
 }
 
-// pool is the bytes that several kinds share.
+// pool holds the bytes that several kinds share.
 type pool struct {
 	mu   sync.Mutex
 	size int64
 	used int64
-	// namespaces has the bytes of each namespace. A namespace that holds nothing has no entry.
+	// namespaces holds the bytes of each namespace. A namespace without bytes has no entry.
 	namespaces map[string]int64
-	// queues has the waiting reservations of each namespace in their order, as *waiter. There are no empty queues.
+	// queues holds the waiting reservations of each namespace in order, as *waiter. There are no empty queues.
 	queues map[string]*list.List
 	kinds  map[Kind]Use
 }
@@ -267,8 +269,8 @@ type waiter struct {
 	account Account
 	bytes   int64
 	ready   chan struct{}
-	// place is the waiter's place in its queue, or nil once it has left the queue.
-	place *list.Element
+	// element is the waiter's element of its queue, or nil once it has left the queue.
+	element *list.Element
 }
 
 func (p *pool) init(size int64) {
@@ -278,22 +280,23 @@ func (p *pool) init(size int64) {
 // maxAlone returns the bytes that a namespace can hold if it is alone.
 func (p *pool) maxAlone() int64 { return p.share(1) }
 
-// share returns the bytes that each namespace can hold if a number of namespaces want as much as possible.
+// share returns the bytes that each namespace can hold if this number of namespaces want as much as possible.
 func (p *pool) share(users int) int64 { return p.size / int64(perFree*users+1) * perFree }
 
-// fits reports whether the additional bytes are within the share of a namespace. The caller must hold the lock.
-func (p *pool) fits(namespace string, more int64) bool {
-	free := p.size - p.used - more
-	return free >= 0 && p.namespaces[namespace]+more <= free*perFree
+// fits reports whether a namespace may hold delta more bytes, which must leave it at most perFree times the free bytes.
+// The caller must hold the lock.
+func (p *pool) fits(namespace string, delta int64) bool {
+	free := p.size - p.used - delta
+	return free >= 0 && p.namespaces[namespace]+delta <= free*perFree
 }
 
-// add counts bytes that are reserved, or released if more is negative. The caller must hold the lock.
-func (p *pool) add(a Account, more int64) {
-	p.used += more
-	if p.namespaces[a.namespace] += more; p.namespaces[a.namespace] == 0 {
+// add counts reserved bytes, or released bytes if delta is negative. The caller must hold the lock.
+func (p *pool) add(a Account, delta int64) {
+	p.used += delta
+	if p.namespaces[a.namespace] += delta; p.namespaces[a.namespace] == 0 {
 		delete(p.namespaces, a.namespace)
 	}
-	p.count(a.kind, func(u *Use) { u.Bytes += more })
+	p.count(a.kind, func(u *Use) { u.Bytes += delta })
 }
 
 func (p *pool) count(kind Kind, change func(*Use)) {
@@ -302,7 +305,7 @@ func (p *pool) count(kind Kind, change func(*Use)) {
 	p.kinds[kind] = u
 }
 
-// refuse counts a refused reservation, and returns why.
+// refuse counts a refused reservation, and returns the error why.
 func (p *pool) refuse(kind Kind, why error) error {
 	p.count(kind, func(u *Use) { u.Refused++ })
 	return why
@@ -311,24 +314,24 @@ func (p *pool) refuse(kind Kind, why error) error {
 func (p *pool) resize(a Account, from, to int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	more := to - from
+	delta := to - from
 	switch {
-	case more > 0 && to > p.maxAlone():
+	case delta > 0 && to > p.maxAlone():
 		return p.refuse(a.kind, ErrTooLarge)
-	case more > 0 && (!p.fits(a.namespace, more) || p.mustYield(a.namespace, more)):
+	case delta > 0 && (!p.fits(a.namespace, delta) || p.mustYield(a.namespace, delta)):
 		return p.refuse(a.kind, ErrShort)
 	}
-	p.add(a, more)
-	if more < 0 {
+	p.add(a, delta)
+	if delta < 0 {
 		p.grant()
 	}
 	return nil
 }
 
-// mustYield reports whether a namespace must leave more bytes to another one: it would then hold more than its fair
-// share, and a namespace waits that holds less. The caller must hold the lock.
-func (p *pool) mustYield(namespace string, more int64) bool {
-	users := len(p.namespaces) // the namespaces that hold bytes or want some
+// mustYield reports whether a namespace must leave delta more bytes to another namespace: with them it would hold more
+// than its fair share, and a namespace that holds less is waiting. The caller must hold the lock.
+func (p *pool) mustYield(namespace string, delta int64) bool {
+	users := len(p.namespaces) // the namespaces that hold bytes or wait for bytes
 	if p.namespaces[namespace] == 0 {
 		users++
 	}
@@ -339,7 +342,7 @@ func (p *pool) mustYield(namespace string, more int64) bool {
 		}
 		yields = yields || p.namespaces[other] < p.namespaces[namespace]
 	}
-	return yields && p.namespaces[namespace]+more > p.share(users)
+	return yields && p.namespaces[namespace]+delta > p.share(users)
 }
 
 func (p *pool) reserve(ctx context.Context, a Account, bytes int64) error {
@@ -355,10 +358,11 @@ func (p *pool) reserve(ctx context.Context, a Account, bytes int64) error {
 	if p.leave(w) {
 		return context.Cause(ctx)
 	}
-	return nil // it was granted at the same time
+	return nil // the reservation was granted at the same time
 }
 
-// enqueue reserves the bytes if no waiting reservation comes first, or returns a waiter.
+// enqueue reserves the bytes if they are available and no waiting reservation goes first. Otherwise it returns a
+// waiter.
 func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -373,7 +377,7 @@ func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 		return nil, p.refuse(a.kind, ErrQueueFull)
 	}
 	w := &waiter{account: a, bytes: bytes, ready: make(chan struct{})}
-	w.place = queue.PushBack(w)
+	w.element = queue.PushBack(w)
 	p.queues[a.namespace] = queue
 	p.count(a.kind, func(u *Use) { u.Waiting++ })
 	p.grant()
@@ -389,13 +393,13 @@ func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 func (p *pool) leave(w *waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.place == nil {
+	if w.element == nil {
 		return false
 	}
-	first := w.place.Prev() == nil
+	first := w.element.Prev() == nil
 	p.dequeue(w)
 	if first {
-		p.grant() // the next one may want less
+		p.grant() // the next reservation may be smaller
 	}
 	return true
 }
@@ -404,16 +408,17 @@ func (p *pool) leave(w *waiter) bool {
 func (p *pool) dequeue(w *waiter) {
 	p.count(w.account.kind, func(u *Use) { u.Waiting-- })
 	queue := p.queues[w.account.namespace]
-	queue.Remove(w.place)
-	w.place = nil
+	queue.Remove(w.element)
+	w.element = nil
 	if queue.Len() == 0 {
 		delete(p.queues, w.account.namespace)
 	}
 }
 
 // grant grants bytes to waiters: first to the namespace that holds the least, and within a namespace in order. A
-// waiter that does not fit is skipped, because a large reservation that must wait for long must not block other
-// namespaces. It looks at one waiter of each namespace, and at one more for each grant. The caller must hold the lock.
+// namespace whose first waiter does not fit is skipped, because a large reservation that must wait for long must not
+// block other namespaces. grant checks one waiter of each namespace, and one more for each granted reservation. The
+// caller must hold the lock.
 func (p *pool) grant() {
 	left := slices.SortedFunc(maps.Keys(p.queues), p.order)
 	for len(left) > 0 {

@@ -47,8 +47,8 @@ func checkPool(t *testing.T, p *pool) {
 	}
 }
 
-// TestOneNamespaceLeavesBytesForAnother checks that, whatever one namespace holds, the next one gets its first bytes
-// at once, and then the bytes that the first one releases.
+// TestOneNamespaceLeavesBytesForAnother checks that, whatever one namespace holds, another namespace gets its first
+// bytes without a wait, and then the bytes that the first namespace releases.
 func TestOneNamespaceLeavesBytesForAnother(t *testing.T) {
 	b := New(size, size)
 	greedy := b.Account("greedy", Conversations)
@@ -68,14 +68,14 @@ func TestOneNamespaceLeavesBytesForAnother(t *testing.T) {
 	}
 	victim, err := b.Account("victim", Listings).Reserve(t.Context(), 800)
 	if err != nil {
-		t.Fatalf("another namespace gets nothing: %v", err)
+		t.Fatalf("the reservation of another namespace failed: %v", err)
 	}
 	// The bytes that the greedy namespace releases go to the namespace that holds less, until both hold about the
 	// same, however often the greedy one asks.
 	for range 200 {
 		all[0].Release()
 		all = all[1:]
-		_ = victim.Resize(victim.Bytes() + 100) // which may be more than its share
+		_ = victim.Resize(victim.Bytes() + 100) // fails if this is more than its share
 		if r, err := greedy.TryReserve(100); err == nil {
 			all = append(all, r)
 		}
@@ -84,7 +84,7 @@ func TestOneNamespaceLeavesBytesForAnother(t *testing.T) {
 		}
 	}
 	if got := victim.Bytes(); got < size*6/15 || got > size*8/15 {
-		t.Errorf("of two that want all, the second gets %d bytes of %d, want about seven fifteenths", got, size)
+		t.Errorf("of two namespaces that want everything, the second gets %d bytes of %d, want about seven fifteenths", got, size)
 	}
 	checkPool(t, &b.held)
 }
@@ -100,7 +100,7 @@ func TestImpossibleReservations(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Resize(a.MaxReservation() + 1); !errors.Is(err, ErrTooLarge) || r.Bytes() != a.MaxReservation() {
-		t.Errorf("Resize = %v with %d bytes, want ErrTooLarge and the bytes of before", err, r.Bytes())
+		t.Errorf("Resize = %v with %d bytes, want ErrTooLarge and an unchanged reservation", err, r.Bytes())
 	}
 	cause := errors.New("the turn is over")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -137,14 +137,14 @@ func TestTheQueueIsBounded(t *testing.T) {
 			t.Errorf("%d wait, want %d", u.Waiting, maxWaiting)
 		}
 		if !a.Contended() {
-			t.Error("no waiting reservation is counted")
+			t.Error("Contended = false, want true: reservations wait")
 		}
 		if _, err := a.Reserve(t.Context(), 1); !errors.Is(err, ErrQueueFull) || !errors.Is(err, ErrShort) {
-			t.Errorf("one more = %v, want ErrQueueFull, which is an ErrShort", err)
+			t.Errorf("one more reservation = %v, want ErrQueueFull, which is an ErrShort", err)
 		}
 		other, err := b.Account("b", Replies).Reserve(t.Context(), 1)
 		if err != nil {
-			t.Errorf("another namespace is kept waiting by the queue of this one: %v", err)
+			t.Errorf("the reservation of another namespace failed: %v", err)
 		}
 		other.Release()
 		r.Release()
@@ -152,8 +152,8 @@ func TestTheQueueIsBounded(t *testing.T) {
 	})
 }
 
-// TestLargeReservationDoesNotBlockOthers checks that a tenant cannot stop others by asking for more than is
-// available.
+// TestLargeReservationDoesNotBlockOthers checks that a namespace that waits for more than is available does not block
+// the reservations of other namespaces.
 func TestLargeReservationDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(size, size)
@@ -178,8 +178,8 @@ func TestLargeReservationDoesNotBlockOthers(t *testing.T) {
 	})
 }
 
-// TestEveryWaitEnds runs many Turns of several namespaces in random order. Each holds a conversation that grows,
-// releases it if it may not grow, and reads replies while it holds it. All of them must end.
+// TestEveryWaitEnds runs many Turns of several namespaces in random order. Each Turn holds a conversation that grows,
+// releases it if it may not grow, and reads replies while it holds the conversation. All Turns must end.
 func TestEveryWaitEnds(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestEveryWaitEnds(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, uint64(i)))
 					all.Go(func() { runTurn(t, b, strings.Repeat("n", i%5), random) }) // one namespace has an empty name
 				}
-				all.Wait() // synctest reports a deadlock if they wait for each other
+				all.Wait() // synctest reports a deadlock if the Turns wait for each other
 				for _, p := range []*pool{&b.held, &b.passing} {
 					if p.used != 0 || len(p.queues) != 0 {
 						t.Errorf("%d bytes and %d queues are left", p.used, len(p.queues))
@@ -217,7 +217,7 @@ func runTurn(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 				return
 			}
 		}
-		// The content of a reply, which becomes too large, or the pool is short.
+		// The content of a reply may be too large, or the pool may be short of bytes.
 		replies := b.Account(namespace, Replies)
 		content := replies.Content()
 		_ = content.Resize(random.Int64N(600))
@@ -233,7 +233,7 @@ func runTurn(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 	}
 }
 
-// TestContentGrowsWithoutAWait checks that a content holds about as many bytes as have arrived, up to a bound, in the
+// TestContentGrowsWithoutAWait checks that Cover reserves about as many bytes as have arrived, up to MaxContent, in the
 // pool of the conversations.
 func TestContentGrowsWithoutAWait(t *testing.T) {
 	b := New(1<<20, size)
@@ -260,7 +260,7 @@ func TestContentGrowsWithoutAWait(t *testing.T) {
 	}
 	second := b.Account("a", Results).Content()
 	if !second.Cover(minContent) || second.Cover(MaxContent) || second.Bytes() != minContent {
-		t.Errorf("with a pool that is short, %d bytes are held, want those of before", second.Bytes())
+		t.Errorf("in a pool that is short of bytes, the reservation has %d bytes, want it unchanged", second.Bytes())
 	}
 	for _, r := range []*Reservation{content, others, second} {
 		r.Release()
@@ -271,8 +271,8 @@ func TestContentGrowsWithoutAWait(t *testing.T) {
 	}
 }
 
-// TestOnlyLargeHoldersYield checks that, while one namespace waits, another one can still grow up to its fair share. A
-// namespace beyond its share gets no more.
+// TestOnlyLargeHoldersYield checks that, while one namespace waits, another namespace can still grow up to its fair
+// share, but not beyond it.
 func TestOnlyLargeHoldersYield(t *testing.T) {
 	b := New(size, size) // of three namespaces, each may have 8000 / 22 * 7 = 2541
 	busy, err := b.Account("busy", Conversations).TryReserve(3000)
@@ -285,14 +285,14 @@ func TestOnlyLargeHoldersYield(t *testing.T) {
 	}
 	w, err := b.held.enqueue(b.Account("waiting", Conversations), 5000)
 	if w == nil {
-		t.Fatalf("5000 bytes were reserved at once, or refused: %v", err)
+		t.Fatalf("the reservation of 5000 bytes does not wait: %v", err)
 	}
 	if err := content.Resize(2500); err != nil {
-		t.Errorf("a content within the fair share of its namespace must yield: %v", err)
+		t.Errorf("a content cannot grow within the fair share of its namespace: %v", err)
 	}
 	for name, r := range map[string]*Reservation{"busy": busy, "victim": content} {
 		if err := r.Resize(r.Bytes() + 100); !errors.Is(err, ErrShort) {
-			t.Errorf("namespace %q has more than its fair share and gets more (%v), while another one waits", name, err)
+			t.Errorf("Resize of namespace %q beyond its fair share = %v, want ErrShort: another namespace waits", name, err)
 		}
 	}
 	content.Release()
@@ -305,7 +305,7 @@ func TestOnlyLargeHoldersYield(t *testing.T) {
 }
 
 // TestWaitersLeaveWithoutWork checks that the end of a wait costs the same for any number of waiters, because all Turns
-// of a namespace may be cancelled at once.
+// of a namespace may be cancelled at the same time.
 func TestWaitersLeaveWithoutWork(t *testing.T) {
 	b := New(size, size)
 	a := b.Account("a", Replies)
@@ -348,13 +348,13 @@ func TestNilBudgetHasNoBound(t *testing.T) {
 			err = r.Resize(1 << 61)
 		}
 		if r.Release(); err != nil || a.Contended() || a.MaxReservation() != 0 {
-			t.Errorf("a budget that is not there refuses: %v", err)
+			t.Errorf("the reservation of a nil Budget failed or has a limit: %v", err)
 		}
 	}
 	var none *Reservation
 	none.Release()
 	if none.Bytes() != 0 {
-		t.Error("a reservation that is not there holds bytes")
+		t.Error("a nil Reservation holds bytes")
 	}
 }
 

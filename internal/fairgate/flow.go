@@ -17,15 +17,15 @@ const (
 	pieceBytes = 4 << 10
 )
 
-// Flow paces data that arrives in many small pieces, such as the events of an answer. Each piece needs a processor
-// for a few microseconds, so a namespace with hundreds of fast answers could keep all processors busy. The zero
-// value is ready for use, for one stream and one goroutine.
+// Flow paces data that arrives in many small pieces, such as the events of a streamed answer. Each piece needs a
+// processor for a few microseconds, so a namespace with hundreds of fast streams could keep all processors busy. The
+// zero value is ready to use, for one stream and one goroutine.
 type Flow struct{ pieces int }
 
-// Wait must be called for each piece. For one piece in 64, it waits until it is the turn of the context's
-// namespace, and then for as long as a processor needs for 64 pieces. At most half as many of the latter waits run
-// at once as there are processors. So all streams together use half of the processors, and namespaces share that
-// half. Wait does not wait under a context that was not made by With, or that has ended.
+// Wait must be called for each piece. For one piece in 64, it waits until it is the turn of the context's namespace,
+// and then for the time that a processor needs for 64 pieces. The Processors of the context limit how many streams do
+// the latter at the same time. With HalfOfProcessors, all streams together use at most half of the processors, and
+// namespaces share that half. Wait does not wait if the context was not made by With, or has ended.
 func (f *Flow) Wait(ctx context.Context) {
 	if f.pieces++; f.pieces < batch {
 		return
@@ -44,8 +44,8 @@ func (f *Flow) Wait(ctx context.Context) {
 	}
 }
 
-// Pace returns a reader of a body that paces its bytes as Flow paces pieces, so that bodies that arrive as fast as the
-// network allows do not keep all processors busy. Like Flow, it is for one goroutine.
+// Pace returns a reader of a body that paces its bytes as Flow paces pieces. So bodies that arrive as fast as the
+// network allows do not keep all processors busy. Like Flow, the reader is for one goroutine.
 func Pace(ctx context.Context, body io.ReadCloser) io.ReadCloser {
 	if _, ok := ctx.Value(ticketKey{}).(ticket); !ok {
 		return body
@@ -61,7 +61,7 @@ type pacedBody struct {
 	bytes int // since the last piece
 }
 
-// Read reads, and then waits if that is due.
+// Read reads bytes, and then waits once for each pieceBytes bytes.
 func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	for b.bytes += n; b.bytes >= pieceBytes; b.bytes -= pieceBytes {

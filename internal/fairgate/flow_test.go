@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// pieces passes n pieces of a stream, and returns the time that this took.
+// pieces calls Wait for n pieces of a stream, and returns the time that this took.
 func pieces(ctx context.Context, n int) time.Duration {
 	var f Flow
 	begun := time.Now()
@@ -58,7 +58,7 @@ func TestStreamsOfNamespacesTakeTurns(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := pieces(processors.With(t.Context(), "victim"), 10*batch); got > 31*batchTime {
-			t.Errorf("ten batches took %s, want no more than two of the attacker before each", got)
+			t.Errorf("ten batches took %s, want at most %s: no more than two batches of the attacker before each", got, 31*batchTime)
 		}
 		stop()
 		synctest.Wait()

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// enter enters in a new goroutine, and reports the namespace when it is inside.
+// enter calls Enter in a new goroutine, which sends the namespace to in when it is inside.
 func enter(t *testing.T, g *Gate, namespace string, in chan<- string) {
 	t.Helper()
 	go func() {
@@ -46,7 +46,7 @@ func TestNamespaceDoesNotFillTheGate(t *testing.T) {
 		}
 		g.Leave("calm")
 		if synctest.Wait(); len(in) != 4 {
-			t.Error("the busy namespace took the last place")
+			t.Error("a goroutine of the busy namespace entered, want its limit of 3 to apply")
 		}
 		for range 5 {
 			g.Leave("busy")
@@ -93,8 +93,8 @@ func TestSingleNamespaceFillsTheGate(t *testing.T) {
 	})
 }
 
-// TestFewMayAllBeInside checks that a namespace with a few goroutines has all of them inside beside another
-// namespace, and that it gives up places when many of its goroutines wait.
+// TestFewMayAllBeInside checks that all goroutines of a namespace may be inside if they are few, although another
+// namespace uses the gate, and that fewer may be inside while many of the namespace's goroutines wait.
 func TestFewMayAllBeInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, in := New(16, 3), make(chan string, 40)
@@ -133,7 +133,7 @@ func TestFewMayAllBeInside(t *testing.T) {
 	})
 }
 
-// TestEndOfAWaitLetsInOthers checks that a goroutine that no longer waits does not count against its namespace.
+// TestEndOfAWaitLetsInOthers checks that a goroutine whose context ends no longer counts as waiting.
 func TestEndOfAWaitLetsInOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, in := New(8, 1), make(chan string, 10)
@@ -142,9 +142,9 @@ func TestEndOfAWaitLetsInOthers(t *testing.T) {
 			enter(t, g, "busy", in)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		left := make(chan error)
+		results := make(chan error)
 		for range 2 {
-			go func() { left <- g.Enter(ctx, "busy") }()
+			go func() { results <- g.Enter(ctx, "busy") }()
 		}
 		synctest.Wait()
 		enter(t, g, "busy", in)
@@ -154,8 +154,8 @@ func TestEndOfAWaitLetsInOthers(t *testing.T) {
 		}
 		cancel()
 		for range 2 {
-			if err := <-left; err == nil {
-				t.Error("Enter succeeded after the end of its context")
+			if err := <-results; err == nil {
+				t.Error("Enter succeeded although its context has ended")
 			}
 		}
 		if synctest.Wait(); g.inside["busy"] != 4 {
@@ -188,17 +188,17 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		enter(t, g, "a", in)
 		why := errors.New("cancelled by the test")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		left := make(chan error)
-		go func() { left <- g.Enter(ctx, "b") }()
+		result := make(chan error)
+		go func() { result <- g.Enter(ctx, "b") }()
 		synctest.Wait()
 		enter(t, g, "c", in)
 		cancel(why)
-		if err := <-left; !errors.Is(err, why) {
+		if err := <-result; !errors.Is(err, why) {
 			t.Errorf("Enter = %v, want %v", err, why)
 		}
 		g.Leave("a")
 		if synctest.Wait(); len(in) != 2 {
-			t.Error("the next was not let in")
+			t.Error("the next goroutine was not admitted")
 		}
 		g.Leave("c")
 		if g.free != 1 || len(g.waiting) > 0 || len(g.turns) > 0 {
@@ -207,7 +207,8 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestGateIsNeverOverfull has waits that end while they are let in.
+// TestGateIsNeverOverfull checks the limit while many goroutines enter and leave, and many contexts end at the time at
+// which the goroutine may enter.
 func TestGateIsNeverOverfull(t *testing.T) {
 	const atOnce, ofNamespace = 4, 3
 	g := New(atOnce, ofNamespace)

@@ -30,7 +30,7 @@ func TestLargeWorkTakesTurns(t *testing.T) {
 		}
 		work("victim")
 		if len(order) != 0 {
-			t.Errorf("%d pieces are done beside the first", len(order))
+			t.Errorf("%d pieces are done while the first one has the processor, want none", len(order))
 		}
 		first()
 		synctest.Wait()
@@ -62,11 +62,11 @@ func TestWorkThatDoesNotWait(t *testing.T) {
 		"a context that has ended": {ended, 1 << 20},
 		"no processors":            {(*fairgate.Processors)(nil).With(t.Context(), "a"), 1 << 20},
 	} {
-		t.Run(name, func(*testing.T) { fairgate.AcquireProcessor(tc.ctx, tc.bytes)() }) // it would wait forever
+		t.Run(name, func(*testing.T) { fairgate.AcquireProcessor(tc.ctx, tc.bytes)() }) // a wait would never end
 	}
 }
 
-func TestHalfOfTheProcessorsAreForLargeWork(t *testing.T) {
+func TestHalfOfProcessorsAdmitsLargeWork(t *testing.T) {
 	processors := fairgate.HalfOfProcessors()
 	done := fairgate.AcquireProcessor(processors.With(t.Context(), "a"), 1<<20)
 	done()

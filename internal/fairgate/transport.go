@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// The bounds for concurrent writes to the API server. They are small, because writes that are under way take the
-// API server's processors from the next ones. A write takes about 5 to 15 milliseconds, so a busy namespace beside
-// others can still make hundreds of writes in a second. With a busy API server, a write takes 100 milliseconds. Then
-// a namespace with a few Turns per second needs more than writesOfNamespace, and the gate lets it have them.
+// The bounds for concurrent writes to the API server. They are small, because concurrent writes compete for the API
+// server's processors. A write takes about 5 to 15 milliseconds, so a busy namespace that shares the gate with others
+// can still make hundreds of writes per second. If the API server is busy and a write takes 100 milliseconds, even a
+// namespace with a few Turns per second needs more than writesOfNamespace writes at a time, and the gate admits them:
+// see New.
 const (
 	writesAtOnce      = 16
 	writesOfNamespace = 3
@@ -17,16 +18,15 @@ const (
 // NewWriteGate returns a gate for writes to the API server: see Wrap.
 func NewWriteGate() *Gate { return New(writesAtOnce, writesOfNamespace) }
 
-// NewPreWriteGate returns a gate for objects that are about to be written. An object must be made only after it has
-// passed this gate: a write that waits at the gate of NewWriteGate has its object and the encoding in memory, about 10
-// KiB for a Turn. NewPreWriteGate admits four times as many writes as NewWriteGate, so that there is always a write
-// that waits there.
+// NewPreWriteGate returns a gate that a goroutine must enter before it creates an object to write. This limits memory,
+// because a write that waits at the gate of NewWriteGate holds its object and the encoding, about 10 KiB for a Turn.
+// NewPreWriteGate admits four times as many writes as NewWriteGate, so that the write gate always has a next write.
 func NewPreWriteGate() *Gate { return New(4*writesAtOnce, 4*writesOfNamespace) }
 
-// Wrap returns a transport to the API server, for rest.Config.Wrap, whose writes pass the gate, so that namespaces
-// take turns. They wait here because the API server treats a manager as one user and serves its requests in the
-// order of their arrival. These requests do not wait: reads; Leases, whose holders must not lose them because
-// others are busy; and objects without a namespace.
+// Wrap returns a transport to the API server, for rest.Config.Wrap, whose writes pass the gate, so that namespaces take
+// turns. The writes wait here because the API server treats a manager as one user and serves its requests in the order
+// of their arrival. Three kinds of requests do not wait: reads, writes of objects without a namespace, and writes of
+// Leases, because a busy namespace must not cause the loss of a Lease.
 func (g *Gate) Wrap(next http.RoundTripper) http.RoundTripper { return &transport{next: next, gate: g} }
 
 type transport struct {
@@ -53,7 +53,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper returns the wrapped transport, for client-go.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// writtenNamespace returns the namespace that a request writes to, or an empty text if the request need not wait. A
+// writtenNamespace returns the namespace that a request writes to, or an empty string if the request need not wait. A
 // path is /api/v1/namespaces/NAMESPACE/RESOURCE/… or /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/…
 func writtenNamespace(r *http.Request) string {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {

@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// held is a server that delays its answers until the test releases them.
-type held struct {
+// stalledServer is a server that delays its answers until the test releases them.
+type stalledServer struct {
 	*httptest.Server
 	arrived chan string
 	release chan struct{}
 }
 
-func newHeld(t *testing.T) *held {
+func newStalledServer(t *testing.T) *stalledServer {
 	t.Helper()
-	h := &held{arrived: make(chan string, 100), release: make(chan struct{})}
+	h := &stalledServer{arrived: make(chan string, 100), release: make(chan struct{})}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		h.arrived <- r.Method + " " + r.URL.Path
@@ -30,7 +30,7 @@ func newHeld(t *testing.T) *held {
 }
 
 func TestWritesOfANamespaceDoNotBlockOthers(t *testing.T) {
-	server := newHeld(t)
+	server := newStalledServer(t)
 	transport := &http.Transport{}
 	client := &http.Client{Transport: NewWriteGate().Wrap(transport)}
 	var group sync.WaitGroup
@@ -50,7 +50,7 @@ func TestWritesOfANamespaceDoNotBlockOthers(t *testing.T) {
 	}
 	const status = "/apis/capstan.dev/v1alpha1/namespaces/busy/turns/one/status"
 	send(t.Context(), http.MethodPut, "/apis/capstan.dev/v1alpha1/namespaces/calm/turns/one/status")
-	<-server.arrived // another namespace uses the gate, too; so half of the gate is for the first of many writes
+	<-server.arrived // because another namespace uses the gate, too, the busy namespace gets half of it
 	for range 2 * writesAtOnce {
 		send(t.Context(), http.MethodPut, status)
 	}

@@ -15,10 +15,10 @@ import (
 
 // Priorities order the requests within a namespace. They have no effect between namespaces.
 const (
-	// Overdue is for requests that should have been handled long ago, such as the Turns of a lost executor, which
-	// nothing has run for the time of a Lease.
+	// Overdue is for requests that should have been handled long ago, such as the Turns of a lost executor: no executor
+	// has run them since its last renewal of the Lease.
 	Overdue = 200
-	// Urgent is for requests that others wait for, such as a Turn that has a slot and is not bound yet.
+	// Urgent is for requests that must not wait, such as the request for a Turn that has a slot and is not bound yet.
 	Urgent = 100
 	// Normal is for changes.
 	Normal = 0
@@ -27,16 +27,16 @@ const (
 	Low = handler.LowPriority
 )
 
-// Queue hands out requests. A bounded number of requests of each namespace is under way at a time: handed out, or
-// next in line. The other requests of the namespace wait separately, ordered by priority and then by age. So a
-// namespace with thousands of requests does not occupy all workers, as long as the bound is smaller than their
-// number, and another namespace waits for no more requests than the bound.
+// Queue hands out requests. For each namespace, a bounded number of requests is under way at a time: handed out, or
+// next in line. The other requests of the namespace wait separately, ordered by priority and then by age. If the bound
+// is smaller than the number of workers, a namespace with thousands of requests does not occupy all workers, and a
+// request of another namespace waits for no more of these requests than the bound.
 //
 // The reconciler can also report the writes that its watch must show: see Expect. While the watch lags behind the
 // writes of a namespace, the requests of that namespace wait. So a namespace does not fill the watch, which is one
 // stream for all namespaces, with the results of its own writes.
 //
-// Delays, retries and metrics are those of package workqueue. Queue is safe for concurrent use.
+// Package workqueue provides the delays, retries and metrics. Queue is safe for concurrent use.
 type Queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 	line *line
@@ -45,19 +45,19 @@ type Queue struct {
 var _ priorityqueue.PriorityQueue[reconcile.Request] = (*Queue)(nil)
 
 const (
-	// mostExpected is the number of expected events of a namespace at which its other requests wait.
-	mostExpected = 32
-	// expectation is the time after which an expected event no longer counts. It is far longer than a watch that
-	// works needs, so a namespace waits that long only if an event is lost.
-	expectation = 10 * time.Second
+	// maxExpected is the number of expected events of a namespace at which its waiting requests are held back.
+	maxExpected = 32
+	// expectTimeout is the time after which an expected event no longer counts. It is far longer than a working watch
+	// needs, so a namespace waits that long only if an event is lost.
+	expectTimeout = 10 * time.Second
 )
 
-// New returns a queue. name is the name of its metrics. atOnce is the number of requests of a namespace that may be
-// under way at once, at least 1.
-func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], atOnce int) *Queue {
+// New returns a queue. name is the name of its metrics. maxUnderWay is the maximum number of requests of a namespace
+// that are under way at the same time. It must be at least 1.
+func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], maxUnderWay int) *Queue {
 	l := &line{
 		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
-		atOnce:         atOnce, underWay: map[reconcile.Request]*entry{}, namespaces: map[string]*namespace{},
+		maxUnderWay:    maxUnderWay, underWay: map[reconcile.Request]*entry{}, namespaces: map[string]*namespace{},
 		later: map[reconcile.Request]int{}, expected: map[reconcile.Request]*time.Timer{},
 	}
 	delays := workqueue.NewTypedDelayingQueueWithConfig(
@@ -70,11 +70,11 @@ func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], atO
 }
 
 // For returns the NewQueue option of a controller.
-func For(atOnce int) func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+func For(limit int) func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return func(
 		name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
 	) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-		return New(name, limiter, atOnce)
+		return New(name, limiter, limit)
 	}
 }
 
@@ -91,8 +91,8 @@ func (q *Queue) AddRateLimited(r reconcile.Request) {
 	q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true}, r)
 }
 
-// AddWithOpts adds requests with a priority, at once or later. A request that already waits keeps the highest of
-// its priorities.
+// AddWithOpts adds requests with a priority, immediately or after a delay. A request that already waits keeps the
+// highest of its priorities.
 func (q *Queue) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Request) {
 	priority := Normal
 	if o.Priority != nil {
@@ -112,7 +112,7 @@ func (q *Queue) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Reque
 	}
 }
 
-// GetWithPriority waits for a request. The caller must call Done with it.
+// GetWithPriority waits for a request and returns it. The caller must then call Done with the request.
 func (q *Queue) GetWithPriority() (r reconcile.Request, priority int, shutdown bool) {
 	r, shutdown = q.line.Get()
 	if shutdown {
@@ -127,16 +127,17 @@ func (q *Queue) Get() (r reconcile.Request, shutdown bool) {
 	return r, shutdown
 }
 
-// Expect records that the object of a request is about to be written, so that the watch will show an event. The
-// caller must call Observe if the write fails. While 32 events of a namespace are expected, its requests wait. An
-// event that does not arrive within 10 seconds is no longer expected. A nil Queue expects nothing.
+// Expect records that the object of a request is about to be written, so that the watch will show an event. The caller
+// must call Observe if the write fails. While 32 events of a namespace are expected, its requests wait. An event that
+// does not arrive within 10 seconds is no longer expected. Expect does nothing if the Queue is nil.
 func (q *Queue) Expect(r reconcile.Request) {
 	if q != nil {
 		q.line.expect(r)
 	}
 }
 
-// Observe records that the watch has shown the event for a request, or that there will be none.
+// Observe records that the watch has shown the event for a request, or that there will be no event. It does nothing if
+// the Queue is nil.
 func (q *Queue) Observe(r reconcile.Request) {
 	if q != nil {
 		q.line.observe(r)
@@ -146,21 +147,21 @@ func (q *Queue) Observe(r reconcile.Request) {
 // line holds the waiting requests. The embedded queue holds the requests that are under way.
 type line struct {
 	workqueue.TypedInterface[reconcile.Request]
-	atOnce int
+	maxUnderWay int
 
 	mu         sync.Mutex
 	underWay   map[reconcile.Request]*entry
 	namespaces map[string]*namespace
 	added      uint64
 	waiting    int
-	// later has the priorities of requests that are added after a delay.
+	// later holds the priorities of requests that are added after a delay.
 	later map[reconcile.Request]int
-	// expected has the requests whose events are expected, with the timers that end the expectations.
+	// expected holds the requests whose events are expected, each with the timer that ends the expectation.
 	expected map[reconcile.Request]*time.Timer
 }
 
-// namespace has the waiting requests of one namespace, and the numbers of its requests that are under way and of its
-// expected events.
+// namespace holds the waiting requests of one namespace, and counts its requests that are under way and its expected
+// events.
 type namespace struct {
 	underWay, expected int
 	waiting            entries
@@ -174,12 +175,12 @@ type entry struct {
 	// number orders entries of the same priority.
 	number uint64
 	at     int
-	// begun is true if the request was handed out. again is true if it was added since then, with againPriority.
+	// begun is true if the request was handed out. again is true if it was added again since then, with againPriority.
 	begun, again  bool
 	againPriority int
 }
 
-// delayed adds requests whose delay is over. The delaying queue uses it.
+// delayed is the queue to which workqueue's delaying queue adds requests whose delay is over.
 type delayed struct{ *line }
 
 // Add adds a request with the priority that was stored for it.
@@ -221,7 +222,7 @@ func (l *line) add(r reconcile.Request, priority int) {
 		}
 		return
 	}
-	n := l.of(r.Namespace)
+	n := l.namespaceOf(r.Namespace)
 	if e := n.known[r]; e != nil {
 		if priority > e.priority {
 			e.priority = priority
@@ -237,8 +238,8 @@ func (l *line) add(r reconcile.Request, priority int) {
 	l.advance(n)
 }
 
-// of returns the state of a namespace. It creates the state if necessary.
-func (l *line) of(name string) *namespace {
+// namespaceOf returns the state of a namespace. It creates the state if necessary.
+func (l *line) namespaceOf(name string) *namespace {
 	n := l.namespaces[name]
 	if n == nil {
 		n = &namespace{known: map[reconcile.Request]*entry{}}
@@ -258,11 +259,11 @@ func (l *line) expect(r reconcile.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t := l.expected[r]; t != nil {
-		t.Reset(expectation)
+		t.Reset(expectTimeout)
 		return
 	}
-	l.of(r.Namespace).expected++
-	l.expected[r] = time.AfterFunc(expectation, func() { l.observe(r) })
+	l.namespaceOf(r.Namespace).expected++
+	l.expected[r] = time.AfterFunc(expectTimeout, func() { l.observe(r) })
 }
 
 func (l *line) observe(r reconcile.Request) {
@@ -280,9 +281,9 @@ func (l *line) observe(r reconcile.Request) {
 	l.removeIfUnused(r.Namespace)
 }
 
-// advance moves waiting requests of a namespace to those under way, up to the bound.
+// advance starts waiting requests of a namespace: it adds them to the embedded queue, until the bound is reached.
 func (l *line) advance(n *namespace) {
-	for n.underWay < l.atOnce && n.expected < mostExpected && len(n.waiting) > 0 {
+	for n.underWay < l.maxUnderWay && n.expected < maxExpected && len(n.waiting) > 0 {
 		e := heap.Pop(&n.waiting).(*entry)
 		delete(n.known, e.request)
 		l.waiting--
@@ -301,8 +302,8 @@ func (l *line) begin(r reconcile.Request) int {
 	return e.priority
 }
 
-// Done records that a request is done. If it was added meanwhile, it waits again, behind the others of its
-// priority.
+// Done records that a request is done. If the request was added again while a worker had it, it waits again, behind the
+// other requests of its priority.
 func (l *line) Done(r reconcile.Request) {
 	l.mu.Lock()
 	e, n := l.underWay[r], l.namespaces[r.Namespace]

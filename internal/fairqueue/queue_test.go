@@ -14,19 +14,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-func of(namespace, name string) reconcile.Request {
+func requestFor(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-func newQueue(t *testing.T, atOnce int) *Queue {
+func newQueue(t *testing.T, maxUnderWay int) *Queue {
 	t.Helper()
-	q := New("test", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), atOnce)
+	q := New("test", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), maxUnderWay)
 	t.Cleanup(q.ShutDown)
 	return q
 }
 
-// takes takes n requests and leaves them under way.
-func takes(t *testing.T, q *Queue, n int) (names []string) {
+// take gets n requests and leaves them under way.
+func take(t *testing.T, q *Queue, n int) (names []string) {
 	t.Helper()
 	for range n {
 		r, shutdown := q.Get()
@@ -41,29 +41,28 @@ func takes(t *testing.T, q *Queue, n int) (names []string) {
 func TestNamespaceDoesNotTakeAllWorkers(t *testing.T) {
 	q := newQueue(t, 3)
 	for i := range 1000 {
-		q.Add(of("many", fmt.Sprintf("%04d", i)))
+		q.Add(requestFor("many", fmt.Sprintf("%04d", i)))
 	}
-	q.Add(of("few", "a"))
+	q.Add(requestFor("few", "a"))
 	want := []string{"many/0000", "many/0001", "many/0002", "few/a"}
-	if diff := cmp.Diff(want, takes(t, q, 4)); diff != "" {
-		t.Errorf("the requests are others (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, take(t, q, 4)); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 	if q.Len() != 997 {
 		t.Errorf("%d requests wait, want 997", q.Len())
 	}
-	q.Done(of("many", "0001"))
-	if got := takes(t, q, 1); got[0] != "many/0003" {
-		t.Errorf("got %v, want the next of the namespace once another is done", got)
+	q.Done(requestFor("many", "0001"))
+	if got := take(t, q, 1); got[0] != "many/0003" {
+		t.Errorf("got %v, want many/0003, because a request of the namespace is done", got)
 	}
 }
 
-// TestNamespacesTakeTurns checks that a later request of another namespace waits for no more requests than the
-// bound.
+// TestNamespacesTakeTurns checks that the requests of several namespaces are handed out in turn.
 func TestNamespacesTakeTurns(t *testing.T) {
 	q := newQueue(t, 1)
 	for _, ns := range []string{"a", "b", "c"} {
 		for i := range 3 {
-			q.Add(of(ns, fmt.Sprint(i)))
+			q.Add(requestFor(ns, fmt.Sprint(i)))
 		}
 	}
 	var got []string
@@ -77,7 +76,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		t.Errorf("the order is another (-want +got):\n%s", diff)
 	}
 	if len(q.line.namespaces) != 0 || len(q.line.underWay) != 0 {
-		t.Errorf("the queue keeps %v and %v of requests that are done", q.line.namespaces, q.line.underWay)
+		t.Errorf("after all requests are done, the queue still holds %v and %v", q.line.namespaces, q.line.underWay)
 	}
 }
 
@@ -85,7 +84,7 @@ func TestPrioritiesApplyWithinANamespace(t *testing.T) {
 	q := newQueue(t, 1)
 	add := func(priority int, names ...string) {
 		for _, name := range names {
-			q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, of("a", name))
+			q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requestFor("a", name))
 		}
 	}
 	add(Normal, "first")
@@ -93,7 +92,7 @@ func TestPrioritiesApplyWithinANamespace(t *testing.T) {
 	add(Normal, "news")
 	add(Urgent, "urgent", "raised")
 	add(Low, "urgent") // does not lower the priority
-	q.Add(of("b", "other"))
+	q.Add(requestFor("b", "other"))
 	var got []string
 	for range 6 {
 		r, _ := q.Get()
@@ -106,23 +105,23 @@ func TestPrioritiesApplyWithinANamespace(t *testing.T) {
 	}
 }
 
-// TestRequestIsHandedToOneWorkerAtATime checks that a request that is added while a worker has it is handed out once
-// more, after it is done.
+// TestRequestIsHandedToOneWorkerAtATime checks that a request which is added while a worker has it is handed out once
+// more after the worker is done.
 func TestRequestIsHandedToOneWorkerAtATime(t *testing.T) {
 	q := newQueue(t, 2)
-	q.Add(of("a", "x"))
-	q.Add(of("a", "x"))
-	takes(t, q, 1)
+	q.Add(requestFor("a", "x"))
+	q.Add(requestFor("a", "x"))
+	take(t, q, 1)
 	for range 3 {
-		q.Add(of("a", "x"))
+		q.Add(requestFor("a", "x"))
 	}
-	q.Add(of("a", "y"))
-	if got := takes(t, q, 1); got[0] != "a/y" || q.Len() != 0 {
+	q.Add(requestFor("a", "y"))
+	if got := take(t, q, 1); got[0] != "a/y" || q.Len() != 0 {
 		t.Fatalf("got %v, %d wait; want a request that no worker has", got, q.Len())
 	}
-	q.Done(of("a", "x"))
-	if got := takes(t, q, 1); got[0] != "a/x" || q.Len() != 0 {
-		t.Errorf("got %v, %d wait; want the request that was added meanwhile, once", got, q.Len())
+	q.Done(requestFor("a", "x"))
+	if got := take(t, q, 1); got[0] != "a/x" || q.Len() != 0 {
+		t.Errorf("got %v, %d wait; want a/x, which was added again, exactly once", got, q.Len())
 	}
 }
 
@@ -130,12 +129,12 @@ func TestDelayedRequestKeepsItsPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t, 1)
 		low, urgent := Low, Urgent
-		q.AddWithOpts(priorityqueue.AddOpts{After: time.Minute, Priority: &low}, of("a", "low"))
-		q.AddWithOpts(priorityqueue.AddOpts{After: time.Minute, Priority: &urgent}, of("a", "urgent"))
-		q.AddAfter(of("a", "normal"), time.Minute)
-		q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &low}, of("a", "failed"))
+		q.AddWithOpts(priorityqueue.AddOpts{After: time.Minute, Priority: &low}, requestFor("a", "low"))
+		q.AddWithOpts(priorityqueue.AddOpts{After: time.Minute, Priority: &urgent}, requestFor("a", "urgent"))
+		q.AddAfter(requestFor("a", "normal"), time.Minute)
+		q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &low}, requestFor("a", "failed"))
 		if q.Len() != 0 {
-			t.Fatalf("%d requests are there too early", q.Len())
+			t.Fatalf("%d requests wait before their delay is over, want none", q.Len())
 		}
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
@@ -156,65 +155,65 @@ func TestDelayedRequestKeepsItsPriority(t *testing.T) {
 	})
 }
 
-// TestNamespaceWaitsForItsWatch checks that a namespace whose writes the watch does not show waits, while another one
-// does not, and that each observed event lets in requests again.
+// TestNamespaceWaitsForItsWatch checks that a namespace waits while the watch does not show its writes, that another
+// namespace does not wait, and that an observed event lets the waiting namespace continue.
 func TestNamespaceWaitsForItsWatch(t *testing.T) {
 	q := newQueue(t, 4)
-	name := func(i int) reconcile.Request { return of("many", fmt.Sprintf("%04d", i)) }
-	for i := range mostExpected {
+	name := func(i int) reconcile.Request { return requestFor("many", fmt.Sprintf("%04d", i)) }
+	for i := range maxExpected {
 		q.Expect(name(i))
 		q.Expect(name(i)) // counts once
 	}
-	q.Observe(of("many", "never expected"))
-	q.Add(of("many", "a"))
-	q.Add(of("many", "b"))
-	q.Add(of("few", "a"))
-	if got := takes(t, q, 1); got[0] != "few/a" || q.Len() != 2 {
-		t.Fatalf("got %v, and %d requests wait; want both requests of the other namespace to wait", got, q.Len())
+	q.Observe(requestFor("many", "never expected"))
+	q.Add(requestFor("many", "a"))
+	q.Add(requestFor("many", "b"))
+	q.Add(requestFor("few", "a"))
+	if got := take(t, q, 1); got[0] != "few/a" || q.Len() != 2 {
+		t.Fatalf("got %v, and %d requests wait; want few/a, and both requests of the namespace many to wait", got, q.Len())
 	}
 	q.Observe(name(0))
-	if got := takes(t, q, 2); got[0] != "many/a" || got[1] != "many/b" {
+	if got := take(t, q, 2); got[0] != "many/a" || got[1] != "many/b" {
 		t.Errorf("got %v, want the requests that waited", got)
 	}
 	q.Expect(name(0))
-	q.Add(of("many", "c"))
-	q.Done(of("many", "a"))
+	q.Add(requestFor("many", "c"))
+	q.Done(requestFor("many", "a"))
 	if q.Len() != 1 {
 		t.Errorf("%d requests wait, want 1: a request that is done must not let in another one", q.Len())
 	}
-	for i := range mostExpected {
+	for i := range maxExpected {
 		q.Observe(name(i))
 	}
-	q.Done(of("few", "a"))
-	q.Done(of("many", "b"))
-	q.Done(of("many", takes(t, q, 1)[0][len("many/"):]))
+	q.Done(requestFor("few", "a"))
+	q.Done(requestFor("many", "b"))
+	q.Done(requestFor("many", take(t, q, 1)[0][len("many/"):]))
 	if len(q.line.namespaces) != 0 || len(q.line.underWay) != 0 || len(q.line.expected) != 0 {
 		t.Errorf("the queue keeps %v, %v and %v", q.line.namespaces, q.line.underWay, q.line.expected)
 	}
 }
 
-// TestLostEventBlocksNoNamespace checks that an expectation ends by itself.
+// TestLostEventBlocksNoNamespace checks that an expected event no longer counts after the timeout.
 func TestLostEventBlocksNoNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t, 1)
-		for i := range mostExpected {
-			q.Expect(of("a", fmt.Sprint(i)))
+		for i := range maxExpected {
+			q.Expect(requestFor("a", fmt.Sprint(i)))
 		}
-		time.Sleep(expectation - time.Millisecond)
-		q.Expect(of("a", "0")) // the newer write counts
-		q.Add(of("a", "x"))
+		time.Sleep(expectTimeout - time.Millisecond)
+		q.Expect(requestFor("a", "0")) // the newer write counts
+		q.Add(requestFor("a", "x"))
 		synctest.Wait()
 		if n := q.line.TypedInterface.Len(); n != 0 {
-			t.Fatalf("%d requests were let in too early", n)
+			t.Fatalf("%d requests are under way before the timeout, want none", n)
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		if got := takes(t, q, 1); got[0] != "a/x" {
+		if got := take(t, q, 1); got[0] != "a/x" {
 			t.Errorf("got %v, want the request that waited", got)
 		}
 		q.line.mu.Lock()
 		if len(q.line.expected) != 1 {
-			t.Errorf("%d events are expected, want the one of the newer write", len(q.line.expected))
+			t.Errorf("%d events are expected, want only that of the newer write", len(q.line.expected))
 		}
 		q.line.mu.Unlock()
 		q.ShutDown()
@@ -224,18 +223,18 @@ func TestLostEventBlocksNoNamespace(t *testing.T) {
 func TestShutDownEndsTheWait(t *testing.T) {
 	q := newQueue(t, 1)
 	q.ShutDown()
-	q.Add(of("a", "x"))
+	q.Add(requestFor("a", "x"))
 	if _, _, shutdown := q.GetWithPriority(); !shutdown || !q.ShuttingDown() {
 		t.Error("a queue that is shut down must hand out nothing")
 	}
 }
 
-// BenchmarkQueue adds a request to a long queue, and takes one.
+// BenchmarkQueue adds a request to a long queue, and take one.
 func BenchmarkQueue(b *testing.B) {
 	q := New("bench", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), 4)
 	defer q.ShutDown()
 	for i := range 32_000 {
-		q.Add(of("many", fmt.Sprint(i)))
+		q.Add(requestFor("many", fmt.Sprint(i)))
 	}
 	for b.Loop() {
 		r, _ := q.Get()

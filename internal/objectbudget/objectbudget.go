@@ -1,6 +1,6 @@
 // Package objectbudget bounds the memory of the objects that the manager's cache holds. An object whose namespace has
 // no memory left is cached without its content, and with a Ready condition that says so. A user who may create objects
-// can therefore not fill the memory of all namespaces with them.
+// in one namespace can therefore not use up the memory of all namespaces.
 package objectbudget
 
 import (
@@ -29,12 +29,12 @@ const (
 	// needs as much.
 	unreserved = 2 << 10
 	// tolerance is the number of bytes by which a cached object may grow without a reservation while its spec stays the
-	// same, so that a longer message in its status does not make it useless.
+	// same. So a longer message in its status does not make it lose its content.
 	tolerance = 4 << 10
 )
 
-// The annotations of a cached object without content. The API server accepts no names with spaces, so that no user can
-// set them.
+// The annotations of a cached object without content. The API server accepts no names with spaces, so no user can set
+// these annotations.
 const (
 	sizeAnnotation     = "bytes left out"
 	reportedAnnotation = "left out and reported"
@@ -55,8 +55,8 @@ type object struct {
 	namespace   string
 	reservation *bytebudget.Reservation
 	generation  int64
-	// versions is the number of versions of the object that are in memory. The newest one is counted: the others are
-	// garbage soon.
+	// versions is the number of versions of the object that are in memory. Only the bytes of the newest version are
+	// counted, because the others are garbage soon.
 	versions int
 }
 
@@ -92,7 +92,8 @@ func (b *Budget) Transform(next cache.TransformFunc) cache.TransformFunc {
 				kept.Status.Conditions = c
 			}), nil
 		case *v1alpha1.Session:
-			// Runs read their Session from the API server. An object that others read already has no subject.
+			// Runs read their Session from the API server. Do not write to an object that is already in use: its
+			// subject is empty.
 			if o.Spec.Subject != "" {
 				o.Spec.Subject = ""
 			}
@@ -101,8 +102,8 @@ func (b *Budget) Transform(next cache.TransformFunc) cache.TransformFunc {
 	}
 }
 
-// admit counts the object, or returns another one without its content. keep sets what a cached object without its
-// content keeps, and its conditions.
+// admit counts the object and returns it. If there is no space, it returns a new object without the content. keep
+// copies the fields that such an object keeps, and sets its conditions.
 func admit[T any, P interface {
 	*T
 	client.Object
@@ -148,10 +149,11 @@ func Message(namespace string) string {
 // IsLeftOut reports whether a cached object is without its content.
 func IsLeftOut(o metav1.Object) bool { return o.GetAnnotations()[sizeAnnotation] != "" }
 
-// IsReported reports whether the API server's status of a cached object without content already says so.
+// IsReported reports whether the status of the object on the API server already says that the cached object has no
+// content.
 func IsReported(o client.Object) bool { return o.GetAnnotations()[reportedAnnotation] != "" }
 
-// Read reads an object from the API server, in place of the cached one without its content.
+// Read reads an object from the API server into o, which is a cached object without content.
 func Read(ctx context.Context, live client.Reader, key client.ObjectKey, o client.Object) error {
 	reflect.ValueOf(o).Elem().SetZero() // reading would keep the annotations
 	return live.Get(ctx, key, o)
@@ -184,15 +186,15 @@ func (b *Budget) Fits(o client.Object) bool {
 	return true
 }
 
-// exceeds reports whether a namespace may not have more bytes for objects. Half of what a namespace can have is left
-// for its conversations. The caller holds the lock.
-func (b *Budget) exceeds(account bytebudget.Account, namespace string, more int64) bool {
-	most := account.MaxReservation()
-	return most > 0 && b.namespaces[namespace]+more > most/2
+// exceeds reports whether a namespace would use too much for objects with delta more bytes. Half of the bytes that a
+// namespace can reserve are left for its conversations. The caller must hold the lock.
+func (b *Budget) exceeds(account bytebudget.Account, namespace string, delta int64) bool {
+	limit := account.MaxReservation()
+	return limit > 0 && b.namespaces[namespace]+delta > limit/2
 }
 
-// reserve counts a version of an object, and reports whether the object may be cached. counted is false if it is too
-// small to be counted.
+// reserve counts a version of an object. ok reports whether the object may be cached with its content. counted is false
+// if the object is too small to be counted.
 func (b *Budget) reserve(o client.Object, bytes int64) (counted, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,21 +215,22 @@ func (b *Budget) reserve(o client.Object, bytes int64) (counted, ok bool) {
 		b.namespaces[o.GetNamespace()] += r.Bytes()
 		return true, true
 	}
-	more := want - known.reservation.Bytes()
+	delta := want - known.reservation.Bytes()
 	account := b.memory.Account(o.GetNamespace(), bytebudget.Objects)
 	switch {
-	case more > 0 && b.exceeds(account, known.namespace, more), known.reservation.Resize(want) != nil:
-		if more > tolerance || known.generation != o.GetGeneration() {
+	case delta > 0 && b.exceeds(account, known.namespace, delta), known.reservation.Resize(want) != nil:
+		if delta > tolerance || known.generation != o.GetGeneration() {
 			return false, false
 		}
 	default:
-		b.namespaces[known.namespace] += more
+		b.namespaces[known.namespace] += delta
 	}
 	known.versions, known.generation = known.versions+1, o.GetGeneration()
 	return true, true
 }
 
-// forget releases the bytes of an object when no counted version of it is in memory.
+// forget records that a counted version of an object was garbage-collected. After the last one, it releases the bytes
+// of the object.
 func (b *Budget) forget(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -251,12 +254,12 @@ func Changed() predicate.Predicate {
 
 var timeType = reflect.TypeFor[time.Time]()
 
-// sizeOf returns the bytes of a value of a type, without those that it refers to.
+// sizeOf returns the bytes of a value of a type, without the memory that the value refers to.
 func sizeOf(t reflect.Type) int64 {
 	return int64(t.Size()) //nolint:gosec // because no type has a size that an int64 cannot hold
 }
 
-// outOfLine returns the bytes that a value refers to.
+// outOfLine returns the bytes of the memory that a value refers to.
 func outOfLine(v reflect.Value) int64 {
 	switch v.Kind() {
 	case reflect.String:
@@ -293,7 +296,7 @@ func outOfLine(v reflect.Value) int64 {
 		}
 		return sizeOf(v.Elem().Type()) + outOfLine(v.Elem())
 	case reflect.Struct:
-		if v.Type() == timeType { // its location is shared
+		if v.Type() == timeType { // all times share their locations
 			return 0
 		}
 		var bytes int64

@@ -17,8 +17,8 @@ import (
 
 const kibibyte = 1 << 10
 
-// budgets returns a budget for objects in a pool of 1 MiB, of which one namespace can have 896 KiB, and 448 KiB for
-// objects.
+// budgets returns a budget for objects in a pool of 1 MiB, of which one namespace can have 896 KiB, of which 448 KiB
+// may be for objects.
 func budgets() (*objectbudget.Budget, *bytebudget.Budget) {
 	memory := bytebudget.New(1024*kibibyte, 8)
 	return objectbudget.New(memory), memory
@@ -40,7 +40,7 @@ func profile(namespace, name string, kib int) *v1alpha1.PromptProfile {
 	}
 }
 
-func leftOut(t *testing.T, o any) bool {
+func isLeftOut(t *testing.T, o any) bool {
 	t.Helper()
 	switch o := o.(type) {
 	case *v1alpha1.PromptProfile:
@@ -56,18 +56,19 @@ func leftOut(t *testing.T, o any) bool {
 	return false
 }
 
-// TestAnObjectWithoutSpaceLosesItsContent checks what is left of an object, and that its namespace alone is limited.
+// TestAnObjectWithoutSpaceLosesItsContent checks which parts of an object are kept, and that objects of another
+// namespace are still cached.
 func TestAnObjectWithoutSpaceLosesItsContent(t *testing.T) {
 	b, memory := budgets()
 	var kept []any
 	for i := range 4 {
 		kept = append(kept, put(t, b, profile("mine", fmt.Sprint(i), 100)))
-		if leftOut(t, kept[i]) {
+		if isLeftOut(t, kept[i]) {
 			t.Fatalf("object %d is left out, want four of 100 KiB in 448 KiB", i)
 		}
 	}
 	fifth, _ := put(t, b, profile("mine", "fifth", 100)).(*v1alpha1.PromptProfile)
-	if !leftOut(t, fifth) || fifth.Spec.Instructions != "" || fifth.Name != "fifth" || fifth.UID != "minefifth" {
+	if !isLeftOut(t, fifth) || fifth.Spec.Instructions != "" || fifth.Name != "fifth" || fifth.UID != "minefifth" {
 		t.Errorf("got %+v, want an object with its name and without its content", fifth.ObjectMeta)
 	}
 	c := fifth.Status.Conditions
@@ -76,12 +77,12 @@ func TestAnObjectWithoutSpaceLosesItsContent(t *testing.T) {
 		t.Errorf("conditions %+v, want Ready=False with the reason", c)
 	}
 	if again := put(t, b, fifth); again != any(fifth) {
-		t.Error("the cache may call the function with its own result, which must stay")
+		t.Error("a second call with the result has returned another object: the cache may make such a call")
 	}
-	if small := put(t, b, profile("mine", "small", 1)); leftOut(t, small) {
+	if small := put(t, b, profile("mine", "small", 1)); isLeftOut(t, small) {
 		t.Error("a small object is left out, which saves nothing")
 	}
-	if other := put(t, b, profile("theirs", "one", 100)); leftOut(t, other) {
+	if other := put(t, b, profile("theirs", "one", 100)); isLeftOut(t, other) {
 		t.Error("the object of another namespace is left out, want space for it")
 	}
 	if held := memory.Use(bytebudget.Objects).Bytes; held < 490*kibibyte || held > 510*kibibyte {
@@ -90,27 +91,27 @@ func TestAnObjectWithoutSpaceLosesItsContent(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// TestSpaceReturns checks that an object that was left out fits once others are garbage, and that a cached object may
-// change.
+// TestSpaceReturns checks that an object that was left out fits once other objects are garbage, and that a cached
+// object may change.
 func TestSpaceReturns(t *testing.T) {
 	b, memory := budgets()
 	first := put(t, b, profile("mine", "first", 400))
 	second, _ := put(t, b, profile("mine", "second", 400)).(*v1alpha1.PromptProfile)
-	if leftOut(t, first) || !leftOut(t, second) {
+	if isLeftOut(t, first) || !isLeftOut(t, second) {
 		t.Fatal("want the first object alone")
 	}
 	if b.Fits(second) {
 		t.Error("the second object fits, want no space for it")
 	}
 	changed := profile("mine", "first", 402)
-	if leftOut(t, put(t, b, changed)) {
+	if isLeftOut(t, put(t, b, changed)) {
 		t.Error("an object that is cached and fits is left out")
 	}
 	runtime.KeepAlive(first) // its last use
 	for t.Context().Err() == nil && !b.Fits(second) {
 		runtime.GC() // the versions of the first object are garbage now
 	}
-	if leftOut(t, put(t, b, profile("mine", "second", 400))) {
+	if isLeftOut(t, put(t, b, profile("mine", "second", 400))) {
 		t.Error("the second object is left out, want it cached")
 	}
 	for t.Context().Err() == nil && memory.Use(bytebudget.Objects).Bytes > 0 {
@@ -118,18 +119,19 @@ func TestSpaceReturns(t *testing.T) {
 	}
 }
 
-// TestAStatusMayGrow checks that a longer status does not make a cached object useless, and that a larger spec counts.
+// TestAStatusMayGrow checks that a cached object keeps its content if its status becomes longer, and loses it if its
+// spec becomes too large.
 func TestAStatusMayGrow(t *testing.T) {
 	b, _ := budgets()
 	cached := put(t, b, profile("mine", "one", 447))
 	grown := profile("mine", "one", 447)
 	grown.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Message: strings.Repeat("m", 3*kibibyte)}}
-	if leftOut(t, put(t, b, grown)) {
+	if isLeftOut(t, put(t, b, grown)) {
 		t.Error("an object with a longer message is left out, want it cached")
 	}
 	larger := profile("mine", "one", 450)
 	larger.Generation = 2
-	if !leftOut(t, put(t, b, larger)) {
+	if !isLeftOut(t, put(t, b, larger)) {
 		t.Error("an object with a larger spec is cached, want it left out")
 	}
 	runtime.KeepAlive(cached)
@@ -150,7 +152,7 @@ func TestKindsThatAreCounted(t *testing.T) {
 	}
 	provider := &v1alpha1.ModelProvider{ObjectMeta: meta, Spec: v1alpha1.ModelProviderSpec{BaseURL: long}}
 	for _, o := range []any{agent, server, provider, profile("mine", "one", 500)} {
-		if !leftOut(t, put(t, b, o)) {
+		if !isLeftOut(t, put(t, b, o)) {
 			t.Errorf("%T of 500 KiB is cached, want it left out", o)
 		}
 	}
@@ -163,27 +165,28 @@ func TestKindsThatAreCounted(t *testing.T) {
 	}
 }
 
-// TestReported checks how a cached object shows that the API server's status has the reason, and which updates matter.
+// TestReported checks IsReported, and which updates of a cached object must be reconciled.
 func TestReported(t *testing.T) {
 	b, _ := budgets()
 	o := profile("mine", "one", 500)
-	silent, _ := put(t, b, o.DeepCopy()).(*v1alpha1.PromptProfile)
+	unreported, _ := put(t, b, o.DeepCopy()).(*v1alpha1.PromptProfile)
 	o.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionReady, Message: objectbudget.Message("mine"), ObservedGeneration: 1,
 	}}
-	told, _ := put(t, b, o).(*v1alpha1.PromptProfile)
-	if objectbudget.IsReported(silent) || !objectbudget.IsReported(told) {
-		t.Error("want the object reported whose status says so")
+	reported, _ := put(t, b, o).(*v1alpha1.PromptProfile)
+	if objectbudget.IsReported(unreported) || !objectbudget.IsReported(reported) {
+		t.Errorf("IsReported = %t and %t, want it true only for the object whose status has the message",
+			objectbudget.IsReported(unreported), objectbudget.IsReported(reported))
 	}
 	whole := profile("mine", "one", 1)
 	changed := objectbudget.Changed()
 	update := func(old, now *v1alpha1.PromptProfile) bool {
 		return changed.Update(event.UpdateEvent{ObjectOld: old, ObjectNew: now})
 	}
-	if !update(whole, told) || !update(told, whole) {
+	if !update(whole, reported) || !update(reported, whole) {
 		t.Error("an object that loses its content or gets it back must be reconciled")
 	}
-	if update(silent, told) || update(whole, whole) {
+	if update(unreported, reported) || update(whole, whole) {
 		t.Error("another update must not cause a reconcile")
 	}
 }

@@ -3,20 +3,21 @@ package quota
 import "sync"
 
 const (
-	// weight is the inverse weight of one more Turn in the usual size of its namespace: 1 of 8.
+	// weight is the inverse weight of a Turn that ends in the usual size of its namespace's journals: 1 of 8.
 	weight = 8
-	// maxUsual bounds the namespaces whose usual size a Forecast knows.
+	// maxUsual limits the namespaces whose usual journal size a Forecast knows.
 	maxUsual = 4096
 )
 
-// Forecast estimates how much the running Turns of this process will still write to their journals, from the Turns
-// that have ended. The size of a model's reply is not known before it arrives, and the Turn must then be able to
-// write it. The zero value has no Turns. Forecast is safe for concurrent use. A nil Forecast expects nothing.
+// Forecast estimates how much the running Turns of this process will still write to their journals, from the sizes of
+// the journals of Turns that have ended. An estimate is necessary because the size of a model's reply is not known
+// before it arrives, and the Turn must then be able to write it. The zero value has no Turns. Forecast is safe for
+// concurrent use. A nil Forecast expects no bytes.
 type Forecast struct {
 	mu      sync.Mutex
 	running map[string]*growing // by the UIDs of the Turns
-	usual   map[string]int64    // bytes of a journal, by namespace
-	// grown receives the bytes by which the expected bytes have grown. A Meter sets it; it may be nil.
+	usual   map[string]int64    // the usual bytes of a journal, by namespace
+	// grown receives the increases of the expected bytes. A Meter sets it; it may be nil.
 	grown func(bytes int64)
 }
 
@@ -42,15 +43,15 @@ func (f *Forecast) Begin(uid, namespace string) {
 	}
 }
 
-// grow reports that the expected bytes have grown. The caller must hold the lock.
+// grow reports an increase of the expected bytes. The caller must hold the lock.
 func (f *Forecast) grow(bytes int64) {
 	if f.grown != nil && bytes > 0 {
 		f.grown(bytes)
 	}
 }
 
-// End records that a Turn no longer runs. whole must be true if the Turn began and ended in this run, so that its
-// bytes are a whole journal.
+// End records that a Turn no longer runs. whole must be true if the Turn began and ended in this run, so that the
+// written bytes are its whole journal.
 func (f *Forecast) End(uid string, whole bool) {
 	if f == nil {
 		return
@@ -74,7 +75,7 @@ func (f *Forecast) End(uid string, whole bool) {
 		if len(f.usual) < maxUsual {
 			break
 		}
-		delete(f.usual, other) // any namespace: its next Turn sets it again
+		delete(f.usual, other) // which namespace does not matter: its next Turn sets the size again
 	}
 	f.usual[g.namespace] = g.written
 	f.grow(f.left(g.namespace))

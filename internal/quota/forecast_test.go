@@ -30,8 +30,8 @@ func newForecast(t *testing.T) *forecast {
 	return &forecast{Meter: m, t: t, journal: m.Journal(&journaltest.Memory{})}
 }
 
-// writes makes a Turn write about the given number of MiB.
-func (f *forecast) writes(uid string, mebibytes int) {
+// write makes a Turn write about the given number of MiB.
+func (f *forecast) write(uid string, mebibytes int) {
 	f.t.Helper()
 	payload := json.RawMessage(`"` + strings.Repeat("x", mebibytes<<20) + `"`)
 	if err := f.journal.Append(f.t.Context(), uid,
@@ -58,9 +58,9 @@ func TestExpectedBytesCount(t *testing.T) {
 	}
 	begin(0, 30)
 	if v := f.verdict(); v.New {
-		t.Errorf("%+v before a Turn has ended: it is unknown how much they write", v)
+		t.Errorf("%+v before a Turn has ended, want no wait: it is unknown how much Turns write", v)
 	}
-	f.writes("turn-0", 4)
+	f.write("turn-0", 4)
 	f.Forecast.End("turn-0", true)
 	v := f.verdict()
 	if want := "use 0.0 KiB of their quota of 100 MiB, and running Turns will write about 116 MiB more; new Turns wait"; !v.New ||
@@ -68,20 +68,20 @@ func TestExpectedBytesCount(t *testing.T) {
 		t.Errorf("%+v, want new Turns to wait, running Turns to continue, and a message with %q", v, want)
 	}
 	for i := 1; i < 15; i++ {
-		f.writes(fmt.Sprint("turn-", i), 4)
+		f.write(fmt.Sprint("turn-", i), 4)
 	}
 	if v := f.verdict(); v.New {
 		t.Errorf("%+v, want no wait: 14 of the running Turns have written the usual size", v)
 	}
 	begin(30, 36)
 	if v := f.verdict(); !v.New {
-		t.Error("another six Turns do not count")
+		t.Errorf("%+v, want new Turns to wait: six more Turns run", v)
 	}
 	for i := range 36 {
 		f.Forecast.End(fmt.Sprint("turn-", i), false)
 	}
 	if v := f.verdict(); v.New {
-		t.Errorf("%+v after the Turns have ended", v)
+		t.Errorf("%+v after the Turns have ended, want no wait", v)
 	}
 }
 
@@ -91,19 +91,19 @@ func TestForecastFollowsTheTurns(t *testing.T) {
 		uid := fmt.Sprint("turn-", i)
 		f.Forecast.Begin(uid, "a")
 		if i == 0 {
-			f.writes(uid, 64)
+			f.write(uid, 64)
 		}
 		f.Forecast.End(uid, true)
 	}
 	f.Forecast.Begin("next", "a")
 	if v := f.verdict(); v.New {
-		t.Errorf("%+v: one long journal long ago", v)
+		t.Errorf("%+v, want no wait: only one journal was long, and that was long ago", v)
 	}
 	f.Forecast.Begin("resumed", "a")
-	f.writes("resumed", 90)
+	f.write("resumed", 90)
 	f.Forecast.End("resumed", false)
 	if v := f.verdict(); v.New {
-		t.Errorf("%+v: a part of a journal says nothing of a whole one", v)
+		t.Errorf("%+v, want no wait: only a part of that journal is known", v)
 	}
 	// A second Begin or End has no effect, nor has an End without a Begin.
 	f.Forecast.Begin("next", "a")
@@ -114,7 +114,7 @@ func TestForecastForgetsANamespaceForANewOne(t *testing.T) {
 	f := newForecast(t)
 	ended := func(namespace string, mebibytes int) {
 		f.Forecast.Begin(namespace, namespace)
-		f.writes(namespace, mebibytes)
+		f.write(namespace, mebibytes)
 		f.Forecast.End(namespace, true)
 	}
 	for i := range 4096 {
@@ -123,7 +123,7 @@ func TestForecastForgetsANamespaceForANewOne(t *testing.T) {
 	ended("a", 90)
 	f.Forecast.Begin("next", "a")
 	if v := f.verdict(); !v.New {
-		t.Errorf("%+v: nothing is expected of a namespace that came late", v)
+		t.Errorf("%+v, want new Turns to wait: the newest namespace must be known", v)
 	}
 }
 
@@ -133,8 +133,8 @@ func TestNilForecastExpectsNothing(t *testing.T) {
 	f.End("turn", true)
 	m := newForecast(t)
 	m.Forecast = nil
-	m.writes("turn", 1)
+	m.write("turn", 1)
 	if v := m.verdict(); v.New {
-		t.Errorf("%+v", v)
+		t.Errorf("%+v, want no wait", v)
 	}
 }

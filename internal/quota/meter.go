@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// interval is the time between two measurements. minInterval is the shortest time between them, which applies if
-	// much was appended meanwhile.
+	// interval is the time between two measurements. minInterval is the shortest time between them, if much was
+	// appended since the last measurement.
 	interval    = 5 * time.Second
 	minInterval = 250 * time.Millisecond
-	// step is the part of the smallest quota (1 of 64) after which the use is measured again early: a namespace
-	// with many Turns can write hundreds of MiB in one interval. Bytes that Turns are expected to write count from the
-	// begin of their runs, because too many runs could begin before the first bytes are written.
+	// step is the part of the smallest quota (1 of 64) after which the use is measured early: a namespace with many
+	// Turns can write hundreds of MiB in one interval. Expected bytes count from the beginning of a run, because too
+	// many runs could begin before their first bytes are written.
 	step = 64
-	// share bounds the load of measurements: after one, the store is not measured for this many times its duration, or
-	// the duration of the one before if that was shorter. A single measurement may have waited for a processor, and
-	// a namespace can fill its quota during a long pause.
+	// share bounds the load of measurements: the pause after a measurement is at least 20 times the duration of this
+	// measurement or of the previous one, whichever was shorter. So a single slow measurement, which may have waited
+	// for a processor, causes no long pause in which a namespace could fill its quota.
 	share = 20
 	// timeout bounds a measurement.
 	timeout = time.Minute
@@ -36,7 +36,7 @@ type Meter struct {
 	Store store.Meter
 	// Limits are the quotas.
 	Limits Limits
-	// Forecast receives the bytes that are appended, and returns the bytes that are still expected. It may be nil.
+	// Forecast receives the bytes that are appended, and returns the bytes that are expected. It may be nil.
 	Forecast *Forecast
 	// Changed receives each Report, in the goroutine that measures. It may be nil.
 	Changed func(*Report)
@@ -44,8 +44,8 @@ type Meter struct {
 	Log logr.Logger
 
 	last atomic.Pointer[Report]
-	// appended is the number of bytes that were appended, or have become expected, since the last measurement began.
-	// early holds a token once they reach a step.
+	// appended is the number of bytes that were appended, or became expected, since the last measurement began. early
+	// holds a token once this number reaches a step.
 	appended atomic.Int64
 	early    chan struct{}
 }
@@ -75,17 +75,17 @@ func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return nil
 }
 
-// note starts an early measurement once much was appended, or is expected in addition.
+// note counts bytes that were appended or became expected, and requests an early measurement once they reach a step.
 func (m *Meter) note(bytes int64) {
 	last := m.last.Load()
 	if last == nil {
-		return // the first measurement is under way
+		return // the first measurement is not complete yet
 	}
-	least := last.Total.Limit
-	if own := m.Limits.PerNamespace; own > 0 && (least == 0 || own < least) {
-		least = own
+	smallest := last.Total.Limit
+	if own := m.Limits.PerNamespace; own > 0 && (smallest == 0 || own < smallest) {
+		smallest = own
 	}
-	if least == 0 || m.appended.Add(bytes) < least/step {
+	if smallest == 0 || m.appended.Add(bytes) < smallest/step {
 		return
 	}
 	select {
@@ -123,8 +123,8 @@ func (m *Meter) Start(ctx context.Context) error {
 	}
 }
 
-// await waits for the next measurement: until it is due, or until much was appended, but then not before earliest.
-// It returns false once ctx has ended.
+// await waits until the next measurement is due or an early one is requested. An early measurement is not made before
+// earliest. await returns false once ctx has ended.
 func (m *Meter) await(ctx context.Context, due <-chan time.Time, earliest time.Time) bool {
 	select {
 	case <-ctx.Done():
@@ -148,7 +148,7 @@ func (m *Meter) await(ctx context.Context, due <-chan time.Time, earliest time.T
 func (m *Meter) Measure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	expected := m.Forecast.expected() // first, so that bytes written meanwhile count twice instead of never
+	expected := m.Forecast.expected() // first, so that bytes written during the measurement count twice instead of never
 	u, err := m.Store.Use(ctx)
 	if err != nil {
 		return err

@@ -14,16 +14,15 @@ import (
 )
 
 const (
-	// tightTenths is the part of a quota, in tenths, from which new Turns wait. The rest is for running Turns.
+	// tightTenths is the part of a quota, in tenths, at which new Turns wait. The rest is for running Turns.
 	tightTenths = 8
-	// volumeTenths is the part of a volume, in tenths, that journals may use if no quota is given. The rest is for
-	// the log of the database, and for other users of the volume.
+	// volumeTenths is the part of a volume, in tenths, that journals may use. The rest is for the log of the database,
+	// and for other users of the volume.
 	volumeTenths = 9
-	// userParts decides which namespaces share the total quota: those that use at least one of this many parts of
-	// it.
+	// userParts decides which namespaces share the total quota: those that use at least a twentieth of it.
 	userParts = 20
-	// maxNamespaces limits the namespaces in a Report, because a Lease holds it. Those with the fullest quotas come
-	// first.
+	// maxNamespaces limits the namespaces in a Report, because a Lease holds the Report. The namespaces with the
+	// fullest quotas are included.
 	maxNamespaces = 500
 )
 
@@ -32,10 +31,10 @@ type Limits struct {
 	// Total limits all journals. 0 means nine tenths of the store's volume, or no limit if the store does not know
 	// its volume. If the volume has less space than Total, the volume limits the journals.
 	Total int64
-	// PerNamespace limits the journals of a namespace. 0 means as much as is free in the total quota: one namespace
-	// alone may use half of that quota, and each of two namespaces a third. What running Turns will still write is
-	// not free, except for namespaces that use less than a twentieth of the quota. Without a total quota, 0 means no
-	// limit.
+	// PerNamespace limits the journals of a namespace. If it is 0, a namespace may use as much as is free in the total
+	// quota: one namespace alone may use half of that quota, and each of two namespaces a third. The bytes that running
+	// Turns will still write do not count as free, but each namespace may use a twentieth of the quota if that is free.
+	// If there is no total quota either, a namespace has no limit.
 	PerNamespace int64
 }
 
@@ -45,7 +44,7 @@ type Budget struct {
 	// Expected is the number of bytes that running Turns will still write.
 	Expected int64 `json:"expected,omitempty"`
 	Limit    int64 `json:"limit"`
-	// Share is the use up to which running Turns continue even if others have left less than that; 0 means Limit.
+	// Share is the use up to which running Turns continue even if other namespaces have left less; 0 means Limit.
 	Share int64 `json:"share,omitempty"`
 }
 
@@ -55,11 +54,11 @@ func (b Budget) IsNearlyFull() bool {
 	return b.Limit > 0 && b.Used+b.Expected >= b.Limit/10*tightTenths
 }
 
-// IsUsedUp reports whether running Turns must wait as well, because the quota is used up. Their expected bytes do not
-// count: otherwise they would wait for themselves.
+// IsUsedUp reports whether running Turns must wait as well, because the quota is used up. The expected bytes do not
+// count: otherwise running Turns would wait for their own bytes.
 func (b Budget) IsUsedUp() bool { return b.Limit > 0 && b.Used >= max(b.Limit, b.Share) }
 
-// inUse returns a text with the used and the expected bytes of the quota.
+// inUse returns the used and the expected bytes of the quota as a part of a message.
 func (b Budget) inUse() string {
 	text := FormatBytes(b.Used) + " of their quota of " + FormatBytes(b.Limit)
 	if b.Expected > 0 {
@@ -68,8 +67,8 @@ func (b Budget) inUse() string {
 	return text
 }
 
-// fuller compares how full two budgets are.
-func fuller(a, b Budget) int {
+// compareFullness orders budgets by how full they are, the fullest first.
+func compareFullness(a, b Budget) int {
 	full := func(b Budget) float64 { return float64(b.Used+b.Expected) / float64(max(b.Limit, 1)) }
 	return cmp.Compare(full(b), full(a))
 }
@@ -78,7 +77,7 @@ func fuller(a, b Budget) int {
 type Report struct {
 	// Total is the budget of all journals.
 	Total Budget `json:"total"`
-	// Namespaces are the budgets of tight namespaces, at most 500.
+	// Namespaces are the budgets of the namespaces whose quotas are nearly full, at most 500.
 	Namespaces map[string]Budget `json:"namespaces,omitempty"`
 }
 
@@ -95,7 +94,7 @@ func (l Limits) Evaluate(u store.Use, expected map[string]int64) Report {
 		}
 	}
 	tight := slices.SortedFunc(maps.Keys(budgets), func(a, b string) int {
-		return cmp.Or(fuller(budgets[a], budgets[b]), cmp.Compare(a, b))
+		return cmp.Or(compareFullness(budgets[a], budgets[b]), cmp.Compare(a, b))
 	})
 	for _, namespace := range tight[min(len(tight), maxNamespaces):] {
 		delete(budgets, namespace)
@@ -106,7 +105,7 @@ func (l Limits) Evaluate(u store.Use, expected map[string]int64) Report {
 	return r
 }
 
-// total returns the total quota; 0 means none.
+// total returns the total quota; 0 means no quota.
 func (l Limits) total(u store.Use) int64 {
 	if u.Free < 0 {
 		return l.Total
@@ -123,7 +122,7 @@ func (l Limits) namespace(u store.Use, namespace string, expected map[string]int
 	b := Budget{Used: u.Namespaces[namespace], Expected: expected[namespace], Limit: l.PerNamespace}
 	if total := l.total(u); b.Limit == 0 && total > 0 {
 		free := total - u.Bytes
-		b.Share = max(part(u, total), free)
+		b.Share = max(equalPart(u, total), free)
 		unclaimed := free
 		for _, bytes := range expected {
 			unclaimed -= bytes
@@ -133,10 +132,10 @@ func (l Limits) namespace(u store.Use, namespace string, expected map[string]int
 	return b
 }
 
-// part returns the use up to which Turns of a namespace without its own quota may run, whatever others have
-// written: an equal part of the total quota, among at least two namespaces. So a namespace that writes much stops
-// no namespace that has written less than its part.
-func part(u store.Use, total int64) int64 {
+// equalPart returns the use up to which Turns of a namespace without its own quota may run, whatever other namespaces
+// have written: the total quota divided by the number of the namespaces that share it, or by two if there are fewer. So
+// a namespace that writes much does not stop a namespace that has written less than its part.
+func equalPart(u store.Use, total int64) int64 {
 	var users int64
 	for _, used := range u.Namespaces {
 		if used >= total/userParts {
@@ -187,14 +186,14 @@ func FormatBytes(n int64) string {
 	return fmt.Sprintf("%.1f %s", value, units[unit])
 }
 
-// Encode returns a Report as the annotation of a Lease.
+// Encode returns a Report as the value of a Lease's annotation.
 func (r *Report) Encode() string {
 	if r == nil {
 		return ""
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
-		return "" // cannot happen
+		return "" // impossible: a Report can always be encoded
 	}
 	return string(text)
 }
@@ -208,7 +207,7 @@ func Decode(text string) *Report {
 	return &r
 }
 
-// WaitingNamespaces returns the sorted namespaces whose new Turns wait. An empty name stands for all namespaces.
+// WaitingNamespaces returns the sorted namespaces whose new Turns wait. An empty name means all namespaces.
 func (r *Report) WaitingNamespaces() []string {
 	if r == nil {
 		return nil

@@ -26,28 +26,28 @@ const gib = 1 << 30
 func verdict(l quota.Limits, u store.Use, expected map[string]int64) string {
 	report := l.Evaluate(u, expected)
 	v := quota.Decode(report.Encode()).VerdictFor("a")
-	said := ""
+	text := ""
 	if v.New {
-		said += "n"
+		text += "n"
 	}
 	if v.Running {
-		said += "r"
+		text += "r"
 	}
-	if (v.Message != "") != (said != "") {
-		said += " message " + v.Message
+	if (v.Message != "") != (text != "") {
+		text += " message " + v.Message
 	}
-	return said
+	return text
 }
 
-func TestJudge(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		limits quota.Limits
 		use    store.Use
 		want   string
 	}{
-		"nothing known": {
-			"no quota, no wait",
+		"no quota, unknown volume": {
+			"without a quota, no Turn waits",
 			quota.Limits{},
 			store.Use{Bytes: 100 * gib, Free: -1, Namespaces: map[string]int64{"a": 100 * gib}},
 			"",
@@ -60,13 +60,13 @@ func TestJudge(t *testing.T) {
 			"",
 		},
 		"80 % of a namespace": {
-			"new Turns wait, those that run finish",
+			"new Turns wait, and running Turns continue",
 			quota.Limits{PerNamespace: 10 * gib},
 			store.Use{Free: -1, Namespaces: map[string]int64{"a": 8 * gib}},
 			"n",
 		},
 		"100 % of a namespace": {
-			"they wait as well",
+			"running Turns wait as well",
 			quota.Limits{PerNamespace: 10 * gib},
 			store.Use{Free: -1, Namespaces: map[string]int64{"a": 10 * gib}},
 			"nr",
@@ -79,16 +79,16 @@ func TestJudge(t *testing.T) {
 		},
 		"80 % of all":      {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 8 * gib, Free: -1}, "n"},
 		"100 % of all":     {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 10 * gib, Free: -1}, "nr"},
-		"the volume":       {"nine tenths of it are for journals", quota.Limits{}, store.Use{Bytes: 73 * gib, Free: 27 * gib}, "n"},
+		"the volume":       {"nine tenths of the volume are for journals", quota.Limits{}, store.Use{Bytes: 73 * gib, Free: 27 * gib}, "n"},
 		"the volume, full": {"", quota.Limits{}, store.Use{Bytes: 91 * gib, Free: 9 * gib}, "nr"},
 		"another process": {
-			"it leaves less of the volume for journals",
+			"other data leaves less of the volume for journals",
 			quota.Limits{},
 			store.Use{Bytes: 9 * gib, Free: 2 * gib},
 			"n",
 		},
 		"more than the volume": {
-			"a quota does not enlarge it",
+			"a quota cannot exceed the volume",
 			quota.Limits{Total: 1000 * gib},
 			store.Use{Bytes: 73 * gib, Free: 27 * gib},
 			"n",
@@ -118,24 +118,24 @@ func TestJudge(t *testing.T) {
 			"n",
 		},
 		"two, one with half": {
-			"it stops beside one that has less",
+			"it stops although the other namespace has less",
 			quota.Limits{Total: 90 * gib},
 			store.Use{Bytes: 83 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib, "b": 38 * gib}},
 			"nr",
 		},
 		"two, one with less": {
-			"it continues beside one that has half",
+			"it continues although the other namespace has half",
 			quota.Limits{Total: 90 * gib},
 			store.Use{Bytes: 83 * gib, Free: -1, Namespaces: map[string]int64{"a": 38 * gib, "b": 45 * gib}},
 			"n",
 		},
-		"beside a new namespace": {
+		"with a new namespace": {
 			"other namespaces do not stop its running Turns",
 			quota.Limits{Total: 100 * gib},
 			store.Use{Bytes: 57 * gib, Free: -1, Namespaces: map[string]int64{"a": 43 * gib, "b": 14 * gib}},
 			"n",
 		},
-		"beside many namespaces that use little": {"they do not make the shares small", quota.Limits{Total: 100 * gib}, store.Use{
+		"with many namespaces that use little": {"they do not make the shares small", quota.Limits{Total: 100 * gib}, store.Use{
 			Bytes: 59 * gib, Free: -1,
 			Namespaces: map[string]int64{"a": 43 * gib, "b": 4 * gib, "c": 4 * gib, "d": 4 * gib, "e": 4 * gib},
 		}, "n"},
@@ -145,8 +145,8 @@ func TestJudge(t *testing.T) {
 			store.Use{Bytes: 70 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 20 * gib, "c": 20 * gib}},
 			"nr",
 		},
-		"beside a large namespace": {
-			"a small one continues while the large one waits",
+		"with a large namespace": {
+			"the small namespace continues while the large one waits",
 			quota.Limits{Total: 90 * gib},
 			store.Use{Bytes: 50 * gib, Free: -1, Namespaces: map[string]int64{"a": 5 * gib, "b": 45 * gib}},
 			"",
@@ -157,8 +157,8 @@ func TestJudge(t *testing.T) {
 			store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}},
 			"",
 		},
-		"nothing free, small use": {
-			"a share always has a bound",
+		"no bytes free, small use": {
+			"a namespace always has a limit",
 			quota.Limits{Total: gib},
 			store.Use{Bytes: 2 * gib, Free: -1, Namespaces: map[string]int64{"a": 5}},
 			"nr",
@@ -170,19 +170,19 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestExpectedBytesAreNotFree checks that running Turns leave others half of the total quota. Written bytes and
-// expected bytes count alike.
+// TestExpectedBytesAreNotFree checks that expected bytes count like written bytes when the free bytes of the total
+// quota are shared.
 func TestExpectedBytesAreNotFree(t *testing.T) {
 	for name, tc := range map[string]struct {
 		used, expected map[string]int64
 		want           string
 	}{
-		"alone":                          {map[string]int64{"a": 1}, map[string]int64{"a": 38}, ""},
-		"alone, expected to have half":   {map[string]int64{"a": 1}, map[string]int64{"a": 40}, "n"},
-		"beside one that will have half": {map[string]int64{"a": 5}, map[string]int64{"b": 40}, ""},
-		"little, beside one that will have more than all": {map[string]int64{"a": 3}, map[string]int64{"b": 100}, ""},
-		"more, beside one that will have more than all":   {map[string]int64{"a": 4}, map[string]int64{"b": 100}, "n"},
-		"not free for its running Turns, which must not wait for themselves": {
+		"alone":                        {map[string]int64{"a": 1}, map[string]int64{"a": 38}, ""},
+		"alone, expected to have half": {map[string]int64{"a": 1}, map[string]int64{"a": 40}, "n"},
+		"another will have half":       {map[string]int64{"a": 5}, map[string]int64{"b": 40}, ""},
+		"little, and another will have more than all": {map[string]int64{"a": 3}, map[string]int64{"b": 100}, ""},
+		"more, and another will have more than all":   {map[string]int64{"a": 4}, map[string]int64{"b": 100}, "n"},
+		"running Turns do not wait for their own expected bytes": {
 			map[string]int64{"a": 35, "b": 6, "c": 6}, map[string]int64{"a": 15}, "n",
 		},
 	} {
@@ -226,7 +226,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestReportIsBounded checks the bound, because a Lease holds the Report.
+// TestReportIsBounded checks that the size of a Report is limited, because a Lease holds it.
 func TestReportIsBounded(t *testing.T) {
 	u := store.Use{Free: -1, Namespaces: map[string]int64{}}
 	for i := range 10_000 {
@@ -272,7 +272,7 @@ func TestMeterKeepsTheLastReport(t *testing.T) {
 		t.Errorf("Measure: %v, want the failure", err)
 	}
 	if diff := cmp.Diff([]*quota.Report{m.Last()}, changed); diff != "" || !m.Last().VerdictFor("a").Running {
-		t.Errorf("reports: -want +got:\n%s; want the one that there was", diff)
+		t.Errorf("reports: -want +got:\n%s; want only the first one", diff)
 	}
 }
 
@@ -284,7 +284,7 @@ func (c *counted) Use(context.Context) (store.Use, error) {
 	return store.Use{Bytes: 1 << 20, Free: -1}, nil
 }
 
-// delayed is a store whose measurements take these times, and then none.
+// delayed is a store whose first measurements take these times. All later measurements take no time.
 type delayed struct {
 	counted
 	takes []time.Duration
@@ -320,19 +320,19 @@ func TestMeterPausesOnlyForASlowStore(t *testing.T) {
 	})
 }
 
-// TestMeterMeasuresSoonAfterMuchWasAppended uses a fake clock.
+// TestMeterMeasuresSoonAfterMuchWasAppended checks when the store is measured early, on a fake clock.
 func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
 	for name, limits := range map[string]quota.Limits{
 		"total":                          {Total: 64 << 20},
 		"per namespace":                  {PerNamespace: 64 << 20},
 		"per namespace, below the total": {Total: 1 << 40, PerNamespace: 64 << 20},
 	} {
-		t.Run(name, func(t *testing.T) { measuresSoon(t, limits) })
+		t.Run(name, func(t *testing.T) { checkEarlyMeasurements(t, limits) })
 	}
 }
 
-// measuresSoon checks a Meter with limits of which a step is 1 MiB.
-func measuresSoon(t *testing.T, limits quota.Limits) {
+// checkEarlyMeasurements checks a Meter with limits for which a step is 1 MiB.
+func checkEarlyMeasurements(t *testing.T, limits quota.Limits) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -362,16 +362,16 @@ func measuresSoon(t *testing.T, limits quota.Limits) {
 				t.Errorf("%d measurements, want %d: %s", got, want, why)
 			}
 		}
-		after(time.Second, 1, "the first is at once")
+		after(time.Second, 1, "the first measurement is immediate")
 		write(1<<20 - 1<<10)
 		after(0, 1, "less than a step causes no measurement")
 		write(1 << 10)
-		after(0, 2, "now it is a step: 1 of 64 of the quota")
+		after(0, 2, "the appended bytes reach a step: 1 of 64 of the quota")
 		write(8 << 20)
 		after(100*time.Millisecond, 2, "the store is not measured for a moment")
 		after(200*time.Millisecond, 3, "then it is measured again")
 		after(4*time.Second, 3, "nothing was appended since")
-		after(time.Second, 4, "the time has come")
+		after(time.Second, 4, "the interval is over")
 		begin := func(first, end int) {
 			for i := first; i < end; i++ {
 				m.Forecast.Begin(fmt.Sprint("turn-", i), "a")
@@ -386,12 +386,12 @@ func measuresSoon(t *testing.T, limits quota.Limits) {
 		begin(4, 7)
 		after(250*time.Millisecond, 5, "three more will write less than a step")
 		begin(7, 8)
-		after(0, 6, "with the fourth it is a step")
+		after(0, 6, "four more will write a step")
 		if err := j.Append(ctx, "turn", journal.Entry{
 			Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1,
 			Payload: json.RawMessage("1"),
 		}); !errors.Is(err, journal.ErrSequence) {
-			t.Errorf("Append of a place that is taken: %v, want the journal's own refusal", err)
+			t.Errorf("Append with a sequence number that exists: %v, want ErrSequence", err)
 		}
 		cancel()
 		if err := <-ended; err != nil {
