@@ -24,29 +24,30 @@ import (
 )
 
 const (
-	// interval is the time between two rounds. A Budget is written at most once in a round, however many requests it
-	// counts.
+	// interval is the time between two rounds. A round writes the status of a Budget at most once, however many
+	// requests the Budget counts.
 	interval = 5 * time.Second
-	// writesOfRound limits the statuses that one round writes. The others are written in the next rounds.
+	// writesOfRound limits the statuses that one round writes. The remaining statuses are written in the next rounds.
 	writesOfRound = 200
-	// keepAfterEnd is how long the account of a period is kept after its end, for requests that end late.
+	// keepAfterEnd is how long an account is kept after the end of its period, for requests that end late.
 	keepAfterEnd = time.Hour
 	// cleanInterval is the time between two deletions of old accounts.
 	cleanInterval = time.Minute
-	// callTimeout limits one call of the store.
+	// callTimeout limits one call of the ledger.
 	callTimeout = 30 * time.Second
 )
 
-// Keeper writes the status of Budgets from the ledger, emits their Events, and deletes what the ledger no longer needs.
-// It implements manager.Runnable, and runs only in the leader.
+// Keeper writes the status of Budgets from the ledger, emits their Events, and deletes accounts that are no longer
+// needed. It implements manager.Runnable, and runs only in the leader.
 type Keeper struct {
-	// Ledger has the accounts.
+	// Ledger holds the accounts.
 	Ledger budget.Ledger
-	// Set has the Budgets that apply.
+	// Set holds the Budgets that apply.
 	Set *Set
 	// Client reads Budgets from the cache and writes their status.
 	Client client.Client
-	// Requesters reports whether the API server checks the requesters of Turns. If Requesters is nil, it does not.
+	// Requesters reports whether the API server checks the requesters of Turns. If Requesters is nil, requesters count
+	// as unchecked.
 	Requesters approvals.RequesterCheck
 	// Events emits the Events of Budgets.
 	Events events.EventRecorder
@@ -55,8 +56,8 @@ type Keeper struct {
 	Log logr.Logger
 
 	cleaned time.Time
-	// from is the index of the Budget with which the next round begins.
-	from int
+	// nextIndex is the index of the Budget with which the next round begins.
+	nextIndex int
 }
 
 // NeedLeaderElection returns true, because only one process may write a status.
@@ -99,7 +100,7 @@ func (k *Keeper) round(ctx context.Context) error {
 	unchecked := sync.OnceValues(func() (bool, error) { return k.unchecked(ctx, now) })
 	var uses []metrics.BudgetUse
 	var errs []error
-	written, begin := 0, k.from%len(all.Items)
+	written, begin := 0, k.nextIndex%len(all.Items)
 	for n := range all.Items {
 		b := &all.Items[(begin+n)%len(all.Items)]
 		s, used, err := k.statusOf(b, accounts, unchecked, now)
@@ -114,15 +115,15 @@ func (k *Keeper) round(ctx context.Context) error {
 		if written++; written > writesOfRound {
 			continue
 		}
-		k.from = begin + n + 1
+		k.nextIndex = begin + n + 1
 		errs = append(errs, k.write(ctx, b, s))
 	}
 	metrics.SetBudgets(uses)
 	return errors.Join(errs...)
 }
 
-// clean deletes the accounts of deleted Budgets and of old periods. The account of a Budget whose deletion no leader
-// has seen is deleted after its period.
+// clean deletes the accounts of deleted Budgets and of old periods. If no leader has seen the deletion of a Budget, its
+// account is deleted as that of an old period.
 func (k *Keeper) clean(ctx context.Context, now time.Time) error {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -142,7 +143,7 @@ func (k *Keeper) clean(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// accounts returns the accounts of all present periods.
+// accounts returns the accounts of all current periods.
 func (k *Keeper) accounts(ctx context.Context, now time.Time) (map[budget.Key]budget.Account, error) {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -190,7 +191,7 @@ func (k *Keeper) statusOf(
 	return s, uses, nil
 }
 
-// unchecked reports whether a requester that a Turn of this moment names may be forged.
+// unchecked reports whether the requester that a Turn names may be forged at present.
 func (k *Keeper) unchecked(ctx context.Context, now time.Time) (bool, error) {
 	if k.Requesters == nil {
 		return true, nil
@@ -216,7 +217,8 @@ func (k *Keeper) write(ctx context.Context, b *v1alpha1.Budget, s *v1alpha1.Budg
 	return nil
 }
 
-// emit emits an Event if a condition has changed from or to the state that people must know about.
+// emit emits an Event if a condition has entered or left the state that needs attention: False for Ready, and True for
+// Warning and Exceeded.
 func (k *Keeper) emit(b *v1alpha1.Budget, kind string, before, after *metav1.Condition) {
 	alarm := metav1.ConditionTrue
 	if kind == v1alpha1.ConditionReady {

@@ -25,8 +25,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// TestStatusFollowsTheLedger plays a Budget from its first request over a warning, its limit and the reset to its
-// deletion, on a real store.
+// TestStatusFollowsTheLedger checks the status of a Budget from its first request to its deletion, with a warning, a
+// reached limit and a reset, on a real store.
 func TestStatusFollowsTheLedger(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
 	if err != nil {
@@ -62,7 +62,7 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	use := func(tokens int64) {
+	request := func(tokens int64) {
 		t.Helper()
 		p, err := core.PeriodAt(core.Day, load(t, "Europe/Berlin"), now)
 		if err != nil {
@@ -74,7 +74,7 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 			change(core.Change{Outcome: &core.Amount{Tokens: tokens, Cost: decimal.RequireFromString("0.25"), Currency: "USD"}})
 		}
 	}
-	expect := func(tokens, reserved int64, exceeded, warning bool, event string) {
+	checkRound := func(tokens, reserved int64, exceeded, warning bool, event string) {
 		t.Helper()
 		if err := k.round(t.Context()); err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(b), got); err != nil || got.ResourceVersion != version {
-			t.Fatalf("a round without news has written the status (%v)", err)
+			t.Fatalf("a round without changes has written the status (%v)", err)
 		}
 		emitted := ""
 		for len(recorder.Events) > 0 {
@@ -108,33 +108,33 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 			t.Fatalf("Events: %q, want %q", emitted, event)
 		}
 	}
-	expect(0, 0, false, false, "")
-	use(49)
-	expect(49, 0, false, false, "")
-	use(1)
-	expect(50, 0, false, true, "Warning WarnPercentReached 50 % are reached: 50 of 100 tokens are spent")
-	use(0)
-	expect(50, 7, false, true, "")
+	checkRound(0, 0, false, false, "")
+	request(49)
+	checkRound(49, 0, false, false, "")
+	request(1)
+	checkRound(50, 0, false, true, "Warning WarnPercentReached 50 % are reached: 50 of 100 tokens are spent")
+	request(0)
+	checkRound(50, 7, false, true, "")
 	change(core.Change{Outcome: &core.Amount{Tokens: 60}})
-	expect(110, 0, true, true,
+	checkRound(110, 0, true, true,
 		`LimitReached Budget "day": 110 of 100 tokens are spent; the next period begins at 2026-11-26T00:00:00+01:00`)
 	now = now.Add(2 * time.Hour)
-	expect(0, 0, false, false, "Normal WithinLimits")
+	checkRound(0, 0, false, false, "Normal WithinLimits")
 	if got, err := store.Accounts(t.Context(), now.Add(-2*time.Hour)); err != nil || len(got) != 1 {
-		t.Errorf("Accounts: %v, %v; want that of the previous period, for requests that end late", got, err)
+		t.Errorf("Accounts: %v, %v; want the account of the previous period, for requests that end late", got, err)
 	}
-	use(5)
+	request(5)
 	k.Set.Delete(b)
 	if err := k.round(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := store.Accounts(t.Context(), now); err != nil || len(got) != 0 {
-		t.Errorf("Accounts: %v, %v; want none of a deleted Budget", got, err)
+		t.Errorf("Accounts: %v, %v; want none, because the Budget is deleted", got, err)
 	}
 }
 
-// TestReadySaysWhetherRequestersAreChecked checks the condition Ready of a Budget of requesters, and that it does not
-// change while the API server cannot say.
+// TestReadySaysWhetherRequestersAreChecked checks the condition Ready of a Budget that selects requesters, and that it
+// does not change while the check fails.
 func TestReadySaysWhetherRequestersAreChecked(t *testing.T) {
 	b := &v1alpha1.Budget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "day", UID: "uid"},
@@ -150,12 +150,12 @@ func TestReadySaysWhetherRequestersAreChecked(t *testing.T) {
 		want  string
 		err   error
 	}{
-		"checked":        {approvals.TrustRequesters, v1alpha1.ReasonReady, nil},
-		"nothing checks": {nil, v1alpha1.ReasonRequestersNotChecked, nil},
+		"checked":  {approvals.TrustRequesters, v1alpha1.ReasonReady, nil},
+		"no check": {nil, v1alpha1.ReasonRequestersNotChecked, nil},
 		"without a policy": {
 			func(context.Context, time.Time) (string, error) { return "no policy", nil }, v1alpha1.ReasonRequestersNotChecked, nil,
 		},
-		"it cannot be read": {func(context.Context, time.Time) (string, error) { return "", away }, "", away},
+		"the check fails": {func(context.Context, time.Time) (string, error) { return "", away }, "", away},
 	} {
 		k := &Keeper{Set: &Set{}, Requesters: tc.check}
 		k.Set.Put(b)

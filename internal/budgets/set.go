@@ -1,4 +1,4 @@
-// Package budgets applies the Budgets of a cluster: it knows which Budgets apply to a Turn, and it keeps the status of
+// Package budgets applies the Budgets of a cluster: it finds the Budgets that apply to a Turn, and keeps the status of
 // each Budget in line with the ledger.
 package budgets
 
@@ -20,14 +20,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// MaxOfNamespace is the number of Budgets of a namespace that apply: the oldest ones. It bounds the work for each
-// request, however many Budgets a tenant creates.
+// MaxOfNamespace is the maximum number of Budgets of a namespace that apply. If there are more, the oldest apply. This
+// bounds the work for each request, however many Budgets a tenant creates.
 const MaxOfNamespace = budget.MaxOfTurn
 
 // Set holds the Budgets that the watch shows, ready to be matched. It is safe for concurrent use. The zero value is
 // empty.
 type Set struct {
-	// synced reports whether the set holds all Budgets that the watch has found first. It is nil without a watch.
+	// synced reports whether the set holds all Budgets of the watch's first list. It is nil without a watch.
 	synced func() bool
 	// changed is called after the set has changed. It may be nil.
 	changed func(before, after *v1alpha1.Budget)
@@ -47,13 +47,14 @@ type entry struct {
 	rule    translate.BudgetRule
 	uid     types.UID
 	created time.Time
-	// exceeded says that the status shows the Budget as exceeded until reset; empty if it does not.
+	// exceeded is the message of the condition Exceeded if the status shows the Budget as exceeded until reset;
+	// otherwise it is empty.
 	exceeded string
 	reset    time.Time
 }
 
-// OnChange sets the function that is called after a Budget of the watch has changed in the set, or was deleted (after
-// is nil). It must be called before Watch, and the function must not block.
+// OnChange sets the function that is called after the watch has updated or deleted a Budget in the set. For a deleted
+// Budget, after is nil. OnChange must be called before Watch, and the function must not block.
 func (s *Set) OnChange(changed func(before, after *v1alpha1.Budget)) {
 	if s != nil {
 		s.changed = changed
@@ -67,9 +68,9 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 		return fmt.Errorf("failed to watch budgets: %w", err)
 	}
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { s.onChange(o, s.Put) },
+		AddFunc: func(o any) { withBudget(o, s.Put) },
 		UpdateFunc: func(old, o any) {
-			s.onChange(o, func(after *v1alpha1.Budget) {
+			withBudget(o, func(after *v1alpha1.Budget) {
 				s.Put(after)
 				if before, ok := old.(*v1alpha1.Budget); ok {
 					s.notify(before, after)
@@ -77,7 +78,7 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 			})
 		},
 		DeleteFunc: func(o any) {
-			s.onChange(o, func(b *v1alpha1.Budget) {
+			withBudget(o, func(b *v1alpha1.Budget) {
 				s.Delete(b)
 				s.notify(b, nil)
 			})
@@ -99,20 +100,20 @@ func (s *Set) notify(before, after *v1alpha1.Budget) {
 var errUnknown = fmt.Errorf("the Budgets are not known after %s, and no request may be sent without them: check that the API server "+
 	"answers, and that the manager may list and watch budgets.capstan.dev", maxSync)
 
-// awaitSync waits until the set holds the Budgets that the watch has found first, at most maxSync. Without them, a
-// process that has just started would send requests that no Budget counts. The error is errUnknown, or the cause of the
-// end of ctx.
+// awaitSync waits until the set holds all Budgets of the watch's first list, for at most maxSync. Otherwise a process
+// that has just started would send requests that no Budget counts. The error is errUnknown, or the cause of ctx if ctx
+// ends first.
 func (s *Set) awaitSync(ctx context.Context) error {
 	if s.synced == nil || s.synced() {
 		return nil
 	}
-	poll, most := time.NewTicker(syncPoll), time.NewTimer(maxSync)
+	poll, limit := time.NewTicker(syncPoll), time.NewTimer(maxSync)
 	defer poll.Stop()
-	defer most.Stop()
+	defer limit.Stop()
 	for !s.synced() {
 		select {
 		case <-poll.C:
-		case <-most.C:
+		case <-limit.C:
 			return errUnknown
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -122,12 +123,13 @@ func (s *Set) awaitSync(ctx context.Context) error {
 }
 
 const (
-	// maxSync is longer than a watch needs for its first list, and syncPoll is the time between two looks.
+	// maxSync is longer than a watch needs for its first list. syncPoll is the time between two checks of synced.
 	maxSync  = 30 * time.Second
 	syncPoll = 10 * time.Millisecond
 )
 
-func (s *Set) onChange(o any, do func(*v1alpha1.Budget)) {
+// withBudget calls do with the Budget of a watch event.
+func withBudget(o any, do func(*v1alpha1.Budget)) {
 	if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 		o = last.Obj
 	}
@@ -174,14 +176,14 @@ func (s *Set) takeDeleted() []string {
 	return gone
 }
 
-// addDeleted returns UIDs to the set.
+// addDeleted puts UIDs back that takeDeleted has returned.
 func (s *Set) addDeleted(uids ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deleted = append(uids, s.deleted...)
 }
 
-// without returns the Budgets of a namespace without one.
+// without returns the Budgets of b's namespace without b. The caller must hold the lock.
 func (s *Set) without(b *v1alpha1.Budget) []*entry {
 	return slices.DeleteFunc(s.namespaces[b.Namespace], func(e *entry) bool { return e.rule.Name == b.Name })
 }
@@ -205,9 +207,9 @@ func (s *Set) Applies(b *v1alpha1.Budget) bool {
 }
 
 // Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent. requester returns the name of
-// the Turn's requester, or an empty name if the requester is not known or may be forged. It is called only if a Budget
-// selects requesters, and its error is returned. Rules returns an error if the Budgets are not known after 30 s, and
-// the cause of the end of ctx if it ends before.
+// the Turn's requester, or an empty name if the requester is not known or may be forged. Rules calls requester only if
+// a Budget selects requesters, and returns its error. Rules also returns an error if the Budgets are not known after 30
+// s, or the cause of ctx if ctx ends first.
 func (s *Set) Rules(
 	ctx context.Context, t *v1alpha1.Turn, agent map[string]string, requester func() (string, error),
 ) ([]budget.Rule, error) {
@@ -249,17 +251,17 @@ func (s *Set) selected(t *v1alpha1.Turn, agent map[string]string) (all []*entry,
 
 // Verdict is the effect of the Budgets on a Turn that is not bound.
 type Verdict struct {
-	// Message says why the Turn must wait; empty if it need not.
+	// Message says why the Turn must wait; empty if it need not wait.
 	Message string
-	// Until is when to look again.
+	// Until is when the Turn must be evaluated again.
 	Until time.Time
 }
 
 // Evaluate returns whether a Turn must wait for a Budget before it is bound: for the Budget that its status names, or
-// for one that is exceeded and queues Turns. The latter applies only to a Turn that was never bound and that asks a
+// for an exceeded Budget that queues Turns. The latter applies only to a Turn that was never bound and that asks a
 // model: if a Turn has run, the ledger may allow its next request, because it has counted the Turn. agent holds the
-// labels of its Agent. The requester that the Turn names may be forged. If a Budget selects it, the Budget applies
-// either way; if not, the executor decides.
+// labels of its Agent. The requester that the Turn names may be forged. If a Budget selects this name, the Budget applies
+// whether the name is forged or not. If the Budget does not select it, the executor decides.
 func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time) Verdict {
 	if s == nil {
 		return Verdict{}

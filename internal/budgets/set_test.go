@@ -15,7 +15,7 @@ import (
 
 var noon = time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
 
-// budget returns a Budget of each day, created some seconds after noon.
+// budget returns a daily Budget that was created age seconds after noon.
 func budget(name string, age int, change ...func(*v1alpha1.Budget)) *v1alpha1.Budget {
 	b := &v1alpha1.Budget{
 		ObjectMeta: metav1.ObjectMeta{
@@ -70,7 +70,7 @@ func TestRulesOfATurn(t *testing.T) {
 			s.Put(budget("day", 0, tc.change))
 			got, err := s.Rules(t.Context(), turn(), map[string]string{"team": "red"}, noRequester(t))
 			if err != nil || (len(got) == 1) != tc.want {
-				t.Errorf("Rules: %+v, %v; want that it applies: %t", got, err, tc.want)
+				t.Errorf("Rules: %+v, %v; want the Budget to apply: %t", got, err, tc.want)
 			}
 		})
 	}
@@ -99,19 +99,19 @@ func TestRulesOfAForeignAgent(t *testing.T) {
 	var s budgets.Set
 	s.Put(budget("all", 0))
 	if got, err := s.Rules(t.Context(), foreign, nil, noRequester(t)); err != nil || len(got) != 1 {
-		t.Errorf("a Budget without a selector applies to %d such Turns, %v", len(got), err)
+		t.Errorf("Rules: %+v, %v; want a Budget without a selector to apply", got, err)
 	}
 }
 
 // noRequester is for Turns whose requester must not be looked up.
 func noRequester(t *testing.T) func() (string, error) {
 	return func() (string, error) {
-		t.Error("the requester is looked up, and no Budget selects requesters")
+		t.Error("the requester was requested although no Budget selects requesters")
 		return "", nil
 	}
 }
 
-// TestRulesOfARequester checks that a Turn cannot evade a Budget by a requester that is absent or may be forged.
+// TestRulesOfARequester checks that a Turn cannot evade a Budget with a requester that is absent or may be forged.
 func TestRulesOfARequester(t *testing.T) {
 	of := func(b *v1alpha1.Budget) {
 		b.Spec.Selector = &v1alpha1.BudgetSelector{Requesters: []string{"ada", "bob"}}
@@ -128,9 +128,9 @@ func TestRulesOfARequester(t *testing.T) {
 	}{
 		"selected":                {of, "bob", nil, 1},
 		"not selected":            {of, "eve", nil, 0},
-		"not known or not sure":   {of, "", nil, 1},
+		"absent or unchecked":     {of, "", nil, 1},
 		"another agent":           {ofSales, "bob", nil, 0},
-		"the check is away":       {of, "", errors.New("the API server is away"), 0},
+		"the check fails":         {of, "", errors.New("the API server is away"), 0},
 		"not selected, by prefix": {of, "ad", nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestTooManyBudgets(t *testing.T) {
 	var s budgets.Set
 	const all = 10_000
 	for i := range all {
-		at := (i * 7919) % all // each once, in another order
+		at := (i * 7919) % all // each number once, not in order
 		s.Put(budget(fmt.Sprintf("b-%05d", at), at))
 	}
 	rules, err := s.Rules(t.Context(), turn(), nil, noRequester(t))
@@ -157,7 +157,7 @@ func TestTooManyBudgets(t *testing.T) {
 		t.Fatalf("%d rules apply, want the 64 oldest ones", len(rules))
 	}
 	if !s.Applies(budget("b-00063", 63)) || s.Applies(budget("b-00064", 64)) {
-		t.Error("Applies must say the same as Rules")
+		t.Error("Applies disagrees with Rules, which returned the oldest 64 Budgets")
 	}
 	s.Delete(budget("b-00000", 0))
 	rules, err = s.Rules(t.Context(), turn(), nil, noRequester(t))
@@ -188,18 +188,18 @@ func TestEvaluate(t *testing.T) {
 		want   string
 	}{
 		"within limits":      {"nothing is exceeded", budget("day", 0), turn(), ""},
-		"exceeded":           {"it would be bound in vain", budget("day", 0, exceeded), turn(), "all is spent"},
-		"exceeded, rejects":  {"its end must name the figures", budget("day", 0, exceeded, rejects), turn(), ""},
+		"exceeded":           {"its first request would be refused", budget("day", 0, exceeded), turn(), "all is spent"},
+		"exceeded, rejects":  {"the executor ends the Turn with the figures", budget("day", 0, exceeded, rejects), turn(), ""},
 		"exceeded, changed":  {"the status is about the old limits", budget("day", 0, exceeded, changed), turn(), ""},
 		"another requester":  {"the executor decides", budget("day", 0, exceeded, ofEve), turn(), ""},
-		"no requester":       {"it may be anyone", budget("day", 0, exceeded, ofEve), anonymous(), "all is spent"},
+		"no requester":       {"the requester may be anyone", budget("day", 0, exceeded, ofEve), anonymous(), "all is spent"},
 		"exceeded, has run":  {"the ledger may have counted it", budget("day", 0, exceeded), hasRun(), ""},
 		"exceeded, prepares": {"it asks no model", budget("day", 0, exceeded), prepares(), ""},
 		"exceeded, undoes":   {"it asks no model", budget("day", 0, exceeded), undoes(), ""},
 		"refused, requester": {"its executor has found that the Budget applies", budget("day", 0, ofEve), awaits(1, reset), "too much"},
-		"refused":            {"the rest does not suffice", budget("day", 0), awaits(1, reset), "too much"},
+		"refused":            {"the rest of the Budget is not enough", budget("day", 0), awaits(1, reset), "too much"},
 		"refused, over":      {"the wait is over", budget("day", 0), awaits(1, noon), ""},
-		"refused, changed":   {"the new limit may allow it", budget("day", 0, changed), awaits(1, reset), ""},
+		"refused, changed":   {"the new limit may allow the request", budget("day", 0, changed), awaits(1, reset), ""},
 		"refused by another": {"the Budget was deleted and created again", budget("day", 0, renewed), awaits(1, reset), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

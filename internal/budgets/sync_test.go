@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestRulesAwaitTheWatch checks that a run waits for the Budgets of the watch, no longer than it may, and that the wait
-// ends with the run.
+// TestRulesAwaitTheWatch checks that Rules waits for the first list of the watch, for at most maxSync, and that the
+// wait ends with the context.
 func TestRulesAwaitTheWatch(t *testing.T) {
 	stopped := errors.New("the run must stop")
 	for name, tc := range map[string]struct {
@@ -19,9 +19,9 @@ func TestRulesAwaitTheWatch(t *testing.T) {
 		takes      time.Duration
 		err        error
 	}{
-		"the run ends":         {stop: 3 * time.Second, sync: time.Hour, takes: 3 * time.Second, err: stopped},
-		"the watch is there":   {stop: time.Hour, sync: 2 * time.Second, takes: 2 * time.Second},
-		"the watch comes late": {stop: time.Hour, sync: time.Hour, takes: maxSync, err: errUnknown},
+		"the run ends":          {stop: 3 * time.Second, sync: time.Hour, takes: 3 * time.Second, err: stopped},
+		"the watch syncs":       {stop: time.Hour, sync: 2 * time.Second, takes: 2 * time.Second},
+		"the watch is too slow": {stop: time.Hour, sync: time.Hour, takes: maxSync, err: errUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -31,7 +31,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// asking is a model that calls the tool "look" once. Each reply uses 15 tokens.
+// asking is a model that calls the tool "look" once and then answers. Each reply uses 15 tokens.
 type asking struct{}
 
 func (asking) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
@@ -157,7 +157,8 @@ func (o *chargeEnv) totals(t *testing.T) (got totals) {
 	return got
 }
 
-// TestDeletedTurnIsChargedToSession: the usage is in the journal, whatever stopped the run.
+// TestDeletedTurnIsChargedToSession checks that a deleted Turn is charged with the usage in its journal, whatever
+// stopped its run.
 func TestDeletedTurnIsChargedToSession(t *testing.T) {
 	for name, stops := range map[string]func(interrupt, kill func()) (tool.Result, error){
 		"parked":      func(_, _ func()) (tool.Result, error) { return tool.Result{}, &tool.Pending{Turn: "child"} },
@@ -189,19 +190,19 @@ func TestDeletedTurnIsChargedToSession(t *testing.T) {
 			t.Run(name+", "+how, func(t *testing.T) {
 				o := newChargeEnv(t, sessionOf("talk"))
 				if err := o.begin(t, stops); err == nil {
-					t.Fatal("the Turn has ended, want it to rest")
+					t.Fatal("the Turn has ended, want its run to stop before the end")
 				}
 				o.failure = errors.New("etcd is away")
 				find(t, o)
 				if diff := cmp.Diff(totals{HistoryTurns: 1, HistoryTokens: 15}, o.totals(t)); diff != "" {
-					t.Fatalf("while the totals cannot be written, -want +got:\n%s", diff)
+					t.Fatalf("totals while the Session cannot be written (-want +got):\n%s", diff)
 				}
 				o.failure = nil
 				want := totals{Turns: 1, Tokens: 15, HistoryTurns: 1, HistoryTokens: 15, Retired: true}
 				for range 2 {
 					find(t, o)
 					if diff := cmp.Diff(want, o.totals(t)); diff != "" {
-						t.Errorf("-want +got:\n%s", diff)
+						t.Errorf("totals (-want +got):\n%s", diff)
 					}
 				}
 				if missing, err := o.store.Unrecorded(t.Context(), []string{"uid-a"}); err != nil || len(missing) > 0 {
@@ -209,28 +210,29 @@ func TestDeletedTurnIsChargedToSession(t *testing.T) {
 				}
 				all, err := journal.Collect(t.Context(), o.store, "uid-a")
 				if err != nil || all[len(all)-1].Kind != journal.Finalized {
-					t.Errorf("the journal has %d entries, %v; want its last one to be the end of the Turn", len(all), err)
+					t.Errorf("the journal has %d entries, %v; want the last entry to be the end of the Turn", len(all), err)
 				}
 			})
 		}
 	}
 }
 
-// TestDeletedSessionIsNotCharged: the history of the Session is retired, too.
+// TestDeletedSessionIsNotCharged checks a deleted Turn whose Session was deleted, too: the journal of the Turn is
+// retired, and no other Session is charged.
 func TestDeletedSessionIsNotCharged(t *testing.T) {
 	other := sessionOf("talk")
 	other.ObjectMeta = metav1.ObjectMeta{Namespace: "helpdesk", Name: "talk", UID: "uid-other"}
-	for name, objects := range map[string][]client.Object{"gone": nil, "made anew": {other}} {
+	for name, objects := range map[string][]client.Object{"gone": nil, "recreated": {other}} {
 		t.Run(name, func(t *testing.T) {
 			o := newChargeEnv(t, objects...)
 			if err := o.begin(t, func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled }); err == nil {
-				t.Fatal("the Turn has ended, want it to rest")
+				t.Fatal("the Turn has ended, want its run to stop before the end")
 			}
 			if err := o.sweep(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(totals{Retired: true}, o.totals(t)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
+				t.Errorf("totals (-want +got):\n%s", diff)
 			}
 		})
 	}

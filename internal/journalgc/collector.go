@@ -1,9 +1,10 @@
 // Package journalgc deletes the journals of deleted Turns and Sessions after a retention time. Before that, it charges
-// Turns to their Sessions that were deleted before their end, or that ended without an executor.
+// deleted Turns to their Sessions if no executor has done so: Turns that were deleted before their end, and Turns that
+// ended without an executor.
 //
 // It finds deletions in two ways:
 //
-//  1. A watch hints at a deletion at once. The package asks the API server for confirmation before it acts.
+//  1. The event of a watch is an immediate hint. The package asks the API server for confirmation before it acts.
 //  2. A periodic sweep compares all journals with all objects. It finds deletions that the watch has missed.
 package journalgc
 
@@ -38,17 +39,17 @@ type Collector struct {
 	// is in no namespace counts as orphaned, so no other installation may share the store. Otherwise installations
 	// for other namespaces of the same cluster may share the store.
 	Namespaces []string
-	// Namespace returns the namespace of the object to which a journal belongs, or an empty string if the journal
-	// does not say. It must not be nil if Namespaces is set.
+	// Namespace returns the namespace of the object to which a journal belongs, or an empty string if the journal does
+	// not name it. It must not be nil if Namespaces is set.
 	Namespace func(ctx context.Context, uid string) (string, error)
 	// Turns lists the unfinished Turns, and Reference returns the UID of the Session whose history the journal of a
-	// Turn refers to, or an empty string. The history of a deleted Session is kept while an unfinished Turn refers
-	// to it. If Turns is nil, it is not kept longer.
+	// Turn refers to, or an empty string. The history of a deleted Session is kept while an unfinished Turn refers to
+	// it. If Turns is nil, references are not checked.
 	Turns     client.Reader
 	Reference func(ctx context.Context, uid string) (string, error)
 	// Charge ends a deleted Turn in its journal, with its record, and adds the usage in the journal to its Session. It
-	// does nothing for the UID of a Session. It is called before the journal is retired, maybe more than once, and the
-	// journal is not retired while Charge fails. If Charge is nil, nothing is charged.
+	// does nothing for the UID of a Session. It is called before the journal is retired, possibly more than once, and
+	// the journal is not retired while Charge fails. If Charge is nil, Turns are not charged.
 	Charge func(ctx context.Context, uid string) error
 	// Retention is how long a journal is kept after its object was deleted. It may be 0.
 	Retention time.Duration
@@ -71,8 +72,8 @@ const (
 	settleTime = 2 * time.Second
 	// retryTime is the time between a failed round and the next one.
 	retryTime = time.Minute
-	// purgeBatch is the number of journals that are purged at once. purgePause is the time between two batches, in
-	// which other writers can proceed.
+	// purgeBatch is the number of journals that one call of the store purges. purgePause is the time between two
+	// batches, in which other writers can proceed.
 	purgeBatch = 100
 	purgePause = 50 * time.Millisecond
 	// storeTimeout limits one call of the store.
@@ -95,7 +96,7 @@ func (c *Collector) Start(ctx context.Context) error {
 	return unwatch()
 }
 
-// work runs a round at once and then at intervals. In between it follows up hints.
+// work runs a round immediately and then at intervals. In between it follows up hints.
 func (c *Collector) work(ctx context.Context) {
 	round := time.NewTimer(0)
 	defer round.Stop()
@@ -130,7 +131,7 @@ func (c *Collector) work(ctx context.Context) {
 	}
 }
 
-// measureInterval is the time between two measurements of the store's size. They are cheap, and a disk can fill
+// measureInterval is the time between two measurements of the store's size. Measurements are cheap, and a disk can fill
 // within minutes.
 const measureInterval = time.Minute
 
@@ -167,7 +168,8 @@ func (c *Collector) round(ctx context.Context) time.Duration {
 	return c.roundInterval()
 }
 
-// report logs a failure, unless the manager is stopping. A failure only costs disk space.
+// report logs a failure, unless the manager is stopping. After a failure, journals are deleted later, which only costs
+// disk space.
 func (c *Collector) report(what string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		c.Log.Error(err, "Failed to "+what)

@@ -83,7 +83,7 @@ func (k *keeper) Purge(ctx context.Context, before time.Time, limit int) (int, e
 	return k.Memory.Purge(ctx, before, limit)
 }
 
-// kept returns those of the given UIDs that have a journal, retired ones included.
+// kept returns those of the given UIDs that have a journal. Retired journals count.
 func (r *testEnv) kept(t *testing.T, of ...string) []string {
 	t.Helper()
 	var left []string
@@ -99,7 +99,7 @@ func (r *testEnv) kept(t *testing.T, of ...string) []string {
 	return left
 }
 
-func (r *testEnv) keep(t *testing.T, uids ...string) {
+func (r *testEnv) addJournals(t *testing.T, uids ...string) {
 	t.Helper()
 	for _, uid := range uids {
 		if err := r.store.Append(t.Context(), uid,
@@ -126,7 +126,7 @@ func newTestEnv(t *testing.T, retention time.Duration, objects ...client.Object)
 		},
 		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
 			if _, ok := l.(*metav1.PartialObjectMetadataList); !ok {
-				t.Errorf("all of the objects was asked for, want their metadata alone")
+				t.Error("the list requests whole objects, want only their metadata")
 			}
 			r.pages.Add(1)
 			if err := r.apiError.Load(); err != nil {
@@ -136,13 +136,13 @@ func newTestEnv(t *testing.T, retention time.Duration, objects ...client.Object)
 		},
 	}).Build()
 	r.Collector = &Collector{Store: r.store, Reader: r.api, Retention: retention, Now: time.Now, Log: logr.Discard()}
-	r.watches("elsewhere") // so that a sweep finds nothing
+	r.setNamespaces("elsewhere") // so that a sweep finds no orphaned journals
 	return r
 }
 
-// watches sets the namespaces of the collector; none means all. All journals belong to one namespace, except
+// setNamespaces sets the namespaces of the collector; none means all. All journals belong to one namespace, except
 // "uid-old", which does not name one.
-func (r *testEnv) watches(namespaces ...string) {
+func (r *testEnv) setNamespaces(namespaces ...string) {
 	r.Namespaces = namespaces
 	r.Namespace = func(_ context.Context, uid string) (string, error) {
 		r.asked = append(r.asked, uid)
@@ -153,8 +153,8 @@ func (r *testEnv) watches(namespaces ...string) {
 	}
 }
 
-// works runs the collector until the test ends.
-func (r *testEnv) works(t *testing.T) {
+// start starts the collector. It runs until the test ends.
+func (r *testEnv) start(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -173,8 +173,8 @@ func turnOf(name string) *v1alpha1.Turn {
 	return &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name)}}
 }
 
-// anew returns a new Turn with the same name and another UID.
-func anew(name string) *v1alpha1.Turn {
+// recreated returns a new Turn with the same name and another UID.
+func recreated(name string) *v1alpha1.Turn {
 	t := turnOf(name)
 	t.UID = "uid-new"
 	return t
@@ -198,15 +198,15 @@ func TestHints(t *testing.T) {
 			hint: func(r *testEnv) { r.Deleted(turnOf("a")) },
 		},
 		"Session": {
-			reason: "nor that of a Session", gets: 1,
+			reason: "the journal of a deleted Session is not needed", gets: 1,
 			hint: func(r *testEnv) { r.Deleted(sessionOf("a")) },
 		},
 		"Finished": {
-			reason: "a Turn that has finished is there, and costs no question", objects: []client.Object{turnOf("a")}, kept: true,
+			reason: "a Turn that has finished still exists, and no request is necessary", objects: []client.Object{turnOf("a")}, kept: true,
 			hint: func(r *testEnv) { r.onLeave(turnOf("a")); r.Finished("uid-a") },
 		},
 		"FinishedFirst": {
-			reason: "the two watches are not in step", objects: []client.Object{turnOf("a")}, kept: true,
+			reason: "the events of the two watches arrive in any order", objects: []client.Object{turnOf("a")}, kept: true,
 			hint: func(r *testEnv) { r.Finished("uid-a"); r.onLeave(turnOf("a")) },
 		},
 		"FinishedAndGone": {
@@ -214,25 +214,25 @@ func TestHints(t *testing.T) {
 			hint: func(r *testEnv) { r.Finished("uid-a"); r.Deleted(turnOf("a")); r.onLeave(turnOf("a")) },
 		},
 		"Left": {
-			reason: "a Turn that is deleted before its end finishes nowhere", gets: 1,
+			reason: "a Turn that is deleted before its end does not appear as finished", gets: 1,
 			hint: func(r *testEnv) { r.onLeave(turnOf("a")) },
 		},
 		"Lagging": {
-			reason: "the API server's word counts", objects: []client.Object{turnOf("a")}, kept: true, gets: 1,
+			reason: "the API server still has the Turn", objects: []client.Object{turnOf("a")}, kept: true, gets: 1,
 			hint: func(r *testEnv) { r.Deleted(turnOf("a")) },
 		},
-		"MadeAnew": {
-			reason: "a new Turn of the old name is another one", gets: 1,
-			objects: []client.Object{anew("a")},
+		"Recreated": {
+			reason: "a new Turn with the old name is another Turn", gets: 1,
+			objects: []client.Object{recreated("a")},
 			hint:    func(r *testEnv) { r.Deleted(turnOf("a")) },
 		},
-		"MadeAnewUnseen": {
-			reason: "a watch that was cut off shows it as a change", gets: 1,
-			objects: []client.Object{anew("a")},
-			hint:    func(r *testEnv) { r.handler().OnUpdate(turnOf("a"), anew("a")) },
+		"RecreatedInAGap": {
+			reason: "after a gap in the watch, the new Turn appears as an update", gets: 1,
+			objects: []client.Object{recreated("a")},
+			hint:    func(r *testEnv) { r.handler().OnUpdate(turnOf("a"), recreated("a")) },
 		},
 		"Changed": {
-			reason: "a Turn that changes is there, and costs no question", kept: true,
+			reason: "a Turn that changes still exists, and no request is necessary", kept: true,
 			objects: []client.Object{turnOf("a")},
 			hint:    func(r *testEnv) { r.handler().OnUpdate(turnOf("a"), turnOf("a")) },
 		},
@@ -240,8 +240,8 @@ func TestHints(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newTestEnv(t, 0, tc.objects...)
-				r.works(t)
-				r.keep(t, "uid-a", "uid-other")
+				r.start(t)
+				r.addJournals(t, "uid-a", "uid-other")
 				tc.hint(r)
 				time.Sleep(2 * settleTime)
 				synctest.Wait()
@@ -250,7 +250,7 @@ func TestHints(t *testing.T) {
 					want = []string{"uid-a", "uid-other"}
 				}
 				if diff := cmp.Diff(want, r.kept(t, "uid-a", "uid-other")); diff != "" || r.gets.Load() != tc.gets {
-					t.Errorf("%s: %d questions, want %d; journals (-want +got):\n%s", tc.reason, r.gets.Load(), tc.gets, diff)
+					t.Errorf("%s: %d requests, want %d; journals (-want +got):\n%s", tc.reason, r.gets.Load(), tc.gets, diff)
 				}
 				if d := &r.suspects; len(d.open) > 0 {
 					t.Errorf("%d hints are left, want none", len(d.open))
@@ -264,8 +264,8 @@ func TestJournalIsKeptForRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const retention = 10 * time.Minute
 		r := newTestEnv(t, retention)
-		r.works(t)
-		r.keep(t, "uid-a")
+		r.start(t)
+		r.addJournals(t, "uid-a")
 		r.Deleted(turnOf("a"))
 		time.Sleep(retention)
 		synctest.Wait()
@@ -283,30 +283,31 @@ func TestJournalIsKeptForRetention(t *testing.T) {
 func TestHintSurvivesAPIServerFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestEnv(t, 0)
-		r.works(t)
-		r.keep(t, "uid-a")
+		r.start(t)
+		r.addJournals(t, "uid-a")
 		r.apiError.Store(&errAway)
 		r.Deleted(turnOf("a"))
 		time.Sleep(time.Hour)
 		if len(r.kept(t, "uid-a")) == 0 {
-			t.Fatal("an API server that is away does not say that the Turn is gone")
+			t.Fatal("the journal was purged although the API server did not confirm that the Turn is gone")
 		}
 		r.apiError.Store(nil)
 		time.Sleep(2 * settleTime)
 		synctest.Wait()
 		if len(r.kept(t, "uid-a")) > 0 {
-			t.Error("the hint must be followed up when the API server is back")
+			t.Error("the hint was not followed up when the API server was back")
 		}
 	})
 }
 
-// TestHintSurvivesStoreFailure: without a sweep, the hint is the only notice of the deletion.
+// TestHintSurvivesStoreFailure checks that a hint is kept if the store fails. Before the next sweep, nothing else
+// reports the deletion.
 func TestHintSurvivesStoreFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestEnv(t, 0)
 		r.store.retireErrors = []error{errFull, errFull}
-		r.works(t)
-		r.keep(t, "uid-a", "uid-b")
+		r.start(t)
+		r.addJournals(t, "uid-a", "uid-b")
 		r.Deleted(turnOf("a"))
 		r.Deleted(turnOf("b"))
 		time.Sleep(2*settleTime + settleTime/2)
@@ -345,19 +346,19 @@ func TestSweep(t *testing.T) {
 		pages   int64
 	}{
 		"Orphans": {
-			reason:  "what has no object goes, Turns and Sessions alike",
+			reason:  "the journal of a Turn or a Session that does not exist is purged",
 			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 2,
 		},
 		"Elsewhere": {
-			reason: "who sees some namespaces knows nothing of the others", watch: []string{"sales"},
+			reason: "journals of other namespaces are kept", watch: []string{"sales"},
 			want: []string{"uid-a", "uid-b", "uid-c"}, pages: 2,
 		},
 		"Watched": {
-			reason: "what has no object in a namespace that is watched goes", watch: []string{"sales", "helpdesk"},
+			reason: "journals of watched namespaces without an object are purged", watch: []string{"sales", "helpdesk"},
 			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 4,
 		},
 		"Begun": {
-			reason: "an executor begins a journal while the collector looks", want: []string{"uid-c"}, pages: 2,
+			reason: "a journal that an executor begins during the sweep is kept", want: []string{"uid-c"}, pages: 2,
 			setup: func(t *testing.T, r *testEnv) {
 				r.store.listing = func() {
 					if err := r.api.Create(t.Context(), turnOf("c")); err != nil {
@@ -367,18 +368,18 @@ func TestSweep(t *testing.T) {
 			},
 		},
 		"Away": {
-			reason: "half a list says nothing about the other half", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
+			reason: "an incomplete list of objects proves nothing", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
 			setup: func(_ *testing.T, r *testEnv) { r.apiError.Store(&errAway) },
 		},
 		"AllFound": {
-			reason: "the rest is not asked for", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
+			reason: "no further lists are necessary", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
 			objects: []client.Object{turnOf("a"), turnOf("b"), turnOf("c")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newTestEnv(t, 0, tc.objects...)
-			r.watches(tc.watch...)
-			r.keep(t, "uid-a", "uid-b", "uid-c")
+			r.setNamespaces(tc.watch...)
+			r.addJournals(t, "uid-a", "uid-b", "uid-c")
 			if tc.setup != nil {
 				tc.setup(t, r)
 			}
@@ -395,32 +396,33 @@ func TestSweep(t *testing.T) {
 
 func TestSweepOfManyPages(t *testing.T) {
 	r := newTestEnv(t, 0, turnOf("7"), turnOf(fmt.Sprint(2*storePage)))
-	r.watches()
+	r.setNamespaces()
 	var all []string
 	for i := range 2*storePage + 1 {
 		all = append(all, fmt.Sprint("uid-", i))
 	}
-	r.keep(t, all...)
+	r.addJournals(t, all...)
 	synctest.Test(t, func(t *testing.T) { r.round(t.Context()) })
 	if got, want := r.kept(t, all...), []string{"uid-7", fmt.Sprint("uid-", 2*storePage)}; !slices.Equal(got, want) {
 		t.Errorf("%d journals are left, want %v", len(got), want)
 	}
 	if want := (len(all)-2)/purgeBatch + 1; r.store.batches != want {
-		t.Errorf("purged in %d batches, want %d, so that others get their turn", r.store.batches, want)
+		t.Errorf("purged in %d batches, want %d, so that other writers can proceed", r.store.batches, want)
 	}
 }
 
-// TestNamespaceOfForeignJournalIsReadOnce: there may be many, and a journal never changes its namespace.
+// TestNamespaceOfForeignJournalIsReadOnce checks that the namespace of a foreign journal is read only once, because
+// there may be many foreign journals, and the namespace of a journal never changes.
 func TestNamespaceOfForeignJournalIsReadOnce(t *testing.T) {
 	r := newTestEnv(t, 0)
-	r.keep(t, "uid-a", "uid-b")
-	r.watches("sales")
+	r.addJournals(t, "uid-a", "uid-b")
+	r.setNamespaces("sales")
 	r.round(t.Context())
-	r.keep(t, "uid-old")
+	r.addJournals(t, "uid-old")
 	r.round(t.Context())
 	r.round(t.Context())
 	if slices.Sort(r.asked); !slices.Equal(r.asked, []string{"uid-a", "uid-b", "uid-old"}) {
-		t.Errorf("the namespaces of %v were asked for, want each once", r.asked)
+		t.Errorf("the namespaces of %v were read, want each once", r.asked)
 	}
 	if got := r.kept(t, "uid-a", "uid-b", "uid-old"); len(got) != 3 {
 		t.Errorf("%v are left, want all", got)
@@ -438,8 +440,8 @@ func inSession(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	return t
 }
 
-// TestHistoryIsKeptWhileReferenced: the history is kept until the Turn has ended, because a continued Turn makes its
-// prompt from it.
+// TestHistoryIsKeptWhileReferenced checks that the history of a deleted Session is kept until the Turns that refer to
+// it have ended, because a continued Turn makes its prompt from it.
 func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -459,7 +461,7 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 			inSession(func(t *v1alpha1.Turn) { t.Status.Executor.Name = "capstan-0" }), "", true,
 		},
 		"of another name": {
-			"it cannot refer to this one",
+			"it cannot refer to this Session",
 			inSession(func(t *v1alpha1.Turn) { t.Spec.SessionRef.Name = "other" }), "", false,
 		},
 		"finished": {"it needs no prompt", inSession(func(t *v1alpha1.Turn) {
@@ -468,28 +470,28 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 	} {
 		for how, find := range map[string]func(*testEnv){
 			"seen by the watch": func(r *testEnv) {
-				r.watches("elsewhere")
+				r.setNamespaces("elsewhere")
 				r.onLeave(sessionOf("talk"))
 			},
-			"found by a sweep": func(r *testEnv) { r.watches("helpdesk") },
+			"found by a sweep": func(r *testEnv) { r.setNamespaces("helpdesk") },
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				// A sweep relies on the journals, and the Session was deleted long ago.
+				// A sweep relies on the references in the journals, because the Session was deleted long ago.
 				want := tc.kept && (how != "found by a sweep" || name != "running")
 				synctest.Test(t, func(t *testing.T) {
 					r := newTestEnv(t, 0, tc.turn)
 					turns := fake.NewClientBuilder().WithScheme(r.api.Scheme()).WithObjects(tc.turn).Build()
 					refers := tc.refers
 					r.Turns, r.Reference = turns, func(context.Context, string) (string, error) { return refers, nil }
-					r.keep(t, "uid-talk")
+					r.addJournals(t, "uid-talk")
 					find(r)
-					look := func() {
+					runRound := func() {
 						r.round(t.Context())
 						time.Sleep(settleTime)
 						r.followUp(t.Context())
 						r.report("purge", r.purge(t.Context()))
 					}
-					look()
+					runRound()
 					if kept := len(r.kept(t, "uid-talk")) == 1; kept != want {
 						t.Fatalf("the history is kept: %t, want %t: %s", kept, want, tc.reason)
 					}
@@ -502,7 +504,7 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 					if err := turns.Delete(t.Context(), tc.turn); err != nil {
 						t.Fatal(err)
 					}
-					look()
+					runRound()
 					if len(r.kept(t, "uid-talk")) != 0 {
 						t.Error("the history is kept although no Turn refers to it any more")
 					}
@@ -512,12 +514,12 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 	}
 }
 
-func TestEvery(t *testing.T) {
+func TestRoundInterval(t *testing.T) {
 	for retention, want := range map[time.Duration]time.Duration{
 		0: time.Minute, time.Minute: time.Minute, time.Hour: 15 * time.Minute, 24 * time.Hour: time.Hour,
 	} {
 		if got := (&Collector{Retention: retention}).roundInterval(); got != want {
-			t.Errorf("with a retention of %s a round every %s, want %s", retention, got, want)
+			t.Errorf("with a retention of %s the interval is %s, want %s", retention, got, want)
 		}
 	}
 }

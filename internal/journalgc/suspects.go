@@ -19,7 +19,7 @@ const maxSuspects = 10_000
 type object struct {
 	kind schema.GroupVersionKind
 	key  types.NamespacedName
-	// charged is true for a Turn that needs no charge: an executor has ended it, or none has begun it.
+	// charged is true for a Turn that needs no charge: an executor has ended the Turn, or no executor has begun it.
 	charged bool
 }
 
@@ -40,14 +40,14 @@ type suspect struct {
 // suspects holds the objects that may have been deleted.
 //
 // When a Turn finishes, it leaves one watch and appears in another one, in any order. If both events arrive within
-// settleTime, no request to the API server is necessary, so a finished Turn costs none.
+// settleTime, the Turn is no suspect, and no request to the API server is necessary.
 type suspects struct {
 	mu   sync.Mutex
 	open map[types.UID]suspect
 	// finished holds the Turns that appeared as finished before they left the other watch.
 	finished map[types.UID]time.Time
-	// tidied is when finished was last cleaned up.
-	tidied time.Time
+	// pruned is when old Turns were last removed from finished.
+	pruned time.Time
 	wake   chan struct{}
 }
 
@@ -62,7 +62,7 @@ func (d *suspects) leave(uid types.UID, o object, now time.Time) {
 	d.add(uid, o, now)
 }
 
-// hint records that an object may have been deleted. Unlike leave, it ignores whether the Turn was seen as finished.
+// hint records that an object may have been deleted. Unlike leave, it also does so for a Turn that has finished.
 func (d *suspects) hint(uid types.UID, o object, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,11 +94,11 @@ func (d *suspects) finish(uid types.UID, now time.Time) {
 		delete(d.open, uid)
 		return
 	}
-	if len(d.finished) >= maxSuspects && now.Sub(d.tidied) >= settleTime {
-		d.tidy(now)
+	if len(d.finished) >= maxSuspects && now.Sub(d.pruned) >= settleTime {
+		d.prune(now)
 	}
 	if len(d.finished) >= maxSuspects {
-		return // one more request does no harm
+		return // the only consequence is a request to the API server
 	}
 	if d.finished == nil {
 		d.finished = map[types.UID]time.Time{}
@@ -106,21 +106,21 @@ func (d *suspects) finish(uid types.UID, now time.Time) {
 	d.finished[uid] = now
 }
 
-// tidy forgets the Turns that finished at least settleTime ago: by then they have left the watch of unfinished Turns.
+// prune forgets the Turns that finished at least settleTime ago: by then they have left the watch of unfinished Turns.
 // The caller must hold the lock.
-func (d *suspects) tidy(now time.Time) {
-	d.tidied = now
+func (d *suspects) prune(now time.Time) {
+	d.pruned = now
 	maps.DeleteFunc(d.finished, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= settleTime })
 }
 
-// hinted returns a channel that receives when the first suspect is added.
+// hinted returns a channel that receives a value when the first suspect is added.
 func (d *suspects) hinted() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.waker()
 }
 
-// waker returns the channel. The caller must hold the lock.
+// waker returns the channel of hinted. The caller must hold the lock.
 func (d *suspects) waker() chan struct{} {
 	if d.wake == nil {
 		d.wake = make(chan struct{}, 1)
@@ -139,7 +139,7 @@ func (d *suspects) due(now time.Time) map[types.UID]suspect {
 			delete(d.open, uid)
 		}
 	}
-	d.tidy(now)
+	d.prune(now)
 	return due
 }
 

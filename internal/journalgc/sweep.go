@@ -21,10 +21,10 @@ const (
 	apiPage   = 500
 )
 
-// sweep retires the journals whose objects were deleted while no watch was open.
+// sweep retires the journals of deleted objects. It finds the objects whose deletion no watch has reported.
 //
-//  1. Executors create journals at any time, so sweep lists the journals before the objects. Each listed journal
-//     has an older object, so the later list of objects contains that object unless it was deleted.
+//  1. Executors create journals at any time, so sweep lists the journals before the objects. Each object is older than
+//     its journal, so the later list of objects contains the object of each listed journal, unless it was deleted.
 //  2. Caches may be stale, so only the API server decides that a journal is orphaned.
 func (c *Collector) sweep(ctx context.Context) error {
 	left, err := c.journals(ctx)
@@ -57,12 +57,12 @@ func (c *Collector) sweep(ctx context.Context) error {
 	return uncharged
 }
 
-// chargeAll charges the Turns among the UIDs of deleted objects. It returns the UIDs whose journals may be retired,
-// and an error for the others.
+// chargeAll charges the Turns among the UIDs of deleted objects. It returns the UIDs whose journals may be retired, and
+// an error if the charge of any Turn has failed.
 func (c *Collector) chargeAll(ctx context.Context, uids []string) (done []string, err error) {
 	for _, uid := range uids {
 		if failure := c.chargeUID(ctx, uid); failure != nil {
-			err = fmt.Errorf("failed to charge a deleted turn to its session: %w", failure) // one of the errors is enough
+			err = fmt.Errorf("failed to charge a deleted turn to its session: %w", failure) // only the last error is returned
 			continue
 		}
 		done = append(done, uid)
@@ -88,7 +88,7 @@ func (c *Collector) journals(ctx context.Context) (sets.Set[string], error) {
 	}
 }
 
-// namespaces returns the namespaces in which to list objects. The empty namespace stands for all.
+// namespaces returns the namespaces in which to list objects. The empty namespace means all.
 func (c *Collector) namespaces() []string {
 	if len(c.Namespaces) == 0 {
 		return []string{metav1.NamespaceAll}
@@ -96,24 +96,24 @@ func (c *Collector) namespaces() []string {
 	return c.Namespaces
 }
 
-// removeForeign removes the journals that belong to other namespaces, or do not name one, from a set.
+// removeForeign removes from a set the journals that belong to other namespaces, or do not name their namespace.
 func (c *Collector) removeForeign(ctx context.Context, left sets.Set[string]) error {
 	if len(c.Namespaces) == 0 {
 		return nil
 	}
 	foreign := sets.New[string]()
 	for uid := range left {
-		is := c.foreign.Has(uid)
-		if !is {
+		isForeign := c.foreign.Has(uid)
+		if !isForeign {
 			bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 			namespace, err := c.Namespace(bounded, uid)
 			cancel()
 			if err != nil {
 				return fmt.Errorf("failed to get the namespace of a journal: %w", err)
 			}
-			is = !slices.Contains(c.Namespaces, namespace)
+			isForeign = !slices.Contains(c.Namespaces, namespace)
 		}
-		if is {
+		if isForeign {
 			foreign.Insert(uid)
 			left.Delete(uid)
 		}
@@ -122,7 +122,7 @@ func (c *Collector) removeForeign(ctx context.Context, left sets.Set[string]) er
 	return nil
 }
 
-// removeReferenced removes the histories to which an unfinished Turn refers from a set, and forgets what was learned in
+// removeReferenced removes from a set the histories to which an unfinished Turn refers, and forgets what was learned in
 // their Sessions.
 func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string]) error {
 	if left.Len() == 0 || c.Turns == nil {
@@ -159,10 +159,10 @@ func (c *Collector) isReferenced(ctx context.Context, uid types.UID, d suspect) 
 	})
 }
 
-// anyReference calls is for each unfinished Turn of a namespace and a Session, or of any Session if name is empty.
-// The argument is the UID of the Session to which the Turn refers; it is empty for a Turn that is bound and has no
-// prompt yet. anyReference stops at the first true result and reports whether there was one.
-func (c *Collector) anyReference(ctx context.Context, namespace, name string, is func(session string) bool) (bool, error) {
+// anyReference calls matches for the unfinished Turns of the Session name in a namespace, or of all Sessions if name is
+// empty. The argument of matches is the UID of the Session to which the Turn refers; it is empty for a Turn that is
+// bound and has no prompt yet. anyReference stops at the first true result and reports whether there was one.
+func (c *Collector) anyReference(ctx context.Context, namespace, name string, matches func(session string) bool) (bool, error) {
 	var turns v1alpha1.TurnList
 	if err := c.Turns.List(ctx, &turns, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("failed to list the unfinished turns: %w", err)
@@ -178,14 +178,14 @@ func (c *Collector) anyReference(ctx context.Context, namespace, name string, is
 		if err != nil {
 			return false, fmt.Errorf("failed to find the history to which the journal of a turn refers: %w", err)
 		}
-		if (session != "" || t.BoundTo() != "") && is(session) {
+		if (session != "" || t.BoundTo() != "") && matches(session) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// removeExisting removes the UIDs of all objects of a kind and a namespace from a set.
+// removeExisting removes from a set the UIDs of all objects of a kind in a namespace.
 func (c *Collector) removeExisting(ctx context.Context, kind, namespace string, left sets.Set[string]) error {
 	for next := ""; left.Len() > 0; {
 		page := &metav1.PartialObjectMetadataList{}

@@ -1,23 +1,25 @@
 // Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together
 // with the last entry of the Turn's journal. If a Turn ended without an executor, its status shows the end but its
 // journal does not. This package then charges the Turn's Session and ends the journal in the same way as an executor.
-// If the journal cannot be the source of the record, this package charges the Session from the Turn's status, and makes
-// the record from it. This is so in four cases: no executor has run the Turn, its journal is lost or cannot be read,
-// Turns of its sub-agents do not end, or an older version of Capstan has ended it. The package also deletes old
-// records, tasks that followed Turns and count for no limit any more, and memories that have expired. It does so
-// whether or not any process evaluates Turns or learns from them.
+//
+// In four cases the journal cannot be the source of the record: no executor has run the Turn, its journal is lost or
+// cannot be read, Turns of its sub-agents do not end, or an older version of Capstan has ended the Turn. The package
+// then charges the Session and makes the record from the Turn's status.
+//
+// The package also deletes old records, tasks that no longer count for a limit, and expired memories, even if no
+// process evaluates Turns or learns from them.
 //
 // It works in the background of the leader, so no controller waits for the store:
 //
-//  1. A controller that watches Turns calls Finished for each Turn that has finished: a hint. The package then asks
-//     the store whether the Turn has a record.
+//  1. A controller that watches Turns calls Finished for each Turn that has finished. This is a hint: the package then
+//     asks the store whether the Turn has a record.
 //  2. A periodic round compares all finished Turns with all records. It finds the Turns whose hints were lost.
 //
-// A Turn that is deleted before the hint or the round is handled leaves a record only if it has a journal: the package
-// journalgc then ends the journal. A Turn without a journal has used nothing.
+// If a Turn is deleted before a hint or a round is handled, package journalgc ends its journal and adds its record. A
+// Turn without a journal has used nothing and then has no record.
 //
-// A Turn that ended without an executor may have a reservation in Budgets: its run was killed during a request, and no
-// later run continued the Turn. The package also charges these reservations.
+// A Turn that ended without an executor may still have a reservation in Budgets, if its run was killed during a request
+// and no later run continued the Turn. The package also charges these reservations.
 package recordkeeper
 
 import (
@@ -61,13 +63,13 @@ type Store interface {
 type Keeper struct {
 	// Store keeps the records, the tasks and the memories.
 	Store Store
-	// Ledger has the reservations of Turns in Budgets. If Ledger is nil, there are no reservations.
+	// Ledger holds the reservations of Turns in Budgets. If Ledger is nil, there are no reservations.
 	Ledger budget.Ledger
 	// End ends the journal of a Turn that has ended, together with its record. It returns false if the status must be
 	// the source of the record. If End is nil, the status is the source of all records.
 	End func(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error)
-	// Charge adds the usage in the status of a Turn to its Session, unless the Session has it. It is called before the
-	// record is made from the status, maybe more than once. If Charge is nil, nothing is charged.
+	// Charge adds the usage in the status of a Turn to its Session, unless the Session already contains it. It is
+	// called before the record is made from the status, possibly more than once. If Charge is nil, nothing is charged.
 	Charge func(ctx context.Context, t *v1alpha1.Turn) error
 	// Reader reads from the API server.
 	Reader client.Reader
@@ -85,14 +87,14 @@ type Keeper struct {
 
 	mu    sync.Mutex
 	hints map[types.UID]types.NamespacedName
-	// waiting are the Turns whose journals cannot end yet, for a reason that is no failure. Only the goroutine of Start
-	// uses it.
+	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure. Only the goroutine of
+	// Start uses it.
 	waiting map[types.UID]types.NamespacedName
-	// settled are the Turns that need nothing more, although they have no record: it would be too old to be kept.
-	// before are those that the last round knew. A round keeps only those that it finds again, so that deleted Turns
-	// are forgotten. Only the goroutine of Start uses both.
-	settled, before sets.Set[types.UID]
-	// hinted holds a token while there are hints.
+	// settled holds the Turns that need no record, because it would be too old to be kept. lastSettled holds the
+	// settled Turns of the previous round. A round keeps only the Turns that it finds again, so that deleted Turns are
+	// forgotten. Only the goroutine of Start uses both.
+	settled, lastSettled sets.Set[types.UID]
+	// hinted holds a token if hints were added since the last receive.
 	hinted chan struct{}
 	once   sync.Once
 }
@@ -108,8 +110,8 @@ const (
 	roundInterval, retryTime = time.Hour, time.Minute
 	// page is the number of Turns whose records one request to the store looks up or adds.
 	page = 500
-	// batch is the number of records, tasks or memories that are deleted at once. pause is the time between two
-	// batches.
+	// batch is the number of records, tasks or memories that one call of the store deletes. pause is the time between
+	// two batches.
 	batch, pause = 500, 50 * time.Millisecond
 	// keepTasks is how long a task counts for the limits of its Agent after its work has ended.
 	keepTasks = task.Day + task.Hour
@@ -130,7 +132,7 @@ func (k *Keeper) NeedLeaderElection() bool { return true }
 func (k *Keeper) init() {
 	k.once.Do(func() {
 		k.hints, k.waiting = map[types.UID]types.NamespacedName{}, map[types.UID]types.NamespacedName{}
-		k.settled, k.before = sets.Set[types.UID]{}, sets.Set[types.UID]{}
+		k.settled, k.lastSettled = sets.Set[types.UID]{}, sets.Set[types.UID]{}
 		k.hinted = make(chan struct{}, 1)
 	})
 }
@@ -195,8 +197,8 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// recordOrRetry calls record. If that fails, it runs the round earlier than after roundInterval, because a round finds
-// these Turns too.
+// recordOrRetry calls record. If that fails, it schedules the next round after retryTime, because a round finds these
+// Turns, too.
 func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]types.NamespacedName, round *time.Timer) {
 	if err := k.record(ctx, turns); err != nil {
 		k.report("record finished turns", err)
@@ -211,11 +213,11 @@ func (k *Keeper) report(what string, err error) {
 	}
 }
 
-// Round adds all missing records, except those of Turns that wait, and deletes those that are too old or too many. It
-// also deletes old tasks and expired memories. A failure of one part does not prevent another part.
+// Round adds all missing records, except those of Turns whose journals cannot end yet, and deletes records that are too
+// old or too many. It also deletes old tasks and expired memories. If one part fails, the other parts still run.
 func (k *Keeper) Round(ctx context.Context) error {
 	k.init()
-	k.settled, k.before = sets.Set[types.UID]{}, k.settled
+	k.settled, k.lastSettled = sets.Set[types.UID]{}, k.settled
 	namespaces := k.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -227,8 +229,8 @@ func (k *Keeper) Round(ctx context.Context) error {
 	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx), k.purgeTasks(ctx), k.purgeMemories(ctx))...)
 }
 
-// repair adds the missing records of a namespace. For the Turns that have a record, it reads only their metadata. If it
-// fails for some Turns, it continues with the others.
+// repair adds the missing records of a namespace. Of Turns that have a record, it reads only the metadata. If it fails
+// for a page of Turns, it continues with the next page.
 func (k *Keeper) repair(ctx context.Context, namespace string) error {
 	var errs []error
 	for next := ""; ; {
@@ -237,7 +239,7 @@ func (k *Keeper) repair(ctx context.Context, namespace string) error {
 		err := k.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(next),
 			client.MatchingFieldsSelector{Selector: finished})
 		if apierrors.IsResourceExpired(err) {
-			return errors.Join(errs...) // the list took so long that its token expired; the next round begins anew
+			return errors.Join(errs...) // the list took so long that its token expired; the next round starts from the beginning
 		}
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("failed to list the finished turns: %w", err))...)
@@ -257,8 +259,8 @@ func (k *Keeper) repair(ctx context.Context, namespace string) error {
 	}
 }
 
-// closeReservations charges the reserved requests of Turns that have ended without an executor. No run will report how
-// such a request ended. The journal may exist for as long as the Turn, so its deletion is too late for the charge.
+// closeReservations charges the reserved requests of Turns that have ended without an executor, because no run will
+// report how such a request ended. The deletion of the journal also charges them, but may be much later.
 func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	if k.Ledger == nil || len(turns) == 0 {
 		return nil
@@ -271,8 +273,8 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record ends those of the given Turns that have no record, and adds the records. It leaves out a Turn that does not
-// exist any more. A record that would be too old to be kept is not made from a status.
+// record ends those of the given Turns that have no record, and adds their records. It skips a Turn that does not exist
+// any more. It does not make a record from a status if the record would be too old to be kept.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
 		return nil
@@ -297,9 +299,9 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 	return errors.Join(ended, k.add(ctx, records))
 }
 
-// settle ends the journals of the missing Turns together with their records. It returns the records of the Turns whose
-// status must be the source. alive are the Turns whose journal could not be ended, or that could not be read: a run may
-// still write to the journal, and close its reservations itself.
+// settle ends the journals of the Turns in missing together with their records. It returns the records of the Turns
+// whose status must be the source. alive are the Turns that could not be read, or whose journal could not be ended: a
+// run may still write to the journal, and close its reservations itself.
 func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
 	records []turnrecord.Record, alive []string, err error,
 ) {
@@ -319,7 +321,7 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		}
 		r, ok := translate.Record(&t, k.Labels)
 		if !ok || r.UID != uid {
-			continue // another Turn of this name
+			continue // a new Turn with the same name
 		}
 		recorded, err := k.end(ctx, &t)
 		_, waits := errors.AsType[*loop.Parked](err)
@@ -332,7 +334,7 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		switch {
 		case waits || errors.Is(err, bytebudget.ErrShort):
 			alive = append(alive, uid)
-			if len(k.waiting) < maxHints { // otherwise the next round finds it
+			if len(k.waiting) < maxHints { // otherwise the next round finds the Turn
 				k.waiting[types.UID(uid)] = turns[types.UID(uid)]
 			}
 			k.Log.V(1).Info("The journal of a turn cannot end yet", "turn", client.ObjectKeyFromObject(&t), "requester", t.Requester(),
@@ -349,9 +351,10 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 	return records, alive, errors.Join(errs...)
 }
 
-// isSettled reports whether a Turn without a record needs nothing more. If the last round knew that, it is noted again.
+// isSettled reports whether a Turn needs no record. If it was settled in the previous round, isSettled adds it to the
+// settled Turns of this round.
 func (k *Keeper) isSettled(uid types.UID) bool {
-	if k.before.Has(uid) {
+	if k.lastSettled.Has(uid) {
 		k.settled.Insert(uid)
 	}
 	return k.settled.Has(uid)
@@ -382,9 +385,9 @@ func (k *Keeper) charge(ctx context.Context, t *v1alpha1.Turn) error {
 
 // add adds records to the store.
 func (k *Keeper) add(ctx context.Context, records []turnrecord.Record) error {
-	for some := range slices.Chunk(records, page) {
+	for chunk := range slices.Chunk(records, page) {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		n, err := k.Store.AddRecords(bounded, some...)
+		n, err := k.Store.AddRecords(bounded, chunk...)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("failed to add the records of turns: %w", err)
@@ -417,7 +420,7 @@ func (k *Keeper) trim(ctx context.Context) error {
 	})
 }
 
-// purgeTasks deletes the tasks that count for no limit any more.
+// purgeTasks deletes the tasks that no longer count for a limit.
 func (k *Keeper) purgeTasks(ctx context.Context) error {
 	before := k.Now().Add(-keepTasks)
 	return inBatches(ctx, func(ctx context.Context) (bool, error) {

@@ -77,7 +77,7 @@ func (a anyFields) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return a.Reader.List(ctx, list, kept...)
 }
 
-func recorded(t *testing.T, s store.Records) map[string]turnrecord.Record {
+func recordsByTurn(t *testing.T, s store.Records) map[string]turnrecord.Record {
 	t.Helper()
 	all, err := s.Records(t.Context(), store.RecordQuery{})
 	if err != nil {
@@ -104,11 +104,11 @@ func TestRoundAddsMissingRecordsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := recorded(t, s)
+	got := recordsByTurn(t, s)
 	a := got["a"]
 	if len(got) != 2 || got["known"].Reason != "Completed" || a.Agent != "desk" || a.Session != "talk" || a.Reason != "QueueFull" ||
 		fmt.Sprint(a.Labels) != "map[team:red]" || !a.Completed.Equal(now.Add(-time.Minute)) || !a.Incomplete {
-		t.Errorf("records %+v; want the one that was there, and a new one of Turn a with its selected label", got)
+		t.Errorf("records %+v; want the existing record, and a new record of Turn a with its selected label", got)
 	}
 }
 
@@ -133,13 +133,13 @@ func TestJournalIsPreferredToStatus(t *testing.T) {
 	if err := k.Round(t.Context()); !errors.Is(err, failure) {
 		t.Errorf("Round: %v, want the failure", err)
 	}
-	got := recorded(t, s)
+	got := recordsByTurn(t, s)
 	if len(got) != 2 || got["journal"].Incomplete || !got["damaged"].Incomplete {
-		t.Errorf("records %+v, want one of the journal and one of the status", got)
+		t.Errorf("records %+v, want one record from a journal and one from a status", got)
 	}
 	failure = nil
-	if err := k.Round(t.Context()); err != nil || len(recorded(t, s)) != 3 {
-		t.Errorf("Round: %v with records %v, want the last one", err, recorded(t, s))
+	if err := k.Round(t.Context()); err != nil || len(recordsByTurn(t, s)) != 3 {
+		t.Errorf("Round: %v with records %v, want all three records", err, recordsByTurn(t, s))
 	}
 }
 
@@ -151,13 +151,13 @@ func TestRecordsDoNotWaitForChildrenForever(t *testing.T) {
 		return false, fmt.Errorf("the journal cannot end: %w", &loop.Parked{Turns: []string{"child"}})
 	}
 	err := k.Round(t.Context())
-	if got := recorded(t, s); err != nil || len(got) != 1 || !got["old"].Incomplete {
-		t.Errorf("Round: %v with records %v, want one of the status of the old Turn", err, got)
+	if got := recordsByTurn(t, s); err != nil || len(got) != 1 || !got["old"].Incomplete {
+		t.Errorf("Round: %v with records %v, want one record, from the status of the old Turn", err, got)
 	}
 }
 
 // TestSessionIsChargedBeforeTheRecord checks that the Session of a Turn is charged from the status before the record is
-// made from it, and that a Turn that cannot be charged is tried again.
+// made from the status, and that the charge is repeated if it fails.
 func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
 	for name, tc := range map[string]struct {
 		retention time.Duration
@@ -169,7 +169,7 @@ func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
 		"its journal cannot be used":      {24 * time.Hour, false, nil, 2, 1},
 		"its sub-agent never ends":        {24 * time.Hour, false, &loop.Parked{Turns: []string{"child"}}, 2, 1},
 		"no record is kept":               {0, false, nil, 2, 0},
-		"its journal has charged it":      {24 * time.Hour, true, nil, 0, 1},
+		"its journal is ended":            {24 * time.Hour, true, nil, 0, 1},
 		"its journal cannot be ended yet": {24 * time.Hour, false, errors.New("the store is away"), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,8 +189,8 @@ func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
 				return failure
 			}
 			err := k.Round(t.Context())
-			if got := recorded(t, s); errors.Is(err, failure) != (tc.charges > 0) || !tc.ended && len(got) > 0 {
-				t.Errorf("Round: %v with the records %v, want the failure and none", err, got)
+			if got := recordsByTurn(t, s); errors.Is(err, failure) != (tc.charges > 0) || !tc.ended && len(got) > 0 {
+				t.Errorf("Round: %v with the records %v, want the failure of the charge and no record", err, got)
 			}
 			failure = nil
 			for range 2 {
@@ -198,7 +198,7 @@ func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := recorded(t, s); charges != tc.charges || len(got) != tc.records {
+			if got := recordsByTurn(t, s); charges != tc.charges || len(got) != tc.records {
 				t.Errorf("%d charges and the records %v, want %d and %d", charges, got, tc.charges, tc.records)
 			}
 		})
@@ -232,8 +232,8 @@ func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {
 				go func() { done <- k.Start(ctx) }()
 				time.Sleep(10*retryTime + time.Second) // within the bubble, this is the fake clock
 				synctest.Wait()
-				if got := recorded(t, s); len(got) != 2 || got["a"].Incomplete || tries != 4 || lists.n != 1 {
-					t.Errorf("records %v after %d attempts and %d lists, want both, one of the journal, after 4 and 1", got, tries, lists.n)
+				if got := recordsByTurn(t, s); len(got) != 2 || got["a"].Incomplete || tries != 4 || lists.n != 1 {
+					t.Errorf("records %v after %d attempts and %d lists, want two records after 4 attempts and 1 list", got, tries, lists.n)
 				}
 				cancel()
 				if err := <-done; err != nil {
@@ -270,13 +270,14 @@ func TestRoundDeletesRecords(t *testing.T) {
 	if err := keeper(t, s).Round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	got := recorded(t, s)
+	got := recordsByTurn(t, s)
 	if _, ok := got["many0509"]; len(got) != 100 || !ok {
 		t.Errorf("%d records are left, want the newest 100 of the namespace that has too many", len(got))
 	}
 }
 
-// TestRoundDeletesOldTasksAndExpiredMemories checks that neither depends on an executor, or on the other.
+// TestRoundDeletesOldTasksAndExpiredMemories checks that a round deletes old tasks and expired memories although no
+// executor runs.
 func TestRoundDeletesOldTasksAndExpiredMemories(t *testing.T) {
 	s := &journaltest.Memory{}
 	for i, uid := range []string{"old", "new"} {
@@ -329,7 +330,7 @@ func TestNoRetentionKeepsNothing(t *testing.T) {
 	if err := k.Round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := recorded(t, s); len(got) != 0 {
+	if got := recordsByTurn(t, s); len(got) != 0 {
 		t.Errorf("records %v, want none", got)
 	}
 }
@@ -337,7 +338,7 @@ func TestNoRetentionKeepsNothing(t *testing.T) {
 // records is embedded under this name, because Store has a method Records.
 type records = Store
 
-// failing is a store that fails as often as a number says.
+// failing is a store whose next calls of Unrecorded fail; times is their number.
 type failing struct {
 	records
 	times int
@@ -350,8 +351,8 @@ func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, erro
 	return f.records.Unrecorded(ctx, uids)
 }
 
-// TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without a run does not keep its
-// reservation, with and without records, and that a Turn that runs keeps it.
+// TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without an executor does not keep its
+// reservation, whether records are kept or not, and that a running Turn keeps its reservation.
 func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
 	for _, retention := range []time.Duration{0, 24 * time.Hour} {
 		s := &journaltest.Memory{}
@@ -374,21 +375,21 @@ func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
 		}
 		got, err := s.Accounts(t.Context(), now)
 		if err != nil || len(got) != 1 || got[0].Tokens != 7 || got[0].ReservedTokens != 1000 {
-			t.Errorf("retention %s: accounts %+v, %v; want 7 tokens of the Turn that has ended, and the reservation of the other",
+			t.Errorf("retention %s: accounts %+v, %v; want 7 tokens of the ended Turn, and the reservation of the running one",
 				retention, got, err)
 		}
 	}
 }
 
-// unreadable is a reader that lists Turns, but cannot read one.
+// unreadable is a reader that lists Turns, but cannot read a single Turn.
 type unreadable struct{ client.Reader }
 
 func (unreadable) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
 	return errors.New("the API server is away")
 }
 
-// TestReservationsOfUnreadTurnsStay checks that a Turn that cannot be read keeps its reservation: a run that does not
-// know of the end can still write to its journal.
+// TestReservationsOfUnreadTurnsStay checks that a Turn that cannot be read keeps its reservation: a run that has not
+// noticed the end can still write to its journal.
 func TestReservationsOfUnreadTurnsStay(t *testing.T) {
 	s := &journaltest.Memory{}
 	hold := budget.Hold{
@@ -411,7 +412,7 @@ func TestReservationsOfUnreadTurnsStay(t *testing.T) {
 }
 
 // TestEveryTurnEnds checks that the journal of a Turn is ended even if no record is kept, and that a Turn without a
-// record is not looked at again in each round.
+// record is not handled again in each round.
 func TestEveryTurnEnds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		retention time.Duration
@@ -437,8 +438,8 @@ func TestEveryTurnEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := recorded(t, s); ends != 2 || len(got) != 0 {
-				t.Errorf("%d ends and the records %v, want 2 and none", ends, got)
+			if got := recordsByTurn(t, s); ends != 2 || len(got) != 0 {
+				t.Errorf("End was called %d times, and the records are %v; want 2 calls and no records", ends, got)
 			}
 		})
 	}
@@ -463,7 +464,7 @@ func TestATurnThatWaitsOutlivesAFailure(t *testing.T) {
 		go func() { done <- k.Start(ctx) }()
 		time.Sleep(2*retryTime + time.Second) // within the bubble, this is the fake clock
 		synctest.Wait()
-		if got := recorded(t, s); len(got) != 1 {
+		if got := recordsByTurn(t, s); len(got) != 1 {
 			t.Errorf("records %v, want one", got)
 		}
 		cancel()
@@ -480,7 +481,7 @@ func TestHintsAreFollowedUp(t *testing.T) {
 		failures int
 		after    time.Duration
 	}{
-		"at once":           {0, settleTime + time.Second},
+		"the store works":   {0, settleTime + time.Second},
 		"the store is away": {2, retryTime + settleTime + time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -495,8 +496,8 @@ func TestHintsAreFollowedUp(t *testing.T) {
 				go func() { done <- k.Start(ctx) }()
 				time.Sleep(tc.after) // within the bubble, this is the fake clock
 				synctest.Wait()
-				if got := recorded(t, s); len(got) != 1 || got["a"].UID != "uid-a" {
-					t.Errorf("records %v, want that of Turn a", got)
+				if got := recordsByTurn(t, s); len(got) != 1 || got["a"].UID != "uid-a" {
+					t.Errorf("records %v, want only the record of Turn a", got)
 				}
 				cancel()
 				if err := <-done; err != nil {
