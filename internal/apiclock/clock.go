@@ -1,4 +1,4 @@
-// Package apiclock tells the time by the clock of the API server. So all processes of Capstan measure a Turn by one
+// Package apiclock provides the time of the API server's clock. So all processes of Capstan measure a Turn by one
 // clock, however wrong the clocks of their machines are.
 //
 // Each response of the API server carries its time in the header Date, in whole seconds. The server wrote the
@@ -30,7 +30,7 @@ const (
 	// that the clock of the API server, or of this machine, has jumped.
 	stepSamples = 3
 	stepTime    = 5 * time.Second
-	// warnAgain is the least time between two warnings.
+	// warnAgain is the shortest time between two warnings about the same offset.
 	warnAgain = 10 * time.Minute
 )
 
@@ -48,11 +48,11 @@ func (b bounds) gap(o bounds) bounds {
 	return bounds{min(b.high, o.high), max(b.low, o.low)}
 }
 
-// nearest returns the value within the bounds that is nearest to 0: if the clock of this machine may be right, its
-// time is kept.
+// nearest returns the value within the bounds that is nearest to 0. So the time of this machine is used unchanged if it
+// may be correct.
 func (b bounds) nearest() time.Duration { return min(max(0, b.low), b.high) }
 
-// Clock tells the time of the API server. Before the first response, it tells the time of this machine. Now never
+// Clock provides the time of the API server. Before the first response, it provides the time of this machine. Now never
 // goes back. Clock is safe for concurrent use.
 type Clock struct {
 	// local is the clock of this machine, and start is its first reading. The time since start is measured by the
@@ -70,20 +70,20 @@ type Clock struct {
 	known   bounds
 	knownAt time.Duration
 	// contradicting are the bounds of samples that contradict the known bounds. contradictingCount is the number of
-	// such samples in a row; contradictingSince is the local time of the first.
+	// such samples in a row; contradictingSince is the local time of the first of them.
 	contradicting      bounds
 	contradictingCount int
 	contradictingSince time.Duration
 	// lastNow is the last result of Now, at the local time lastNowAt.
 	lastNow   time.Time
 	lastNowAt time.Duration
-	// warned is the offset in the last warning, and warnedAt its local time. warnedAt is negative before the first
-	// warning.
+	// warned is the offset in the last warning, and warnedAt the local time of that warning. warnedAt is negative
+	// before the first warning.
 	warned, warnedAt time.Duration
 }
 
-// New returns a clock that advances by a local one. observe receives, after each sample, how far the clock of the
-// API server is ahead of the local one. observe may be nil, and must not call the clock.
+// New returns a clock that advances by a local clock. observe receives, after each sample, how far the clock of the API
+// server is ahead of the local clock. observe may be nil, and must not call the clock.
 func New(local func() time.Time, observe func(time.Duration), log logr.Logger) *Clock {
 	start := local()
 	return &Clock{local: local, start: start, observe: observe, log: log, lastNow: start.Round(0), warnedAt: -1}
@@ -91,8 +91,8 @@ func New(local func() time.Time, observe func(time.Duration), log logr.Logger) *
 
 // Now returns the time by the clock of the API server.
 //
-// It never goes back. If the API server's clock was set back, Now advances at half speed until the two meet. So a
-// time that is measured meanwhile is too short by half at most, and the clock never stands still.
+// It never goes back. If the API server's clock was set back, Now advances at half speed until that clock has caught
+// up. So a duration that is measured in this time is too short by at most half, and Now never stands still.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +118,7 @@ func (c *Clock) elapsed() time.Duration { return c.local().Sub(c.start) }
 // Sample records that the API server wrote a date, in whole seconds, between two times of Local.
 func (c *Clock) Sample(date time.Time, sent, received time.Duration) {
 	if received < sent {
-		return // the local clock was set meanwhile
+		return // the local clock was set back during the request
 	}
 	server := date.Sub(c.start.Round(0))
 	sample := bounds{server - received, server + resolution - sent}
@@ -153,8 +153,8 @@ func (c *Clock) combine(sample bounds, at time.Duration) {
 	c.known, c.knownAt, c.contradictingCount = common, at, 0
 }
 
-// contradict records a sample that is far from the known bounds. A single one may come from a machine with a wrong
-// clock, or from a proxy. Several that agree mean that a clock has jumped.
+// contradict records a sample that is far from the known bounds. A single such sample may come from a machine with a
+// wrong clock, or from a proxy. Several such samples that agree mean that a clock has jumped.
 func (c *Clock) contradict(sample bounds, at time.Duration) {
 	common, agree := c.contradicting.intersect(sample)
 	if c.contradictingCount == 0 || !agree {

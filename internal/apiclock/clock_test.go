@@ -16,12 +16,12 @@ import (
 // epoch is the start of the tests by the correct clock.
 var epoch = time.Date(2026, 6, 11, 15, 4, 5, 300_000_000, time.UTC)
 
-// world is a machine and API servers, with clocks that are wrong by any amount.
+// world simulates a machine and API servers whose clocks are wrong.
 type world struct {
 	*Clock
-	// passed is the time since the start, and local is the error of the machine's clock.
+	// passed is the correct time since the start, and local is the error of the machine's clock.
 	passed, local time.Duration
-	// speed is how much too fast the machine's clock runs, in parts per million.
+	// speed is by how much the machine's clock runs too fast, in parts per million.
 	speed int64
 	// offsets holds the observed offsets, and lines the log messages.
 	offsets []time.Duration
@@ -39,43 +39,44 @@ func (w *world) machine() time.Time {
 	return epoch.Add(w.passed + w.local + time.Duration(int64(w.passed)/1_000_000*w.speed))
 }
 
-// right returns the correct time.
-func (w *world) right() time.Time { return epoch.Add(w.passed) }
+// correct returns the correct time.
+func (w *world) correct() time.Time { return epoch.Add(w.passed) }
 
-// ask waits, and then sends a request to an API server whose clock is wrong.
-func (w *world) ask(wait, thither, back, wrong time.Duration) {
+// request waits, and then sends a request to an API server whose clock is off by skew. The request takes the time
+// there, and the response the time back.
+func (w *world) request(wait, there, back, skew time.Duration) {
 	w.passed += wait
 	sent := w.Local()
-	w.passed += thither
-	date := w.right().Add(wrong).Truncate(time.Second)
+	w.passed += there
+	date := w.correct().Add(skew).Truncate(time.Second)
 	w.passed += back
 	w.Sample(date, sent, w.Local())
 }
 
-// off returns the error of the Clock.
-func (w *world) off() time.Duration { return w.Now().Sub(w.right()) }
+// clockError returns the error of the Clock.
+func (w *world) clockError() time.Duration { return w.Now().Sub(w.correct()) }
 
 func TestClockFollowsAPIServer(t *testing.T) {
 	for name, local := range map[string]time.Duration{
-		"right": 0, "ahead": 10 * time.Minute, "behind": -10 * time.Minute,
+		"correct": 0, "ahead": 10 * time.Minute, "behind": -10 * time.Minute,
 		"of another century": -60 * 365 * 24 * time.Hour,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(local)
-			if got := w.off(); got != local {
+			if got := w.clockError(); got != local {
 				t.Fatalf("before the first response the clock is off by %s, want the error of the machine's clock, %s", got, local)
 			}
-			w.ask(0, 10*time.Millisecond, 10*time.Millisecond, 0)
-			if got := w.off(); got.Abs() > time.Second {
+			w.request(0, 10*time.Millisecond, 10*time.Millisecond, 0)
+			if got := w.clockError(); got.Abs() > time.Second {
 				t.Fatalf("after one response the clock is off by %s, want at most 1s", got)
 			}
 			for range 50 {
-				w.ask(1370*time.Millisecond, 5*time.Millisecond, 5*time.Millisecond, 0)
+				w.request(1370*time.Millisecond, 5*time.Millisecond, 5*time.Millisecond, 0)
 			}
-			if got := w.off(); got.Abs() > 100*time.Millisecond {
+			if got := w.clockError(); got.Abs() > 100*time.Millisecond {
 				t.Errorf("after many responses the clock is off by %s, want at most 100ms", got)
 			}
-			if got := w.off(); local == 0 && got != 0 {
+			if got := w.clockError(); local == 0 && got != 0 {
 				t.Errorf("a correct clock was changed by %s", got)
 			}
 		})
@@ -90,16 +91,16 @@ func TestErrorIsBoundedByOneResponse(t *testing.T) {
 		upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 		w := newWorld(upTo(2*time.Hour) - time.Hour)
 		w.speed = r.Int64N(200) - 100
-		w.ask(0, time.Millisecond, time.Millisecond, 0)
+		w.request(0, time.Millisecond, time.Millisecond, 0)
 		last := w.Now()
 		for range 300 {
-			w.ask(upTo(20*time.Second), upTo(200*time.Millisecond), upTo(200*time.Millisecond), 0)
+			w.request(upTo(20*time.Second), upTo(200*time.Millisecond), upTo(200*time.Millisecond), 0)
 			now := w.Now()
 			if now.Before(last) {
 				t.Fatalf("seed %d: the time went back from %s to %s", seed, last, now)
 			}
 			last = now
-			if off := w.off(); off.Abs() > 1200*time.Millisecond {
+			if off := w.clockError(); off.Abs() > 1200*time.Millisecond {
 				t.Fatalf("seed %d: off by %s", seed, off)
 			}
 		}
@@ -111,8 +112,8 @@ func TestErrorIsBoundedByOneResponse(t *testing.T) {
 func TestSlightlyDifferentAPIServers(t *testing.T) {
 	w := newWorld(time.Hour)
 	for i := range 200 {
-		w.ask(730*time.Millisecond, time.Millisecond, time.Millisecond, time.Duration(i%2)*400*time.Millisecond)
-		if off := w.off(); i > 20 && (off < -50*time.Millisecond || off > 450*time.Millisecond) {
+		w.request(730*time.Millisecond, time.Millisecond, time.Millisecond, time.Duration(i%2)*400*time.Millisecond)
+		if off := w.clockError(); i > 20 && (off < -50*time.Millisecond || off > 450*time.Millisecond) {
 			t.Fatalf("response %d: off by %s, want a time between those of the servers", i, off)
 		}
 	}
@@ -125,26 +126,26 @@ func TestServerWithWrongClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(0)
-			w.ask(0, time.Millisecond, time.Millisecond, 0)
+			w.request(0, time.Millisecond, time.Millisecond, 0)
 			for range 20 {
-				w.ask(time.Second, time.Millisecond, time.Millisecond, wrong)
-				w.ask(time.Second, time.Millisecond, time.Millisecond, 0)
+				w.request(time.Second, time.Millisecond, time.Millisecond, wrong)
+				w.request(time.Second, time.Millisecond, time.Millisecond, 0)
 			}
-			if off := w.off(); off.Abs() > time.Second {
-				t.Errorf("a second server with a wrong clock sets the clock off by %s, want the first server believed", off)
+			if off := w.clockError(); off.Abs() > time.Second {
+				t.Errorf("with a second server whose clock is wrong, the clock is off by %s, want at most 1s", off)
 			}
 		})
 	}
 }
 
-// TestBurstOfWrongDates checks that even a long burst is not believed at once.
+// TestBurstOfWrongDates checks that many wrong dates within a second do not change the clock.
 func TestBurstOfWrongDates(t *testing.T) {
 	w := newWorld(0)
-	w.ask(0, time.Millisecond, time.Millisecond, 0)
+	w.request(0, time.Millisecond, time.Millisecond, 0)
 	for range 100 {
-		w.ask(10*time.Millisecond, time.Millisecond, time.Millisecond, time.Hour)
+		w.request(10*time.Millisecond, time.Millisecond, time.Millisecond, time.Hour)
 	}
-	if off := w.off(); off.Abs() > time.Second {
+	if off := w.clockError(); off.Abs() > time.Second {
 		t.Errorf("off by %s after a second of wrong dates", off)
 	}
 }
@@ -162,31 +163,32 @@ func TestClockJump(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(0)
 			for range 5 {
-				w.ask(2*time.Second, time.Millisecond, time.Millisecond, 0)
+				w.request(2*time.Second, time.Millisecond, time.Millisecond, 0)
 			}
 			last := w.Now()
 			w.local = tc.local
 			for i := range 1000 {
-				w.ask(2*time.Second, time.Millisecond, time.Millisecond, tc.server)
+				w.request(2*time.Second, time.Millisecond, time.Millisecond, tc.server)
 				now := w.Now()
 				if now.Before(last) {
 					t.Fatalf("response %d: the time went back from %s to %s", i, last, now)
 				}
 				last = now
 			}
-			if off := w.off() - tc.server; off.Abs() > time.Second {
+			if off := w.clockError() - tc.server; off.Abs() > time.Second {
 				t.Errorf("in the end the clock differs from the server's by %s", off)
 			}
 		})
 	}
 }
 
-// TestTimeAdvancesAfterSetBack checks that the time still passes, so that a timeout still ends.
+// TestTimeAdvancesAfterSetBack checks that Now still advances after the server's clock was set back, so that timeouts
+// still end.
 func TestTimeAdvancesAfterSetBack(t *testing.T) {
 	w := newWorld(0)
-	w.ask(0, 0, 0, 0)
+	w.request(0, 0, 0, 0)
 	for range 10 {
-		w.ask(2*time.Second, 0, 0, -time.Hour)
+		w.request(2*time.Second, 0, 0, -time.Hour)
 	}
 	before := w.Now()
 	w.passed += time.Minute
@@ -198,7 +200,7 @@ func TestTimeAdvancesAfterSetBack(t *testing.T) {
 func TestWarning(t *testing.T) {
 	w := newWorld(-30 * time.Second)
 	for range 100 {
-		w.ask(time.Second, time.Millisecond, time.Millisecond, 0)
+		w.request(time.Second, time.Millisecond, time.Millisecond, 0)
 	}
 	if len(w.lines) != 1 || !strings.Contains(w.lines[0], "differs from the clock of the API server") ||
 		!strings.Contains(w.lines[0], `"offsetSeconds"=`) {
@@ -208,13 +210,13 @@ func TestWarning(t *testing.T) {
 		t.Errorf("observed %d offsets, the last %s; want 100, the last about 30s", len(w.offsets), w.offsets[len(w.offsets)-1])
 	}
 	w.passed += warnAgain
-	w.ask(0, time.Millisecond, time.Millisecond, 0)
+	w.request(0, time.Millisecond, time.Millisecond, 0)
 	if len(w.lines) != 2 {
-		t.Errorf("%d warnings, want another one after a while", len(w.lines))
+		t.Errorf("%d warnings after %s, want another one", len(w.lines), warnAgain)
 	}
 	small := newWorld(-900 * time.Millisecond)
 	for range 100 {
-		small.ask(time.Second, time.Millisecond, time.Millisecond, 0)
+		small.request(time.Second, time.Millisecond, time.Millisecond, 0)
 	}
 	if len(small.lines) != 0 {
 		t.Errorf("logged %q for a nearly correct clock", small.lines)
@@ -230,12 +232,12 @@ func TestTheTransport(t *testing.T) {
 		header map[string]string
 		want   bool
 	}{
-		"a response":          {"it carries the time", http.StatusOK, map[string]string{"Date": ahead}, true},
-		"a refusal":           {"the API server wrote it, too", http.StatusForbidden, map[string]string{"Date": ahead}, true},
+		"a response":          {"it has the time of the API server", http.StatusOK, map[string]string{"Date": ahead}, true},
+		"a refusal":           {"the API server wrote this response, too", http.StatusForbidden, map[string]string{"Date": ahead}, true},
 		"no date":             {"a proxy may remove it", http.StatusOK, map[string]string{"Date": ""}, false},
-		"garbage":             {"it is no date", http.StatusOK, map[string]string{"Date": "soon"}, false},
+		"garbage":             {"it is not a date", http.StatusOK, map[string]string{"Date": "soon"}, false},
 		"from a cache":        {"its date is old", http.StatusOK, map[string]string{"Date": ahead, "Age": "3"}, false},
-		"an error of a proxy": {"the date is the proxy's", http.StatusBadGateway, map[string]string{"Date": ahead}, false},
+		"an error of a proxy": {"the date comes from the proxy", http.StatusBadGateway, map[string]string{"Date": ahead}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -265,7 +267,7 @@ func TestTheTransport(t *testing.T) {
 		c := New(time.Now, nil, logr.Discard())
 		response, err := (&http.Client{Transport: c.Wrap(http.DefaultTransport)}).Get("http://127.0.0.1:1")
 		if err == nil {
-			t.Fatal(errors.Join(errors.New("there is an answer"), response.Body.Close()))
+			t.Fatal(errors.Join(errors.New("got a response, want an error"), response.Body.Close()))
 		}
 		if off := time.Until(c.Now()).Abs(); off > time.Minute {
 			t.Errorf("the clock is off by %s", off)

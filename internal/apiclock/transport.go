@@ -14,8 +14,8 @@ type transport struct {
 	next  http.RoundTripper
 }
 
-// RoundTrip sends a request. It takes no sample from a response without a readable date, and none from a response
-// of a proxy, which came from the proxy's cache or did not reach the API server.
+// RoundTrip sends a request. It takes no sample from a response without a valid date, or from a response that may come
+// from a proxy instead of the API server: one with a header Age, which comes from a cache, and one with a 5xx status.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := t.clock.Local()
 	response, err := t.next.RoundTrip(r)

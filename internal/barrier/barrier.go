@@ -1,6 +1,6 @@
 // Package barrier removes the credentials of a namespace from everything that a process writes about the objects of
-// that namespace: status, Events and log lines. It is the second barrier. The first barrier are the adapters and the
-// engine: each adapter redacts the credential that it has sent to its server, and the engine redacts the texts of
+// that namespace: status, Events and log lines. It is the second barrier. The adapters and the engine are the first
+// barrier: each adapter redacts the credential that it has sent to its server, and the engine redacts the texts of
 // models and tools before it records them.
 package barrier
 
@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// Client returns a client that redacts the texts of a status when it updates the status. known has the credentials of
+// Client returns a client that redacts the texts of a status when it updates the status. known holds the credentials of
 // all namespaces.
 func Client(c client.Client, known *redact.Set) client.Client {
 	return &redacting{Client: c, known: known}
@@ -38,8 +38,8 @@ type statusWriter struct {
 	known *redact.Set
 }
 
-// Update writes the status of an object. It replaces the texts in o itself by the redacted texts, so afterwards the
-// caller's object is equal to the written one.
+// Update writes the status of an object. It also replaces the texts in o by the redacted texts, so that the caller's
+// object is equal to the written object.
 func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	clean := w.known.RedactFunc(namespacesOf(o)...)
 	for _, text := range texts(o) {
@@ -60,8 +60,8 @@ func namespacesOf(o metav1.Object) []string {
 	return []string{o.GetNamespace()}
 }
 
-// texts returns the parts of a status that may quote servers. It leaves out names, hashes, enums and numbers. An object
-// must keep its identity, even if a credential happens to equal its name.
+// texts returns the fields of a status that may quote a server. It leaves out names, hashes, enums and numbers: an
+// object must keep its identity even if a credential happens to equal its name.
 func texts(o client.Object) []*string {
 	switch o := o.(type) {
 	case *v1alpha1.Turn:

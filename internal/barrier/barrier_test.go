@@ -70,10 +70,10 @@ func TestClientRedactsStatus(t *testing.T) {
 				continue
 			}
 			if strings.Contains(text, key) || !strings.Contains(text, "it said [redacted]") {
-				t.Errorf("%T has the credential: %s", o, text)
+				t.Errorf("%T contains the credential: %s", o, text)
 			}
 			if !strings.Contains(text, `"reason":"Failed"`) || !strings.Contains(text, `"name":"support"`) {
-				t.Errorf("%T must keep its names and reasons: %s", o, text)
+				t.Errorf("%T has lost a name or a reason: %s", o, text)
 			}
 		}
 	}
@@ -114,40 +114,40 @@ func TestEventsRedactsNotes(t *testing.T) {
 func TestLogRedactsLinesOfTheNamespace(t *testing.T) {
 	var line string
 	log := barrier.Log(funcr.New(func(_, args string) { line = args }, funcr.Options{}), known())
-	wrong := errors.New("it said " + key)
+	failure := errors.New("it said " + key)
 	for name, tc := range map[string]struct {
 		write  func()
 		hidden bool
 	}{
 		"an error about a turn": {
-			func() { log.Error(wrong, "Failed", "turn", types.NamespacedName{Namespace: "helpdesk", Name: "one"}) },
+			func() { log.Error(failure, "Failed", "turn", types.NamespacedName{Namespace: "helpdesk", Name: "one"}) },
 			true,
 		},
 		"a value":             {func() { log.Info("Failed", "turn", types.NamespacedName{Namespace: "helpdesk"}, "cause", key) }, true},
-		"an error as a value": {func() { log.Info("Failed", "namespace", "helpdesk", "cause", wrong) }, true},
+		"an error as a value": {func() { log.Info("Failed", "namespace", "helpdesk", "cause", failure) }, true},
 		"values of the logger": {
 			func() { log.WithName("x").WithValues("toolServer", "helpdesk/desk").Info("Failed", "cause", key) },
 			true,
 		},
 		"an object": {func() {
-			log.Error(wrong, "Failed", "object", &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk"}})
+			log.Error(failure, "Failed", "object", &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk"}})
 		}, true},
-		"another namespace":        {func() { log.Error(wrong, "Failed", "namespace", "sales") }, false},
-		"no namespace":             {func() { log.Error(wrong, "Failed") }, false},
-		"a text that has no place": {func() { log.Info("Failed", "cause", key+"/helpdesk") }, false},
+		"another namespace":     {func() { log.Error(failure, "Failed", "namespace", "sales") }, false},
+		"no namespace":          {func() { log.Error(failure, "Failed") }, false},
+		"a namespace in a text": {func() { log.Info("Failed", "cause", key+"/helpdesk") }, false},
 	} {
 		tc.write()
 		if got := !strings.Contains(line, "it said "+key) && !strings.Contains(line, `"cause"="`+key); got != tc.hidden {
 			t.Errorf("%s: hidden is %t: %s", name, got, line)
 		}
 		if !strings.Contains(line, `"msg"="Failed"`) {
-			t.Errorf("%s: the message must stay: %s", name, line)
+			t.Errorf("%s: the message was changed: %s", name, line)
 		}
 	}
 }
 
-// TestTurnsOfForeignAgents checks that texts about a Turn of a shared Agent are searched for the credentials of its
-// owner.
+// TestTurnsOfForeignAgents checks that texts about a Turn of a shared Agent do not contain credentials of the Agent's
+// namespace.
 func TestTurnsOfForeignAgents(t *testing.T) {
 	of := func(owner string) *v1alpha1.Turn {
 		turn := objectsWithKey("sales")[0].(*v1alpha1.Turn)

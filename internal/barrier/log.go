@@ -11,9 +11,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// Log returns a logger that redacts the errors and texts of a line with the credentials of the namespaces that its
-// values name. A line that names no namespace stays unchanged: a credential of one namespace must not change log
-// lines about another one, or about the process.
+// Log returns a logger that redacts the credentials of the namespaces that the values of a line name, in the errors and
+// strings of that line. A line that names no namespace stays unchanged: a credential of one namespace must not change
+// log lines about another namespace, or about the process.
 func Log(to logr.Logger, known *redact.Set) logr.Logger {
 	sink := to.GetSink()
 	if sink == nil {

@@ -1,4 +1,4 @@
-// Package clusternet knows the addresses of the manager's cluster: the ranges of its Services, Pods and nodes, and
+// Package clusternet provides the addresses of the manager's cluster: the ranges of its Services, Pods and nodes, and
 // the addresses of each Service. It implements netpolicy.Cluster.
 package clusternet
 
@@ -43,11 +43,11 @@ type Network struct {
 	configured []netpolicy.Range
 
 	mu sync.Mutex
-	// nodes and services hold the ranges by the names of their objects, and why they may be incomplete.
+	// nodes and services hold the ranges by the names of their objects, and why these ranges may be incomplete.
 	nodes, services knowledge
-	// ranges holds all ranges together; nil after a change.
+	// ranges caches all ranges together; it is nil after a change.
 	ranges []netpolicy.Range
-	// known is closed when the API server has answered for all kinds, and nodesKnown when it has for Nodes.
+	// known is closed when the API server has answered for all kinds, and nodesKnown when it has answered for Nodes.
 	known, nodesKnown chan struct{}
 	pods              podsOutside
 
@@ -57,9 +57,9 @@ type Network struct {
 // knowledge holds the API server's answers about one kind of objects.
 type knowledge struct {
 	ranges map[string][]netpolicy.Range
-	// asked reports whether there was an answer.
-	asked bool
-	// unknown says why the ranges are incomplete; empty if they are complete. Messages use it after the word
+	// answered is true once the API server has answered.
+	answered bool
+	// unknown says why the ranges are incomplete; empty if they are complete. In messages it follows the word
 	// "because".
 	unknown string
 }
@@ -98,13 +98,13 @@ func (n *Network) Start(ctx context.Context) error {
 		n.watchKind(ctx, "Nodes", &n.nodes, &corev1.Node{}, &cache.ListWatch{
 			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
 			WatchFuncWithContext: nodes.Watch,
-		}, ofNode)
+		}, rangesOfNode)
 	})
 	all.Go(func() {
 		n.watchKind(ctx, "ServiceCIDRs", &n.services, &networkingv1.ServiceCIDR{}, &cache.ListWatch{
 			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return services.List(ctx, o) },
 			WatchFuncWithContext: services.Watch,
-		}, ofServiceCIDR)
+		}, rangesOfServiceCIDR)
 	})
 	all.Go(func() { n.watchPods(ctx) })
 	all.Wait()
@@ -134,7 +134,7 @@ func (n *Network) watchKind(
 	})
 	trimmed := informer.SetTransform(trim)
 	if err != nil || failed != nil || trimmed != nil {
-		// This error is possible only after the informer has started, which is below
+		// Impossible: these calls fail only after the informer was started or stopped.
 		n.recordAnswer(kind, about, fmt.Sprintf("%s cannot be watched", kind))
 		return
 	}
@@ -156,7 +156,7 @@ func (n *Network) recordFailure(kind string, about *knowledge, err error) {
 	n.log.V(1).Info("Failed to watch the network of the cluster; retrying", "kind", kind, "reason", err.Error())
 }
 
-// recordAnswer records that the API server has listed one kind, or refuses to.
+// recordAnswer records that the API server has listed one kind, or refuses to list it.
 func (n *Network) recordAnswer(kind string, about *knowledge, unknown string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -165,11 +165,11 @@ func (n *Network) recordAnswer(kind string, about *knowledge, unknown string) {
 			" contains them, because the ranges of the cluster are unknown: set them with --"+
 			netpolicy.ClusterFlag, "kind", kind, "reason", unknown)
 	}
-	about.asked, about.unknown, n.ranges = true, unknown, nil
-	if n.nodes.asked {
+	about.answered, about.unknown, n.ranges = true, unknown, nil
+	if n.nodes.answered {
 		closeOnce(n.nodesKnown)
 	}
-	if n.nodes.asked && n.services.asked && n.pods.asked {
+	if n.nodes.answered && n.services.answered && n.pods.answered {
 		closeOnce(n.known)
 	}
 }
@@ -199,9 +199,9 @@ func (n *Network) setRanges(about *knowledge, name string, ranges []netpolicy.Ra
 	about.ranges[name] = ranges
 }
 
-// Find returns the longest prefix of the cluster that contains addr; nil if none does. If the API server does not
-// report all prefixes, those of private networks count as the cluster's. Find waits for the first answer of the API
-// server, for up to firstAnswerTimeout.
+// Find returns the longest prefix of the cluster that contains addr, or nil if there is none. If the API server does
+// not report all prefixes of the cluster, all private networks count as the cluster's. Find waits for the first answer
+// of the API server, for up to firstAnswerTimeout.
 func (n *Network) Find(ctx context.Context, addr netip.Addr) (*netpolicy.Range, error) {
 	if len(n.configured) > 0 {
 		return netpolicy.Longest(n.configured, addr), nil
@@ -245,7 +245,7 @@ func (n *Network) all() []netpolicy.Range {
 // unknownReason returns why the ranges may be incomplete; empty if they are complete.
 func (n *Network) unknownReason() string {
 	switch {
-	case !n.nodes.asked || !n.services.asked || !n.pods.asked:
+	case !n.nodes.answered || !n.services.answered || !n.pods.answered:
 		return "the API server has not answered yet"
 	case n.nodes.unknown != "":
 		return n.nodes.unknown
@@ -271,8 +271,8 @@ const (
 	ofNodes    = "an address of the cluster's nodes"
 )
 
-// ofNode returns the addresses of a Node and of its Pods.
-func ofNode(o any) []netpolicy.Range {
+// rangesOfNode returns the addresses of a Node and of its Pods.
+func rangesOfNode(o any) []netpolicy.Range {
 	node, ok := o.(*corev1.Node)
 	if !ok {
 		return nil
@@ -289,7 +289,7 @@ func ofNode(o any) []netpolicy.Range {
 	return ranges
 }
 
-func ofServiceCIDR(o any) []netpolicy.Range {
+func rangesOfServiceCIDR(o any) []netpolicy.Range {
 	ranges := []netpolicy.Range{}
 	if s, ok := o.(*networkingv1.ServiceCIDR); ok {
 		for _, cidr := range s.Spec.CIDRs {
@@ -307,7 +307,7 @@ func add(ranges []netpolicy.Range, cidr, what string) []netpolicy.Range {
 	return ranges
 }
 
-// trim removes everything from a Node that is not needed here, because a cluster may have thousands of Nodes.
+// trim removes the fields of a Node that are not needed here, because a cluster may have thousands of Nodes.
 func trim(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
@@ -320,9 +320,9 @@ func trim(o any) (any, error) {
 	}, nil
 }
 
-// serviceOf returns the names of the Services in a namespace that a host name may refer to. It accepts
-// NAME.NAMESPACE, NAME.NAMESPACE.svc and names that begin so, each also with the name of a Pod in front. A host
-// name without a namespace refers to none: it would be resolved in the manager's own namespace.
+// serviceOf returns the names of the Services in a namespace that a host name may refer to. It accepts NAME.NAMESPACE,
+// NAME.NAMESPACE.svc and longer names with the latter prefix, each also with the name of a Pod in front. A host name
+// without a namespace refers to no Service here: it would be resolved in the manager's own namespace.
 func serviceOf(namespace, host string) []string {
 	labels := strings.Split(strings.ToLower(strings.TrimSuffix(host, ".")), ".")
 	var all []string

@@ -94,7 +94,7 @@ func TestClusterRanges(t *testing.T) {
 			"10.201.7.9": "the cluster's Pods", "10.202.7.7": "the cluster's nodes",
 			"10.96.3.4": "the cluster's Services", "10.203.0.1": "", "93.184.216.34": "",
 		}},
-		"Pods unknown": {"their range may be any private one", cluster(), nil, nil, map[string]string{
+		"Pods unknown": {"the range of the Pods may be any private range", cluster(), nil, nil, map[string]string{
 			"10.203.0.1": "because Nodes have no podCIDRs", "fd12::1": "because Nodes have no podCIDRs",
 			"10.96.3.4": "the cluster's Services", "93.184.216.34": "",
 		}},
@@ -112,19 +112,19 @@ func TestClusterRanges(t *testing.T) {
 			map[string]string{"10.203.0.1": "", "10.201.7.9": "the cluster's Pods"},
 		},
 		"Pods with public addresses": {
-			"each of them is known by itself", append(cluster("10.201.7.0/24"), pods("n1", "2001:db8:7::9", "93.184.216.34")),
+			"only these addresses count as the cluster's", append(cluster("10.201.7.0/24"), pods("n1", "2001:db8:7::9", "93.184.216.34")),
 			nil, nil,
 			map[string]string{
 				"93.184.216.34": "the cluster's Pods", "93.184.216.35": "", "2001:db8:7::a": "", "10.203.0.1": "",
 			},
 		},
 		"Pods of a Node that is gone": {
-			"they were inside of its podCIDRs", append(cluster("10.201.7.0/24"), pods("n2", "10.201.8.9")),
+			"they may have been inside of its podCIDRs", append(cluster("10.201.7.0/24"), pods("n2", "10.201.8.9")),
 			nil, nil,
 			map[string]string{"10.203.0.1": ""},
 		},
 		"addresses that another controller wrote": {
-			"they are of no Pods", append(cluster("10.201.7.0/24"), func() *discoveryv1.EndpointSlice {
+			"they do not belong to Pods", append(cluster("10.201.7.0/24"), func() *discoveryv1.EndpointSlice {
 				s := pods("n1", "172.20.0.4", "93.184.216.34")
 				s.Endpoints[0].TargetRef = nil
 				return s
@@ -132,20 +132,20 @@ func TestClusterRanges(t *testing.T) {
 			nil, nil,
 			map[string]string{"10.203.0.1": "", "93.184.216.34": ""},
 		},
-		"no right to EndpointSlices": {
+		"no permission for EndpointSlices": {
 			"", cluster("10.201.7.0/24"), nil, forbid("endpointslices"),
 			map[string]string{"10.203.0.1": "because the manager cannot list EndpointSlices", "93.184.216.34": ""},
 		},
-		"no right to Nodes": {
+		"no permission for Nodes": {
 			"", cluster("10.201.7.0/24"), nil, forbid("nodes"),
 			map[string]string{"10.203.0.1": "because the manager cannot list Nodes", "93.184.216.34": ""},
 		},
 		"no ServiceCIDRs": {
-			"as before Kubernetes 1.33", cluster("10.201.7.0/24"), nil, forbid("servicecidrs"),
+			"clusters before Kubernetes 1.33 have none", cluster("10.201.7.0/24"), nil, forbid("servicecidrs"),
 			map[string]string{"10.203.0.1": "because the manager cannot list ServiceCIDRs"},
 		},
-		"named": {
-			"the operator's ranges apply alone", cluster(),
+		"set by the operator": {
+			"only the operator's ranges apply", cluster(),
 			[]netip.Prefix{netip.MustParsePrefix("10.203.0.0/16")},
 			nil,
 			map[string]string{
@@ -186,7 +186,7 @@ func TestRangesFollowPods(t *testing.T) {
 	if _, err := slices.Create(ctx, pods("n2", "10.201.8.9", "93.184.216.34"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await("93.184.216.34", true, "it is a Pod's")
+	await("93.184.216.34", true, "it is the address of a Pod")
 	await("10.203.0.1", false, "the Pod's Node is not known yet")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.201.9.0/24"}}}
 	if _, err := clientset.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
@@ -197,7 +197,7 @@ func TestRangesFollowPods(t *testing.T) {
 	if _, err := clientset.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await("10.203.0.1", false, "now it is inside")
+	await("10.203.0.1", false, "the Pod is now inside")
 	if err := slices.Delete(ctx, "tickets-abc", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -26,13 +26,13 @@ const (
 // ofController selects the EndpointSlices that Kubernetes' own controller writes from Pods.
 const ofController = discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io"
 
-// podsOutside holds what EndpointSlices say about Pods whose addresses the podCIDRs of their Nodes do not contain.
-// Networks with their own address pools have such Pods. Nothing is kept about other Pods, which may be very many.
+// podsOutside holds the Pods in EndpointSlices whose addresses are outside of the podCIDRs of their Nodes. Networks
+// with their own address pools have such Pods. Other Pods, which may be very many, are not kept.
 type podsOutside struct {
 	knowledge
 	// slices holds the EndpointSlices that have such Pods, by namespace and name; at most maxSlices.
 	slices map[string]outside
-	// public holds the other addresses of such Pods, with the number of EndpointSlices that name them; at most
+	// public holds the public addresses of such Pods, with the number of EndpointSlices that name each address; at most
 	// maxPublic.
 	public map[netip.Addr]int
 	// full is true once a bound was reached.
@@ -41,10 +41,11 @@ type podsOutside struct {
 
 // outside holds the Pods of an EndpointSlice whose addresses the podCIDRs of their Nodes did not contain.
 type outside struct {
-	// private holds some ready Pods with a private address. One whose Node is known means that all private addresses
-	// count as the cluster's. They are compared again later, because the Node may have changed or become known.
+	// private holds up to maxWitnesses ready Pods with a private address. If the Node of such a Pod is known, all
+	// private addresses count as the cluster's. The Pods are compared with their Nodes whenever the ranges are
+	// computed, because a Node may change or become known.
 	private []podAddress
-	// public holds the other addresses. Each counts as the cluster's by itself.
+	// public holds the public addresses. Each of them counts as an address of the cluster.
 	public []netip.Addr
 }
 
@@ -55,8 +56,8 @@ type podAddress struct {
 
 func (o outside) empty() bool { return len(o.private)+len(o.public) == 0 }
 
-// watchPods watches EndpointSlices until ctx ends, and keeps n.pods. It begins when the Nodes are known, because it
-// compares with them.
+// watchPods watches EndpointSlices until ctx ends, and updates n.pods. It begins when the Nodes are known, because it
+// compares the Pods with them.
 func (n *Network) watchPods(ctx context.Context) {
 	select {
 	case <-n.nodesKnown:
@@ -88,7 +89,7 @@ func (n *Network) watchPods(ctx context.Context) {
 }
 
 // privateOutside reports whether a Pod has a private address that the podCIDRs of its Node do not contain. The caller
-// holds n.mu.
+// must hold n.mu.
 func (n *Network) privateOutside() bool {
 	for _, o := range n.pods.slices {
 		for _, p := range o.private {
@@ -100,8 +101,8 @@ func (n *Network) privateOutside() bool {
 	return false
 }
 
-// outsideOf returns which Pods of an EndpointSlice have addresses outside of the podCIDRs of their Nodes. The caller
-// holds n.mu.
+// outsideOf returns the Pods of an EndpointSlice that have addresses outside of the podCIDRs of their Nodes. The caller
+// must hold n.mu.
 func (n *Network) outsideOf(s *discoveryv1.EndpointSlice) outside {
 	var o outside
 	for i := range s.Endpoints {
@@ -113,9 +114,9 @@ func (n *Network) outsideOf(s *discoveryv1.EndpointSlice) outside {
 		if e.NodeName != nil {
 			name = *e.NodeName
 		}
-		// A Pod that is not ready may be left over from an earlier Node of that name
+		// A Pod that is not ready may be a remnant of an earlier Node with the same name.
 		ready := e.Conditions.Ready == nil || *e.Conditions.Ready
-		for _, addr := range parsed(e.Addresses) {
+		for _, addr := range parseAddrs(e.Addresses) {
 			switch {
 			case netpolicy.Longest(n.nodes.ranges[name], addr) != nil:
 			case !isPrivate(addr):
@@ -140,7 +141,8 @@ func isPrivate(addr netip.Addr) bool {
 	return slices.ContainsFunc(privatePrefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// setOutside records what is known about an EndpointSlice; the zero value if it was deleted. The caller holds n.mu.
+// setOutside records the Pods of an EndpointSlice that are outside; the zero value if the EndpointSlice was deleted.
+// The caller must hold n.mu.
 func (n *Network) setOutside(key string, now outside) {
 	before := n.pods.slices[key]
 	for _, addr := range before.public {
@@ -174,7 +176,7 @@ func (n *Network) setOutside(key string, now outside) {
 	n.pods.slices[key] = now
 }
 
-// warnFull logs once that not all Pods outside of podCIDRs are remembered. The caller holds n.mu.
+// warnFull logs once that not all Pods outside of podCIDRs are remembered. The caller must hold n.mu.
 func (n *Network) warnFull() {
 	if !n.pods.full {
 		n.pods.full = true
@@ -183,7 +185,7 @@ func (n *Network) warnFull() {
 	}
 }
 
-// sliceStore receives the EndpointSlices of the reflector. It keeps what is outside of the podCIDRs of Nodes.
+// sliceStore receives the EndpointSlices of the reflector. It keeps only Pods outside of the podCIDRs of their Nodes.
 type sliceStore struct{ *Network }
 
 func sliceKey(s *discoveryv1.EndpointSlice) string { return s.Namespace + "/" + s.Name }
@@ -226,7 +228,8 @@ func (s sliceStore) Replace(all []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: a Node that comes later contains the Pods that came before it, or they are updated.
+// Resync does nothing: private addresses are compared with the current Nodes whenever the ranges are computed, and an
+// EndpointSlice is updated when its Pods change.
 func (s sliceStore) Resync() error { return nil }
 
 // Transformer returns the function that removes the endpoints that do not matter, because the reflector holds all

@@ -54,7 +54,7 @@ func (n *Network) Serves(ctx context.Context, namespace, host string, addr netip
 	return false, nil
 }
 
-// addresses returns the addresses of a Service; none if it does not exist.
+// addresses returns the addresses of a Service, or nil if it does not exist.
 func (n *Network) addresses(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
 	key := [2]string{namespace, name}
 	n.names.mu.Lock()
@@ -67,7 +67,8 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err):
-		// Then no Service counts as one of the namespace; the message about the address says what else helps
+		// Without the permission, no Service counts as one of the namespace. The message about the refused address says
+		// how to allow the address in another way.
 		return nil, nil
 	case before != nil:
 		return before.addrs, nil
@@ -95,10 +96,10 @@ func (n *Network) read(ctx context.Context, namespace, name string) ([]netip.Add
 		return nil, fmt.Errorf("failed to get Service %q: %w", name, err)
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		return nil, nil // its name leads to another host, whose addresses are checked as if the URL named it
+		return nil, nil // it refers to another host, whose addresses are checked as if the URL named that host
 	}
 	if s.Spec.ClusterIP != corev1.ClusterIPNone {
-		return parsed(s.Spec.ClusterIPs), nil
+		return parseAddrs(s.Spec.ClusterIPs), nil
 	}
 	if len(s.Spec.Selector) == 0 {
 		return nil, nil // its endpoints were written by hand, and may be any addresses
@@ -114,14 +115,14 @@ func (n *Network) read(ctx context.Context, namespace, name string) ([]netip.Add
 	for i := range slices.Items {
 		for _, e := range slices.Items[i].Endpoints {
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
-				addrs = append(addrs, parsed(e.Addresses)...)
+				addrs = append(addrs, parseAddrs(e.Addresses)...)
 			}
 		}
 	}
 	return addrs, nil
 }
 
-func parsed(texts []string) []netip.Addr {
+func parseAddrs(texts []string) []netip.Addr {
 	addrs := make([]netip.Addr, 0, len(texts))
 	for _, text := range texts {
 		if addr, err := netip.ParseAddr(text); err == nil {

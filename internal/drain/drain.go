@@ -1,5 +1,5 @@
-// Package drain stops the Pods of Deployments and waits until they are gone. helm uninstall uses it before it
-// removes the rights that these Pods need to hand their Turns back.
+// Package drain stops the Pods of Deployments and waits until they are gone. helm uninstall uses it before it removes
+// the permissions that these Pods need to hand their Turns back.
 package drain
 
 import (
@@ -56,11 +56,11 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 		none, pods, err := d.scaleDown(ctx, o.Deployments)
 		switch {
 		case apierrors.IsForbidden(err):
-			return false, err // waiting does not help
+			return false, err // a retry does not help
 		case err == nil:
 			stopped, left, failure = none, pods, nil
 		case len(left) == 0:
-			failure = err // otherwise keep the Pods: the last check may fail because of the timeout
+			failure = err // if Pods were seen, report them instead: the last check may fail because of the timeout
 		}
 		return stopped, nil
 	})
@@ -84,8 +84,8 @@ type drainer struct {
 	log       logr.Logger
 }
 
-// scaleDown scales the Deployments that are not scaled yet. It reports whether no Pod is left, and returns the names of
-// the Pods that are left.
+// scaleDown scales the Deployments to zero that are not scaled yet. stopped is true once no Pods are left and none will
+// be created. left are the names of the remaining Pods.
 func (d *drainer) scaleDown(ctx context.Context, deployments []string) (stopped bool, left []string, err error) {
 	stopped = true
 	for _, name := range deployments {
@@ -126,7 +126,7 @@ func (d *drainer) stop(ctx context.Context, name string) (none bool, pods []stri
 	return seen && len(pods) == 0, pods, nil
 }
 
-// pods returns the names of the Pods of a Deployment whose containers may still run.
+// pods returns the names of a Deployment's Pods whose containers may still run.
 func (d *drainer) pods(ctx context.Context, deployment *appsv1.Deployment) ([]string, error) {
 	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
 	if err != nil {

@@ -20,14 +20,14 @@ const (
 	MinLimit = 64 * mebibyte
 	// machineShare is the part of the machine's memory that is the limit if no cgroup sets one: a quarter.
 	machineShare = 4
-	// minHeadroom is the least memory that is left for uses that Go's runtime does not count, in bytes: the page
+	// minHeadroom is the minimum memory, in bytes, that is left for uses that Go's runtime does not count: the page
 	// cache of SQLite's file, and the binary itself.
 	minHeadroom = 24 * mebibyte
-	// base is the memory that a manager needs without a Turn, with space for a cluster's objects, in bytes, as make
+	// base is the memory, in bytes, that a manager needs without Turns, including space for a cluster's objects. make
 	// bench measures it.
 	base = 56 * mebibyte
-	// TurnBytes is the memory of a Turn of usual size that waits for a model, including its garbage, in bytes, as
-	// make bench measures it. The Budget counts the memory that a Turn needs beyond that.
+	// TurnBytes is the memory, in bytes, of a Turn of usual size that waits for a model, including its garbage. make
+	// bench measures it. The budget of NewBudget counts the memory that a Turn needs beyond that.
 	TurnBytes = 64 << 10
 	// minTurns and maxTurns bound the default number of concurrent Turns.
 	minTurns, maxTurns = 16, 10_000
@@ -72,14 +72,14 @@ func Parse(text string) (int64, error) {
 // or v2); otherwise a quarter of the machine's memory.
 func Detect(given int64) (Limit, error) {
 	l, err := detect(given, memlimit.FromCgroup, memlimit.FromSystem)
-	if userSet() {
+	if hasGoLimit() {
 		l.Go = debug.SetMemoryLimit(-1)
 	}
 	return l, err
 }
 
-// userSet reports whether the environment sets the soft limit of Go's runtime.
-func userSet() bool { return os.Getenv("GOMEMLIMIT") != "" }
+// hasGoLimit reports whether the environment sets the soft limit of Go's runtime.
+func hasGoLimit() bool { return os.Getenv("GOMEMLIMIT") != "" }
 
 func detect(given int64, cgroup, machine memlimit.Provider) (Limit, error) {
 	if given > 0 {
@@ -103,7 +103,7 @@ func limitOf(bytes int64, source Source) Limit {
 
 // Apply sets the soft limit of Go's runtime, unless the environment has set it.
 func (l Limit) Apply() {
-	if !userSet() {
+	if !hasGoLimit() {
 		debug.SetMemoryLimit(l.Go)
 	}
 }
@@ -111,19 +111,18 @@ func (l Limit) Apply() {
 // usable returns the memory beyond base, in bytes.
 func (l Limit) usable() int64 { return max(0, min(l.Go, l.Bytes)-base) }
 
-// Turns returns the default number of Turns that the process runs at once: as many as fit into two thirds of the
-// memory beyond 56 MiB, at 64 KiB each, from 16 to 10,000.
+// Turns returns the default number of Turns that the process runs at the same time: as many as fit into two thirds of
+// the memory beyond 56 MiB, at 64 KiB each, but at least 16 and at most 10,000.
 func (l Limit) Turns() int {
 	return int(min(max(l.usable()*2/3/TurnBytes, minTurns), maxTurns))
 }
 
-// minPassing is the smallest budget for replies and results, in bytes. With it, one namespace has space for the
-// longest result.
+// minPassing is the smallest budget for replies and results, in bytes. It lets one namespace hold the longest result.
 const minPassing = 10 * mebibyte
 
-// NewBudget returns the budget that namespaces share: a third of the memory beyond 56 MiB, which the Turns leave.
-// Two thirds of that budget are for listings of tools and for conversations, at least 8 MiB. One third is for
-// replies and results that pass through, at least 10 MiB.
+// NewBudget returns the budget that namespaces share: the third of the memory beyond 56 MiB that Turns does not use.
+// Two thirds of that budget, and at least 8 MiB, are for the kinds of memory that are held for long: listings, objects,
+// conversations and contents. One third, and at least 10 MiB, is for replies and results.
 func (l Limit) NewBudget() *bytebudget.Budget {
 	return bytebudget.New(l.shares())
 }

@@ -12,9 +12,9 @@ import (
 
 const gibibyte = 1 << 30
 
-func none() (uint64, error) { return 0, memlimit.ErrNoLimit }
+func noLimit() (uint64, error) { return 0, memlimit.ErrNoLimit }
 
-func fails() (uint64, error) { return 0, errors.New("no /proc here") }
+func failingProvider() (uint64, error) { return 0, errors.New("no /proc here") }
 
 func TestDetect(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -31,12 +31,12 @@ func TestDetect(t *testing.T) {
 			cgroup: memlimit.Limit(512 * mebibyte), machine: memlimit.Limit(8 * gibibyte),
 			bytes: 512 * mebibyte, source: FromCgroup,
 		},
-		"no limit": {cgroup: none, machine: memlimit.Limit(8 * gibibyte), bytes: 2 * gibibyte, source: FromMachine},
-		"a limit that limits nothing": {
+		"no limit": {cgroup: noLimit, machine: memlimit.Limit(8 * gibibyte), bytes: 2 * gibibyte, source: FromMachine},
+		"a limit of the largest number": {
 			cgroup: memlimit.Limit(math.MaxInt64), machine: memlimit.Limit(8 * gibibyte),
 			bytes: 2 * gibibyte, source: FromMachine,
 		},
-		"a cgroup that cannot be read": {cgroup: fails, machine: memlimit.Limit(4 * gibibyte), bytes: gibibyte, source: FromMachine},
+		"a cgroup that cannot be read": {cgroup: failingProvider, machine: memlimit.Limit(4 * gibibyte), bytes: gibibyte, source: FromMachine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := detect(c.given, c.cgroup, c.machine)
@@ -45,12 +45,12 @@ func TestDetect(t *testing.T) {
 			}
 		})
 	}
-	if l, err := detect(0, fails, fails); err == nil {
-		t.Errorf("detect = %+v where nothing can be read, want an error that names --memory-limit", l)
+	if l, err := detect(0, failingProvider, failingProvider); err == nil {
+		t.Errorf("detect = %+v if no limit can be read, want an error that names --memory-limit", l)
 	}
 }
 
-// TestSharesOfALimit has the limits that the documentation names, and the values that follow from them.
+// TestSharesOfALimit checks the values that follow from the limits that the documentation names.
 func TestSharesOfALimit(t *testing.T) {
 	for _, c := range []struct {
 		limit, goLimit, turns, held, passing int64
@@ -85,10 +85,10 @@ func TestApplyKeepsGOMEMLIMIT(t *testing.T) {
 	}
 	l.Apply()
 	if now := debug.SetMemoryLimit(-1); now != 105*mebibyte || l.Go != now {
-		t.Errorf("with GOMEMLIMIT=105MiB the soft limit is %d and known as %d, want it as it was set", now, l.Go)
+		t.Errorf("with GOMEMLIMIT=105MiB the soft limit is %d, and Limit.Go is %d; want both to be 105 MiB", now, l.Go)
 	}
 	if turns := l.Turns(); turns != int((105*mebibyte-base)*2/3/TurnBytes) {
-		t.Errorf("with GOMEMLIMIT=105MiB there are %d Turns, want as many as fit into that", turns)
+		t.Errorf("with GOMEMLIMIT=105MiB there are %d Turns, want as many as fit into 105 MiB", turns)
 	}
 
 	if err := os.Unsetenv("GOMEMLIMIT"); err != nil {

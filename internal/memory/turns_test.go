@@ -31,12 +31,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// modelEnvironment makes this program a model server instead of a test, so that the server's memory does not count
-// as memory of the Turns.
+// modelEnvironment is the environment variable that makes this program a model server instead of a test, so that the
+// server's memory does not count as memory of the Turns.
 const modelEnvironment = "CAPSTAN_TEST_SERVE_MODEL"
 
-// waitingTurns is the number of Turns that wait at once. There are enough of them that shared memory does not
-// matter.
+// waitingTurns is the number of Turns that wait at the same time. It is so large that memory that the Turns share does
+// not matter.
 const waitingTurns = 400
 
 func TestMain(m *testing.M) {
@@ -47,12 +47,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveModel answers the first request of each Turn with a tool call, and never answers the next one. It prints its
-// URL, then a line for each waiting Turn. It ends when its input ends.
+// serveModel answers the first request of each Turn with a tool call, and never answers the second request. It prints
+// its URL, then a line for each waiting Turn. It ends when its input ends.
 func serveModel() {
 	out := bufio.NewWriter(os.Stdout)
 	var mu sync.Mutex
-	say := func(text string) {
+	printLine := func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
 		_, _ = fmt.Fprintln(out, text) // the test notices the missing line
@@ -63,7 +63,7 @@ func serveModel() {
 		switch {
 		case err != nil:
 		case strings.Contains(string(body), "tool_call_id"):
-			say("waits")
+			printLine("waits")
 			<-r.Context().Done()
 		default:
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -72,13 +72,13 @@ func serveModel() {
 				"\n\ndata: [DONE]\n\n")
 		}
 	}))
-	say(web.URL)
+	printLine(web.URL)
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 	web.CloseClientConnections()
 	web.Close()
 }
 
-// startModel starts serveModel. The scanner reads its lines.
+// startModel starts serveModel in another process. It returns the URL, and a scanner of the further lines.
 func startModel(t *testing.T) (string, *bufio.Scanner) {
 	t.Helper()
 	self, err := os.Executable()
@@ -152,9 +152,9 @@ func inputOf(i int, p model.Provider) turn.Input {
 	}
 }
 
-// held returns the bytes of the live heap and of stacks. A garbage collection halves each stack that is mostly
-// free.
-func held() uint64 {
+// heldBytes returns the bytes of the live heap and of stacks. It collects garbage several times, because a collection
+// halves each stack that is mostly free.
+func heldBytes() uint64 {
 	var m runtime.MemStats
 	for range 5 {
 		runtime.GC()
@@ -180,10 +180,10 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 			}})
 			gate, atGate := pace.New("endpoint"), make(chan string, waitingTurns)
 			engine := &turn.Engine{Journal: journals, Now: time.Now}
-			ctx, abandon := context.WithCancel(t.Context())
+			ctx, cancel := context.WithCancel(t.Context())
 			var all sync.WaitGroup
 			t.Cleanup(func() {
-				abandon()
+				cancel()
 				all.Wait()
 				provider.Close()
 				if err := journals.Close(); err != nil {
@@ -206,7 +206,7 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 				}
 			}
 			start(0, first, nil, lines.Scan)
-			before := held()
+			before := heldBytes()
 			if gate.SetLimits(limits, nil, 1); limits.MaxConcurrent == 0 {
 				start(first, first+waitingTurns, nil, lines.Scan)
 			} else {
@@ -216,10 +216,10 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 					}
 				}, func() bool { return <-atGate != "" })
 			}
-			took := (held() - before) / waitingTurns
+			took := (heldBytes() - before) / waitingTurns
 			t.Logf("%d bytes for each of %d Turns", took, waitingTurns)
-			if most := uint64(mostInEngine); took > most {
-				t.Errorf("a Turn that waits takes %d bytes, and may take %d", took, most)
+			if took > uint64(maxInEngine) {
+				t.Errorf("a waiting Turn takes %d bytes, want at most %d", took, maxInEngine)
 			}
 		})
 	}

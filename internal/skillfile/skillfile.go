@@ -40,9 +40,9 @@ type entry struct {
 	Content string `json:"content"`
 }
 
-// Load reads the skills of a YAML file and returns them in their order. The file is a list of at most 32 entries
-// with key, name, description and content; key and content are required. The error names the file, and the entry
-// and field of each mistake.
+// Load reads the skills of a YAML file and returns them in the order of the file. The file is a list of at most 32
+// entries with key, name, description and content; key and content are required. The error names the file, and the
+// entry and field of each mistake.
 func Load(path string) ([]prepare.Skill, error) {
 	data, err := os.ReadFile(path) //nolint:gosec // because the file is the one that the operator names
 	if err != nil {
@@ -68,7 +68,7 @@ func parse(data []byte) ([]prepare.Skill, error) {
 		return nil, fmt.Errorf("it has %d skills but may have at most %d: remove some", len(list), maxSkills)
 	}
 	var skills []prepare.Skill
-	var wrong []error
+	var problems []error
 	firstIndex := map[string]int{}
 	for i, raw := range list {
 		e, err := read(raw)
@@ -76,14 +76,14 @@ func parse(data []byte) ([]prepare.Skill, error) {
 			err = fmt.Errorf("key %q is already used by [%d]: use another one", e.Key, first)
 		}
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("[%d]: %w", i, err))
+			problems = append(problems, fmt.Errorf("[%d]: %w", i, err))
 			continue
 		}
 		firstIndex[e.Key] = i
 		skills = append(skills, prepare.Skill{Key: e.Key, Name: e.Name, Description: e.Description, Content: e.Content})
 	}
-	if len(wrong) > 0 {
-		return nil, errors.Join(wrong...)
+	if len(problems) > 0 {
+		return nil, errors.Join(problems...)
 	}
 	return skills, nil
 }
@@ -107,22 +107,22 @@ func read(raw json.RawMessage) (entry, error) {
 	}
 	for _, f := range []struct {
 		name, value string
-		most        int
+		limit       int
 	}{{"name", e.Name, maxNameChars}, {"description", e.Description, maxDescriptionChars}, {"content", e.Content, maxContentChars}} {
-		if n := utf8.RuneCountInString(f.value); n > f.most {
-			return e, fmt.Errorf("%s has %d characters but may have at most %d: shorten it", f.name, n, f.most)
+		if n := utf8.RuneCountInString(f.value); n > f.limit {
+			return e, fmt.Errorf("%s has %d characters but may have at most %d: shorten it", f.name, n, f.limit)
 		}
 	}
 	return e, nil
 }
 
-// reason returns a decoder's error in the terms of the file.
+// reason rephrases a decoder's error in the terms of the file.
 func reason(err error) error {
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		if wrong.Field == "" {
+	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if mismatch.Field == "" {
 			return errors.New("must be a skill: a mapping with key and content")
 		}
-		return fmt.Errorf("%s must be a string", wrong.Field)
+		return fmt.Errorf("%s must be a string", mismatch.Field)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return fmt.Errorf("unknown field %s: use key, name, description and content", name)

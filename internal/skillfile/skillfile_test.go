@@ -27,7 +27,7 @@ func TestLoad(t *testing.T) {
 		want   []prepare.Skill
 	}{
 		"Whole": {
-			reason: "the order of the file is that of the prompt",
+			reason: "the skills are in the order of the file",
 			text: "- key: refunds\n  name: Refunds\n  description: when money goes back\n  content: |\n    " +
 				"Ask for the order.\n- {key: a-1_B, content: \"{{ as it is }}\"}\n",
 			want: []prepare.Skill{
@@ -82,8 +82,8 @@ func TestLoadErrorsNameFileEntryAndField(t *testing.T) {
 			text: "- {key: a, content: " + strings.Repeat("c", 65537) + "}",
 			want: []string{"[0]: content has 65537 characters"},
 		},
-		"too many":    {text: strings.Repeat("- {}\n", 33), want: []string{"it has 33 skills but may have at most 32"}},
-		"all at once": {text: "- {key: a}\n- {content: b}", want: []string{"[0]: content is required", "[1]: key is required"}},
+		"too many":   {text: strings.Repeat("- {}\n", 33), want: []string{"it has 33 skills but may have at most 32"}},
+		"two faults": {text: "- {key: a}\n- {content: b}", want: []string{"[0]: content is required", "[1]: key is required"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, tc.text)
@@ -93,7 +93,7 @@ func TestLoadErrorsNameFileEntryAndField(t *testing.T) {
 			}
 			for _, want := range append(tc.want, path) {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("the error must say %q: %v", want, err)
+					t.Errorf("the error is %q, want it to contain %q", err, want)
 				}
 			}
 		})
@@ -103,6 +103,6 @@ func TestLoadErrorsNameFileEntryAndField(t *testing.T) {
 func TestLoadOfAMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "absent.yaml")
 	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("the error must name the file: %v", err)
+		t.Errorf("Load = %v, want an error that names the file", err)
 	}
 }

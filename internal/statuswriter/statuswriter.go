@@ -1,6 +1,6 @@
-// Package statuswriter writes the status of Turns with small requests and small responses. An ordinary client sends
-// the whole object and receives it back, with its managed fields. But the API server uses only the status of a
-// request to the status subresource, and the caller already has that status.
+// Package statuswriter writes the status of Turns with small requests and small responses. An ordinary client sends the
+// whole object and receives it back, with its managed fields. But the API server uses only the status in a request to
+// the status subresource, and the caller already has the status that would be in the response.
 package statuswriter
 
 import (
@@ -61,8 +61,8 @@ type request struct {
 	Status          v1alpha1.TurnStatus `json:"status"`
 }
 
-// identity says which object to write, and which version of it. Without a resource version, the write never
-// conflicts, as with any client.
+// identity identifies the object to write, and the version that it must have. Without a resource version, the write
+// never conflicts, as with any client.
 type identity struct {
 	Namespace       string    `json:"namespace"`
 	Name            string    `json:"name"`
@@ -70,8 +70,8 @@ type identity struct {
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 }
 
-// Update writes the status of an object. Of a Turn in memory, it changes only the resource version, so its times keep a
-// higher precision than the API server stores.
+// Update writes the status of an object. If o is a Turn, Update changes only its resource version, so that its times
+// keep a higher precision than the API server stores.
 func (w *writer) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || len(options) > 0 {

@@ -7,16 +7,16 @@ import (
 	"unicode"
 )
 
-// Safe returns a text without characters that control a terminal: it replaces them by an escape such as \u001b.
-// Line feeds and tabs stay.
+// Safe replaces each character of a text that controls a terminal by an escape such as \u001b. Line feeds and tabs
+// stay.
 func Safe(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if strings.IndexFunc(text, acts) < 0 {
+	if strings.IndexFunc(text, controlsTerminal) < 0 {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		if acts(r) {
+		if controlsTerminal(r) {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		} else {
 			b.WriteRune(r)
@@ -25,9 +25,9 @@ func Safe(text string) string {
 	return b.String()
 }
 
-// acts reports whether a character controls a terminal: a control character, or one that changes the direction of
-// text.
-func acts(r rune) bool {
+// controlsTerminal reports whether a character is a control character, changes the direction of text, or separates
+// lines or paragraphs. Line feeds and tabs do not count.
+func controlsTerminal(r rune) bool {
 	switch {
 	case r == '\n', r == '\t':
 		return false
@@ -37,17 +37,17 @@ func acts(r rune) bool {
 	return unicode.IsControl(r)
 }
 
-// Exact is Safe for a text by which a person decides. It also escapes characters that a screen does not show, such
-// as zero-width spaces and direction marks. Scripts that need such marks become harder to read.
+// Exact is like Safe, but for a text on which a person bases a decision. It also escapes characters that a screen does
+// not show, such as zero-width spaces and direction marks. Scripts that need such marks become harder to read.
 func Exact(text string) string {
 	text = Safe(text)
-	if strings.IndexFunc(text, hidden) < 0 {
+	if strings.IndexFunc(text, isHidden) < 0 {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
 		switch {
-		case !hidden(r):
+		case !isHidden(r):
 			b.WriteRune(r)
 		case r > '\uffff':
 			fmt.Fprintf(&b, `\U%08x`, r)
@@ -58,19 +58,19 @@ func Exact(text string) string {
 	return b.String()
 }
 
-// hidden reports whether a character is invisible, or looks like a space without being one.
-func hidden(r rune) bool {
+// isHidden reports whether a character is invisible, or looks like a space without being one.
+func isHidden(r rune) bool {
 	switch r {
 	case '\n', '\t', ' ', '\ufffd':
 		return false
-	case '\u115f', '\u1160', '\u3164', '\uffa0': // letters, but blank
+	case '\u115f', '\u1160', '\u3164', '\uffa0': // letters that look blank
 		return true
 	}
 	return !unicode.IsPrint(r) || unicode.Is(unicode.Variation_Selector, r)
 }
 
-// Line returns the start of a text on one line, at most limit characters, without characters that control a
-// terminal.
+// Line returns the beginning of a text on one line, at most limit characters, without characters that are not
+// printable.
 func Line(text string, limit int) string {
 	line := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -9,13 +9,13 @@ import (
 func TestSafe(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, text, want string }{
-		"plain":      {"words, line feeds and tabs stay", "a\tb\nc ü €", "a\tb\nc ü €"},
+		"plain":      {"visible characters, line feeds and tabs stay", "a\tb\nc ü €", "a\tb\nc ü €"},
 		"escape":     {"an escape sequence could hide or overwrite text", "\x1b[2Jx", `\u001b[2Jx`},
 		"one byte":   {"an 8-bit escape sequence is not valid UTF-8", "\x9b2Jx", "\uFFFD2Jx"},
 		"C1":         {"C1 control characters also begin escape sequences", "\u009b2J", `\u009b2J`},
-		"return":     {"a carriage return would hide what stands before it", "rm -rf /\recho hi", `rm -rf /\u000decho hi`},
+		"return":     {"a carriage return would hide the text before it", "rm -rf /\recho hi", `rm -rf /\u000decho hi`},
 		"direction":  {"text must not be read backwards", "a\u202eb\u2066c", `a\u202eb\u2066c`},
-		"separators": {"some terminals break lines at them", "a\u2028b", `a\u2028b`},
+		"separators": {"some terminals break lines at a separator", "a\u2028b", `a\u2028b`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -34,7 +34,7 @@ func TestExact(t *testing.T) {
 		"direction": {"two names must not be shown alike in another direction", "a\u200eb\u202e", `a\u200eb\u202e`},
 		"spaces":    {"other spaces look like the plain one", "a\u00a0b\u3000c\u3164", `a\u00a0b\u3000c\u3164`},
 		"tags":      {"sentences can be hidden in tag characters", "a\U000e0049\U000e0067", `a\U000e0049\U000e0067`},
-		"escape":    {"it is as safe as Safe", "\x1b[2J\x9b", `\u001b[2J` + "\uFFFD"},
+		"escape":    {"Exact escapes all characters that Safe escapes", "\x1b[2J\x9b", `\u001b[2J` + "\uFFFD"},
 		"variants":  {"sentences can be hidden in variation selectors", "a\ufe01\U000e0101", `a\ufe01\U000e0101`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -53,10 +53,10 @@ func TestLine(t *testing.T) {
 		most         int
 		want         string
 	}{
-		"short":   {"it stays", "a b", 10, "a b"},
-		"lines":   {"they are joined", " a\n\n b\tc ", 10, "a b c"},
-		"hostile": {"what does not print goes", "a\x1b[31m\u202eb", 10, "a[31mb"},
-		"long":    {"the end is cut off, and that is shown", "äbcdef", 4, "äbc…"},
+		"short":   {"a short line stays", "a b", 10, "a b"},
+		"lines":   {"lines are joined", " a\n\n b\tc ", 10, "a b c"},
+		"hostile": {"characters that are not printable are removed", "a\x1b[31m\u202eb", 10, "a[31mb"},
+		"long":    {"an ellipsis replaces the end", "äbcdef", 4, "äbc…"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,4 +1,4 @@
-// Package usage adds up what Turns have used, from their records.
+// Package usage adds up the usage of Turns from their records.
 package usage
 
 import (
@@ -26,7 +26,7 @@ const (
 	Session   Dimension = "session"
 	// Model groups by PROVIDER/MODEL. A Turn that has asked several models is in several groups.
 	Model Dimension = "model"
-	// For groups by what the requests were for: see ForTurn, ForEvaluation and ForMemory.
+	// For groups by the purpose of the requests: see ForTurn, ForEvaluation and ForMemory.
 	For Dimension = "for"
 )
 
@@ -34,9 +34,9 @@ const (
 const (
 	// ForTurn is the usage of the Turn itself.
 	ForTurn = "turn"
-	// ForEvaluation is the usage of judges that evaluated its answer.
+	// ForEvaluation is the usage of the judges that evaluated the Turn's answer.
 	ForEvaluation = string(task.Evaluate)
-	// ForMemory is the usage of the requests with which memories were learned from it.
+	// ForMemory is the usage of the requests with which memories were learned from the Turn.
 	ForMemory = string(task.Learn)
 )
 
@@ -49,7 +49,8 @@ const MaxGroups = 10_000
 // ErrTooManyGroups is returned if there are more than MaxGroups groups.
 var ErrTooManyGroups = errors.New("the usage has more than 10000 groups: group by fewer fields, or select fewer turns")
 
-// ParseDimensions parses dimensions that are separated by commas. The result has each once, in the given order.
+// ParseDimensions parses dimensions that are separated by commas. The result contains each dimension once, in the given
+// order.
 func ParseDimensions(text string) ([]Dimension, error) {
 	var out []Dimension
 	for part := range strings.SplitSeq(text, ",") {
@@ -64,16 +65,17 @@ func ParseDimensions(text string) ([]Dimension, error) {
 	return out, nil
 }
 
-// Group is the usage of the Turns with the same values of the dimensions, with that of the work that followed them.
+// Group is the usage of the Turns with the same values of the dimensions, including the usage of their evaluation and
+// of learning from them.
 type Group struct {
 	// Values are the values of the dimensions, in their order. A value is empty if it is not known.
 	Values []string `json:"values"`
 	// Turns is the number of Turns.
 	Turns int64       `json:"turns"`
 	Usage model.Usage `json:"usage"`
-	// Costs are the known costs, one for each currency, sorted by it.
+	// Costs are the known costs, one for each currency, sorted by currency.
 	Costs []turnrecord.Cost `json:"costs,omitempty"`
-	// TurnsOfUnknownCost is the number of Turns whose cost is not known, or only in part. Costs does not have the
+	// TurnsOfUnknownCost is the number of Turns whose cost is not known, or only in part. Costs does not include the
 	// unknown part.
 	TurnsOfUnknownCost int64 `json:"turnsOfUnknownCost,omitempty"`
 
@@ -89,14 +91,14 @@ type Sum struct {
 // NewSum returns an empty sum. Without dimensions, it has one group.
 func NewSum(by []Dimension) *Sum { return &Sum{by: by, groups: map[string]*Group{}} }
 
-// part is the usage of one model by a Turn, or by the work that followed it.
+// part is the usage of one model by a Turn, by its evaluation, or by learning from it.
 type part struct {
 	purpose, model string
 	usage          model.Usage
 	cost           *turnrecord.Cost
 }
 
-// partsOf returns what a Turn and the work that followed it have used. A Turn that has asked no model has one part.
+// partsOf returns the parts of the usage in a record. A Turn that has asked no model has one empty part.
 func partsOf(r *turnrecord.Record) []part {
 	var all []part
 	for _, m := range r.Models {
@@ -114,7 +116,7 @@ func partsOf(r *turnrecord.Record) []part {
 	if evaluated {
 		return all
 	}
-	for i := range r.Evaluations { // an older version has evaluated the answer
+	for i := range r.Evaluations { // an older version has evaluated the answer, and did not record expenses
 		e := &r.Evaluations[i]
 		all = append(all, part{ForEvaluation, nameOf(e.Provider, e.Model), e.Usage, e.Cost})
 	}
@@ -123,7 +125,8 @@ func partsOf(r *turnrecord.Record) []part {
 
 func nameOf(provider, name string) string { return strings.Trim(provider+"/"+name, "/") }
 
-// Add adds a record. It returns ErrTooManyGroups, and an error for a cost that is no number.
+// Add adds a record. It returns ErrTooManyGroups if there would be too many groups, and another error if a cost is not
+// a number.
 func (s *Sum) Add(r *turnrecord.Record) error {
 	unknown := map[*Group]bool{} // whether a part of the cost of this Turn is not known, for each of its groups
 	for _, p := range partsOf(r) {
@@ -146,8 +149,8 @@ func (s *Sum) Add(r *turnrecord.Record) error {
 		}
 		g.costs[p.cost.Currency] = g.costs[p.cost.Currency].Add(amount)
 	}
-	for g, some := range unknown {
-		if some {
+	for g, isUnknown := range unknown {
+		if isUnknown {
 			g.TurnsOfUnknownCost++
 		}
 	}
@@ -174,7 +177,7 @@ func (s *Sum) group(r *turnrecord.Record, p *part) (*Group, error) {
 	return g, nil
 }
 
-// Groups returns all groups: those with the most tokens first.
+// Groups returns all groups, sorted by their tokens, the largest first.
 func (s *Sum) Groups() []Group {
 	all := make([]Group, 0, len(s.groups))
 	for _, g := range s.groups {

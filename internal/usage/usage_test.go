@@ -20,7 +20,7 @@ func asked(name string, tokens int64, cost *turnrecord.Cost) turnrecord.Model {
 	return turnrecord.Model{Provider: "p", Model: name, Usage: model.Usage{InputTokens: tokens}, Cost: cost}
 }
 
-// judged returns an evaluation; without a name, no model was asked.
+// judged returns an evaluation by a model. If name is empty, no model was asked.
 func judged(name string, tokens int64, cost *turnrecord.Cost) turnrecord.Evaluation {
 	e := turnrecord.Evaluation{Model: name, Usage: model.Usage{InputTokens: tokens}, Cost: cost}
 	if name != "" {
@@ -39,8 +39,8 @@ func spending(r turnrecord.Record, all ...turnrecord.Expense) turnrecord.Record 
 	return r
 }
 
-// TestSumOfExpenses checks that the requests of all attempts of the work that followed a Turn count, and each once: the
-// evaluations of a record with expenses are in these.
+// TestSumOfExpenses checks that all expenses of a record count, and that its evaluations do not count in addition if
+// the expenses already include an evaluation.
 func TestSumOfExpenses(t *testing.T) {
 	of := func(kind string, tokens int64, cost *turnrecord.Cost) turnrecord.Expense {
 		return turnrecord.Expense{For: kind, Provider: "p", Model: "j", Usage: model.Usage{InputTokens: tokens}, Cost: cost}
@@ -66,7 +66,7 @@ func TestSumOfExpenses(t *testing.T) {
 	}
 }
 
-// TestSumOfAModelWithoutAPrice checks that the known cost of a model counts beside requests without a price.
+// TestSumOfAModelWithoutAPrice checks that the known cost of a model counts although other requests have no price.
 func TestSumOfAModelWithoutAPrice(t *testing.T) {
 	sum := NewSum([]Dimension{Model})
 	r := record("a", asked("m", 10, eur("0.1")), asked("m", 5, nil))
