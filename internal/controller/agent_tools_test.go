@@ -231,7 +231,8 @@ func TestToolsOfAnAgent(t *testing.T) {
 			`ToolServerNotReady: ToolServer "new" could not be asked for its tools yet (SecretNotFound)`, true, nil,
 		},
 		"a changed server whose tools are known": {
-			"each turn asks the server itself, and uses the known tools if that fails", subAgent("desk", ofServer("tickets", allow("search_*"))),
+			"each turn asks the server itself, and uses the known tools if that fails",
+			subAgent("desk", ofServer("tickets", allow("search_*"))),
 			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonSecretNotFound),
 				func(s *v1alpha1.ToolServer) { s.Generation++ })},
 			`Resolved: ToolServer "tickets" is not ready (SecretNotFound): calls of its tools fail until it is`, false,

@@ -43,7 +43,11 @@ func TestReportsOfCircuits(t *testing.T) {
 		open    []string
 	}{
 		{"no report", func() { c.observe(reporting("one", "")) }, nil, nil},
-		{"two open", func() { c.observe(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, []string{"a/demo", "b/demo"}, []string{"m"}},
+		{
+			"two open", func() { c.observe(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) },
+			[]string{"a/demo", "b/demo"},
+			[]string{"m"},
+		},
 		{"the same again", func() { c.observe(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, nil, []string{"m"}},
 		{"another executor", func() { c.observe(reporting("two", `{"a/demo":["k","m"]}`)) }, []string{"a/demo"}, []string{"k", "m"}},
 		{"one closed", func() { c.observe(reporting("one", `{"a/demo":["m"]}`)) }, []string{"b/demo"}, []string{"k", "m"}},

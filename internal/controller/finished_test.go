@@ -71,7 +71,9 @@ func TestFinishedTurns(t *testing.T) {
 			reason: "people wait for the newest generation to be observed",
 			turn:   turnWith(finished(0), changed), at: time.Second, wantObserved: 2,
 		},
-		"ChangedAndOver": {reason: "its time is over", turn: turnWith(finished(0), changed, withTTL(60)), at: 61 * time.Second, wantGone: true},
+		"ChangedAndOver": {
+			reason: "its time is over", turn: turnWith(finished(0), changed, withTTL(60)), at: 61 * time.Second, wantGone: true,
+		},
 		"Broken": {
 			reason: "a failed write is retried", funcs: failStatusWrites(broken, broken), turn: turnWith(finished(0), changed),
 			at: time.Minute, wantObserved: 2,

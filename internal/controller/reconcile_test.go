@@ -358,7 +358,8 @@ func TestJournalOfLostExecutorIsIncomplete(t *testing.T) {
 	emptyJournal := func(t *v1alpha1.Turn) {
 		t.Status.Executor.StoreID, t.Status.Executor.JournalEntries, t.Status.Executor.JournalComplete = "old", new(int64(0)), true
 	}
-	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), emptyJournal), agentWith(metav1.ConditionTrue, ""))
+	b := newTestEnv(t, interceptor.Funcs{},
+		turnWith(boundTo("lost"), started(time.Second), emptyJournal), agentWith(metav1.ConditionTrue, ""))
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}

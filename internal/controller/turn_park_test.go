@@ -154,7 +154,8 @@ func TestAParkedTurn(t *testing.T) {
 			},
 		},
 		"suspended": {
-			"the decision does not matter", turnWith(started(30*time.Second), parked(waiting("a")), desired(v1alpha1.DesiredStateSuspended)),
+			"the decision does not matter",
+			turnWith(started(30*time.Second), parked(waiting("a")), desired(v1alpha1.DesiredStateSuspended)),
 			waitProgress{decided: []bool{true}},
 			decision{
 				action: wait, reason: v1alpha1.TurnReasonSuspended,
@@ -278,7 +279,8 @@ func TestUnusableDecisionKeepsTurnParked(t *testing.T) {
 			"ToolApproval decision-a is not used: its author is unknown"
 		if message := got.Status.Conditions[0].Message; message != want || got.BoundTo() != "" ||
 			got.StateReason() != v1alpha1.TurnReasonAwaitingApproval {
-			t.Fatalf("%s, bound to %q, message %q; want the Turn to wait with the message %q", got.StateReason(), got.BoundTo(), message, want)
+			t.Fatalf("%s, bound to %q, message %q; want the Turn to wait with the message %q",
+				got.StateReason(), got.BoundTo(), message, want)
 		}
 		if before != nil && before.ResourceVersion != got.ResourceVersion {
 			t.Error("an unchanged status was written")
@@ -532,13 +534,13 @@ func TestSubAgentsEndBeforeTurn(t *testing.T) {
 		want  action
 		after time.Duration
 	}{
-		"cancelled, and a sub-agent is running":         {parked(desired(v1alpha1.DesiredStateCancelled)), working, cancelSubAgents, 0},
-		"cancelled, and none is running":                {parked(desired(v1alpha1.DesiredStateCancelled)), waitProgress{}, endFromJournal, 0},
-		"past its deadline, and a sub-agent is running": {parked(seconds(9)), working, cancelSubAgents, 8 * time.Second},
-		"past its deadline, and none is running":        {parked(seconds(9)), waitProgress{}, endFromJournal, 0},
-		"past its deadline for too long":                {parked(seconds(4)), working, endFromJournal, 0},
-		"suspended":                                     {parked(desired(v1alpha1.DesiredStateSuspended), seconds(9)), working, wait, 0},
-		"cancelled while its executor is alive":         {turnWith(boundTo("e"), desired(v1alpha1.DesiredStateCancelled)), working, follow, 0},
+		"cancelled, and a sub-agent runs":         {parked(desired(v1alpha1.DesiredStateCancelled)), working, cancelSubAgents, 0},
+		"cancelled, and none runs":                {parked(desired(v1alpha1.DesiredStateCancelled)), waitProgress{}, endFromJournal, 0},
+		"past its deadline, and a sub-agent runs": {parked(seconds(9)), working, cancelSubAgents, 8 * time.Second},
+		"past its deadline, and none runs":        {parked(seconds(9)), waitProgress{}, endFromJournal, 0},
+		"past its deadline for too long":          {parked(seconds(4)), working, endFromJournal, 0},
+		"suspended":                               {parked(desired(v1alpha1.DesiredStateSuspended), seconds(9)), working, wait, 0},
+		"cancelled while its executor is alive":   {turnWith(boundTo("e"), desired(v1alpha1.DesiredStateCancelled)), working, follow, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := decide(snapshot{

@@ -36,7 +36,9 @@ func TestDetect(t *testing.T) {
 			cgroup: memlimit.Limit(math.MaxInt64), machine: memlimit.Limit(8 * gibibyte),
 			bytes: 2 * gibibyte, source: FromMachine,
 		},
-		"a cgroup that cannot be read": {cgroup: failingProvider, machine: memlimit.Limit(4 * gibibyte), bytes: gibibyte, source: FromMachine},
+		"a cgroup that cannot be read": {
+			cgroup: failingProvider, machine: memlimit.Limit(4 * gibibyte), bytes: gibibyte, source: FromMachine,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := detect(c.given, c.cgroup, c.machine)

@@ -20,7 +20,7 @@ import (
 )
 
 var _ = Describe("A Turn of a Session that is deleted before its end", func() {
-	// paying runs a Turn until it is inside its call.
+	// paying returns a test environment with a Turn one whose payment has begun and does not end yet.
 	paying := func(ctx context.Context) (*testEnv, *paymentServer) {
 		GinkgoHelper()
 		s := newTestEnv(ctx, payingModel)
@@ -37,7 +37,7 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 		if suspended {
 			s.desire(ctx, "one", v1alpha1.DesiredStateSuspended)
 			desk.setReleased(true)
-			s.reaches(ctx, "one", v1alpha1.TurnReasonSuspended)
+			s.awaitState(ctx, "one", v1alpha1.TurnReasonSuspended)
 		}
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "one"))).To(Succeed())
 		Eventually(func() int64 { return s.session(ctx).Status.Turns }).WithContext(ctx).Should(BeEquivalentTo(1))
@@ -49,7 +49,7 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 			desk.setReleased(true)
 		}
 		s.create(ctx, newTurn("two", within))
-		two := s.reaches(ctx, "two", v1alpha1.TurnReasonCompleted)
+		two := s.awaitState(ctx, "two", v1alpha1.TurnReasonCompleted)
 		Expect(two.Status.Decision.TurnNumber).To(BeEquivalentTo(2))
 		Expect(s.session(ctx).Status.Turns).To(BeEquivalentTo(2))
 		Expect(s.session(ctx).Status.Usage.TotalTokens).To(Equal(charged.Usage.TotalTokens + two.Status.Usage.TotalTokens))
@@ -71,9 +71,9 @@ var _ = Describe("A Turn that ends without an executor", func() {
 		s.run(at(databaseURL, "controller", 1, manager.RoleController))
 		lost := s.share(ctx, program, "lost", databaseURL, apiConfig, manager.EnvPrefix+"ROLES="+manager.RoleExecutor)
 		s.create(ctx, newTurn("one", timeout(10)))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		Eventually(lost.Kill()).Should(gexec.Exit(137))
-		one := s.reaches(ctx, "one", v1alpha1.TurnReasonDeadlineExceeded)
+		one := s.awaitState(ctx, "one", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(one.Status.Usage).To(BeNil(), "the executor was killed before it wrote the usage of the request")
 
 		kept, err := postgres.Open(ctx, databaseURL)
@@ -105,11 +105,11 @@ var _ = Describe("A Session with a lost history", func() {
 		m := s.run()
 		s.create(ctx, append(s.basics(), newSession(func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossWait }))...)
 		s.create(ctx, newTurn("one", within))
-		one := s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		one := s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
 		m.stop()
-		m.again()
+		m.restartEmpty()
 		s.create(ctx, newTurn("two", within), newTurn("three", within))
-		two := s.reaches(ctx, "two", v1alpha1.TurnReasonWaitingForSession)
+		two := s.awaitState(ctx, "two", v1alpha1.TurnReasonWaitingForSession)
 		Expect(message(two)).To(ContainSubstring("set spec.onHistoryLoss to Continue"))
 		Eventually(func(g Gomega) {
 			status := s.session(ctx).Status
@@ -125,8 +125,8 @@ var _ = Describe("A Session with a lost history", func() {
 
 		change(ctx, s, conversation, &v1alpha1.Session{},
 			func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossContinue })
-		two = s.reaches(ctx, "two", v1alpha1.TurnReasonCompleted)
-		three := s.reaches(ctx, "three", v1alpha1.TurnReasonCompleted)
+		two = s.awaitState(ctx, "two", v1alpha1.TurnReasonCompleted)
+		three := s.awaitState(ctx, "three", v1alpha1.TurnReasonCompleted)
 		Expect(meta.FindStatusCondition(two.Status.Conditions, v1alpha1.ConditionHistoryComplete)).To(
 			HaveField("Reason", v1alpha1.ReasonHistoryLost))
 		Expect(two.Status.Decision.TurnNumber).To(BeEquivalentTo(2))
@@ -160,19 +160,19 @@ var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
 			m := s.run(seldom, skewed(clocks.first))
 			s.equip(ctx, desk.url, "pay", declared)
 			change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"pay"} })
-			says(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
+			awaitText(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
 				if len(a.Status.Tools) == 1 && a.Status.Tools[0].RequiresApproval {
 					return "asks"
 				}
 				return ""
 			}, Equal("asks"))
 			s.create(ctx, newTurn("parked", approvalTimeout(int32(limit/time.Second))))
-			t := s.reaches(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
+			t := s.awaitState(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
 			expiry := t.Status.PendingApprovals[0].ExpiryTime.Time
 			Expect(expiry).To(BeTemporally("~", time.Now().Add(limit), time.Minute))
 			handOver(m)
-			t = s.reaches(ctx, "parked", v1alpha1.TurnReasonCompleted)
-			Expect(t.Status.CompletionTime.Time).To(BeTemporally(">=", expiry.Add(-2*time.Second)), "not before the time is over")
+			t = s.awaitState(ctx, "parked", v1alpha1.TurnReasonCompleted)
+			Expect(t.Status.CompletionTime.Time).To(BeTemporally(">=", expiry.Add(-2*time.Second)), "not before the time has passed")
 			Expect(t.Status.CompletionTime.Time).To(BeTemporally("~", expiry, time.Minute))
 			Expect(t.Status.ToolCalls[0].Outcome).To(BeEquivalentTo("Refused"))
 			Expect(desk.payments.Load()).To(BeZero())
@@ -184,7 +184,7 @@ var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
 			m := s.run(skewed(clocks.first))
 			s.create(ctx, s.basics()...)
 			s.create(ctx, newTurn("short-lived", func(t *v1alpha1.Turn) { t.Spec.TTLSecondsAfterFinished = new(int32(ttl / time.Second)) }))
-			done := s.reaches(ctx, "short-lived", v1alpha1.TurnReasonCompleted).Status.CompletionTime.Time
+			done := s.awaitState(ctx, "short-lived", v1alpha1.TurnReasonCompleted).Status.CompletionTime.Time
 			Expect(done).To(BeTemporally("~", time.Now(), time.Minute))
 			handOver(m)
 			var t v1alpha1.Turn
@@ -193,7 +193,7 @@ var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
 				gone = time.Now()
 				return apierrors.IsNotFound(apiClient.Get(ctx, s.key("short-lived"), &t))
 			}).WithContext(ctx).Should(BeTrue())
-			Expect(gone).To(BeTemporally(">=", done.Add(ttl-2*time.Second)), "not before the time is over")
+			Expect(gone).To(BeTemporally(">=", done.Add(ttl-2*time.Second)), "not before the time has passed")
 			Expect(gone).To(BeTemporally("~", done.Add(ttl), time.Minute))
 		}, SpecTimeout(2*patience))
 	}

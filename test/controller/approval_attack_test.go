@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// made records the calls of tools that require approval.
+// made records the calls that were made of tools that require approval.
 type made struct {
 	mu    sync.Mutex
 	names []string
@@ -62,22 +62,22 @@ rules:
 		var m made
 		s.run(m.offers("close_ticket", "wipe_all"))
 		s.create(ctx, append(s.basics(), newTurn("one"))...)
-		t := s.reaches(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.PendingApprovals).To(HaveLen(2))
 		closes, wipes := t.Status.PendingApprovals[0], t.Status.PendingApprovals[1]
 		Expect([]string{closes.Name, wipes.Name}).To(Equal([]string{"close_ticket", "wipe_all"}))
-		Expect(closes.CallID).NotTo(Equal(wipes.CallID), "each call has an ID of its own")
+		Expect(closes.CallID).NotTo(Equal(wipes.CallID), "each call has its own ID")
 		Expect(closes.ArgumentsHash).To(Equal(wipes.ArgumentsHash))
 
-		By("naming the other tool in place of the one that was shown, which releases nothing")
-		s.decides(ctx, t, 1, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "close_ticket" })
-		s.decides(ctx, t, 1, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = closes.RequestID })
-		s.stays(ctx, t)
+		By("approving with the name of the other tool, which releases nothing")
+		s.decide(ctx, t, 1, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "close_ticket" })
+		s.decide(ctx, t, 1, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = closes.RequestID })
+		s.expectUnchanged(ctx, t)
 
-		By("approving the one and denying the other")
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		s.decides(ctx, t, 1, v1alpha1.ApprovalDenied)
-		s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		By("approving one call and denying the other")
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+		s.decide(ctx, t, 1, v1alpha1.ApprovalDenied)
+		s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
 		Expect(m.calls()).To(Equal([]string{"close_ticket"}))
 	}, SpecTimeout(patience))
 
@@ -93,12 +93,12 @@ rules:
 		s.create(ctx, append(s.basics(), newTurn("many", func(t *v1alpha1.Turn) {
 			t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(100))}
 		}))...)
-		t := s.reaches(ctx, "many", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "many", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.PendingApprovals).To(HaveLen(25))
 		seen := sets.New[string]()
 		for i, p := range t.Status.PendingApprovals {
 			seen.Insert(p.RequestID)
-			s.decides(ctx, t, i, v1alpha1.ApprovalApproved)
+			s.decide(ctx, t, i, v1alpha1.ApprovalApproved)
 		}
 		Eventually(func(g Gomega) {
 			t = s.turn(ctx, "many")
@@ -107,9 +107,9 @@ rules:
 			g.Expect(seen.HasAny(t.Status.PendingApprovals[0].RequestID, t.Status.PendingApprovals[1].RequestID)).To(BeFalse())
 		}).WithContext(ctx).Should(Succeed())
 		Expect(m.calls()).To(HaveLen(25), "the others wait until they are listed")
-		s.decides(ctx, t, 0, v1alpha1.ApprovalDenied)
-		s.decides(ctx, t, 1, v1alpha1.ApprovalApproved)
-		s.reaches(ctx, "many", v1alpha1.TurnReasonCompleted)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalDenied)
+		s.decide(ctx, t, 1, v1alpha1.ApprovalApproved)
+		s.awaitState(ctx, "many", v1alpha1.TurnReasonCompleted)
 		Expect(m.calls()).To(HaveLen(26))
 	}, SpecTimeout(2*patience))
 })

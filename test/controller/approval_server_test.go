@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// wipes adds a tool with this schema to a server and counts its calls.
-func (h *toolHost) wipes(schema string, calls *atomic.Int64) {
+// addWipeTool adds the tool wipe with this schema to a server and counts its calls.
+func (h *toolHost) addWipeTool(schema string, calls *atomic.Int64) {
 	h.AddTool(&mcp.Tool{Name: "wipe", Description: "It wipes.", InputSchema: json.RawMessage(schema)},
 		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			calls.Add(1)
@@ -21,11 +21,11 @@ func (h *toolHost) wipes(schema string, calls *atomic.Int64) {
 		})
 }
 
-// uidOf waits until a ToolServer is Ready and returns its UID.
-func (s *testEnv) uidOf(ctx context.Context, name string) string {
+// uidWhenReady waits until a ToolServer is Ready and returns its UID.
+func (s *testEnv) uidWhenReady(ctx context.Context, name string) string {
 	GinkgoHelper()
 	var server v1alpha1.ToolServer
-	says(ctx, s, &server, name, serverReadiness, HavePrefix("Ready: "))
+	awaitText(ctx, s, &server, name, serverReadiness, HavePrefix("Ready: "))
 	Expect(apiClient.Get(ctx, s.key(name), &server)).To(Succeed())
 	return string(server.UID)
 }
@@ -39,13 +39,13 @@ var _ = Describe("A decision about a call of a ToolServer's tool", func() {
 	)
 	// replace deletes the ToolServer and creates another one with the same name and address.
 	replace := func(ctx context.Context, s *testEnv, _ *toolHost, address string, _ *atomic.Int64) {
-		before := s.uidOf(ctx, "desk")
+		before := s.uidWhenReady(ctx, "desk")
 		s.drop(ctx, &v1alpha1.ToolServer{}, "desk")
 		s.create(ctx, newToolServer("desk", address))
-		Expect(s.uidOf(ctx, "desk")).NotTo(Equal(before))
+		Expect(s.uidWhenReady(ctx, "desk")).NotTo(Equal(before))
 	}
 	alter := func(_ context.Context, _ *testEnv, host *toolHost, _ string, calls *atomic.Int64) {
-		host.wipes(another, calls)
+		host.addWipeTool(another, calls)
 	}
 
 	DescribeTable("releases no call if the ToolServer or the schema has changed", func(
@@ -58,32 +58,32 @@ rules:
 - reply: {text: "Done."}
 `), newToolHost()
 		var calls atomic.Int64
-		host.wipes(schema, &calls)
+		host.addWipeTool(schema, &calls)
 		m := s.run(seldom)
 		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"wipe"} })...)
 		s.create(ctx, newToolServer("desk", host.url))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))
 		s.create(ctx, newTurn("one"))
-		t := s.reaches(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
-		Expect(t.Status.PendingApprovals).To(ConsistOf(HaveField("ToolServerUID", s.uidOf(ctx, "desk"))))
+		t := s.awaitState(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(t.Status.PendingApprovals).To(ConsistOf(HaveField("ToolServerUID", s.uidWhenReady(ctx, "desk"))))
 
 		alter(ctx, s, host, host.url, &calls)
 		if restarted {
 			m.stop()
 			start(m.options)
-			s.uidOf(ctx, "desk")
+			s.uidWhenReady(ctx, "desk")
 		}
 
-		By("naming the ToolServer that is there now, which was never shown")
-		if now := s.uidOf(ctx, "desk"); now != t.Status.PendingApprovals[0].ToolServerUID {
-			s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = now })
-			s.stays(ctx, t)
+		By("approving with the UID of the new ToolServer, which the approver never saw")
+		if now := s.uidWhenReady(ctx, "desk"); now != t.Status.PendingApprovals[0].ToolServerUID {
+			s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = now })
+			s.expectUnchanged(ctx, t)
 		}
 
-		By("approving the call that was shown")
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		t = s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
-		Expect(calls.Load()).To(BeZero(), "the call that a person saw was of another tool")
+		By("approving the call as the approver saw it")
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+		t = s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeZero(), "a call approved for the old ToolServer or schema must not run")
 		Expect(outcomes(t)).To(Equal([]string{"wipe Refused"}))
 		Expect(s.lastMessage()).To(ContainSubstring(told), "the model must know why")
 	},
@@ -104,18 +104,18 @@ rules:
 - reply: {text: "Done."}
 `), newToolHost()
 		var calls atomic.Int64
-		host.wipes(schema, &calls)
+		host.addWipeTool(schema, &calls)
 		m := s.run(seldom)
 		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"wipe"} })...)
 		s.create(ctx, newToolServer("desk", host.url))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))
 		s.create(ctx, newTurn("one"))
-		t := s.reaches(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
 		m.stop()
-		host.wipes(schema, &calls) // add the tool again, like a server that has restarted
+		host.addWipeTool(schema, &calls) // add the tool again, like a server that has restarted
 		start(m.options)
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		t = s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+		t = s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(outcomes(t)).To(Equal([]string{"wipe Succeeded"}))
 	}, SpecTimeout(patience))

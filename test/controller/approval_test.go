@@ -28,7 +28,7 @@ rules:
   reply: {text: "Done."}
 `
 
-// deletes offers a tool that requires approval and counts its calls.
+// deletes makes a manager offer the tool delete, which requires approval, and counts its calls.
 func deletes(calls *atomic.Int64) func(*manager.Options) {
 	return offering(tool.Tool{
 		Tool:   prompt.Tool{Name: "delete", Parameters: []prompt.Parameter{{Name: "name", Required: true}}},
@@ -40,8 +40,8 @@ func deletes(calls *atomic.Int64) func(*manager.Options) {
 	})
 }
 
-// decides creates a decision about one of the pending calls of a Turn, as the user jane.
-func (s *testEnv) decides(
+// decide creates a decision about one of the pending calls of a Turn, as the user jane.
+func (s *testEnv) decide(
 	ctx context.Context, t *v1alpha1.Turn, call int, d v1alpha1.ApprovalDecision, change ...func(*v1alpha1.ToolApproval),
 ) {
 	GinkgoHelper()
@@ -82,8 +82,8 @@ func approvalTimeout(seconds int32) func(*v1alpha1.Turn) {
 	}
 }
 
-// stays checks that a Turn does not change for a while.
-func (s *testEnv) stays(ctx context.Context, t *v1alpha1.Turn) {
+// expectUnchanged checks for a second that a Turn does not change.
+func (s *testEnv) expectUnchanged(ctx context.Context, t *v1alpha1.Turn) {
 	GinkgoHelper()
 	Consistently(func() string { return s.turn(ctx, t.Name).ResourceVersion }).WithContext(ctx).WithTimeout(
 		time.Second).Should(Equal(t.ResourceVersion))
@@ -95,7 +95,7 @@ var _ = Describe("A call that requires approval", func() {
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete", timeout(20)))...)
-		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(message(t)).To(Equal("a call of tool delete requires approval: run capstan approve delete or capstan deny delete"))
 		Expect(t.BoundTo()).To(BeEmpty())
 		Expect(t.Status.PendingApprovals).To(HaveLen(1))
@@ -105,25 +105,25 @@ var _ = Describe("A call that requires approval", func() {
 		Expect(t.Status.ToolCalls).To(HaveLen(1))
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallPending))
 		Expect(t.Status.Steps.Count).To(BeEquivalentTo(1))
-		Eventually(running).WithContext(ctx).Should(BeZero(), "nothing runs for it")
+		Eventually(running).WithContext(ctx).Should(BeZero(), "no executor runs a Turn that waits for an approval")
 		Eventually(s.events).WithArguments(ctx, "Turn", "delete").Should(Equal([]string{"Normal AwaitingApproval"}))
 
-		By("deciding about other calls, which changes nothing")
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.TurnUID = "of-an-earlier-turn" })
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "of-other-arguments" })
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.CallID = "another" })
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.Step = 2 })
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "another" })
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "of-an-earlier-server" })
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "of-another-schema" })
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "of-an-earlier-request" })
-		s.stays(ctx, t)
+		By("approving other calls, which changes nothing")
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.TurnUID = "of-an-earlier-turn" })
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "of-other-arguments" })
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.CallID = "another" })
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.Step = 2 })
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "another" })
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "of-an-earlier-server" })
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "of-another-schema" })
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "of-an-earlier-request" })
+		s.expectUnchanged(ctx, t)
 		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(21*time.Second)),
-			"its time must not run meanwhile")
+			"the time of the wait must not count towards its deadline")
 
 		By("approving it")
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+		t = s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(t.Status.Result.Text).To(Equal("Done."))
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallSucceeded))
@@ -132,8 +132,8 @@ var _ = Describe("A call that requires approval", func() {
 		Expect(t.Status.PendingApprovals).To(BeEmpty())
 		Expect(t.Status.ParkedTime).To(BeNil())
 		Expect(t.Status.ParkedMilliseconds).To(BeNumerically(">", 1000))
-		Expect(*t.Status.DurationMilliseconds).To(BeNumerically(">", 9000), "the time on the wall")
-		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(2), "no reply is bought twice")
+		Expect(*t.Status.DurationMilliseconds).To(BeNumerically(">", 9000), "the duration includes the wait")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(2), "no reply is paid for twice")
 	}, SpecTimeout(patience))
 
 	It("is not made if it is denied, and the model sees the denial", func(ctx SpecContext) {
@@ -141,9 +141,9 @@ var _ = Describe("A call that requires approval", func() {
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
-		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
-		s.decides(ctx, t, 0, v1alpha1.ApprovalDenied)
-		t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalDenied)
+		t = s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeZero())
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallRefused))
 		Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal("jane"))
@@ -156,11 +156,11 @@ var _ = Describe("A call that requires approval", func() {
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete", approvalTimeout(2)))...)
-		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeZero())
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallRefused))
 		Expect(t.Status.ToolCalls[0].DecidedBy).To(BeEmpty())
-		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2), "it is bound again once, when the time is over for its executor, too")
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2), "it is bound again once, after the approval has expired")
 	}, SpecTimeout(patience))
 
 	It("is decided separately from the other calls of its reply", func(ctx SpecContext) {
@@ -168,17 +168,17 @@ var _ = Describe("A call that requires approval", func() {
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete-both", func(t *v1alpha1.Turn) { t.Spec.Message = "delete both" }))...)
-		t := s.reaches(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.PendingApprovals).To(HaveLen(2))
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
 		Eventually(func() []v1alpha1.PendingApproval { return s.turn(ctx, "delete-both").Status.PendingApprovals }).WithContext(
 			ctx).Should(HaveLen(1))
-		t = s.reaches(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
+		t = s.awaitState(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
 		Expect(calls.Load()).To(BeEquivalentTo(1))
-		s.stays(ctx, t) // a used decision must not wake the Turn again
-		s.decides(ctx, t, 0, v1alpha1.ApprovalDenied)
-		t = s.reaches(ctx, "delete-both", v1alpha1.TurnReasonCompleted)
+		s.expectUnchanged(ctx, t) // a used decision must not wake the Turn again
+		s.decide(ctx, t, 0, v1alpha1.ApprovalDenied)
+		t = s.awaitState(ctx, "delete-both", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(3))
 		Eventually(s.events).WithArguments(ctx, "Turn", "delete-both").Should(ConsistOf("Normal AwaitingApproval", "Normal Succeeded"))
@@ -190,15 +190,15 @@ var _ = Describe("A call that requires approval", func() {
 		one := func(o *manager.Options) { o.MaxConcurrentTurns = 1 }
 		m := s.run(deletes(&calls), one)
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
-		s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		s.create(ctx, newTurn("other"))
-		s.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "other", v1alpha1.TurnReasonCompleted)
 		m.stop()
 		t := s.turn(ctx, "delete")
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonAwaitingApproval))
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved) // while no manager runs
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved) // while no manager runs
 		start(m.options)
-		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
 	}, SpecTimeout(2*patience))
@@ -208,9 +208,9 @@ var _ = Describe("A call that requires approval", func() {
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
-		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		s.desire(ctx, "delete", v1alpha1.DesiredStateCancelled)
-		t = s.reaches(ctx, t.Name, v1alpha1.TurnReasonCancelled)
+		t = s.awaitState(ctx, t.Name, v1alpha1.TurnReasonCancelled)
 		Expect(t.Status.PendingApprovals).To(BeEmpty())
 		Expect(t.Status.Usage).NotTo(BeNil(), "the usage is in the record")
 		Expect(calls.Load()).To(BeZero())
@@ -221,13 +221,13 @@ var _ = Describe("A call that requires approval", func() {
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
-		before := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		before := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		s.desire(ctx, "delete", v1alpha1.DesiredStateSuspended)
-		Expect(s.reaches(ctx, "delete", v1alpha1.TurnReasonSuspended).Status.PendingApprovals).To(BeEmpty())
-		s.decides(ctx, before, 0, v1alpha1.ApprovalApproved)
-		s.stays(ctx, s.turn(ctx, "delete"))
+		Expect(s.awaitState(ctx, "delete", v1alpha1.TurnReasonSuspended).Status.PendingApprovals).To(BeEmpty())
+		s.decide(ctx, before, 0, v1alpha1.ApprovalApproved)
+		s.expectUnchanged(ctx, s.turn(ctx, "delete"))
 		s.desire(ctx, "delete", v1alpha1.DesiredStateActive)
-		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
 
@@ -237,11 +237,11 @@ var _ = Describe("A call that requires approval", func() {
 		s.run(deletes(&calls))
 		talk := func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"} }
 		s.create(ctx, append(s.basics(), newTurn("delete", talk))...)
-		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		s.create(ctx, newTurn("later", talk))
-		s.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForSession)
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "later", v1alpha1.TurnReasonWaitingForSession)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+		s.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, "delete").Status.Decision.TurnNumber).To(BeEquivalentTo(1))
 		Expect(s.turn(ctx, "later").Status.Decision.TurnNumber).To(BeEquivalentTo(2))
 	}, SpecTimeout(patience))

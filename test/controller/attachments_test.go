@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// The contents of attachments: a PNG of one pixel in base64, and a PDF as far as Capstan reads it.
+// The contents of attachments: a PNG of one pixel in base64, and the part of a PDF that Capstan reads.
 const (
 	planPNG  = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 	termsPDF = "%PDF-1.4\n<</Type/Page>>"
@@ -80,15 +80,15 @@ var _ = Describe("Attachments", func() {
 				p.Spec.Models[0].Capabilities = []v1alpha1.ModelCapability{v1alpha1.CapabilityImages, v1alpha1.CapabilityFiles}
 			}),
 			newAgent(agent, withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Models[0].Model = claude }))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[measure]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[measure]"))
 		s.create(ctx, newTurn("first", within, attaching(
 			fromConfigMap("plan", "image/png"), fromConfigMap("terms", "application/pdf"), fromConfigMap("rooms", "text/csv"))))
-		t := s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"measure Succeeded"}))
 		s.drop(ctx, &corev1.ConfigMap{}, "files")
 		s.create(ctx, newTurn("second", within, attaching(
 			fromTurn("again", "image/png", "first", "attachments/plan", v1alpha1.ArtifactScopeSession))))
-		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 
 		Expect(strict.Refused()).To(BeEmpty())
 		requests := strict.Requests()
@@ -105,19 +105,19 @@ var _ = Describe("Attachments", func() {
 		Expect(later[len(later)-1].Content[0].Source.Data).To(Equal(planPNG))
 	}, SpecTimeout(patience))
 
-	It("may be outputs of tools of other Turns, within their scope", func(ctx SpecContext) {
+	It("may be tool outputs of other Turns, within their scope", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, calling("dump")), newFakeToolServer()
 		host.offer("dump", readOnly, answering("HEAD"+strings.Repeat("-", 50_000)+"THE MIDDLE"+strings.Repeat("-", 50_000)))
 		s.run()
 		s.equip(ctx, host.url, "dump", reading("dump"))
 		s.create(ctx, newTurn("source", asking("call it")))
-		t := s.reaches(ctx, "source", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "source", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.ToolCalls[0].Artifact).To(Equal("call-1-1"))
 		output := func(turn, name string, scope v1alpha1.ArtifactScope) func(*v1alpha1.Turn) {
 			return asking("Read it.", attaching(fromTurn("dump", "text/plain", turn, name, scope)))
 		}
 		s.create(ctx, newTurn("reader", output("source", "call-1-1", v1alpha1.ArtifactScopeNamespace)))
-		s.reaches(ctx, "reader", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "reader", v1alpha1.TurnReasonCompleted)
 		Expect(s.lastMessage()).To(And(ContainSubstring(`## Attachment "dump" (text/plain)`), ContainSubstring("THE MIDDLE"),
 			HaveSuffix("Read it.")))
 
@@ -141,7 +141,7 @@ var _ = Describe("Attachments", func() {
 			},
 		} {
 			s.create(ctx, newTurn(name, refusal.change))
-			Expect(message(s.reaches(ctx, name, v1alpha1.TurnReasonPreparationFailed))).To(
+			Expect(message(s.awaitState(ctx, name, v1alpha1.TurnReasonPreparationFailed))).To(
 				ContainSubstring("spec.attachments[0].artifactRef: "+refusal.problem), name)
 		}
 	}, SpecTimeout(patience))
@@ -152,7 +152,7 @@ var _ = Describe("Attachments", func() {
 		s.create(ctx, append(s.basics(), newTurn("outside", attaching(v1alpha1.Attachment{
 			Name: "a", MediaType: "text/plain", URL: "https://files.example/a?secret=1",
 		})))...)
-		t := s.reaches(ctx, "outside", v1alpha1.TurnReasonInvalidSpec)
+		t := s.awaitState(ctx, "outside", v1alpha1.TurnReasonInvalidSpec)
 		Expect(message(t)).To(Equal(
 			"Turn spec.attachments[0].url: the operator of the cluster does not allow attachments from URLs: use a ConfigMap"))
 		Expect(s.fake.Stats().Requests).To(BeZero())

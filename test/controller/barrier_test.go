@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-var _ = Describe("A server that knows the credential of another", func() {
+var _ = Describe("A server that knows the credential of another server", func() {
 	// No two of them share 12 characters, because each adapter redacts a shared part of that length in an error.
 	const (
 		mainKey   = "sk-main-0a1b2c3d4e5f6a7b8c9d0e"
@@ -39,12 +39,12 @@ rules:
 	// The tool server repeats the keys of both models in its tool list and in results.
 	leaky := func() *fakeToolServer {
 		host := newFakeToolServer()
-		said := "main " + mainKey + ", spare " + hidden(spareKey) + ", end"
+		texts := "main " + mainKey + ", spare " + hidden(spareKey) + ", end"
 		host.AddTool(&mcp.Tool{
 			Name: "look_up", Description: "It has " + mainKey + ".", Annotations: readOnly,
 			InputSchema: json.RawMessage(`{"type":"object","properties":{"note":{"type":"string","description":"Not ` + spareKey + `."}}}`),
 		}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: said}}}, nil
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: texts}}}, nil
 		})
 		host.AddTool(&mcp.Tool{Name: "tool-of-" + mainKey, InputSchema: json.RawMessage(`{"type":"object"}`)},
 			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -64,29 +64,29 @@ rules:
 					v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: "spare"}, Model: modelName})
 			}))
 		for _, name := range []string{provider, "spare"} { // both have read their Secrets
-			says(ctx, s, &v1alpha1.ModelProvider{}, name, providerReadiness, HavePrefix("Ready"))
+			awaitText(ctx, s, &v1alpha1.ModelProvider{}, name, providerReadiness, HavePrefix("Ready"))
 		}
 		s.create(ctx, newToolServer("desk", leaky().url, reading("look_up"), func(o *v1alpha1.ToolServer) {
 			o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "desk", Key: keyName}
 		}))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[look_up]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[look_up]"))
 
 		neighbour.create(ctx, neighbour.basics(withTools("desk"))...)
 		neighbour.create(ctx, newToolServer("desk", leaky().url, reading("look_up")))
-		says(ctx, neighbour, &v1alpha1.Agent{}, agent, offered, ContainSubstring("look_up"))
+		awaitText(ctx, neighbour, &v1alpha1.Agent{}, agent, offered, ContainSubstring("look_up"))
 
 		s.create(ctx, newTurn("call-it"), newTurn("wrong"))
 		neighbour.create(ctx, newTurn("call-it"), newTurn("wrong"))
-		t := s.reaches(ctx, "call-it", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "call-it", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("The token is [redacted] or [redacted]."))
-		s.reaches(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
+		s.awaitState(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
 		Eventually(s.events).WithArguments(ctx, "Turn", "call-it").ShouldNot(BeEmpty())
 
-		told := neighbour.reaches(ctx, "call-it", v1alpha1.TurnReasonCompleted)
+		told := neighbour.awaitState(ctx, "call-it", v1alpha1.TurnReasonCompleted)
 		Expect(told.Status.Result.Text).To(ContainSubstring("or "+toolToken),
 			"a credential of one namespace must not act on the text of another")
 		Expect(bodies(neighbour)).To(And(ContainSubstring("It has "+mainKey), ContainSubstring("main "+mainKey)))
-		neighbour.reaches(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
+		neighbour.awaitState(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
 
 		requests := bodies(s)
 		Expect(requests).To(And(ContainSubstring("It has [redacted]."), ContainSubstring("Not [redacted]."),

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// newBudget returns a Budget of one Turn in each month, whose other Turns wait.
+// newBudget returns a Budget that allows one Turn per month. Other Turns wait.
 func newBudget(name string, change ...func(*v1alpha1.Budget)) *v1alpha1.Budget {
 	return build(&v1alpha1.Budget{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -56,14 +56,14 @@ func (s *testEnv) reasonOf(ctx SpecContext, name, condition, reason string) stri
 }
 
 var _ = Describe("A Budget", func() {
-	// begin runs a Turn that uses the Budget up.
+	// begin creates the Budget and runs a Turn that uses it up.
 	begin := func(ctx SpecContext, budget *v1alpha1.Budget, change ...func(*v1alpha1.Turn)) *testEnv {
 		GinkgoHelper()
 		s := newTestEnv(ctx, ``)
 		s.create(ctx, append(s.basics(), budget)...)
 		s.run()
 		s.create(ctx, newTurn("first", change...))
-		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 		return s
 	}
 	const refused = `^Budget "month"(: 1 of 1 turns are spent;| allows 1 turns per month, and 1 have begun:) ` +
@@ -72,7 +72,7 @@ var _ = Describe("A Budget", func() {
 	It("lets Turns wait until it is raised or deleted", func(ctx SpecContext) {
 		s := begin(ctx, newBudget("month"))
 		s.create(ctx, newTurn("second"))
-		Expect(message(s.reaches(ctx, "second", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused))
+		Expect(message(s.awaitState(ctx, "second", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused))
 		Expect(s.reasonOf(ctx, "month", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)).To(
 			MatchRegexp(`^Budget "month": 1 of 1 turns are spent; the next period begins at \d{4}-\d\d-01T00:00:00Z$`))
 		Eventually(func() []string { return s.events(ctx, "Budget", "month") }).WithContext(ctx).Should(
@@ -80,24 +80,24 @@ var _ = Describe("A Budget", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "the Turn that waits has sent no request")
 
 		change(ctx, s, "month", &v1alpha1.Budget{}, func(b *v1alpha1.Budget) { b.Spec.Limits.Turns = new(int64(2)) })
-		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 
 		s.create(ctx, newTurn("third"))
-		s.reaches(ctx, "third", v1alpha1.TurnReasonWaitingForBudget)
+		s.awaitState(ctx, "third", v1alpha1.TurnReasonWaitingForBudget)
 		Expect(apiClient.Delete(ctx, newBudget("month", func(b *v1alpha1.Budget) { b.Namespace = s.namespace }))).To(Succeed())
-		s.reaches(ctx, "third", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "third", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("lets a Turn continue that its selector does not select any more", func(ctx SpecContext) {
+	It("lets a Turn continue once its selector no longer selects it", func(ctx SpecContext) {
 		s := begin(ctx, newBudget("month", ofAgents(agent)))
 		s.create(ctx, newTurn("second"))
-		s.reaches(ctx, "second", v1alpha1.TurnReasonWaitingForBudget)
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonWaitingForBudget)
 		change(ctx, s, "month", &v1alpha1.Budget{}, ofAgents("another"))
-		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 		change(ctx, s, "month", &v1alpha1.Budget{}, ofAgents(agent))
 		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		s.create(ctx, newTurn("third"))
-		Expect(message(s.reaches(ctx, "third", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused),
+		Expect(message(s.awaitState(ctx, "third", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused),
 			"the Turn that was not selected does not count")
 	}, SpecTimeout(patience))
 
@@ -121,7 +121,7 @@ var _ = Describe("A Budget", func() {
 	It("ends Turns before their first request", func(ctx SpecContext) {
 		s := begin(ctx, newBudget("month", rejecting))
 		s.create(ctx, newTurn("second"))
-		Expect(message(s.reaches(ctx, "second", v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
+		Expect(message(s.awaitState(ctx, "second", v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
 
@@ -129,7 +129,7 @@ var _ = Describe("A Budget", func() {
 		s := begin(ctx, newBudget("month", rejecting, ofRequesters("eve")), requestedBy("ada"))
 		s.create(ctx, newTurn("second", requestedBy("bob")), newTurn("third"))
 		for _, name := range []string{"second", "third"} {
-			Expect(message(s.reaches(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
+			Expect(message(s.awaitState(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
 		}
 		Expect(s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonRequestersNotChecked)).To(Equal(
 			"the API server does not check requesters, so the budget applies to the Turns of all requesters: install config/policy, " +
@@ -141,12 +141,12 @@ var _ = Describe("A Budget", func() {
 		s.create(ctx, append(s.basics(), newBudget("month", rejecting, ofRequesters("eve", "robin")))...)
 		s.run(func(o *manager.Options) { o.TrustRequestedBy = true })
 		s.create(ctx, newTurn("of-ada", requestedBy("ada")), newTurn("of-robin", requestedBy("robin")))
-		s.reaches(ctx, "of-ada", v1alpha1.TurnReasonCompleted)
-		s.reaches(ctx, "of-robin", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "of-ada", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "of-robin", v1alpha1.TurnReasonCompleted)
 		s.create(ctx, newTurn("of-eve", requestedBy("eve")), newTurn("of-nobody"), newTurn("again-of-ada", requestedBy("ada")))
-		s.reaches(ctx, "again-of-ada", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "again-of-ada", v1alpha1.TurnReasonCompleted)
 		for _, name := range []string{"of-eve", "of-nobody"} {
-			Expect(message(s.reaches(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
+			Expect(message(s.awaitState(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
 		}
 		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	}, SpecTimeout(patience))

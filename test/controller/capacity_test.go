@@ -26,7 +26,7 @@ func (s *testEnv) asked() []string {
 }
 
 var _ = Describe("More Turns than slots", func() {
-	DescribeTable("run up to the limit at once, and all end",
+	DescribeTable("run at the same time up to the limit, and all end",
 		func(ctx SpecContext, most int, ofAgent *int32) {
 			s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 30}}]`)
 			s.run(func(o *manager.Options) { o.MaxConcurrentTurns = most })
@@ -35,11 +35,11 @@ var _ = Describe("More Turns than slots", func() {
 			release := s.hold()
 			s.create(ctx, newTurns(turns)...)
 			s.awaitHeld(ctx, 4) // the limit
-			s.allAre(ctx, map[string]int{v1alpha1.TurnReasonRunning: 4, v1alpha1.TurnReasonQueued: turns - 4})
-			Expect(s.gate.waiting.Load()).To(BeEquivalentTo(4), "and never more")
+			s.awaitStates(ctx, map[string]int{v1alpha1.TurnReasonRunning: 4, v1alpha1.TurnReasonQueued: turns - 4})
+			Expect(s.gate.waiting.Load()).To(BeEquivalentTo(4), "never more than the limit")
 			release()
-			s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted)
-			Expect(s.fake.Stats().PeakInFlight).To(BeNumerically("<=", 4), "and never more")
+			s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted)
+			Expect(s.fake.Stats().PeakInFlight).To(BeNumerically("<=", 4), "never more than the limit")
 			Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns))
 		},
 		Entry("of the agent", SpecTimeout(2*patience), 1000, new(int32(4))),
@@ -52,19 +52,19 @@ var _ = Describe("More Turns than slots", func() {
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		turns := newTurns(10)
 		s.create(ctx, turns...)
 		var names []string
 		for _, o := range turns {
-			t := s.reaches(ctx, o.GetName(), v1alpha1.TurnReasonQueued)
+			t := s.awaitState(ctx, o.GetName(), v1alpha1.TurnReasonQueued)
 			Expect(message(t)).To(Equal(`Agent "support" already runs as many turns as it may (maxParallelTurns is 1)`))
 			Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Queued", "Reconciling=True Queued"))
 			names = append(names, t.Name)
 		}
 		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
 		for _, name := range names {
-			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 		}
 		Expect(s.asked()).To(Equal(append([]string{"stuck"}, names...)))
 	}, SpecTimeout(patience))
@@ -74,16 +74,16 @@ var _ = Describe("More Turns than slots", func() {
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck-0"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		for i := 1; i < 4; i++ {
 			s.create(ctx, newTurn(fmt.Sprintf("stuck-%d", i)))
-			s.reaches(ctx, fmt.Sprintf("stuck-%d", i), v1alpha1.TurnReasonQueued)
+			s.awaitState(ctx, fmt.Sprintf("stuck-%d", i), v1alpha1.TurnReasonQueued)
 		}
 		change(ctx, s, agent, &v1alpha1.Agent{}, parallel(3))
-		s.inFlight(ctx, 3)
+		s.awaitInFlight(ctx, 3)
 		Expect(s.turn(ctx, "stuck-3").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = nil })
-		s.inFlight(ctx, 4)
+		s.awaitInFlight(ctx, 4)
 	}, SpecTimeout(patience))
 
 	It("are not blocked by a waiting Turn that is cancelled, suspended or deleted", func(ctx SpecContext) {
@@ -91,22 +91,22 @@ var _ = Describe("More Turns than slots", func() {
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		names := []string{"a-cancelled", "b-suspended", "c-deleted", "d-runs", "e-runs"}
 		for _, name := range names {
 			s.create(ctx, newTurn(name))
 		}
 		for _, name := range names {
-			s.reaches(ctx, name, v1alpha1.TurnReasonQueued)
+			s.awaitState(ctx, name, v1alpha1.TurnReasonQueued)
 		}
 		s.desire(ctx, "a-cancelled", v1alpha1.DesiredStateCancelled)
 		s.desire(ctx, "b-suspended", v1alpha1.DesiredStateSuspended)
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "c-deleted"))).To(Succeed())
-		s.reaches(ctx, "a-cancelled", v1alpha1.TurnReasonCancelled)
-		s.reaches(ctx, "b-suspended", v1alpha1.TurnReasonSuspended)
+		s.awaitState(ctx, "a-cancelled", v1alpha1.TurnReasonCancelled)
+		s.awaitState(ctx, "b-suspended", v1alpha1.TurnReasonSuspended)
 
 		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
-		s.reaches(ctx, "e-runs", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "e-runs", v1alpha1.TurnReasonCompleted)
 		Expect(s.asked()).To(Equal([]string{"stuck", "d-runs", "e-runs"}))
 	}, SpecTimeout(patience))
 
@@ -117,41 +117,41 @@ var _ = Describe("More Turns than slots", func() {
 		s.create(ctx, newAgent("other"))
 		ofOther := func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "other" }
 		s.create(ctx, newTurn("stuck-a"), newTurn("stuck-b", ofOther))
-		s.inFlight(ctx, 2)
+		s.awaitInFlight(ctx, 2)
 		s.create(ctx, newTurn("a-waits"))
-		s.reaches(ctx, "a-waits", v1alpha1.TurnReasonQueued)
+		s.awaitState(ctx, "a-waits", v1alpha1.TurnReasonQueued)
 		s.create(ctx, newTurn("b-waits", ofOther))
-		s.reaches(ctx, "b-waits", v1alpha1.TurnReasonQueued)
+		s.awaitState(ctx, "b-waits", v1alpha1.TurnReasonQueued)
 
 		s.desire(ctx, "stuck-b", v1alpha1.DesiredStateCancelled)
-		s.reaches(ctx, "b-waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "b-waits", v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, "a-waits").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
 	}, SpecTimeout(patience))
 
-	It("beyond the queue of their namespace end at once, and the waiting ones continue", func(ctx SpecContext) {
+	It("beyond the queue of their namespace end immediately, and the waiting ones continue", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckModel)
 		s.run(func(o *manager.Options) { o.MaxConcurrentTurns, o.MaxQueuedTurnsPerNamespace = 1, 1 })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		s.create(ctx, newTurn("waits"))
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonQueued)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonQueued)
 		s.create(ctx, newTurn("refused"))
-		t := s.reaches(ctx, "refused", v1alpha1.TurnReasonQueueFull)
+		t := s.awaitState(ctx, "refused", v1alpha1.TurnReasonQueueFull)
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopQueueFull))
 		Expect(message(t)).To(ContainSubstring("--max-queued-turns-per-namespace"))
 		Expect(t.Status.Usage).To(BeNil())
 
 		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("run 300 at once, and all succeed, with two status writes each", Serial, func(ctx SpecContext) {
+	It("run 300 at the same time, and all succeed, with two status writes each", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("warm"))
-		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that no other Turn waits for the Agent
+		s.awaitState(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that no other Turn waits for the Agent
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "warm"))).To(Succeed())
 		s.fake.Reset()
 		const turns = 300
@@ -160,10 +160,10 @@ var _ = Describe("More Turns than slots", func() {
 		s.create(ctx, newTurns(turns, func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(300))} })...)
 		s.awaitHeld(ctx, turns) // no Turn waits for another
 		release()
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1))
 		}
-		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "each is bought once")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "each reply is paid for once")
 		Expect(requests(ctx, "PUT", "turns", "status")-writes).To(BeEquivalentTo(2*turns), "bind and end: none waits in a queue")
 	}, SpecTimeout(4*patience))
 })

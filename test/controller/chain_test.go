@@ -57,7 +57,7 @@ var _ = Describe("A chain of models", func() {
 		s.run()
 		s.create(ctx, s.basics(chain(provider+"/"+modelName, provider+"/spare"))...)
 		s.create(ctx, newTurn("asks"))
-		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("the spare answers"))
 		Expect(t.Status.Preparation.Model).To(Equal("spare"))
 		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(2))
@@ -70,24 +70,24 @@ var _ = Describe("A chain of models", func() {
 		s.run()
 		s.create(ctx, s.basics(chain(provider+"/"+modelName, provider+"/spare"))...)
 		s.create(ctx, newTurn("asks"))
-		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonModelFailed)
+		t := s.awaitState(ctx, "asks", v1alpha1.TurnReasonModelFailed)
 		Expect(message(t)).To(And(HavePrefix("none of the 2 models that were tried answered"),
 			ContainSubstring("demo/demo-small: "), ContainSubstring("demo/spare: ")))
 	}, SpecTimeout(patience))
 
-	It("can be used while one of its models can, and names the others", func(ctx SpecContext) {
+	It("can be used while one of its models can be used, and names the others", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		keyless := s.newProvider("keyless", func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "absent" })
 		s.create(ctx, append(s.basics(chain("gone/"+modelName, "keyless/"+modelName, provider+"/"+modelName)), keyless)...)
 		others := `ModelProvider "gone" does not exist; ModelProvider "keyless" is not ready: Secret "absent" does not exist in ` +
 			`namespace "` + s.namespace + `": create it with key "apiKey"`
-		says(ctx, s, &v1alpha1.Agent{}, agent, modelsFinding,
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, modelsFinding,
 			Equal("True PartiallyResolved: turns use only a part of the chain: "+others))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 
 		s.create(ctx, newTurn("asks"))
-		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation).To(And(HaveField("Provider", provider), HaveField("Model", modelName)))
 		Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 1})), "nothing was sent to the others")
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
@@ -97,7 +97,7 @@ var _ = Describe("A chain of models", func() {
 		demo := &v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: provider}}
 		Expect(apiClient.Delete(ctx, demo)).To(Succeed())
 		all := others + `; ModelProvider "demo" does not exist`
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal("ProviderNotFound: "+all))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal("ProviderNotFound: "+all))
 		// The watch of Turns may be ahead of that of Agents. So a Turn may begin before the manager knows of the
 		// deletion.
 		waits, tries := "", 0
@@ -109,10 +109,10 @@ var _ = Describe("A chain of models", func() {
 				Should(BeElementOf(v1alpha1.TurnReasonWaitingForAgent, v1alpha1.TurnReasonModelFailed))
 			g.Expect(s.turn(ctx, waits).StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
 		}).WithContext(ctx).Should(Succeed())
-		says(ctx, s, &v1alpha1.Turn{}, waits, message, Equal(`Agent "support" is not ready: `+all))
+		awaitText(ctx, s, &v1alpha1.Turn{}, waits, message, Equal(`Agent "support" is not ready: `+all))
 
 		s.create(ctx, s.newProvider("gone"))
-		t = s.reaches(ctx, waits, v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, waits, v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.Provider).To(Equal("gone"))
 	}, SpecTimeout(patience))
 
@@ -131,9 +131,9 @@ rules:
 		s.run()
 		s.equip(ctx, host.url, "search", reading("search"))
 		change(ctx, s, agent, &v1alpha1.Agent{}, chain(provider+"/"+modelName, provider+"/spare"))
-		isCurrent(ctx, s, &v1alpha1.Agent{}, agent, conditionsOfAgent)
+		awaitChecked(ctx, s, &v1alpha1.Agent{}, agent, conditionsOfAgent)
 		s.create(ctx, newTurn("asks"))
-		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("2 results"))
 		Expect(outcomes(t)).To(Equal([]string{"search Succeeded", "search Succeeded"}))
 		Expect(s.fake.Stats().ByModel).To(Equal(map[string]int64{modelName: 2, "spare": 2}))

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// skewed sets the clock of a manager wrong.
+// skewed makes the clock of a manager wrong by this duration.
 func skewed(by time.Duration) func(*manager.Options) {
 	return func(o *manager.Options) {
 		o.Hooks.Clock = func() time.Time { return time.Now().Add(by) }
@@ -26,18 +26,20 @@ var _ = Describe("Managers whose clocks are wrong", func() {
 		s.create(ctx, s.basics()...)
 		begin := time.Now()
 		s.create(ctx, newTurn("slow", timeout(10)))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		running := time.Now()
 		m.stop()
-		s.inFlight(ctx, 0)
+		s.awaitInFlight(ctx, 0)
 		o := m.options
 		skewed(second)(&o)
 		again := start(o)
-		t := s.reaches(ctx, "slow", v1alpha1.TurnReasonDeadlineExceeded)
+		t := s.awaitState(ctx, "slow", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(*t.Status.DurationMilliseconds).To(And(BeNumerically(">", 9000), BeNumerically("<", 70_000)),
 			"the Turn has 10 seconds, however wrong the clocks are")
-		Expect(t.Status.StartTime.Time).To(BeTemporally(">", begin.Add(-2*time.Second)), "by the clock of the API server, which is right")
-		Expect(t.Status.StartTime.Time).To(BeTemporally("<", running.Add(2*time.Second)), "by the clock of the API server, which is right")
+		Expect(t.Status.StartTime.Time).To(BeTemporally(">", begin.Add(-2*time.Second)),
+			"by the clock of the API server, which is correct")
+		Expect(t.Status.StartTime.Time).To(BeTemporally("<", running.Add(2*time.Second)),
+			"by the clock of the API server, which is correct")
 		Expect(t.Status.CompletionTime.Time).To(BeTemporally("~", time.Now(), time.Minute))
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
 		Expect(again.logs.String()).To(ContainSubstring("the clock of this machine differs from the clock of the API server"))

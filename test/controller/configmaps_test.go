@@ -50,7 +50,7 @@ func (s *testEnv) rewrite(ctx context.Context, name, text string) {
 	change(ctx, s, name, &corev1.ConfigMap{}, func(m *corev1.ConfigMap) { m.Data[textKey] = text })
 }
 
-// drop deletes an object.
+// drop deletes an object of the test environment.
 func (s *testEnv) drop(ctx context.Context, o client.Object, name string) {
 	GinkgoHelper()
 	o.SetNamespace(s.namespace)
@@ -71,39 +71,39 @@ var _ = Describe("A profile with a skill in a ConfigMap", func() {
 		s.create(ctx, objects...)
 		missing := `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not ` +
 			`exist: create it, or correct the name`
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, Equal("ConfigMapNotFound: "+missing))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`ProfileNotReady: PromptProfile "house" is not ready: `+missing))
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, Equal("ConfigMapNotFound: "+missing))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`ProfileNotReady: PromptProfile "house" is not ready: `+missing))
 		var p v1alpha1.PromptProfile
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=False ConfigMapNotFound"),
 			"it may appear, so the profile is not stalled")
 
 		s.create(ctx, newConfigMap("skills", "Ask for the order number."))
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
-		says(ctx, s, &v1alpha1.Agent{}, agent, renderHash, Not(BeEmpty()))
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, renderHash, Not(BeEmpty()))
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		first := a.Status.PromptRenderHash
 
 		s.rewrite(ctx, "skills", "Ask for the invoice.")
-		says(ctx, s, &v1alpha1.Agent{}, agent, renderHash, And(Not(BeEmpty()), Not(Equal(first))))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, renderHash, And(Not(BeEmpty()), Not(Equal(first))))
 		var same v1alpha1.PromptProfile
 		Expect(apiClient.Get(ctx, s.key(profile), &same)).To(Succeed())
 		Expect(same.ResourceVersion).To(Equal(p.ResourceVersion), "the profile's own sample loads no skill")
 		s.create(ctx, newTurn("asks"))
-		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
-		Expect(t.Status.Preparation.PromptRenderHash).To(Equal(a.Status.PromptRenderHash), "the agent foretells the hash")
+		Expect(t.Status.Preparation.PromptRenderHash).To(Equal(a.Status.PromptRenderHash), "the hash of the Agent is the hash of its Turns")
 		Expect(string(s.fake.Requests()[0].Body)).To(ContainSubstring("Ask for the invoice."))
 
 		s.rewrite(ctx, "skills", "Ask {{ .nobody }}.")
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness,
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness,
 			HavePrefix(`RenderFailed: PromptProfile spec.skills[0].contentFrom, key "text.md" of ConfigMap "skills":1:8: `))
 		s.drop(ctx, &corev1.ConfigMap{}, "skills")
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, Equal("ConfigMapNotFound: "+missing))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotReady: "))
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, Equal("ConfigMapNotFound: "+missing))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotReady: "))
 	}, SpecTimeout(patience))
 })
 
@@ -112,13 +112,13 @@ var _ = Describe("An Agent", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.Contributions = contributionOf("hours") })...)
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness,
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness,
 			Equal(`ConfigMapNotFound: Agent spec.contributions[0].configMapKeyRef: ConfigMap "hours" does not `+
 				`exist: create it, or correct the name`))
 		s.create(ctx, newConfigMap("hours", "Open from 8 to 18."))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 		change(ctx, s, "hours", &corev1.ConfigMap{}, func(m *corev1.ConfigMap) { m.Data = nil })
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, And(HavePrefix("ConfigMapNotFound: "),
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, And(HavePrefix("ConfigMapNotFound: "),
 			ContainSubstring(`ConfigMap "hours" has no key "text.md" in its data`)))
 	}, SpecTimeout(patience))
 
@@ -128,12 +128,12 @@ var _ = Describe("An Agent", func() {
 		s.create(ctx, s.basics(loads("refunds"))...)
 		s.create(ctx, newTurn("waits"))
 		unknown := `Agent spec.skills.loaded[0]: "refunds" is not a skill of PromptProfile "house", which has: none`
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal("SkillNotFound: "+unknown))
-		says(ctx, s, &v1alpha1.Turn{}, "waits", message, ContainSubstring(unknown))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal("SkillNotFound: "+unknown))
+		awaitText(ctx, s, &v1alpha1.Turn{}, "waits", message, ContainSubstring(unknown))
 		change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
 			p.Spec.Skills = []v1alpha1.Skill{{Key: "refunds", Content: new("Ask for the order number.")}}
 		})
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 })
 
@@ -144,21 +144,21 @@ var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("waits", contributing("terms")), newTurn("gives-up", contributing("terms"), startWithin(20)))
 		// A Turn that no manager has seen before its deadline was never Pending.
-		s.reaches(ctx, "gives-up", v1alpha1.TurnReasonPending)
+		s.awaitState(ctx, "gives-up", v1alpha1.TurnReasonPending)
 		why := `ConfigMap "terms", which spec.context.contributions[0].configMapKeyRef names, does not exist`
-		ended := s.reaches(ctx, "gives-up", v1alpha1.TurnReasonDeadlineExceeded)
+		ended := s.awaitState(ctx, "gives-up", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(message(ended)).To(Equal("the turn did not start within 20s (limits.startingDeadlineSeconds); it was Pending: " + why))
-		t := s.reaches(ctx, "waits", v1alpha1.TurnReasonPending)
+		t := s.awaitState(ctx, "waits", v1alpha1.TurnReasonPending)
 		Expect(message(t)).To(Equal(why))
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Pending", "Reconciling=True Pending"))
 
 		s.create(ctx, newConfigMap("terms", "Delivered within three days."))
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 		Expect(string(s.fake.Requests()[0].Body)).To(ContainSubstring("Delivered within three days."))
 
 		writes := requests(ctx, "PUT", "turns", "status")
 		s.create(ctx, newTurn("at-once", contributing("terms")))
-		s.reaches(ctx, "at-once", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "at-once", v1alpha1.TurnReasonCompleted)
 		Expect(requests(ctx, "PUT", "turns", "status")-writes).To(BeEquivalentTo(2), "bind and end, as without a ConfigMap")
 	}, SpecTimeout(patience))
 
@@ -169,7 +169,7 @@ var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
 		terms := newConfigMap("terms", "")
 		terms.Data = map[string]string{"other.md": "Something else."}
 		s.create(ctx, terms, newTurn("without", contributing("terms")))
-		t := s.reaches(ctx, "without", v1alpha1.TurnReasonPreparationFailed)
+		t := s.awaitState(ctx, "without", v1alpha1.TurnReasonPreparationFailed)
 		Expect(message(t)).To(HavePrefix(`Turn spec.context.contributions[0].configMapKeyRef: ConfigMap "terms" ` +
 			`has no key "text.md" in its data`))
 		Expect(s.fake.Stats().Requests).To(BeZero())
@@ -184,7 +184,7 @@ func withTexts(t *v1alpha1.Turn) {
 }
 
 var _ = Describe("A Turn whose message is in a ConfigMap", func() {
-	It("waits for all its texts, then asks with them", func(ctx SpecContext) {
+	It("waits for all its texts, then sends them to the model", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		objects := s.basics()
@@ -193,7 +193,7 @@ var _ = Describe("A Turn whose message is in a ConfigMap", func() {
 			p.Spec.Instructions, p.Spec.InstructionsFrom = "", &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("prompt")}
 		})
 		s.create(ctx, append(objects, newConfigMap("prompt", "The user is on floor {{ .floor }}."), newTurn("waits", withTexts))...)
-		t := s.reaches(ctx, "waits", v1alpha1.TurnReasonPending)
+		t := s.awaitState(ctx, "waits", v1alpha1.TurnReasonPending)
 		Expect(message(t)).To(Equal(`ConfigMap "request", which spec.messageFrom.configMapKeyRef names, does not exist`))
 		s.create(ctx, newConfigMap("request", "My printer is out of paper."))
 		Eventually(func(g Gomega) {
@@ -201,28 +201,28 @@ var _ = Describe("A Turn whose message is in a ConfigMap", func() {
 			g.Expect(message(t)).To(Equal(`ConfigMap "values", which spec.parameters[0].valueFrom.configMapKeyRef names, does not exist`))
 		}).WithContext(ctx).Should(Succeed())
 		s.create(ctx, newConfigMap("values", "7"))
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 		Expect(string(s.fake.Requests()[0].Body)).To(And(
 			ContainSubstring("My printer is out of paper."), ContainSubstring("The user is on floor ")))
 
 		s.rewrite(ctx, "request", " \n")
 		s.create(ctx, newTurn("blank", withTexts))
-		t = s.reaches(ctx, "blank", v1alpha1.TurnReasonPreparationFailed)
+		t = s.awaitState(ctx, "blank", v1alpha1.TurnReasonPreparationFailed)
 		Expect(message(t)).To(Equal(`Turn spec.messageFrom.configMapKeyRef: key "text.md" of ConfigMap "request" must not be blank: ` +
 			`write the message into it`))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
 
-	It("learns where a text of its prompt is wrong", func(ctx SpecContext) {
+	It("reports where a text of its prompt is wrong", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		objects := s.basics(func(a *v1alpha1.Agent) {
 			a.Spec.InstructionsFrom = &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("prompt")}
 		})
 		s.create(ctx, append(objects, newConfigMap("prompt", "Ask {{ .nobody }}."))...)
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness,
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness,
 			ContainSubstring(`Agent spec.instructionsFrom, key "text.md" of ConfigMap "prompt":1:8: `))
 		s.rewrite(ctx, "prompt", "Ask for the floor.")
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 	}, SpecTimeout(patience))
 })

@@ -22,7 +22,7 @@ func requests(ctx context.Context, verb, resource, subresource string) float64 {
 	clientset, err := kubernetes.NewForConfig(apiConfig)
 	Expect(err).NotTo(HaveOccurred())
 	text, err := clientset.RESTClient().Get().AbsPath("/metrics").Do(ctx).Raw()
-	Expect(err).NotTo(HaveOccurred(), "the API server must tell its metrics")
+	Expect(err).NotTo(HaveOccurred(), "the API server must serve its metrics")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	Expect(err).NotTo(HaveOccurred())

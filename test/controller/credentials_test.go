@@ -18,12 +18,12 @@ var _ = Describe("A Turn without credentials", func() {
 		objects := s.basics()
 		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("waits"))
 		wanted := ContainSubstring(`Secret "model-key" does not exist in namespace "` + s.namespace + `": create it with key "apiKey"`)
-		says(ctx, s, &v1alpha1.Turn{}, "waits", message, wanted)
+		awaitText(ctx, s, &v1alpha1.Turn{}, "waits", message, wanted)
 		Expect(s.turn(ctx, "waits").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
-		says(ctx, s, &v1alpha1.ModelProvider{}, provider, providerReadiness, HavePrefix("SecretNotFound: "))
+		awaitText(ctx, s, &v1alpha1.ModelProvider{}, provider, providerReadiness, HavePrefix("SecretNotFound: "))
 
 		s.create(ctx, objects[theSecret])
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
 	It("ends at its starting deadline, and reports the reason of its wait", func(ctx SpecContext) {
@@ -32,8 +32,8 @@ var _ = Describe("A Turn without credentials", func() {
 		objects := s.basics()
 		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("late", startWithin(20)))
 		// A Turn that no manager has seen before its deadline was never WaitingForAgent.
-		s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForAgent)
-		t := s.reaches(ctx, "late", v1alpha1.TurnReasonDeadlineExceeded)
+		s.awaitState(ctx, "late", v1alpha1.TurnReasonWaitingForAgent)
+		t := s.awaitState(ctx, "late", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(message(t)).To(And(
 			HavePrefix("the turn did not start within 20s (limits.startingDeadlineSeconds); it was WaitingForAgent: "),
 			ContainSubstring(`Secret "model-key" does not exist`)))
@@ -51,32 +51,32 @@ var _ = Describe("A Turn without credentials", func() {
 		s.create(ctx, objects[1:]...)
 		s.create(ctx, &corev1.Secret{ObjectMeta: newSecret(secretName, "").ObjectMeta, StringData: map[string]string{"other": "x"}},
 			newTurn("waits"))
-		says(ctx, s, &v1alpha1.Turn{}, "waits", message,
+		awaitText(ctx, s, &v1alpha1.Turn{}, "waits", message,
 			ContainSubstring(`Secret "model-key" in namespace "`+s.namespace+`" has no key "apiKey": add it`))
 		change(ctx, s, secretName, &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{keyName: " \n"} })
-		says(ctx, s, &v1alpha1.Turn{}, "waits", message,
+		awaitText(ctx, s, &v1alpha1.Turn{}, "waits", message,
 			ContainSubstring(`key "apiKey" of Secret "model-key" in namespace "`+s.namespace+`" is empty: put the credential there`))
 		change(ctx, s, secretName, &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{keyName: apiKey + "\n"} })
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("waits while the endpoint refuses the key, and continues with the right one", func(ctx SpecContext) {
+	It("waits while the endpoint refuses the key, and continues with the correct one", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.create(ctx, s.basics()[1:]...)
 		s.create(ctx, newSecret(secretName, "wrong-key"), newTurn("waits"))
-		says(ctx, s, &v1alpha1.ModelProvider{}, provider, providerReadiness, And(HavePrefix("CredentialsRejected: "),
+		awaitText(ctx, s, &v1alpha1.ModelProvider{}, provider, providerReadiness, And(HavePrefix("CredentialsRejected: "),
 			ContainSubstring(`HTTP 401`), ContainSubstring(`key "apiKey" of Secret "model-key"`), Not(ContainSubstring("wrong-key"))))
-		says(ctx, s, &v1alpha1.Turn{}, "waits", message, ContainSubstring("the endpoint refused the credentials"))
+		awaitText(ctx, s, &v1alpha1.Turn{}, "waits", message, ContainSubstring("the endpoint refused the credentials"))
 		Expect(s.turn(ctx, "waits").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
 
 		change(ctx, s, secretName, &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{keyName: apiKey} })
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
 })
 
-var _ = Describe("Too long a text", func() {
+var _ = Describe("A text that is too long", func() {
 	const limit = 256 << 10
 
 	It("of an answer is cut in the status, which stays small", func(ctx SpecContext) {
@@ -84,7 +84,7 @@ var _ = Describe("Too long a text", func() {
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("long"))
-		t := s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "long", v1alpha1.TurnReasonCompleted)
 		whole := strings.Repeat("\u0001<&>\"é", 29000)
 		Expect(t.Status.Result.Bytes).To(BeEquivalentTo(len(whole)), "about 200 KiB")
 		Expect(t.Status.Result.Truncated).To(BeTrue())
@@ -106,7 +106,7 @@ var _ = Describe("Too long a text", func() {
 				})
 			}
 		}))
-		t := s.reaches(ctx, "huge", v1alpha1.TurnReasonInvalidSpec)
+		t := s.awaitState(ctx, "huge", v1alpha1.TurnReasonInvalidSpec)
 		Expect(message(t)).To(MatchRegexp(`^spec is 13\d{4} bytes of JSON and must be at most 98304: shorten ` +
 			`message, history, context or shaping, or put texts into a ConfigMap$`))
 		Expect(s.fake.Stats().Requests).To(BeZero())

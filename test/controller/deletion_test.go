@@ -18,11 +18,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// deletionMarker is in everything that people, models and tools say. It is one word, so that an index of words has it
+// deletionMarker is in every text of people, models and tools. It is one word, so that an index of words contains it
 // whole.
 const deletionMarker = "quokka4711"
 
-// tablesWith returns the tables of the store of a running manager that have a word, in any column of any row, sorted.
+// tablesWith returns the tables of a running manager's store that contain a word in any column of any row, sorted.
 func (m *runningManager) tablesWith(ctx context.Context, word string) func(Gomega) []string {
 	return func(g Gomega) []string {
 		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro&_pragma=busy_timeout(10000)")
@@ -39,10 +39,10 @@ func (m *runningManager) tablesWith(ctx context.Context, word string) func(Gomeg
 	}
 }
 
-// dump has the columns of rows.
+// dump contains the columns of rows.
 type dump [][]string
 
-// text returns all columns in lower case, as an index of words has them.
+// text returns all columns in lower case, like an index of words.
 func (d dump) text() string {
 	var b strings.Builder
 	for _, row := range d {
@@ -83,7 +83,7 @@ func rows(ctx context.Context, g Gomega, db *sql.DB, query string) dump {
 }
 
 var _ = Describe("What a Turn leaves in the store", func() {
-	It("is gone after its Turn and its Session, also what was learned, judged, and kept apart because it is long",
+	It("is deleted with its Turn and its Session: also memories, evaluations, and long texts that are stored separately",
 		func(ctx SpecContext) {
 			s, host := newTestEnv(ctx, `rules:
 - {when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "It names the `+deletionMarker+`."}'}}
@@ -94,14 +94,14 @@ var _ = Describe("What a Turn leaves in the store", func() {
 - {when: {toolMessages: 0}, reply: {toolCalls: [{name: search}]}}
 - {reply: {text: "About the `+deletionMarker+`. ", repeat: 4000}}`), newFakeToolServer()
 			host.offer("search", readOnly, answering(strings.Repeat("The "+deletionMarker+" is an animal. ", 2000)))
-			m := s.run(trusting, atOnce(2))
+			m := s.run(trusting, evaluationSlots(2))
 			s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), newProfile(profile, judgedBy()),
 				newAgent(agent, withTools("desk"), learns(v1alpha1.LearnedScopeUser, v1alpha1.LearnedScopeSession), evaluating()),
 				newSession(), newToolServer("desk", host.url, reading("search")))
-			says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search]"))
+			awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search]"))
 			for _, name := range []string{"first", "second"} {
 				s.create(ctx, newTurn(name, requestedBy("ada"), asking("What is a "+deletionMarker+"?", within)))
-				s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+				s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 				s.verdicts(ctx, name)
 			}
 			Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
@@ -123,16 +123,16 @@ var _ = Describe("What a Turn leaves in the store", func() {
 			Eventually(m.tablesWith(ctx, deletionMarker)).WithContext(ctx).Should(BeEmpty())
 		}, SpecTimeout(3*patience))
 
-	It("has no memory of a user whose memories are deleted", func(ctx SpecContext) {
+	It("contains no memory of a user whose memories are deleted", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `rules:
 - when: {systemContains: `+aboutUser+`}
   reply: {text: '{"memories": [{"content": "Likes the `+deletionMarker+`.", "scope": "User", "confidence": 90}]}'}
 - {reply: {text: "Yes."}}`)
-		m := s.run(trusting, atOnce(2))
+		m := s.run(trusting, evaluationSlots(2))
 		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
 		for _, name := range []string{"ada", "bob"} {
 			s.create(ctx, newTurn(name, requestedBy(name), asking("Do you like animals?")))
-			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 		}
 		Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
 		Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(ContainElement("memory"))

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
-// A model that needs some time for an answer, and one that never answers.
+// stuckModel never answers a message with the word stuck.
 const (
 	stuckModel = `rules: [{when: {contains: stuck}, fault: {hang: AfterHeaders}}]`
 )
@@ -25,7 +25,7 @@ var _ = Describe("A Turn that is suspended", func() {
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("later", desired(v1alpha1.DesiredStateSuspended), startWithin(1)))
-		t := s.reaches(ctx, "later", v1alpha1.TurnReasonSuspended)
+		t := s.awaitState(ctx, "later", v1alpha1.TurnReasonSuspended)
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Suspended"), "it is not reconciling")
 		Expect(message(t)).To(Equal("the turn is suspended; set desiredState to Active to continue"))
 		Expect(t.Status.StartTime).To(BeNil())
@@ -33,7 +33,7 @@ var _ = Describe("A Turn that is suspended", func() {
 		// The starting deadline must not run while the Turn is suspended, so let it pass.
 		Eventually(time.Now).Should(BeTemporally(">", t.CreationTimestamp.Add(2*time.Second)))
 		s.desire(ctx, "later", v1alpha1.DesiredStateActive)
-		t = s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.ObservedGeneration).To(Equal(t.Generation))
 		Expect(t.Generation).To(BeEquivalentTo(2))
 	}, SpecTimeout(patience))
@@ -42,16 +42,16 @@ var _ = Describe("A Turn that is suspended", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, newTurn("later"))
-		s.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
+		s.awaitState(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
 		s.desire(ctx, "later", v1alpha1.DesiredStateSuspended)
-		t := s.reaches(ctx, "later", v1alpha1.TurnReasonSuspended)
+		t := s.awaitState(ctx, "later", v1alpha1.TurnReasonSuspended)
 		Expect(t.Status.ObservedGeneration).To(BeEquivalentTo(2))
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("other"))
-		s.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "other", v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, "later").StateReason()).To(Equal(v1alpha1.TurnReasonSuspended))
 		s.desire(ctx, "later", v1alpha1.DesiredStateActive)
-		s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
 	It("during a model request keeps the reply, and ends with it when it is set to Active", func(ctx SpecContext) {
@@ -62,19 +62,19 @@ var _ = Describe("A Turn that is suspended", func() {
 		s.create(ctx, newTurn("held"))
 		s.awaitHeld(ctx, 1)
 		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
-		s.isSeen(ctx)
+		s.awaitSeen(ctx)
 		open()
-		t := s.reaches(ctx, "held", v1alpha1.TurnReasonSuspended)
+		t := s.awaitState(ctx, "held", v1alpha1.TurnReasonSuspended)
 		Expect(t.BoundTo()).To(BeEmpty())
 		Expect(t.Status.Result).To(BeNil(), "a suspended Turn has not ended")
 		Expect(s.fake.Stats().ByOutcome).To(Equal(map[server.Outcome]int64{server.OutcomeAnswered: 1}))
 
 		s.desire(ctx, "held", v1alpha1.DesiredStateActive)
-		t = s.reaches(ctx, "held", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "held", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("This is demo-small. You said: held"))
 		Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 1, Resumes: 1})))
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
-		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "the reply must not be bought twice")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "the reply must not be paid for twice")
 		Eventually(s.events).WithArguments(ctx, "Turn", "held").Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
 	}, SpecTimeout(patience))
 })
@@ -84,9 +84,9 @@ var _ = Describe("A Turn that is cancelled", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, newTurn("never"))
-		s.reaches(ctx, "never", v1alpha1.TurnReasonWaitingForAgent)
+		s.awaitState(ctx, "never", v1alpha1.TurnReasonWaitingForAgent)
 		s.desire(ctx, "never", v1alpha1.DesiredStateCancelled)
-		t := s.reaches(ctx, "never", v1alpha1.TurnReasonCancelled)
+		t := s.awaitState(ctx, "never", v1alpha1.TurnReasonCancelled)
 		Expect(message(t)).To(Equal("the turn was cancelled before it ran"))
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopCancelled))
 		Eventually(s.events).WithArguments(ctx, "Turn", "never").Should(Equal([]string{"Normal Cancelled"}))
@@ -95,22 +95,22 @@ var _ = Describe("A Turn that is cancelled", func() {
 		Expect(apiClient.Update(ctx, t)).To(MatchError(ContainSubstring("desiredState must stay Cancelled")))
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("other"))
-		s.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "other", v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, "never").ResourceVersion).To(Equal(t.ResourceVersion), "a finished Turn stays as it is")
 	}, SpecTimeout(patience))
 
-	It("during its run ends at once, and so does its request", func(ctx SpecContext) {
+	It("during its run ends immediately, and so does its request", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
-		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCancelled)
+		t := s.awaitState(ctx, "stuck", v1alpha1.TurnReasonCancelled)
 		Expect(message(t)).To(Equal("the turn was cancelled while it ran"))
 		Expect(t.Status.ObservedGeneration).To(BeEquivalentTo(2))
-		Expect(t.Status.Preparation).NotTo(BeNil(), "what there is, is kept")
-		s.inFlight(ctx, 0)
+		Expect(t.Status.Preparation).NotTo(BeNil(), "the preparation is kept")
+		s.awaitInFlight(ctx, 0)
 		Expect(s.fake.Stats().Cancelled).To(BeEquivalentTo(1))
 		Eventually(s.events).WithArguments(ctx, "Turn", "stuck").Should(Equal([]string{"Normal Cancelled"}))
 	}, SpecTimeout(patience))
@@ -123,11 +123,11 @@ var _ = Describe("A Turn that is cancelled", func() {
 		s.create(ctx, newTurn("held"))
 		s.awaitHeld(ctx, 1)
 		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
-		s.isSeen(ctx)
+		s.awaitSeen(ctx)
 		open()
-		s.reaches(ctx, "held", v1alpha1.TurnReasonSuspended)
+		s.awaitState(ctx, "held", v1alpha1.TurnReasonSuspended)
 		s.desire(ctx, "held", v1alpha1.DesiredStateCancelled)
-		t := s.reaches(ctx, "held", v1alpha1.TurnReasonCancelled)
+		t := s.awaitState(ctx, "held", v1alpha1.TurnReasonCancelled)
 		Expect(message(t)).To(Equal("the turn was cancelled"))
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopCancelled))
 		Expect(t.Status.Usage).NotTo(BeNil(), "the reply was paid for before the Turn was suspended")
@@ -138,12 +138,12 @@ var _ = Describe("A Turn that is cancelled", func() {
 })
 
 var _ = Describe("A Turn with execution PrepareOnly", func() {
-	It("asks no model", func(ctx SpecContext) {
+	It("sends no request to a model", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("dry", func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }))
-		t := s.reaches(ctx, "dry", v1alpha1.TurnReasonPrepared)
+		t := s.awaitState(ctx, "dry", v1alpha1.TurnReasonPrepared)
 		Expect(t.Status.Preparation.MessageCount).To(BeEquivalentTo(3))
 		Expect(conditionsOf(t.Status.Conditions)).To(
 			ConsistOf("Succeeded=True Prepared", "Prepared=True Prepared", "Finalized=True Finalized"))
@@ -160,19 +160,19 @@ var _ = Describe("A finished Turn", func() {
 		}).Should(BeTrue(), "the turn must be deleted")
 	}
 
-	It("is deleted with its journal when its TTL is over", func(ctx SpecContext) {
+	It("is deleted with its journal when its TTL has passed", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("at-once", ttl(0)), newTurn("soon", ttl(10)), newTurn("kept"), newTurn("a-year", ttl(31536000)))
-		t := s.reaches(ctx, "soon", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "soon", v1alpha1.TurnReasonCompleted)
 		gone(ctx, s, "at-once")
 		gone(ctx, s, "soon")
 		Expect(time.Now()).To(BeTemporally(">=", t.Status.CompletionTime.Add(10*time.Second)))
-		kept, year := s.reaches(ctx, "kept", v1alpha1.TurnReasonCompleted), s.reaches(ctx, "a-year", v1alpha1.TurnReasonCompleted)
+		kept, year := s.awaitState(ctx, "kept", v1alpha1.TurnReasonCompleted), s.awaitState(ctx, "a-year", v1alpha1.TurnReasonCompleted)
 		Eventually(m.journals).WithArguments(ctx).Should(ConsistOf(string(kept.UID), string(year.UID)))
 
-		// A TTL that is set or shortened after the end counts as well.
+		// A TTL that is set or shortened after the end also applies.
 		change(ctx, s, "kept", &v1alpha1.Turn{}, ttl(1))
 		change(ctx, s, "a-year", &v1alpha1.Turn{}, ttl(0))
 		gone(ctx, s, "kept")
@@ -180,14 +180,14 @@ var _ = Describe("A finished Turn", func() {
 		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("reports that it saw a TTL that was set after its end", func(ctx SpecContext) {
+	It("reports the generation of a TTL that was set after its end as observed", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("kept"))
-		s.reaches(ctx, "kept", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "kept", v1alpha1.TurnReasonCompleted)
 		change(ctx, s, "kept", &v1alpha1.Turn{}, ttl(3600))
-		says(ctx, s, &v1alpha1.Turn{}, "kept", func(t *v1alpha1.Turn) string {
+		awaitText(ctx, s, &v1alpha1.Turn{}, "kept", func(t *v1alpha1.Turn) string {
 			Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
 			return time.Duration(t.Status.ObservedGeneration).String()
 		}, Equal("2ns"))
@@ -200,7 +200,7 @@ var _ = Describe("Deleting a running Turn", func() {
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		Expect(m.journals(ctx)).To(HaveLen(1))
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
 		Eventually(func() server.Stats { return s.fake.Stats() }).Should(
@@ -208,17 +208,17 @@ var _ = Describe("Deleting a running Turn", func() {
 		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("works in spite of a foreign finalizer, and frees its slot", func(ctx SpecContext) {
+	It("stops its run even if it has a foreign finalizer, and frees its slot", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck", func(t *v1alpha1.Turn) { t.Finalizers = []string{"example.com/keep"} }))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		s.create(ctx, newTurn("next"), newTurn("queued-stuck", func(t *v1alpha1.Turn) { t.Finalizers = []string{"example.com/keep"} }))
-		s.reaches(ctx, "next", v1alpha1.TurnReasonQueued)
+		s.awaitState(ctx, "next", v1alpha1.TurnReasonQueued)
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "queued-stuck"))).To(Succeed())
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
-		s.reaches(ctx, "next", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "next", v1alpha1.TurnReasonCompleted)
 		for _, name := range []string{"stuck", "queued-stuck"} {
 			change(ctx, s, name, &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Finalizers = nil })
 		}
@@ -230,7 +230,7 @@ var _ = Describe("Deleting a running Turn", func() {
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("answered"))
-		t := s.reaches(ctx, "answered", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "answered", v1alpha1.TurnReasonCompleted)
 		m.stop()
 		Expect(apiClient.Delete(ctx, t)).To(Succeed())
 		Expect(m.journals(ctx)).To(Equal([]string{string(t.UID)}))

@@ -35,7 +35,7 @@ func embeds(provider string) func(*v1alpha1.Agent) {
 	}
 }
 
-// embedded reads the condition about embeddings.
+// embedded returns the condition about embeddings of an Agent.
 func embedded(a *v1alpha1.Agent) string {
 	if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionEmbeddingsResolved); c != nil {
 		return c.Reason + ": " + c.Message
@@ -46,24 +46,24 @@ func embedded(a *v1alpha1.Agent) string {
 var _ = Describe("An Agent with embeddings", func() {
 	It("finds a memory by its meaning, answers without the endpoint, and pays for what it used", func(ctx SpecContext) {
 		s := newTestEnv(ctx, meaningModel)
-		m := s.run(trusting, atOnce(2))
+		m := s.run(trusting, evaluationSlots(2))
 		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser), embeds(provider))...)
 		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
 			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
 		}))
-		says(ctx, s, &v1alpha1.Agent{}, agent, embedded, HavePrefix("Resolved: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, embedded, HavePrefix("Resolved: "))
 		var want []string
 		for i, text := range []string{"Has a LaserJet 4000.", "Likes bicycles.", "Lives in Oslo."} {
 			name := fmt.Sprintf("tell-%d", i+1)
 			s.create(ctx, newTurn(name, requestedBy("ada"), asking(fmt.Sprintf("tell %d", i+1))))
-			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 			want = append(want, "User ada: "+text)
 			Eventually(m.learned(ctx)).WithContext(ctx).Should(ConsistOf(want))
 		}
 		ask := func(name, about string) *v1alpha1.Turn {
 			GinkgoHelper()
 			s.create(ctx, newTurn(name, requestedBy("ada"), asking(about)))
-			return s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			return s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 		}
 		// The memory is the oldest one, and shares no word with the message.
 		t := ask("by-meaning", "printer trouble")
@@ -77,27 +77,29 @@ var _ = Describe("An Agent with embeddings", func() {
 			g.Expect(billed.ByModel).To(HaveKeyWithValue("small-embeddings", BeEquivalentTo(3+2)), "one request for each memory, "+
 				"and one for each message while not all memories fit into its prompt")
 			g.Expect(b.Status.Spent).NotTo(BeNil())
-			g.Expect(b.Status.Spent.Tokens).To(Equal(billed.BilledInputTokens+billed.BilledOutputTokens), "what the endpoint has billed")
+			g.Expect(b.Status.Spent.Tokens).To(Equal(billed.BilledInputTokens+billed.BilledOutputTokens),
+				"the tokens that the endpoint has billed")
 		}).WithContext(ctx).Should(Succeed())
 
 		for name, fault := range map[string]string{"refuses": "status: 500", "hangs": "hang: BeforeHeaders"} {
 			Expect(s.fake.SetConfig(config(meaningModel + "- {when: {embeddings: true}, fault: {" + fault + "}}"))).To(Succeed())
 			ask(name, "printer that "+name)
-			Expect(s.promptOf("printer that "+name)).To(ContainSubstring("- [User] Lives in Oslo."), "words and the age decide")
+			Expect(s.promptOf("printer that "+name)).To(ContainSubstring("- [User] Lives in Oslo."), "the words and the age decide")
 		}
 		Expect(m.logs.String()).To(ContainSubstring("words alone decide which memories and tools fit"))
 	}, SpecTimeout(3*patience))
 
-	It("is told that a provider has no embeddings, and is ready all the same", func(ctx SpecContext) {
+	It("reports that its provider has no embeddings, and is Ready nevertheless", func(ctx SpecContext) {
 		s := newTestEnv(ctx, "")
 		s.run()
 		s.create(ctx, s.newProvider("claude", func(p *v1alpha1.ModelProvider) { p.Spec.Type = v1alpha1.ProviderTypeAnthropic }))
 		s.create(ctx, s.basics(embeds("claude"))...)
-		says(ctx, s, &v1alpha1.Agent{}, agent, embedded, And(HavePrefix("NoEmbeddings: "), ContainSubstring("name one of type OpenAI")))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, embedded,
+			And(HavePrefix("NoEmbeddings: "), ContainSubstring("name one of type OpenAI")))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 		change(ctx, s, agent, &v1alpha1.Agent{}, embeds("missing"))
-		says(ctx, s, &v1alpha1.Agent{}, agent, embedded, Equal(`ProviderNotFound: ModelProvider "missing" does not exist`))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, embedded, Equal(`ProviderNotFound: ModelProvider "missing" does not exist`))
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Embeddings = nil })
-		says(ctx, s, &v1alpha1.Agent{}, agent, embedded, BeEmpty())
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, embedded, BeEmpty())
 	}, SpecTimeout(patience))
 })

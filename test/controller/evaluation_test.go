@@ -57,8 +57,8 @@ func perHour(n int32) func(*v1alpha1.AgentEvaluation) {
 	return func(e *v1alpha1.AgentEvaluation) { e.MaxPerHour = &n }
 }
 
-// atOnce lets a manager evaluate this number of Turns at once.
-func atOnce(n int) func(*manager.Options) {
+// evaluationSlots lets a manager evaluate and learn from this number of Turns at the same time.
+func evaluationSlots(n int) func(*manager.Options) {
 	return func(o *manager.Options) { o.MaxConcurrentEvaluations = n }
 }
 
@@ -99,8 +99,8 @@ func finalizedMessage(t *v1alpha1.Turn) string {
 	return meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionFinalized).Message
 }
 
-// skips waits until the log has this number of evaluations that were skipped for a reason.
-func (m *runningManager) skips(ctx context.Context, why task.Skip, count int) {
+// awaitSkips waits until the log reports this number of evaluations that were skipped for a reason.
+func (m *runningManager) awaitSkips(ctx context.Context, why task.Skip, count int) {
 	GinkgoHelper()
 	Eventually(func() int { return strings.Count(m.logs.String(), fmt.Sprintf(`"skipped"="%s"`, why)) }).
 		WithContext(ctx).Should(Equal(count))
@@ -122,7 +122,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s := newTestEnv(ctx, judges)
 		custom := v1alpha1.Judge{Name: "polite", Type: v1alpha1.JudgeCustom, Prompt: "It is polite.", Threshold: "1"}
 		s.evaluates(ctx, newProfile(profile, judgedBy(relevance("relevant"), custom)))
-		s.run(atOnce(2))
+		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
 		got, t := s.verdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Passed 0.95", "polite Failed 0.95"}))
@@ -143,8 +143,8 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 
 	It("are evaluated like those of the example", func(ctx SpecContext) {
 		s := newTestEnvWith(ctx, harnesstest.DemoRules(GinkgoTB(), filepath.Join("..", "..")))
-		folder := filepath.Join("..", "..", "examples", "eval", "manifests")
-		set, err := manifest.Load(ctx, []string{folder}, manifest.Options{})
+		directory := filepath.Join("..", "..", "examples", "eval", "manifests")
+		set, err := manifest.Load(ctx, []string{directory}, manifest.Options{})
 		Expect(err).NotTo(HaveOccurred())
 		t := set.Turns()[0]
 		a, _ := set.Agent(t.Namespace, t.Spec.AgentRef.Name)
@@ -152,7 +152,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		m, _ := set.ModelProvider(t.Namespace, a.Spec.Models[0].ProviderRef.Name)
 		key, _ := set.Secret(t.Namespace, m.Spec.CredentialsRef.Name)
 		m.Spec.BaseURL = s.baseURL
-		s.run(atOnce(2))
+		s.run(evaluationSlots(2))
 		s.create(ctx, key, m, p, a, t)
 		got, t := s.verdicts(ctx, t.Name)
 		Expect(got).To(Equal([]string{"faithful Passed 0.95", "polite Passed 0.95"}))
@@ -164,18 +164,18 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		none := func(e *v1alpha1.AgentEvaluation) { e.SamplePercent = new(int32(0)) }
 		s.evaluates(ctx, newProfile(profile, judgedBy()), none)
 		s.create(ctx, newAgent("quiet"), newAgent("judged", evaluating()))
-		s.run(atOnce(2))
+		s.run(evaluationSlots(2))
 		of := func(name string) func(*v1alpha1.Turn) {
 			return func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = name }
 		}
 		s.create(ctx, newTurn("unsampled"), newTurn("quiet", of("quiet")), newTurn("prepared", of("judged"), func(t *v1alpha1.Turn) {
 			t.Spec.Execution = v1alpha1.ExecutionPrepareOnly
 		}))
-		s.reaches(ctx, "unsampled", v1alpha1.TurnReasonCompleted)
-		s.reaches(ctx, "quiet", v1alpha1.TurnReasonCompleted)
-		s.reaches(ctx, "prepared", v1alpha1.TurnReasonPrepared)
+		s.awaitState(ctx, "unsampled", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "quiet", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "prepared", v1alpha1.TurnReasonPrepared)
 		s.create(ctx, newTurn("judged", of("judged")))
-		s.verdicts(ctx, "judged") // the others were before it in the queue
+		s.verdicts(ctx, "judged") // it was queued last
 		for _, name := range []string{"unsampled", "quiet", "prepared"} {
 			Expect(s.turn(ctx, name).Status.Evaluations).To(BeEmpty(), name)
 		}
@@ -185,7 +185,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 	DescribeTable("are kept if a judge fails", func(ctx SpecContext, reply, reason string) {
 		s := newTestEnv(ctx, `rules: [{when: {systemContains: You judge}, `+reply+`}]`)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
-		s.run(atOnce(2))
+		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
 		got, t := s.verdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Error"}))
@@ -199,11 +199,11 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Entry("because its model refuses", `fault: {status: 401}`, "401", SpecTimeout(patience)),
 	)
 
-	It("show no credential that a judge repeats", func(ctx SpecContext) {
+	It("contain no credential that a judge repeats", func(ctx SpecContext) {
 		hidden := strings.ReplaceAll(apiKey, "-", "\u200b-\u200b")
 		s := newTestEnv(ctx, `rules: [{when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "It is `+hidden+`"}'}}]`)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
-		s.run(atOnce(2))
+		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
 		_, t := s.verdicts(ctx, "first")
 		Expect(t.Status.Evaluations[0].Reason).NotTo(Or(ContainSubstring(apiKey), ContainSubstring(hidden), ContainSubstring("right")))
@@ -217,12 +217,12 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 - {when: {contains: Where}, reply: {text: "On floor 7."}}
 - {reply: {text: "Noted."}}`)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
-		s.run(atOnce(2))
+		s.run(evaluationSlots(2))
 		s.create(ctx, newSession())
 		for _, message := range []string{"The printer is on floor 7.", "Where is the printer?"} {
 			t := newTurn(fmt.Sprintf("turn-%d", len(message)), within, func(t *v1alpha1.Turn) { t.Spec.Message = message })
 			s.create(ctx, t)
-			s.reaches(ctx, t.Name, v1alpha1.TurnReasonCompleted)
+			s.awaitState(ctx, t.Name, v1alpha1.TurnReasonCompleted)
 			got, _ := s.verdicts(ctx, t.Name)
 			Expect(got).To(Equal([]string{"relevant Passed 0.95"}), message)
 		}
@@ -241,13 +241,13 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 			}
 		})
 		s.create(ctx, s.newProvider("costly"))
-		s.run(atOnce(2))
+		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
 		_, t := s.verdicts(ctx, "first")
 		Expect(t.Status.Evaluations[0].Model).To(Equal(provider + "/small"))
 		Expect(t.Status.Evaluations[1].Model).To(Equal(provider + "/second"))
 		Expect(s.fake.Stats().ByModel).To(Equal(map[string]int64{modelName: 1, "small": 1, "second": 1}))
-		says(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
 			if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionJudgesResolved); c != nil {
 				return string(c.Status) + " " + c.Reason + " " + c.Message
 			}
@@ -259,30 +259,30 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		const turns, slots = 200, 4
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()), perHour(turns))
-		s.run(atOnce(slots))
+		s.run(evaluationSlots(slots))
 		s.create(ctx, newTurns(turns)...)
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Evaluations).To(BeEmpty())
 			Expect(t.Status.Steps).To(HaveValue(HaveField("ModelRequests", BeEquivalentTo(1))))
 		}
-		s.inFlight(ctx, slots/2)
-		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns+slots/2), "all Turns have ended while no judge has answered")
+		s.awaitInFlight(ctx, slots/2)
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns+slots/2), "all Turns ended before any judge answered")
 	}, SpecTimeout(2*patience))
 
 	It("are evaluated within the limits of the Agent", func(ctx SpecContext) {
 		s := newTestEnv(ctx, judges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()), perHour(1))
 		s.create(ctx, newAgent("frugal", evaluating(func(e *v1alpha1.AgentEvaluation) { e.MaxTokensPerDay = new(int64(1000)) })))
-		m := s.run(atOnce(1))
+		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
 		s.verdicts(ctx, "first")
 		s.create(ctx, newTurn("second"), newTurn("third", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "frugal" }))
-		m.skips(ctx, task.HourlyLimit, 1)
-		m.skips(ctx, task.TokenLimit, 1)
+		m.awaitSkips(ctx, task.HourlyLimit, 1)
+		m.awaitSkips(ctx, task.TokenLimit, 1)
 		for _, name := range []string{"second", "third"} {
-			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			t := s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 			Expect(t.Status.Evaluations).To(BeEmpty())
-			Expect(finalizedReason(t)).To(Equal("True Finalized"), "a limit is no failure")
+			Expect(finalizedReason(t)).To(Equal("True Finalized"), "an evaluation beyond a limit is skipped, and has not failed")
 		}
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(4))
 	}, SpecTimeout(patience))
@@ -295,11 +295,11 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
 			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
 		}))
-		m := s.run(atOnce(1))
+		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
 		_, t := s.verdicts(ctx, "first")
 		spent := t.Status.Usage.TotalTokens + t.Status.Evaluations[0].Usage.TotalTokens
-		says(ctx, s, &v1alpha1.Budget{}, "month", func(b *v1alpha1.Budget) string {
+		awaitText(ctx, s, &v1alpha1.Budget{}, "month", func(b *v1alpha1.Budget) string {
 			if b.Status.Spent == nil {
 				return ""
 			}
@@ -314,8 +314,8 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		change(ctx, s, "month", &v1alpha1.Budget{}, func(b *v1alpha1.Budget) { b.Spec.Limits.Tokens = new(spent + 1500) })
 		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		s.create(ctx, newTurn("second"))
-		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
-		m.skips(ctx, task.BudgetExceeded, 1)
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
+		m.awaitSkips(ctx, task.BudgetExceeded, 1)
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(4), "no judge was asked")
 	}, SpecTimeout(2*patience))
 
@@ -323,12 +323,12 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		s.create(ctx, newAgent("brief", evaluating()))
-		m := s.run(atOnce(1))
+		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("stuck"))
-		s.received(ctx, 2) // that of the Turn, and that of its judge
-		s.inFlight(ctx, 1) // the only slot is in use
+		s.awaitReceived(ctx, 2) // the request of the Turn, and the request of its judge
+		s.awaitInFlight(ctx, 1) // the only slot is in use
 		s.create(ctx, newTurn("second"), newTurn("third", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "brief" }), newTurn("fourth"))
-		s.allReach(ctx, 4, v1alpha1.TurnReasonCompleted)
+		s.awaitAll(ctx, 4, v1alpha1.TurnReasonCompleted)
 		change(ctx, s, profile, &v1alpha1.PromptProfile{}, judgedBy(relevance("newer")))
 		Expect(apiClient.Delete(ctx, &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "brief"}})).To(Succeed())
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "fourth"))).To(Succeed())
@@ -342,7 +342,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 			got, _ := s.verdicts(ctx, name)
 			Expect(got).To(Equal([]string{"relevant Passed 0.95"}), name)
 		}
-		m.skips(ctx, task.NotEnabled, 1)
+		m.awaitSkips(ctx, task.NotEnabled, 1)
 		Expect(s.turn(ctx, "third").Status.Evaluations).To(BeEmpty())
 	}, SpecTimeout(2*patience))
 
@@ -352,7 +352,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 			e.Models = []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "keyless"}, Model: modelName}}
 		})
 		s.create(ctx, s.newProvider("keyless", func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "missing" }))
-		s.run(atOnce(1))
+		s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
 		got, t := s.verdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Error"}))
@@ -367,10 +367,10 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 - {when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "As it should be."}'}}`)
 		polite := v1alpha1.Judge{Name: "polite", Type: v1alpha1.JudgeCustom, Prompt: "It is polite.", Threshold: "1"}
 		s.evaluates(ctx, newProfile(profile, judgedBy(relevance("relevant"), relevance("fitting"), polite)))
-		m := s.run(atOnce(1))
+		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
-		s.received(ctx, 4) // that of the Turn, and those of its judges
-		s.inFlight(ctx, 1) // the last judge does not answer
+		s.awaitReceived(ctx, 4) // the request of the Turn, and the requests of its judges
+		s.awaitInFlight(ctx, 1) // the last judge does not answer
 		m.stop()
 		Expect(s.fake.SetConfig(config(judges))).To(Succeed())
 
@@ -392,15 +392,15 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 	It("are not judged once the Agent no longer evaluates", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
-		m := s.run(atOnce(1))
+		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("stuck"))
-		s.received(ctx, 2) // that of the Turn, and that of its judge
-		s.inFlight(ctx, 1) // the only slot is in use
+		s.awaitReceived(ctx, 2) // the request of the Turn, and the request of its judge
+		s.awaitInFlight(ctx, 1) // the only slot is in use
 		s.create(ctx, newTurn("waiting"))
-		s.reaches(ctx, "waiting", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waiting", v1alpha1.TurnReasonCompleted)
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Evaluation = nil })
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
-		m.skips(ctx, task.NotEnabled, 1)
+		m.awaitSkips(ctx, task.NotEnabled, 1)
 		Expect(s.turn(ctx, "waiting").Status.Evaluations).To(BeEmpty())
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3), "no judge was asked about the second answer")
 	}, SpecTimeout(patience))
@@ -408,25 +408,25 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 	It("do not keep a Turn beyond its TTL", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
-		m := s.run(atOnce(1))
+		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
-		s.received(ctx, 2) // that of the Turn, and that of its judge
-		s.inFlight(ctx, 1)
+		s.awaitReceived(ctx, 2) // the request of the Turn, and the request of its judge
+		s.awaitInFlight(ctx, 1)
 		change(ctx, s, "first", &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Spec.TTLSecondsAfterFinished = new(int32(0)) })
 		Eventually(m.journals).WithArguments(ctx).WithContext(ctx).Should(BeEmpty())
-		s.inFlight(ctx, 0)
+		s.awaitInFlight(ctx, 0)
 		Expect(apierrors.IsNotFound(apiClient.Get(ctx, s.key("first"), &v1alpha1.Turn{}))).To(BeTrue())
 	}, SpecTimeout(patience))
 
-	It("are not judged any more when their Turn is deleted", func(ctx SpecContext) {
+	It("are no longer judged when their Turn is deleted", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckJudges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
-		m := s.run(atOnce(1))
+		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
-		s.received(ctx, 2) // that of the Turn, and that of its judge
-		s.inFlight(ctx, 1)
+		s.awaitReceived(ctx, 2) // the request of the Turn, and the request of its judge
+		s.awaitInFlight(ctx, 1)
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "first"))).To(Succeed())
-		s.inFlight(ctx, 0)
+		s.awaitInFlight(ctx, 0)
 		Eventually(m.logs.String).WithContext(ctx).Should(ContainSubstring("Stopped a task"))
 	}, SpecTimeout(patience))
 })
@@ -438,10 +438,10 @@ var _ = Describe("Managers that share a PostgreSQL", func() {
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		// The first manager stores evaluations, and cannot publish them.
-		first := s.share(ctx, program, "first", databaseURL, mute(http.MethodPut, "/status", `"evaluations":[`))
+		first := s.share(ctx, program, "first", databaseURL, refusing(http.MethodPut, "/status", `"evaluations":[`))
 		const turns = 10
 		s.create(ctx, newTurns(turns)...)
-		s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted)
+		s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted)
 		Eventually(func() int64 { return s.fake.Stats().ByOutcome[server.OutcomeAnswered] }).WithContext(ctx).Should(
 			BeNumerically(">=", turns+2), "judges have answered")
 		Eventually(first.Kill()).Should(gexec.Exit(137))
@@ -468,7 +468,7 @@ var _ = Describe("An evaluation", func() {
 	It("that panics has failed, and its Turn keeps its answer", func(ctx SpecContext) {
 		s := newTestEnv(ctx, judges)
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
-		m := s.run(atOnce(2), func(o *manager.Options) {
+		m := s.run(evaluationSlots(2), func(o *manager.Options) {
 			o.Hooks.Tasks = func(s executor.TaskStore) executor.TaskStore { return panickingTasks{s} }
 		})
 		s.create(ctx, newTurn("first"))
@@ -487,14 +487,14 @@ var _ = Describe("An evaluation", func() {
 		l.restart()
 		change(ctx, l.owner, profile, &v1alpha1.PromptProfile{}, judgedBy())
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("True "))
-		says(ctx, l.owner, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, l.owner, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask one")))
-		parent := l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		parent := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		got, child := l.team.verdicts(ctx, l.team.child(ctx, "parent").Name)
 		Expect(got).To(Equal([]string{"relevant Passed 0.95"}))
 		Expect(child.Status.Evaluations[0].Model).To(Equal(l.owner.namespace + "/" + provider + "/" + modelName))
 		Expect(parent.Status.Evaluations).To(BeEmpty(), "its Agent does not evaluate its answers")
 		Expect(l.owner.fake.Stats().Requests).To(BeEquivalentTo(2), "the answer and the question of the judge")
-		Expect(l.team.fake.Stats().Requests).To(BeEquivalentTo(2), "only those of the caller")
+		Expect(l.team.fake.Stats().Requests).To(BeEquivalentTo(2), "only the answers of the caller are evaluated")
 	}, SpecTimeout(2*patience))
 })

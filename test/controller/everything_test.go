@@ -48,15 +48,15 @@ rules:
 }
 
 var _ = Describe("A Turn and the reference MCP server", func() {
-	It("continues after every kind of result, and when the server goes away in the middle", func(ctx SpecContext) {
+	It("continues after every kind of result, and when the server stops during a call", func(ctx SpecContext) {
 		s, server := newTestEnv(ctx, tour()), everythingtest.Start(GinkgoTB())
-		door := server.Proxy(GinkgoTB())
-		door.Hold()
+		proxy := server.Proxy(GinkgoTB())
+		proxy.Hold()
 		s.run()
 		few := "echo get-annotated-message get-env get-resource-links get-resource-reference " +
 			"get-structured-content get-sum get-tiny-image " +
 			"gzip-file-as-resource toggle-simulated-logging toggle-subscriber-updates " + slow
-		s.equip(ctx, door.URL, few, declaring(
+		s.equip(ctx, proxy.URL, few, declaring(
 			v1alpha1.ToolDeclaration{Name: "echo", Effect: v1alpha1.ToolEffectReadOnly},
 			v1alpha1.ToolDeclaration{
 				Name: slow, Effect: v1alpha1.ToolEffectReadOnly,
@@ -64,19 +64,19 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 			},
 		))
 
-		By("finding its tools, and the one that it has later on")
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf,
+		By("finding its tools, and the tool that it adds later")
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf,
 			And(HavePrefix("echo ReadOnly, get-annotated-message Destructive, "), Not(ContainSubstring("simulate-research"))))
-		door.Forward(ctx)
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, ContainSubstring(", simulate-research-query Destructive, "))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, ContainSubstring(" simulate-research-query "))
+		proxy.Forward(ctx)
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, ContainSubstring(", simulate-research-query Destructive, "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, ContainSubstring(" simulate-research-query "))
 		var stored v1alpha1.ToolServer
 		Expect(apiClient.Get(ctx, s.key("desk"), &stored)).To(Succeed())
 		Expect(stored.Status.ServerName).To(Equal("mcp-servers/everything"))
 
 		By("calling them: a hostile output, a huge one, an error, a time-out")
 		s.create(ctx, newTurn("tour"))
-		t := s.reaches(ctx, "tour", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "tour", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("That was all."))
 		Expect(outcomes(t)).To(Equal([]string{"echo Succeeded", "echo Succeeded", "get-resource-reference Failed", slow + " Failed"}))
 		Expect(t.Status.ToolCalls[0].Artifact).To(BeEmpty())
@@ -98,29 +98,29 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 		Expect(len(told[1])).To(And(BeNumerically("<=", 12_000), BeNumerically(">", 11_000)))
 		Expect(told[1]).To(And(ContainSubstring("Echo: HEAD-"), ContainSubstring("-TAIL\n"),
 			ContainSubstring(`read_artifact("call-2-1", offset, limit) returns any part of it`)))
-		line, said, _ := strings.Cut(told[2], "\n")
+		line, output, _ := strings.Cut(told[2], "\n")
 		Expect(line).To(Equal("error (failed): the tool failed"))
-		expectFenced(said)
-		Expect(said).To(ContainSubstring("resourceId"))
+		expectFenced(output)
+		Expect(output).To(ContainSubstring("resourceId"))
 		Expect(told[3]).To(And(HavePrefix("error (timeout): the tool gave no result within 1s"), Not(ContainSubstring("\n"))))
 		offers := s.offers("tour")
 		Expect(offers).To(HaveLen(5))
-		Expect(offers).To(HaveEach(offers[0]), "no text of a tool changes the tools that the model is offered")
+		Expect(offers).To(HaveEach(offers[0]), "no output of a tool changes the tools that the model is offered")
 
-		By("losing it in the middle of a call, and having it back")
+		By("stopping it in the middle of a call, and starting it again")
 		change(ctx, s, "desk", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = o.Spec.Tools[:1] })
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, HaveSuffix(slow+" Destructive"))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, HaveSuffix(slow+" Destructive"))
 		s.create(ctx, newTurn("break"))
-		door.AwaitCall(ctx, slow) // by the previous Turn
-		door.AwaitCall(ctx, slow)
+		proxy.AwaitCall(ctx, slow) // by the previous Turn
+		proxy.AwaitCall(ctx, slow)
 		open := s.hold()
 		server.Kill()
 		s.awaitHeld(ctx, 1)
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
 		server.Resume()
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))
 		open()
-		t = s.reaches(ctx, "break", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "break", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("That was all."))
 		Expect(outcomes(t)).To(Equal([]string{slow + " Unknown", "echo Succeeded"}))
 		Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))

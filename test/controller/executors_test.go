@@ -41,14 +41,14 @@ func (s *testEnv) boundTo(ctx context.Context) map[string]int {
 }
 
 var _ = Describe("Two managers with PostgreSQL", func() {
-	It("run Turns at the same time; a manager that stops hands its Turns over at once", func(ctx SpecContext) {
+	It("run Turns at the same time; a manager that stops hands its Turns over immediately", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
 		first := s.run(at(databaseURL, "first", 10))
 		Eventually(first.logs.String).Should(ContainSubstring("Starting workers"), "it leads")
 		second := s.run(at(databaseURL, "second", 10))
-		Eventually(second.logs.String).Should(ContainSubstring("Executor is ready"), "an executor needs not lead")
+		Eventually(second.logs.String).Should(ContainSubstring("Executor is ready"), "a manager that is not the leader runs Turns, too")
 		const each = 10
 		release := s.hold()
 		s.create(ctx, newTurns(2*each, timeout(600))...)
@@ -62,7 +62,7 @@ var _ = Describe("Two managers with PostgreSQL", func() {
 		Eventually(func() int { return strings.Count(first.logs.String(), "Handed a turn back") }).WithContext(ctx).Should(Equal(each),
 			"no Lease must run out for that")
 		release()
-		for _, t := range s.allReach(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
 			moved := int64(0)
 			if t.Status.Executor.Name == "third" {
 				moved = 1
@@ -93,9 +93,9 @@ var _ = Describe("An executor that is cut off", func() {
 		s.run(at(databaseURL, "heir", turns, manager.RoleExecutor))
 		api.cut()
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).Should(Equal(map[string]int{"heir": turns}))
-		s.awaitHeld(ctx, 2*turns) // the old runs do not know it yet
+		s.awaitHeld(ctx, 2*turns) // the old runs do not know yet that they have lost their Turns
 		release()
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor).To(beBound("heir", 2), t.Name)
 			Expect(t.Status.Steps).To(HaveValue(
 				Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ModelRetries: 1, Resumes: 1})), t.Name)
@@ -151,7 +151,7 @@ func serveCuttable(next http.Handler) *cuttableProxy {
 	return c
 }
 
-// apiProxy returns a proxy to the API server, with administrator rights.
+// apiProxy returns a proxy to the API server, with the permissions of an administrator.
 func apiProxy() *httputil.ReverseProxy {
 	GinkgoHelper()
 	transport, err := rest.TransportFor(apiConfig)
@@ -159,7 +159,7 @@ func apiProxy() *httputil.ReverseProxy {
 	target, err := url.Parse(apiConfig.Host)
 	Expect(err).NotTo(HaveOccurred())
 	return &httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1, // so that watches see each event at once
+		Transport: transport, FlushInterval: -1, // so that watches see each event immediately
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
 	}
 }

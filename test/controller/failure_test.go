@@ -134,7 +134,7 @@ var failures = []failure{
 		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, within: 50 * time.Second,
 		message: ContainSubstring("the model's answer was cut off after 3 output tokens: raise the agent's parameters.maxOutputTokens"),
 		also: func(t *v1alpha1.Turn) {
-			Expect(t.Status.Result.Text).To(Equal("one two thre"), "what came is kept")
+			Expect(t.Status.Result.Text).To(Equal("one two thre"), "the partial answer is kept")
 			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(3), "and paid for")
 		},
 	},
@@ -146,7 +146,7 @@ var failures = []failure{
 		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, within: 50 * time.Second,
 		message: ContainSubstring("the model's answer was cut off after 16000 output tokens"),
 		also: func(t *v1alpha1.Turn) {
-			Expect(t.Status.Result.Bytes).To(BeEquivalentTo(64000), "what came is kept, in pieces of more than 3 MB")
+			Expect(t.Status.Result.Bytes).To(BeEquivalentTo(64000), "the partial answer is kept, in pieces of more than 3 MB")
 			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(16000), "and paid for")
 		},
 	},
@@ -209,14 +209,14 @@ var _ = Describe("A Turn that meets a fault", Ordered, ContinueOnFailure, func()
 		s = newTestEnvWith(ctx, rulesOf(failures))
 		s.run()
 		s.create(ctx, newProfile(profile))
-		for _, f := range failures { // all at once, because they are independent
+		for _, f := range failures { // create all before waiting for one, because they are independent
 			f.arrange(ctx, s)
 		}
 	}, NodeTimeout(patience))
 
 	for _, f := range failures {
 		It("ends as "+f.reason+": "+f.name, func(ctx SpecContext) {
-			t := s.reaches(ctx, f.name, f.reason)
+			t := s.awaitState(ctx, f.name, f.reason)
 			Expect(message(t)).To(f.message)
 			Expect(t.Status.StopReason).To(Equal(f.stop))
 			Expect(conditionsOf(t.Status.Conditions)).To(ContainElements("Succeeded=False "+f.reason, "Stalled=True "+f.reason))
@@ -231,7 +231,7 @@ var _ = Describe("A Turn that meets a fault", Ordered, ContinueOnFailure, func()
 	}
 
 	It("leaves its Agent Ready if only the endpoint is down", func(ctx SpecContext) {
-		says(ctx, s, &v1alpha1.ModelProvider{}, "unreachable-host", providerReadiness, HavePrefix("EndpointUnreachable: "))
-		says(ctx, s, &v1alpha1.Agent{}, "unreachable-host", agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.ModelProvider{}, "unreachable-host", providerReadiness, HavePrefix("EndpointUnreachable: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, "unreachable-host", agentReadiness, HavePrefix("Ready: "))
 	}, SpecTimeout(patience))
 })

@@ -73,7 +73,7 @@ func (s *testEnv) equip(ctx context.Context, url, names string, change ...func(*
 	GinkgoHelper()
 	s.create(ctx, s.basics(withTools("desk"))...)
 	s.create(ctx, newToolServer("desk", url, change...))
-	says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("["+names+"]"))
+	awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("["+names+"]"))
 }
 
 // offers returns the names of the tools in each request that contains a text, one line per request.

@@ -15,7 +15,7 @@ import (
 type faultyStep struct {
 	mu   sync.Mutex
 	next string
-	// reached is closed when the step begins, and fail has what happens then.
+	// reached is closed when the step begins. The step then calls the function from fail.
 	reached chan struct{}
 	fail    chan func() error
 	// seen are the names of all steps.
@@ -50,7 +50,7 @@ var _ = Describe("A step that finalizes a Turn", func() {
 		"record", "tasks", "session history",
 	}
 
-	DescribeTable("fails without the Turn, and delays no other one", func(ctx SpecContext, fault func() error, says string) {
+	DescribeTable("can fail without failing the Turn, and delays no other Turn", func(ctx SpecContext, fault func() error, says string) {
 		f := &faultyStep{fail: make(chan func() error), seen: map[string]bool{}}
 		DeferCleanup(func() { close(f.fail) })
 		s := newTestEnv(ctx, ``)
@@ -63,10 +63,10 @@ var _ = Describe("A step that finalizes a Turn", func() {
 			s.create(ctx, newTurn(slow, within))
 			Eventually(reached).WithContext(ctx).Should(BeClosed(), step)
 			s.create(ctx, newTurn(other))
-			Expect(finalizedReason(s.reaches(ctx, other, v1alpha1.TurnReasonCompleted))).To(Equal("True Finalized"), step)
+			Expect(finalizedReason(s.awaitState(ctx, other, v1alpha1.TurnReasonCompleted))).To(Equal("True Finalized"), step)
 			Expect(s.turn(ctx, slow).IsFinished()).To(BeFalse(), step)
 			f.fail <- fault
-			t := s.reaches(ctx, slow, v1alpha1.TurnReasonCompleted)
+			t := s.awaitState(ctx, slow, v1alpha1.TurnReasonCompleted)
 			Expect(finalizedReason(t)).To(Equal("False PartiallyFinalized"), step)
 			Expect(finalizedMessage(t)).To(HavePrefix("these steps failed: "+step+": "+says), step)
 			Expect(t.Status.Result).To(HaveField("Text", ContainSubstring(slow)), "the answer is valid")

@@ -16,7 +16,7 @@ func (s *testEnv) edit(ctx context.Context, version, instructions string) {
 	change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
 		p.Spec.Version, p.Spec.Instructions = version, instructions
 	})
-	says(ctx, s, &v1alpha1.PromptProfile{}, profile,
+	awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile,
 		func(p *v1alpha1.PromptProfile) string { return p.Status.ObservedVersion }, Equal(version))
 }
 
@@ -28,13 +28,13 @@ var _ = Describe("A prepared Turn", func() {
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("before", prepareOnly))
-		before := s.reaches(ctx, "before", v1alpha1.TurnReasonPrepared)
+		before := s.awaitState(ctx, "before", v1alpha1.TurnReasonPrepared)
 		Expect(before.Status.Preparation.PromptProfile).To(Equal(firstVersion))
 
 		s.edit(ctx, "2.0.0", "Answer at length.")
-		says(ctx, s, &v1alpha1.Agent{}, agent, renderHash, Not(Equal(before.Status.Preparation.PromptRenderHash)))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, renderHash, Not(Equal(before.Status.Preparation.PromptRenderHash)))
 		s.create(ctx, newTurn("after", prepareOnly))
-		after := s.reaches(ctx, "after", v1alpha1.TurnReasonPrepared).Status.Preparation
+		after := s.awaitState(ctx, "after", v1alpha1.TurnReasonPrepared).Status.Preparation
 		Expect(after.PromptProfile).To(And(HaveField("Version", "2.0.0"), HaveField("Generation", BeEquivalentTo(2))))
 		Expect(after.PromptRenderHash).NotTo(Equal(before.Status.Preparation.PromptRenderHash))
 		Expect(s.turn(ctx, "before").ResourceVersion).To(Equal(before.ResourceVersion))
@@ -56,7 +56,7 @@ var _ = Describe("A prepared Turn", func() {
 		s.edit(ctx, "2.0.0", "Answer at length.")
 		s.rewrite(ctx, "terms", "Ten days.")
 		open()
-		t := s.reaches(ctx, "falls-back", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "falls-back", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation).To(And(HaveField("PromptProfile", firstVersion), HaveField("Model", modelName)))
 		for _, r := range s.fake.Requests() {
 			Expect(string(r.Body)).To(And(ContainSubstring("Answer in one sentence."), ContainSubstring("Three days.")))
@@ -69,11 +69,11 @@ var _ = Describe("A prepared Turn", func() {
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newConfigMap("terms", "Three days."), newTurn("stuck", contributing("terms")))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		m.stop()
-		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonPending) // it was handed back
+		t := s.awaitState(ctx, "stuck", v1alpha1.TurnReasonPending) // it was handed back
 		if killed {
-			bound(t, m.options.ExecutorName, t.Epoch()) // as if the process had been killed
+			bound(t, m.options.ExecutorName, t.Epoch()) // as after the kill of the process
 			Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		}
 		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
@@ -81,13 +81,13 @@ var _ = Describe("A prepared Turn", func() {
 		Expect(s.fake.SetConfig(config(``))).To(Succeed())
 
 		start(m.options)
-		t = s.reaches(ctx, "stuck", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "stuck", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
 		sent := s.fake.Requests()
 		Expect(sent).To(HaveLen(2))
-		Expect(sent[1].Body).To(MatchJSON(sent[0].Body), "the same bytes are asked again")
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+		Expect(sent[1].Body).To(MatchJSON(sent[0].Body), "the request is repeated with the same bytes")
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
 	},
 		Entry("of a process that was killed", SpecTimeout(patience), true),
 		Entry("of a process that handed the Turn back", SpecTimeout(patience), false),
@@ -101,39 +101,39 @@ var _ = Describe("A prepared Turn", func() {
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		m.stop()
 		s.desire(ctx, "stuck", v1alpha1.DesiredStateSuspended)
 		Expect(s.fake.SetConfig(config(``))).To(Succeed())
 		start(m.options)
-		s.reaches(ctx, "stuck", v1alpha1.TurnReasonSuspended)
+		s.awaitState(ctx, "stuck", v1alpha1.TurnReasonSuspended)
 		return s
 	}
 
 	It("that is cancelled keeps the record of its requests without its profile", func(ctx SpecContext) {
 		s := pausedAfterARequest(ctx)
 		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
 		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
-		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCancelled)
+		t := s.awaitState(ctx, "stuck", v1alpha1.TurnReasonCancelled)
 		Expect(t.Status.Steps).To(HaveValue(HaveField("ModelRequests", BeEquivalentTo(1))))
 		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
-		Expect(s.fake.Requests()).To(HaveLen(1), "no model must be asked for that")
+		Expect(s.fake.Requests()).To(HaveLen(1), "no model request must be necessary")
 	}, SpecTimeout(patience))
 
 	It("that waited for its models continues when they are back, without its profile", func(ctx SpecContext) {
 		s := pausedAfterARequest(ctx)
 		s.drop(ctx, &v1alpha1.ModelProvider{}, provider)
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProviderNotFound: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProviderNotFound: "))
 		s.desire(ctx, "stuck", v1alpha1.DesiredStateActive)
-		s.reaches(ctx, "stuck", v1alpha1.TurnReasonWaitingForAgent)
+		s.awaitState(ctx, "stuck", v1alpha1.TurnReasonWaitingForAgent)
 		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
 		s.create(ctx, s.newProvider(provider))
-		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "stuck", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
 		sent := s.fake.Requests()
-		Expect(sent[len(sent)-1].Body).To(MatchJSON(sent[0].Body), "the same bytes are asked again")
+		Expect(sent[len(sent)-1].Body).To(MatchJSON(sent[0].Body), "the request is repeated with the same bytes")
 	}, SpecTimeout(patience))
 
 	It("with a lost journal waits for its Agent, and does not loop", func(ctx SpecContext) {
@@ -141,7 +141,7 @@ var _ = Describe("A prepared Turn", func() {
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		m.stop()
 		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
 		Expect(s.fake.SetConfig(config(``))).To(Succeed())
@@ -150,12 +150,12 @@ var _ = Describe("A prepared Turn", func() {
 		o.DataDir = GinkgoT().TempDir()
 		start(o)
 		why := `Agent "support" is not ready: PromptProfile "house" does not exist`
-		s.reaches(ctx, "stuck", v1alpha1.TurnReasonWaitingForAgent)
-		says(ctx, s, &v1alpha1.Turn{}, "stuck", message, Equal(why))
+		s.awaitState(ctx, "stuck", v1alpha1.TurnReasonWaitingForAgent)
+		awaitText(ctx, s, &v1alpha1.Turn{}, "stuck", message, Equal(why))
 		Expect(conditionsOf(s.turn(ctx, "stuck").Status.Conditions)).To(ContainElement("Prepared=Unknown NotPrepared"))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
 		s.create(ctx, newProfile(profile, func(p *v1alpha1.PromptProfile) { p.Spec.Version = "2.0.0" }))
-		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "stuck", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.PromptProfile.Version).To(Equal("2.0.0"))
 		Expect(t.Status.Executor.Epoch).To(BeNumerically("<=", 4))
 	}, SpecTimeout(patience))

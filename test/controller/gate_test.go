@@ -12,13 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// gate stands before the fake model. While it is closed, it holds all requests. Requests that wait there at the
-// same time have not waited for one another, however slow the machine is.
+// gate is a proxy in front of the fake model. While it is closed, it holds all requests. Requests that wait there at
+// the same time did not wait for one another, however slow the machine is.
 type gate struct {
 	next    http.Handler
 	closed  atomic.Pointer[chan struct{}]
 	waiting atomic.Int64
-	// down breaks off every connection, like a server that has not started yet.
+	// While down is true, each connection is broken off, as if the server had not started yet.
 	down atomic.Bool
 }
 
@@ -38,7 +38,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r)
 }
 
-// hold closes the gate and returns a function that opens it for good. The end of the spec opens it, too.
+// hold closes the gate and returns a function that opens it. The end of the spec opens it, too.
 func (s *testEnv) hold() (open func()) {
 	opened := make(chan struct{})
 	s.gate.closed.Store(&opened)
@@ -47,12 +47,12 @@ func (s *testEnv) hold() (open func()) {
 	return open
 }
 
-// isSeen waits until the executor has seen all changes of Turns so far: it gets them in their order, and the newest one
-// is a Turn that it has to prepare.
-func (s *testEnv) isSeen(ctx context.Context) {
+// awaitSeen waits until the executor has seen all changes of Turns so far: it gets them in their order, and the newest
+// one is a Turn that it has to prepare.
+func (s *testEnv) awaitSeen(ctx context.Context) {
 	GinkgoHelper()
 	s.create(ctx, newTurn("newest", prepareOnly))
-	s.reaches(ctx, "newest", v1alpha1.TurnReasonPrepared)
+	s.awaitState(ctx, "newest", v1alpha1.TurnReasonPrepared)
 }
 
 // awaitHeld waits until this many requests wait at the gate.

@@ -11,7 +11,7 @@ import (
 )
 
 var _ = Describe("Two managers with leader election", func() {
-	It("work one at a time: the other takes over when the first stops", func(ctx SpecContext) {
+	It("work one at a time: the second takes over when the first stops", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 500}}]`)
 		elected := func(name string, most int) func(*manager.Options) {
 			return func(o *manager.Options) {
@@ -20,7 +20,7 @@ var _ = Describe("Two managers with leader election", func() {
 		}
 		leads := func(name string) {
 			GinkgoHelper()
-			says(ctx, s, &coordinationv1.Lease{}, executor.LeasePrefix+name, func(l *coordinationv1.Lease) string {
+			awaitText(ctx, s, &coordinationv1.Lease{}, executor.LeasePrefix+name, func(l *coordinationv1.Lease) string {
 				return *l.Spec.HolderIdentity
 			}, Equal(name))
 		}
@@ -32,18 +32,18 @@ var _ = Describe("Two managers with leader election", func() {
 		release := s.hold()
 		s.create(ctx, newTurns(turns)...)
 		s.awaitHeld(ctx, 5)
-		Expect(second.logs.String()).NotTo(ContainSubstring("Executor is ready"), "only who leads works")
-		Expect(gauge("capstan_controller_active")).To(BeEquivalentTo(1), "only who leads controls")
+		Expect(second.logs.String()).NotTo(ContainSubstring("Executor is ready"), "only the leader runs Turns")
+		Expect(gauge("capstan_controller_active")).To(BeEquivalentTo(1), "only the leader runs controllers")
 
 		release()
 		first.stop()
 		leads("second")
-		Eventually(gauge).WithArguments("capstan_controller_active").Should(BeEquivalentTo(1), "who took over controls")
+		Eventually(gauge).WithArguments("capstan_controller_active").Should(BeEquivalentTo(1), "the new leader runs controllers")
 		by := map[string]int{}
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			by[t.Status.Executor.Name]++
 		}
 		Expect(by).To(And(HaveKey("first"), HaveKey("second"), HaveLen(2)))
-		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "what runs is neither lost nor bought twice")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "no reply is lost or paid for twice")
 	}, SpecTimeout(2*patience))
 })

@@ -13,7 +13,7 @@ import (
 )
 
 var _ = Describe("Objects of a namespace", func() {
-	It("are not kept in memory beyond its share, say so, and are read again when there is memory", func(ctx SpecContext) {
+	It("are not kept in memory beyond its share, report this, and are read again when there is memory", func(ctx SpecContext) {
 		GinkgoTB().Setenv("GOMEMLIMIT", "off") // otherwise the manager sets a limit for this whole process
 		s := newTestEnv(ctx, `{"rules": [{"reply": {"text": "Hello."}}]}`)
 		s.run(func(o *manager.Options) { o.MemoryLimit = "64Mi" }) // 3.5 MiB for the objects of a namespace
@@ -34,13 +34,13 @@ var _ = Describe("Objects of a namespace", func() {
 				want = And(HavePrefix("TooManyObjects: the manager has no memory left for this object"),
 					ContainSubstring("namespace %q", s.namespace))
 			}
-			says(ctx, s, &v1alpha1.PromptProfile{}, name(i), profileReadiness, want)
+			awaitText(ctx, s, &v1alpha1.PromptProfile{}, name(i), profileReadiness, want)
 		}
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.PromptProfileRef.Name = name(kept) })...)
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, And(HavePrefix("ProfileNotReady: "),
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, And(HavePrefix("ProfileNotReady: "),
 			ContainSubstring("the manager has no memory left for this object")))
 		s.create(ctx, newTurn("waits"))
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonWaitingForAgent)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonWaitingForAgent)
 
 		for i := range kept {
 			Expect(apiClient.Delete(ctx, newProfileIn(s.namespace, name(i)))).To(Succeed())
@@ -51,7 +51,7 @@ var _ = Describe("Objects of a namespace", func() {
 			g.Expect(apiClient.Get(ctx, s.key(name(kept)), &p)).To(Succeed())
 			g.Expect(profileReadiness(&p)).To(HavePrefix("Ready: "))
 		}).WithContext(ctx).Should(Succeed())
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(3*patience))
 })
 

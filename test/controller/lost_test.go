@@ -55,7 +55,7 @@ func newPaymentServer(effect v1alpha1.ToolEffect) (*paymentServer, func(*v1alpha
 	return t, declaring(v1alpha1.ToolDeclaration{Name: "pay", Effect: effect})
 }
 
-// setReleased releases the payments, or holds them again.
+// setReleased releases the payments, or holds new payments again.
 func (t *paymentServer) setReleased(released bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,8 +99,8 @@ func lostCondition(t *v1alpha1.Turn) *metav1.Condition {
 	return meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionJournalLost)
 }
 
-// again restarts the manager under the same name with an empty data directory.
-func (m *runningManager) again(change ...func(*manager.Options)) *runningManager {
+// restartEmpty restarts the manager under the same name with an empty data directory.
+func (m *runningManager) restartEmpty(change ...func(*manager.Options)) *runningManager {
 	GinkgoHelper()
 	o := m.options
 	o.DataDir, o.Hooks.Status = GinkgoT().TempDir(), nil
@@ -110,9 +110,9 @@ func (m *runningManager) again(change ...func(*manager.Options)) *runningManager
 	return start(o)
 }
 
-// isLost checks that a Turn has ended because its journal was lost, and that its condition, its Events and the log
+// expectLost checks that a Turn has ended because its journal was lost, and that its condition, its Events and the log
 // report it.
-func (s *testEnv) isLost(ctx context.Context, m *runningManager, t *v1alpha1.Turn, loss string) {
+func (s *testEnv) expectLost(ctx context.Context, m *runningManager, t *v1alpha1.Turn, loss string) {
 	GinkgoHelper()
 	Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonInterrupted), message(t))
 	Expect(t.Status.StopReason).To(Equal(v1alpha1.StopInterrupted))
@@ -138,9 +138,9 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		dead.Store(killed)
 		m.stop()
 		desk.setReleased(true)
-		next := m.again()
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonInterrupted) {
-			s.isLost(ctx, next, &t, v1alpha1.TurnReasonOtherStore)
+		next := m.restartEmpty()
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonInterrupted) {
+			s.expectLost(ctx, next, &t, v1alpha1.TurnReasonOtherStore)
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
 		}
 		Expect(desk.payments.Load()).To(BeEquivalentTo(turns), "no call is made twice")
@@ -156,21 +156,21 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		m := s.run(seldom)
 		s.equip(ctx, desk.url, "pay", declared)
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"pay"} })
-		says(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
 			if len(a.Status.Tools) == 1 && a.Status.Tools[0].RequiresApproval {
 				return "asks"
 			}
 			return ""
 		}, Equal("asks"))
 		s.create(ctx, newTurn("parked"))
-		t := s.reaches(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.awaitState(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.Executor.JournalEntries).To(HaveValue(BeNumerically(">", 1)))
 		Eventually(s.events).WithArguments(ctx, "Turn", "parked").Should(ContainElement("Normal AwaitingApproval"))
 		m.stop()
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		next := m.again()
-		t = s.reaches(ctx, "parked", v1alpha1.TurnReasonInterrupted)
-		s.isLost(ctx, next, t, v1alpha1.TurnReasonOtherStore)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+		next := m.restartEmpty()
+		t = s.awaitState(ctx, "parked", v1alpha1.TurnReasonInterrupted)
+		s.expectLost(ctx, next, t, v1alpha1.TurnReasonOtherStore)
 		Expect(s.events(ctx, "Turn", "parked")).To(ConsistOf("Normal AwaitingApproval", "Warning JournalLost", "Warning Failed"))
 		Expect(desk.payments.Load()).To(BeZero())
 	}, SpecTimeout(4*patience))
@@ -184,11 +184,11 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
 		s.desire(ctx, "suspended", v1alpha1.DesiredStateSuspended)
 		desk.setReleased(true)
-		s.reaches(ctx, "suspended", v1alpha1.TurnReasonSuspended)
+		s.awaitState(ctx, "suspended", v1alpha1.TurnReasonSuspended)
 		m.stop()
-		next := m.again()
+		next := m.restartEmpty()
 		s.desire(ctx, "suspended", v1alpha1.DesiredStateActive)
-		s.isLost(ctx, next, s.reaches(ctx, "suspended", v1alpha1.TurnReasonInterrupted), v1alpha1.TurnReasonOtherStore)
+		s.expectLost(ctx, next, s.awaitState(ctx, "suspended", v1alpha1.TurnReasonInterrupted), v1alpha1.TurnReasonOtherStore)
 		Expect(desk.payments.Load()).To(BeEquivalentTo(1))
 	}, SpecTimeout(4*patience))
 
@@ -202,8 +202,8 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		Expect(s.turn(ctx, "again").Status.Executor.SideEffects).To(Equal(effect != v1alpha1.ToolEffectReadOnly))
 		m.stop()
 		desk.setReleased(true)
-		next := m.again()
-		t := s.reaches(ctx, "again", v1alpha1.TurnReasonCompleted)
+		next := m.restartEmpty()
+		t := s.awaitState(ctx, "again", v1alpha1.TurnReasonCompleted)
 		Expect(lostCondition(t)).To(HaveField("Message",
 			ContainSubstring("The turn starts over, and its status does not count its earlier usage")))
 		Expect(desk.payments.Load()).To(BeEquivalentTo(2))
@@ -230,8 +230,8 @@ var _ = Describe("A PostgreSQL that has lost its journals", func() {
 			postgrestest.Exec(GinkgoTB(), databaseURL, "TRUNCATE "+table+" CASCADE")
 		}
 		desk.setReleased(true)
-		next := m.again()
-		s.isLost(ctx, next, s.reaches(ctx, "truncated", v1alpha1.TurnReasonInterrupted), v1alpha1.TurnReasonEntriesMissing)
+		next := m.restartEmpty()
+		s.expectLost(ctx, next, s.awaitState(ctx, "truncated", v1alpha1.TurnReasonInterrupted), v1alpha1.TurnReasonEntriesMissing)
 		Expect(desk.payments.Load()).To(BeEquivalentTo(1))
 	}, SpecTimeout(4*patience))
 })

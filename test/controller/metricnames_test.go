@@ -36,7 +36,7 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 		s.create(ctx, build(newTurns(2)[1].(*v1alpha1.Turn), []func(*v1alpha1.Turn){func(t *v1alpha1.Turn) {
 			t.Name, t.Spec.AgentRef.Name = "waits", "absent"
 		}}))
-		s.allAre(ctx, map[string]int{v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonWaitingForAgent: 1})
+		s.awaitStates(ctx, map[string]int{v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonWaitingForAgent: 1})
 		// Metrics that a successful Turn does not count.
 		lost := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace}}
 		metrics.JournalLost(lost, metrics.LossRerun)
@@ -62,9 +62,9 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 				return "", err
 			}
 			defer response.Body.Close() //nolint:errcheck // because it was read
-			said, err := io.ReadAll(response.Body)
-			series = strings.Split(string(said), "\n")
-			return string(said), err
+			body, err := io.ReadAll(response.Body)
+			series = strings.Split(string(body), "\n")
+			return string(body), err
 		}).WithContext(ctx).Should(And(ContainSubstring("capstan_journal_namespace_used_bytes"),
 			ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total"),
 			ContainSubstring("capstan_budget_spent{")))
@@ -91,6 +91,6 @@ var _ = Describe("The alerts, the dashboard and the page of SLIs", func() {
 				named++
 			}
 		}
-		Expect(named).To(BeNumerically(">", 20), "these cannot be all")
+		Expect(named).To(BeNumerically(">", 20), "the files name more metrics than the search has found")
 	}, SpecTimeout(patience))
 })

@@ -47,8 +47,8 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 		if err != nil {
 			return 0, "", err
 		}
-		said, err := io.ReadAll(response.Body)
-		return response.StatusCode, string(said), errors.Join(err, response.Body.Close())
+		body, err := io.ReadAll(response.Body)
+		return response.StatusCode, string(body), errors.Join(err, response.Body.Close())
 	}
 	// serve starts a manager that accepts these audiences. It creates two ServiceAccounts: one may read metrics,
 	// the other may not. It returns the address of the metrics.
@@ -85,21 +85,21 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 		return s, address
 	}
 
-	It("are served over TLS only to users with the right to read them", func(ctx SpecContext) {
+	It("are served over TLS only to users with the permission to read them", func(ctx SpecContext) {
 		s, address := serve(ctx)
 		reader := s.tokenOf(ctx, "reader")
 		Eventually(func() (string, error) { // the API server needs a moment to see the binding
-			_, said, err := scrape(ctx, address, reader)
-			return said, err
+			_, body, err := scrape(ctx, address, reader)
+			return body, err
 		}).WithContext(ctx).Should(ContainSubstring("go_goroutines"))
 
-		status, said, err := scrape(ctx, address, s.tokenOf(ctx, "other"))
+		status, body, err := scrape(ctx, address, s.tokenOf(ctx, "other"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(status).To(Equal(http.StatusForbidden))
-		Expect(said).To(And(ContainSubstring("nonResourceURLs [/metrics]"), Not(ContainSubstring("go_goroutines"))))
+		Expect(body).To(And(ContainSubstring("nonResourceURLs [/metrics]"), Not(ContainSubstring("go_goroutines"))))
 		status, _, err = scrape(ctx, address, s.tokenOf(ctx, "reader", "another-service"))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(status).To(Equal(http.StatusUnauthorized), "a token that was made for another service must not be of use here")
+		Expect(status).To(Equal(http.StatusUnauthorized), "a token for another service must not be accepted")
 
 		client := http.Client{Timeout: 5 * time.Second}
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http"+address[len("https"):], http.NoBody)
@@ -107,7 +107,7 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 		response, err := client.Do(request)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(response.Body.Close()).To(Succeed())
-		Expect(response.StatusCode).To(Equal(http.StatusBadRequest), "there is no plain HTTP")
+		Expect(response.StatusCode).To(Equal(http.StatusBadRequest), "plain HTTP must not be served")
 	}, SpecTimeout(patience))
 
 	It("are served for tokens with the manager's audiences", func(ctx SpecContext) {

@@ -24,7 +24,7 @@ var _ = Describe("A namespace with many Agents", func() {
 			busy.create(ctx, newAgent(fmt.Sprintf("agent-%d", i)))
 		}
 		calm.create(ctx, calm.basics()[:3]...)
-		says(ctx, calm, &v1alpha1.PromptProfile{}, profile,
+		awaitText(ctx, calm, &v1alpha1.PromptProfile{}, profile,
 			func(p *v1alpha1.PromptProfile) string { return p.Status.RenderHash }, Not(BeEmpty()))
 		hashes := func() map[string]string {
 			var all v1alpha1.AgentList
@@ -49,9 +49,9 @@ var _ = Describe("A namespace with many Agents", func() {
 
 		change(ctx, busy, profile, &v1alpha1.PromptProfile{},
 			func(p *v1alpha1.PromptProfile) { p.Spec.Instructions = "Answer in two sentences." })
-		Eventually(unchanged).WithContext(ctx).Should(BeNumerically("<", manyAgents), "the Agents are looked at one after the other")
+		Eventually(unchanged).WithContext(ctx).Should(BeNumerically("<", manyAgents), "the Agents are checked one after the other")
 		calm.create(ctx, newAgent(agent))
-		says(ctx, calm, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
-		Expect(unchanged()).To(BeNumerically(">", 0), "the Agents of the busy namespace were looked at first")
+		awaitText(ctx, calm, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		Expect(unchanged()).To(BeNumerically(">", 0), "all Agents of the busy namespace were checked first")
 	}, SpecTimeout(2*patience))
 })

@@ -110,7 +110,8 @@ var _ = Describe("The addresses of the cluster", func() {
 		} {
 			Expect(isRefused(ctx, p, host, mine.Spec.ClusterIP)).To(BeEmpty(), host)
 		}
-		Expect(isRefused(ctx, p, "pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(), "the Pods of one's own headless Service")
+		Expect(isRefused(ctx, p, "pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(),
+			"the Pods of a headless Service of the same namespace")
 		Expect(isRefused(ctx, p, "a.pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(), "one of them by its name")
 		for reason, host := range map[string]string{
 			"the name is resolved in the manager's namespace": "tickets",
@@ -122,7 +123,7 @@ var _ = Describe("The addresses of the cluster", func() {
 		} {
 			Expect(isRefused(ctx, p, host, theirs.Spec.ClusterIP)).To(ContainSubstring("is not a Service of namespace"), reason)
 		}
-		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", theirs.Spec.ClusterIP)).NotTo(BeEmpty(), "its address is what counts")
+		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", theirs.Spec.ClusterIP)).NotTo(BeEmpty(), "its address decides")
 		Expect(isRefused(ctx, p, "forged."+s.namespace+".svc", "10.201.7.10")).NotTo(BeEmpty(), "its endpoints were written by hand")
 		Expect(isRefused(ctx, p, "x.example", "10.203.0.1")).To(BeEmpty(), "a private address that is not the cluster's")
 	}, SpecTimeout(2*patience))
@@ -185,7 +186,7 @@ var _ = Describe("The addresses of the cluster", func() {
 			Should(ContainSubstring("because the manager cannot list Nodes"))
 		mine := service(ctx, s, "tickets")
 		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", mine.Spec.ClusterIP)).To(BeEmpty(),
-			"one's own Services need no right to Nodes")
+			"Services of the same namespace need no permission on Nodes")
 	}, SpecTimeout(2*patience))
 
 	It("show on ModelProviders and ToolServers", func(ctx SpecContext) {
@@ -199,7 +200,7 @@ var _ = Describe("The addresses of the cluster", func() {
 		})
 		want := And(HavePrefix("AddressRefused: "),
 			ContainSubstring("an address of the cluster's Services, and \""+theirs.Spec.ClusterIP+"\" is not a Service of namespace"))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, want)
-		says(ctx, s, &v1alpha1.ModelProvider{}, "models", providerReadiness, want)
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, want)
+		awaitText(ctx, s, &v1alpha1.ModelProvider{}, "models", providerReadiness, want)
 	}, SpecTimeout(2*patience))
 })

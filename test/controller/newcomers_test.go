@@ -13,15 +13,15 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 		s.gate.down.Store(true)
 		s.run(seldom)
 		s.create(ctx, append(s.basics(), newTurn("early"))...)
-		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
+		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
 			`Agent "support" is not ready: ModelProvider "demo" is new and does not answer `+
 				`(EndpointUnreachable): turns wait for it until it is 2m0s old`))
 		Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProviderNotReady: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProviderNotReady: "))
 
 		s.gate.down.Store(false)
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
-		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(1), "nothing is asked of an endpoint before it answers")
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(1), "no request may reach the endpoint before it answers")
 	}, SpecTimeout(patience))
 
 	It("waits until the tool server answers, and then has its tools", func(ctx SpecContext) {
@@ -29,14 +29,14 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 		host.broken.Store(true)
 		s.run(seldom)
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url), newTurn("early"))...)
-		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
+		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
 			`Agent "support" is not ready: ToolServer "tickets" is new and does not answer `+
 				`(EndpointUnreachable): turns wait for it until it is 2m0s old`))
 		Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ToolServerNotReady: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ToolServerNotReady: "))
 
 		host.broken.Store(false)
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
 		Expect(t.Status.Preparation.ToolServersMissing).To(BeEmpty())
 	}, SpecTimeout(patience))
@@ -50,7 +50,7 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 				a.Spec.Models...)
 		}
 		s.create(ctx, append(s.basics(both), away, newTurn("early"))...)
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(3), "the first model is asked twice, the second once")
 	}, SpecTimeout(patience))
 })

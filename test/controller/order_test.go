@@ -29,15 +29,15 @@ var _ = Describe("Objects in any order", func() {
 			// The manager must have seen all existing objects before the next one is created; otherwise the order
 			// would not matter.
 			if there := order[:n+1]; slices.Contains(there, theTurn) && !slices.Contains(there, theAgent) {
-				t := s.reaches(ctx, "early", v1alpha1.TurnReasonWaitingForAgent)
+				t := s.awaitState(ctx, "early", v1alpha1.TurnReasonWaitingForAgent)
 				Expect(message(t)).To(Equal(`Agent "support" does not exist in namespace "` + s.namespace + `"`))
 				Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf(
 					"Succeeded=Unknown WaitingForAgent", "Reconciling=True WaitingForAgent"))
 			} else if slices.Contains(there, theAgent) && n < len(order)-1 {
-				says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Not(BeEmpty()))
+				awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Not(BeEmpty()))
 			}
 		}
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("This is demo-small. You said: early"))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	},
@@ -54,7 +54,7 @@ var _ = Describe("Objects in any order", func() {
 		objects := s.basics()
 		agentSays := func(profileReason, modelsReason, text string) {
 			GinkgoHelper()
-			says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(text))
+			awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(text))
 			var a v1alpha1.Agent
 			Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
 			Expect(meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionProfileResolved).Reason).To(Equal(profileReason))
@@ -63,7 +63,7 @@ var _ = Describe("Objects in any order", func() {
 		}
 		turnSays := func(text string) {
 			GinkgoHelper()
-			says(ctx, s, &v1alpha1.Turn{}, "early", message, ContainSubstring(text))
+			awaitText(ctx, s, &v1alpha1.Turn{}, "early", message, ContainSubstring(text))
 			Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
 		}
 		s.create(ctx, newTurn("early"), objects[theAgent])
@@ -81,7 +81,7 @@ var _ = Describe("Objects in any order", func() {
 		turnSays(missing)
 
 		s.create(ctx, objects[theSecret])
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(conditionsOf(t.Status.Conditions)).NotTo(ContainElement(HavePrefix("Reconciling")))
 	}, SpecTimeout(patience))
 
@@ -94,17 +94,17 @@ var _ = Describe("Objects in any order", func() {
 		})
 		s.create(ctx, objects[theSecret], objects[theProvider], broken, objects[theAgent], newTurn("waits"))
 		where := MatchRegexp(`instructions:2:\d+: .*userNam`)
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, where)
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, where)
 		var p v1alpha1.PromptProfile
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		Expect(conditionsOf(p.Status.Conditions)).To(ContainElement("Ready=False RenderFailed"))
-		says(ctx, s, &v1alpha1.Turn{}, "waits", message, where)
+		awaitText(ctx, s, &v1alpha1.Turn{}, "waits", message, where)
 
 		change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
 			p.Spec.Instructions = "Be brief."
 			p.Spec.Version = "1.0.1"
 		})
-		t := s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.PromptProfile).To(And(HaveField("Version", "1.0.1"), HaveField("Generation", BeEquivalentTo(2))))
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
@@ -117,12 +117,12 @@ var _ = Describe("Objects in any order", func() {
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.TimeZone = "Europe/Atlantis" })...)
 		s.create(ctx, newTurn("lost"))
 		told := ContainSubstring(`"Europe/Atlantis" is not an IANA time zone: use a name such as Europe/Berlin or UTC`)
-		says(ctx, s, &v1alpha1.Turn{}, "lost", message, told)
+		awaitText(ctx, s, &v1alpha1.Turn{}, "lost", message, told)
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
 		Expect(conditionsOf(a.Status.Conditions)).To(ContainElement("Ready=False InvalidTimeZone"))
 
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.TimeZone = "Europe/Berlin" })
-		s.reaches(ctx, "lost", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "lost", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 })

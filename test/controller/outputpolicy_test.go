@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// deliveryRules make the model name a price, and answer without one when its answer was sent back. As the judge of a
+// deliveryRules make the model name a price, and answer without one after its answer was rejected. As the judge of a
 // policy, it finds each answer with a price unkind.
 const deliveryRules = `rules:
 - {when: {matches: "^Your answer was not accepted"}, reply: {text: "Ask at the counter."}}
@@ -37,7 +37,7 @@ var _ = Describe("An output policy", func() {
 			newProfile(profile, func(p *v1alpha1.PromptProfile) { p.Spec.OutputPolicy = []v1alpha1.OutputPolicy{policy} }))
 		s.run()
 		s.create(ctx, newTurn("first", within))
-		t := s.reaches(ctx, "first", reason)
+		t := s.awaitState(ctx, "first", reason)
 		got, err := json.Marshal(t.Status.PolicyViolations)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(got).To(MatchJSON(violations))
@@ -50,7 +50,7 @@ var _ = Describe("An output policy", func() {
 		whole, err := json.Marshal(t)
 		Expect(err).NotTo(HaveOccurred())
 		if text != "It costs 40 EUR." {
-			Expect(string(whole)).NotTo(ContainSubstring("40 EUR"), "what was refused is nowhere in the object")
+			Expect(string(whole)).NotTo(ContainSubstring("40 EUR"), "no part of the object may contain the rejected answer")
 		}
 		Expect(finalizedReason(t)).To(Equal("True Finalized"))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(requests))
@@ -62,7 +62,7 @@ var _ = Describe("An output policy", func() {
 			`[{"policy": "no-prices", "onViolation": "Report"}]`, 1, SpecTimeout(patience)),
 		Entry("with Retry", prices, v1alpha1.ViolationRetry, deliveryRules, v1alpha1.TurnReasonCompleted, "Ask at the counter.",
 			`null`, 2, SpecTimeout(patience)),
-		Entry("with Retry and a model that does not listen", prices, v1alpha1.ViolationRetry, stubborn,
+		Entry("with Retry and a model that repeats its answer", prices, v1alpha1.ViolationRetry, stubborn,
 			v1alpha1.TurnReasonPolicyViolated, "", `[{"policy": "no-prices", "onViolation": "Retry"}]`, 3, SpecTimeout(patience)),
 		Entry("with Report and a rule in words", kind, v1alpha1.ViolationReport, deliveryRules, v1alpha1.TurnReasonCompleted,
 			"It costs 40 EUR.", `[{"policy": "kind", "onViolation": "Report"}]`, 2, SpecTimeout(patience)),

@@ -74,14 +74,14 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			var calls atomic.Int64
 			m := s.run(deletes(&calls), underPolicy(name))
 			s.create(ctx, append(s.basics(), newTurn("delete"))...)
-			t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+			t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 			early := s.decision(t, 0, v1alpha1.ApprovalDenied)
 			early.Name, early.GenerateName = "early", ""
 			Expect(jane().Create(ctx, early)).To(Succeed())
 
 			const waits = "a call of tool delete requires approval: run capstan approve delete or capstan deny " +
 				"delete; ToolApproval early is not used: "
-			says(ctx, s, &v1alpha1.Turn{}, "delete", message,
+			awaitText(ctx, s, &v1alpha1.Turn{}, "delete", message,
 				Equal(waits+"Capstan cannot confirm that the API server checks who decides, because the ValidatingAdmissionPolicy "+name+
 					" is not installed: install it with kubectl apply -k config/policy, or with the chart and "+
 					"approvalPolicy.install=true, under the name in --approval-policy. "+
@@ -89,27 +89,27 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			Expect(m.logs.String()).To(And(ContainSubstring("Not using ToolApprovals"),
 				ContainSubstring("ValidatingAdmissionPolicy "+name+" is not installed")))
 
-			By("binding nothing to the policy")
+			By("installing the policy without a binding")
 			install(ctx, newPolicy(name))
-			says(ctx, s, &v1alpha1.Turn{}, "delete", message,
+			awaitText(ctx, s, &v1alpha1.Turn{}, "delete", message,
 				HavePrefix(waits+"Capstan cannot confirm that the API server checks who decides, because the "+
 					"ValidatingAdmissionPolicyBinding "+name+" is not installed: "))
 
-			By("installing all of it")
+			By("installing the policy with its binding")
 			b := newPolicyBinding(name)
 			install(ctx, b)
-			says(ctx, s, &v1alpha1.Turn{}, "delete", message, Equal(waits+"the API server has checked who decides only since "+
+			awaitText(ctx, s, &v1alpha1.Turn{}, "delete", message, Equal(waits+"the API server has checked who decides only since "+
 				b.CreationTimestamp.Add(approvals.PolicySettleTime).UTC().Format(
 					time.RFC3339)+" (ValidatingAdmissionPolicy "+name+"): decide again"))
 			Expect(m.logs.String()).To(ContainSubstring("Using ToolApprovals again"))
 			t = s.turn(ctx, "delete")
-			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1), "it must have been left where it was")
+			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1), "the decision must not have continued the Turn")
 			Expect(calls.Load()).To(BeZero())
 
-			By("deciding anew")
+			By("deciding again")
 			awaitPolicy(ctx, b)
-			s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-			t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+			s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+			t = s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 			Expect(calls.Load()).To(BeEquivalentTo(1))
 			Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal("jane"))
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
@@ -120,8 +120,8 @@ var _ = Describe("A decision whose approver was not verified", func() {
 		var calls atomic.Int64
 		m := s.run(deletes(&calls), underPolicy(s.namespace), func(o *manager.Options) { o.TrustDecidedBy = true })
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
-		s.decides(ctx, s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval), 0, v1alpha1.ApprovalApproved)
-		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		s.decide(ctx, s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval), 0, v1alpha1.ApprovalApproved)
+		s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(m.logs.String()).To(ContainSubstring("because --trust-decided-by is set"))
 	}, SpecTimeout(patience))
@@ -131,20 +131,20 @@ var _ = Describe("A decision whose approver was not verified", func() {
 		var calls atomic.Int64
 		startAs(s.userWithoutConfigMaps(ctx), s.options(deletes(&calls)))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
-		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		says(ctx, s, &v1alpha1.Turn{}, "delete", message, ContainSubstring(
+		t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
+		awaitText(ctx, s, &v1alpha1.Turn{}, "delete", message, ContainSubstring(
 			"Capstan cannot confirm that the API server checks who decides, because the manager may not get the ValidatingAdmissionPolicy "+
 				approvals.DefaultPolicy+": grant it the rule for this kind in config/rbac/role.yaml"))
 
-		s.mayGetPolicies(ctx)
-		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		s.allowPolicies(ctx)
+		s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1), "the API server had checked it")
 	}, SpecTimeout(2*patience))
 })
 
-// mayGetPolicies grants the test environment's own user the manager's rights on the policy.
-func (s *testEnv) mayGetPolicies(ctx SpecContext) {
+// allowPolicies grants the test environment's own user the manager's permissions on the policy.
+func (s *testEnv) allowPolicies(ctx SpecContext) {
 	GinkgoHelper()
 	var rules []rbacv1.PolicyRule
 	for _, r := range shippedRules() {
@@ -170,14 +170,14 @@ var _ = Describe("The check of decisions", func() {
 	var (
 		name string
 		now  time.Time
-		// looks counts the API requests of the check.
-		looks *atomic.Int64
-		check approvals.Check
+		// lookups counts the API requests of the check.
+		lookups *atomic.Int64
+		check   approvals.Check
 	)
 	BeforeEach(func(ctx SpecContext) {
-		name, now, looks = newTestEnv(ctx, ``).namespace, time.Now(), &atomic.Int64{}
+		name, now, lookups = newTestEnv(ctx, ``).namespace, time.Now(), &atomic.Int64{}
 		counted := rest.CopyConfig(apiConfig)
-		counted.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{next, looks} })
+		counted.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{next, lookups} })
 		clientset, err := kubernetes.NewForConfig(counted)
 		Expect(err).NotTo(HaveOccurred())
 		check = approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), func() time.Time { return now }, logr.Discard()).Check
@@ -238,7 +238,7 @@ var _ = Describe("The check of decisions", func() {
 			since.UTC().Format(time.RFC3339)))
 	}, SpecTimeout(patience))
 
-	It("accepts no decision that was made while the binding did not deny", func(ctx SpecContext) {
+	It("accepts no decision that was made while the binding did not have the action Deny", func(ctx SpecContext) {
 		install(ctx, newPolicy(name))
 		b := newPolicyBinding(name, func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
 			b.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Audit}
@@ -281,10 +281,10 @@ var _ = Describe("The check of decisions", func() {
 		first, second := madeAt("first", now.Add(time.Hour)), madeAt("second", now.Add(2*time.Hour))
 		looksFor := func(many int64, may bool, made ...v1alpha1.ToolApproval) {
 			GinkgoHelper()
-			before := looks.Load()
+			before := lookups.Load()
 			checked, why, err := check(ctx, made)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(looks.Load()-before).To(Equal(many), "requests")
+			Expect(lookups.Load()-before).To(Equal(many), "requests")
 			Expect(why == "" && len(checked) == len(made)).To(Equal(may), why)
 		}
 		looksFor(0, true)
@@ -304,7 +304,7 @@ var _ = Describe("The check of decisions", func() {
 		looksFor(0, false, first)
 	}, SpecTimeout(patience))
 
-	It("reports that it does not know if the API server does not answer", func(ctx SpecContext) {
+	It("reports an unknown result if the API server does not answer", func(ctx SpecContext) {
 		gone := rest.CopyConfig(apiConfig)
 		gone.Host = "127.0.0.1:1"
 		clientset, err := kubernetes.NewForConfig(gone)

@@ -29,7 +29,7 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// partlySlow answers messages with the word slow after ten seconds, and all others at once.
+// partlySlow answers messages with the word slow after ten seconds, and all others immediately.
 const partlySlow = `rules: [{when: {contains: slow}, fault: {latencyMilliseconds: 10000}}]`
 
 var _ = Describe("Two managers that share a PostgreSQL", func() {
@@ -40,12 +40,12 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 		s.create(ctx, s.basics()...)
 		ready := func(name string) {
 			GinkgoHelper()
-			says(ctx, s, &coordinationv1.Lease{}, executor.LeasePrefix+name, func(l *coordinationv1.Lease) string {
+			awaitText(ctx, s, &coordinationv1.Lease{}, executor.LeasePrefix+name, func(l *coordinationv1.Lease) string {
 				return *l.Spec.HolderIdentity
 			}, Equal(name))
 		}
 		// The first manager cannot write the end of a Turn. When it is killed, only the journal has its results.
-		first := s.share(ctx, program, "first", databaseURL, mute(http.MethodPut, "/status", `"completionTime"`))
+		first := s.share(ctx, program, "first", databaseURL, refusing(http.MethodPut, "/status", `"completionTime"`))
 		ready("first")
 
 		const each = 10
@@ -54,16 +54,16 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 		for i := range each {
 			s.create(ctx, newTurn(fmt.Sprintf("slow-%03d", i)))
 		}
-		s.inFlight(ctx, each)
+		s.awaitInFlight(ctx, each)
 		s.share(ctx, program, "second", databaseURL, apiConfig)
 		ready("second")
 		Eventually(first.Kill()).Should(gexec.Exit(137))
-		s.inFlight(ctx, 0)
-		Expect(s.states(ctx)).To(Equal(map[string]int{v1alpha1.TurnReasonRunning: 2 * each}), "a killed process tidies nothing up")
+		s.awaitInFlight(ctx, 0)
+		Expect(s.states(ctx)).To(Equal(map[string]int{v1alpha1.TurnReasonRunning: 2 * each}), "a killed process cleans nothing up")
 
 		// It was also the leader: first its Lease as the leader expires, then its Lease as an executor.
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).ShouldNot(HaveKey("first"))
-		for _, t := range s.allReach(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor).To(beBound("second", 2), t.Name)
 			requests := int32(1)
 			if strings.HasPrefix(t.Name, "slow") {
@@ -78,8 +78,8 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 	}, SpecTimeout(8*patience))
 })
 
-// share starts a manager process beside others, one of which leads. env are further variables of its environment. The
-// end of the spec kills it.
+// share starts a manager process that shares a store with others, one of which leads. env are further variables of its
+// environment. The end of the spec kills it.
 func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, api *rest.Config, env ...string) *gexec.Session {
 	GinkgoHelper()
 	path := kubeconfig
@@ -101,19 +101,19 @@ func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, 
 	return session
 }
 
-// mute returns a configuration for a proxy to the API server. The proxy refuses requests with this method whose
+// refusing returns a configuration for a proxy to the API server. The proxy refuses requests with this method whose
 // path ends with path and whose body contains body.
-func mute(method, path, body string) *rest.Config {
+func refusing(method, path, body string) *rest.Config {
 	GinkgoHelper()
 	proxy := apiProxy()
 	address := harnesstest.Serve(GinkgoTB(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == method && strings.HasSuffix(r.URL.Path, path) {
-			said, err := io.ReadAll(r.Body)
-			if err != nil || strings.Contains(string(said), body) {
+			content, err := io.ReadAll(r.Body)
+			if err != nil || strings.Contains(string(content), body) {
 				http.Error(w, "not now", http.StatusServiceUnavailable)
 				return
 			}
-			r.Body = io.NopCloser(strings.NewReader(string(said)))
+			r.Body = io.NopCloser(strings.NewReader(string(content)))
 		}
 		proxy.ServeHTTP(w, r)
 	}))
@@ -156,10 +156,10 @@ var _ = Describe("A PostgreSQL that restarts in the middle of 30 Turns", func() 
 				BeNumerically(">=", answered))
 			restart(mode)
 		}
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(1), t.Name)
 		}
-		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "what runs is neither lost nor bought twice")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "no reply is lost or paid for twice")
 		location, err := url.Parse(databaseURL)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(m.logs.String()).NotTo(ContainSubstring(location.User.String()+"@"), "no log may show the URL and its password")
@@ -186,8 +186,8 @@ var _ = Describe("A manager whose store does not work", func() {
 				if err != nil {
 					return "", err
 				}
-				said, err := io.ReadAll(response.Body)
-				return response.Status + ": " + string(said), errors.Join(err, response.Body.Close())
+				body, err := io.ReadAll(response.Body)
+				return response.Status + ": " + string(body), errors.Join(err, response.Body.Close())
 			}
 			storeURL, harm, heal := prepare()
 			s.run(func(o *manager.Options) { o.Store, o.HealthProbeBindAddress = storeURL, address })
@@ -195,7 +195,7 @@ var _ = Describe("A manager whose store does not work", func() {
 			harm()
 			Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(ContainSubstring("[-]store failed"))
 			Expect(probe("/readyz/store")).To(And(HavePrefix("500"), ContainSubstring(reason)))
-			Expect(probe("/healthz")).To(HavePrefix("200 OK"), "a new process would not help")
+			Expect(probe("/healthz")).To(HavePrefix("200 OK"), "the liveness probe must succeed, because a restart would not help")
 			heal()
 			Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
 		},

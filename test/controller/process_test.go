@@ -27,13 +27,13 @@ var _ = Describe("A manager process that is killed", func() {
 		const turns = 20
 		first := startProcess(ctx, program, o)
 		s.create(ctx, newTurns(turns)...)
-		s.inFlight(ctx, turns)
+		s.awaitInFlight(ctx, turns)
 		Eventually(first.Kill()).Should(gexec.Exit(137))
-		s.inFlight(ctx, 0)
-		Expect(s.states(ctx)).To(Equal(map[string]int{v1alpha1.TurnReasonRunning: turns}), "a killed process tidies nothing up")
+		s.awaitInFlight(ctx, 0)
+		Expect(s.states(ctx)).To(Equal(map[string]int{v1alpha1.TurnReasonRunning: turns}), "a killed process cleans nothing up")
 
 		second := startProcess(ctx, program, o)
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor).To(beBound(o.ExecutorName, 2))
 			Expect(t.Status.Steps.Resumes).To(BeEquivalentTo(1))
 		}
@@ -53,7 +53,7 @@ var _ = Describe("The log of a manager process", func() {
 			"--metrics-bind-address", "127.0.0.1:0",
 			"--health-probe-bind-address", "127.0.0.1:0")
 		s.create(ctx, newTurns(1)...)
-		s.allReach(ctx, 1, v1alpha1.TurnReasonCompleted)
+		s.awaitAll(ctx, 1, v1alpha1.TurnReasonCompleted)
 		Eventually(process.Interrupt()).Should(gexec.Exit(0))
 		started, _, _ := strings.Cut(string(process.Err.Contents()), `"msg":"Stopping"`)
 		lines := strings.Split(strings.TrimSpace(started), "\n")
@@ -65,8 +65,8 @@ var _ = Describe("The log of a manager process", func() {
 			session, err := gexec.Start(exec.CommandContext(ctx, program, args...), GinkgoWriter, GinkgoWriter)
 			Expect(err).NotTo(HaveOccurred())
 			Eventually(session).WithTimeout(patience).Should(gexec.Exit(1))
-			said := strings.TrimSpace(string(session.Err.Contents()))
-			return said[strings.LastIndex(said, "\n")+1:]
+			output := strings.TrimSpace(string(session.Err.Contents()))
+			return output[strings.LastIndex(output, "\n")+1:]
 		}
 		absent := []string{
 			"--kubeconfig", kubeconfig, "--data-dir", GinkgoT().TempDir(), "--namespace", "absent",
@@ -77,8 +77,8 @@ var _ = Describe("The log of a manager process", func() {
 			"a flag": {"--no-such-flag"},
 		} {
 			var line struct{ Level, Msg, Error string }
-			said := fails(args...)
-			Expect(json.Unmarshal([]byte(said), &line)).To(Succeed(), "%s: %s", name, said)
+			output := fails(args...)
+			Expect(json.Unmarshal([]byte(output), &line)).To(Succeed(), "%s: %s", name, output)
 			Expect(line.Level).To(Equal("error"), name)
 			Expect(line.Error).NotTo(BeEmpty(), name)
 		}
@@ -87,7 +87,7 @@ var _ = Describe("The log of a manager process", func() {
 	}, SpecTimeout(6*patience))
 })
 
-var _ = Describe("A manager without rights in a namespace that it should watch", func() {
+var _ = Describe("A manager without permissions in a namespace that it should watch", func() {
 	It("names the namespace and the remedy", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		nobody := rest.CopyConfig(apiConfig)
@@ -105,7 +105,7 @@ var _ = Describe("A manager without rights in a namespace that it should watch",
 		Eventually(m.logs.String).Should(ContainSubstring("a namespace of --watch-namespaces does not exist"))
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurns(1)...)
-		s.allReach(ctx, 1, v1alpha1.TurnReasonCompleted)
+		s.awaitAll(ctx, 1, v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 })
 

@@ -44,23 +44,23 @@ func manySteps(t *v1alpha1.Turn) {
 	t.Spec.Limits = &v1alpha1.Limits{MaxSteps: new(int32(30)), MaxToolCalls: new(int32(30))}
 }
 
-// mostWrites returns the number of status writes that a Turn may cost: it is bound, it ends, and on a slow machine it
-// runs for long.
+// mostWrites returns the maximum number of status writes of a Turn: one when it is bound, one when it ends, and on a
+// slow machine, one in each five seconds of its run.
 func mostWrites(t *v1alpha1.Turn) int64 {
 	return 2 + *t.Status.DurationMilliseconds/5000
 }
 
 var _ = Describe("The progress of a Turn", func() {
-	It("of 20 steps needs no more writes than that of one", Serial, func(ctx SpecContext) {
+	It("of 20 steps needs no more writes than the progress of one step", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, countingModel)
 		s.run(counts(0))
 		s.create(ctx, append(s.basics(), newTurn("warm"))...)
-		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that neither of the other Turns waits for the Agent
+		s.awaitState(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that neither of the other Turns waits for the Agent
 		for message, steps := range map[string]int{"1 step": 2, "20 steps": 21} {
 			before := requests(ctx, "PUT", "turns", "status")
 			name := strings.ReplaceAll(message, " ", "-")
 			s.create(ctx, newTurn(name, manySteps, asking(message)))
-			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			t := s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 			Expect(t.Status.Steps.Count).To(BeEquivalentTo(steps))
 			Expect(t.Status.ToolCalls).To(HaveLen(steps - 1))
 			Expect(requests(ctx, "PUT", "turns", "status")-before).To(And(BeNumerically(">=", 2), BeNumerically("<=", mostWrites(t))),
@@ -72,7 +72,7 @@ var _ = Describe("The progress of a Turn", func() {
 		s := newTestEnv(ctx, countingModel)
 		s.run(counts(7 * time.Second))
 		s.create(ctx, append(s.basics(), newTurn("warm"))...)
-		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "warm", v1alpha1.TurnReasonCompleted)
 		before := requests(ctx, "PUT", "turns", "status")
 		s.create(ctx, newTurn("long", asking("1 step")))
 		Eventually(func() []v1alpha1.ToolCallRecord { return s.turn(ctx, "long").Status.ToolCalls }).WithContext(ctx).Should(HaveLen(1))
@@ -81,7 +81,7 @@ var _ = Describe("The progress of a Turn", func() {
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallPending))
 		Expect(t.Status.Steps.Count).To(BeEquivalentTo(1))
 		Expect(time.Now()).To(BeTemporally(">=", t.Status.StartTime.Add(5*time.Second)))
-		t = s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "long", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallSucceeded))
 		Expect(requests(ctx, "PUT", "turns", "status")-before).To(And(BeNumerically(">=", 3), BeNumerically("<=", mostWrites(t))),
 			"bind, once meanwhile, and end")

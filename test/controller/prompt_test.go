@@ -18,7 +18,7 @@ var _ = Describe("A profile that does not render", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, newProfile(profile, func(p *v1alpha1.PromptProfile) { fault(&p.Spec) }))
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("RenderFailed: "+where))
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("RenderFailed: "+where))
 		var p v1alpha1.PromptProfile
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=False RenderFailed", "Stalled=True RenderFailed"))
@@ -26,7 +26,7 @@ var _ = Describe("A profile that does not render", func() {
 		change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
 			p.Spec.Overlays, p.Spec.Sections, p.Spec.OutputPolicy = nil, nil, nil
 		})
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=True Ready"))
 	},
@@ -91,7 +91,7 @@ var _ = Describe("A Turn that uses everything", func() {
 		everything(p, a, t)
 		s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), newConfigMap("skills", "Sort by urgency."),
 			newConfigMap("terms", "Three days."), p, a, t)
-		got := s.reaches(ctx, "all", v1alpha1.TurnReasonPrepared).Status.Preparation
+		got := s.awaitState(ctx, "all", v1alpha1.TurnReasonPrepared).Status.Preparation
 		Expect(got.Mode).To(Equal(v1alpha1.PromptModeTask))
 		Expect(got.Expression).To(HaveValue(Equal(v1alpha1.Expression{
 			Tone: "dry", Directness: v1alpha1.LevelHigh, Warmth: v1alpha1.LevelHigh, Humor: v1alpha1.HumorOff,
@@ -110,7 +110,7 @@ var _ = Describe("A Turn that uses everything", func() {
 		Expect(got.MessageCount).To(BeEquivalentTo(8))
 		var stored v1alpha1.Agent
 		Expect(apiClient.Get(ctx, s.key(agent), &stored)).To(Succeed())
-		Expect(got.PromptRenderHash).NotTo(Equal(stored.Status.PromptRenderHash), "the agent foretells it for its own mode")
+		Expect(got.PromptRenderHash).NotTo(Equal(stored.Status.PromptRenderHash), "the hash of the Agent is for the Agent's own mode")
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 })
@@ -123,16 +123,16 @@ var _ = Describe("Skills of the manager", func() {
 		m := s.run(func(o *manager.Options) { o.SkillsFile = path })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("dry", prepareOnly))
-		t := s.reaches(ctx, "dry", v1alpha1.TurnReasonPrepared)
+		t := s.awaitState(ctx, "dry", v1alpha1.TurnReasonPrepared)
 		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(1))
 		Expect(t.Status.Preparation.Sections).To(ContainElement("available_skills"))
-		says(ctx, s, &v1alpha1.Agent{}, agent, renderHash, Equal(t.Status.Preparation.PromptRenderHash))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, renderHash, Equal(t.Status.Preparation.PromptRenderHash))
 
 		m.stop()
 		o := m.options
 		o.SkillsFile = ""
 		start(o)
-		says(ctx, s, &v1alpha1.Agent{}, agent, renderHash, And(Not(BeEmpty()), Not(Equal(t.Status.Preparation.PromptRenderHash))))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, renderHash, And(Not(BeEmpty()), Not(Equal(t.Status.Preparation.PromptRenderHash))))
 	}, SpecTimeout(patience))
 
 	It("that are invalid stop the start", func(ctx SpecContext) {
@@ -151,7 +151,7 @@ var _ = Describe("A Turn that names a model", func() {
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("elsewhere", func(t *v1alpha1.Turn) { t.Spec.Model = "gpt-9" }))
-		t := s.reaches(ctx, "elsewhere", v1alpha1.TurnReasonPreparationFailed)
+		t := s.awaitState(ctx, "elsewhere", v1alpha1.TurnReasonPreparationFailed)
 		Expect(message(t)).To(Equal(`Turn spec.model: "gpt-9" is not a model of the agent's chain: use one of demo:demo-small`))
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))

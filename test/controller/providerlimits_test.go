@@ -12,7 +12,7 @@ import (
 )
 
 var _ = Describe("Limits of a ModelProvider", func() {
-	It("make Turns wait, and apply at once when they change", func(ctx SpecContext) {
+	It("make Turns wait, and apply immediately when they change", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		limited := s.newProvider(provider, func(p *v1alpha1.ModelProvider) {
@@ -20,23 +20,23 @@ var _ = Describe("Limits of a ModelProvider", func() {
 		})
 		s.create(ctx, newSecret(secretName, apiKey), limited, newProfile(profile), newAgent(agent))
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
+		s.awaitInFlight(ctx, 1)
 		s.create(ctx, newTurn("waits"), newTurn("cancelled"), newTurn("suspended"))
 		for _, name := range []string{"waits", "cancelled", "suspended"} {
-			t := s.reaches(ctx, name, v1alpha1.TurnReasonQueued)
+			t := s.awaitState(ctx, name, v1alpha1.TurnReasonQueued)
 			Expect(message(t)).To(MatchRegexp(`^bound to executor ".*", and waiting for ModelProvider "%s": its rate limits `, provider))
 			Expect(t.BoundTo()).NotTo(BeEmpty())
 		}
 		s.desire(ctx, "cancelled", v1alpha1.DesiredStateCancelled)
 		s.desire(ctx, "suspended", v1alpha1.DesiredStateSuspended)
-		s.reaches(ctx, "cancelled", v1alpha1.TurnReasonCancelled)
-		s.reaches(ctx, "suspended", v1alpha1.TurnReasonSuspended)
-		Expect(s.asked()).To(HaveLen(1), "the Turns that wait have sent nothing")
+		s.awaitState(ctx, "cancelled", v1alpha1.TurnReasonCancelled)
+		s.awaitState(ctx, "suspended", v1alpha1.TurnReasonSuspended)
+		Expect(s.asked()).To(HaveLen(1), "the Turns that wait have sent no request")
 
 		change(ctx, s, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
 			p.Spec.Limits.MaxConcurrentRequests = new(int64(2))
 		})
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
 	It("leave slots to other Agents while no model of an Agent answers", func(ctx SpecContext) {
@@ -52,10 +52,11 @@ var _ = Describe("Limits of a ModelProvider", func() {
 		}).WithContext(ctx).Should(Succeed())
 		s.create(ctx, newTurn("held-1"), newTurn("held-2"), newTurn("held-3"))
 		s.create(ctx, newTurn("answered", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "other" }))
-		says(ctx, s, &v1alpha1.Turn{}, "held-3", message, Equal(`no model of Agent "support" answers (their circuit breakers are open): `+
-			`one of its turns tries them, and the others wait`))
+		awaitText(ctx, s, &v1alpha1.Turn{}, "held-3", message, Equal(
+			`no model of Agent "support" answers (their circuit breakers are open): `+
+				`one of its turns tries them, and the others wait`))
 		Expect(s.turn(ctx, "held-3").BoundTo()).To(BeEmpty())
-		s.reaches(ctx, "answered", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "answered", v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, "held-3").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
 	}, SpecTimeout(patience))
 

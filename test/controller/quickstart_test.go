@@ -22,7 +22,7 @@ func (s *testEnv) quickstart() []*unstructured.Unstructured {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "quickstart", "*.yaml"))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(files).To(HaveLen(5), "the example has a file a kind")
+	Expect(files).To(HaveLen(5), "the example has one file per kind")
 	objects := make([]*unstructured.Unstructured, 0, len(files))
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -73,7 +73,7 @@ var _ = Describe("The quickstart", func() {
 		s.run()
 		apply(ctx, s.quickstart())
 
-		t := s.reaches(ctx, "open-loops", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "open-loops", v1alpha1.TurnReasonCompleted)
 		st := t.Status
 		Expect(st.Result.Text).To(ContainSubstring("found 2 things that may answer “What are my open loops?”"))
 		Expect(st.Result.Bytes).To(BeEquivalentTo(len(st.Result.Text)))
@@ -103,7 +103,7 @@ var _ = Describe("The quickstart", func() {
 		}))
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, s.key("support"), &a)).To(Succeed())
-		Expect(a.Status.PromptRenderHash).To(Equal(st.Preparation.PromptRenderHash), "the agent foretells the hash")
+		Expect(a.Status.PromptRenderHash).To(Equal(st.Preparation.PromptRenderHash), "the hash of the Agent is the hash of its Turns")
 
 		Expect(conditionsOf(st.Conditions)).To(ConsistOf(
 			"Succeeded=True Completed", "Prepared=True Prepared", "Executed=True Completed", "Finalized=True Finalized",
@@ -128,23 +128,23 @@ var _ = Describe("The quickstart", func() {
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("first"))
-		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 		Eventually(s.events).WithArguments(ctx, "Turn", "first").Should(HaveLen(1))
 
-		puts, patches, looks := requests(ctx, "PUT", "turns", "status"), requests(ctx, "PATCH", "turns", "status"), reconciles("turn")
+		puts, patches, reconciled := requests(ctx, "PUT", "turns", "status"), requests(ctx, "PATCH", "turns", "status"), reconciles("turn")
 		changes, err := apiClient.Watch(ctx, &v1alpha1.TurnList{}, client.InNamespace(s.namespace))
 		Expect(err).NotTo(HaveOccurred())
 		defer changes.Stop()
 		s.create(ctx, newTurn("second"))
-		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 		// An object that is unchanged after the whole life of another Turn will not change later.
 		s.create(ctx, newTurn("third"))
-		s.reaches(ctx, "third", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "third", v1alpha1.TurnReasonCompleted)
 		Eventually(s.events).WithArguments(ctx, "Turn", "third").Should(HaveLen(1))
 
 		Expect(requests(ctx, "PUT", "turns", "status")-puts).To(BeEquivalentTo(4), "bind and end, of two Turns")
 		Expect(requests(ctx, "PATCH", "turns", "status") - patches).To(BeZero())
-		Eventually(func() float64 { return reconciles("turn") - looks }).Should(BeEquivalentTo(4), "appeared and ended, of two Turns")
+		Eventually(func() float64 { return reconciles("turn") - reconciled }).Should(BeEquivalentTo(4), "appeared and ended, of two Turns")
 		Eventually(s.events).WithArguments(ctx, "Turn", "second").Should(Equal([]string{"Normal Succeeded"}))
 
 		var seen []string
@@ -165,15 +165,15 @@ var _ = Describe("The quickstart", func() {
 		s.run()
 		objects := s.quickstart()
 		apply(ctx, objects)
-		s.reaches(ctx, "open-loops", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "open-loops", v1alpha1.TurnReasonCompleted)
 		before := versions(ctx, objects)
-		looks, probes := reconciles("agent"), s.fake.Stats().ModelLists
+		reconciled, probes := reconciles("agent"), s.fake.Stats().ModelLists
 
 		apply(ctx, objects)
 		Eventually(func() int64 { return s.fake.Stats().ModelLists }).Should(BeNumerically(">=", probes+2), "probes must continue")
 
 		Expect(versions(ctx, objects)).To(Equal(before))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
-		Expect(reconciles("agent")).To(Equal(looks), "a probe that finds nothing new wakes no agent")
+		Expect(reconciles("agent")).To(Equal(reconciled), "a probe that finds nothing new wakes no agent")
 	}, SpecTimeout(patience))
 })

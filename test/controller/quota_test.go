@@ -30,8 +30,9 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 		m := s.run(func(o *manager.Options) { o.JournalQuotaPerNamespace = "1Mi" })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurns(many, func(t *v1alpha1.Turn) { t.Labels = map[string]string{"part": "first"} })...)
-		s.allReach(ctx, many, v1alpha1.TurnReasonCompleted)
-		Eventually(ctx, s.journalUse(ctx, m)).Should(HaveField("New", true), "the executor must say that the namespace is near its quota")
+		s.awaitAll(ctx, many, v1alpha1.TurnReasonCompleted)
+		Eventually(ctx, s.journalUse(ctx, m)).Should(HaveField("New", true),
+			"the executor must report that the namespace is near its quota")
 		var waits *v1alpha1.Turn
 		Eventually(ctx, func() string { // the controller learns of it at about the same time
 			late := newTurn("")
@@ -48,7 +49,7 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 			s.namespace))
 		Expect(apiClient.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(s.namespace),
 			client.MatchingLabels{"part": "first"})).To(Succeed())
-		s.reaches(ctx, waits.Name, v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, waits.Name, v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
 
 	It("lets new Turns wait for the expected writes of running Turns", func(ctx SpecContext) {
@@ -56,18 +57,18 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 		m := s.run(func(o *manager.Options) { o.JournalQuotaPerNamespace = "1Mi" })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("first"))
-		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 		for i := range many {
 			s.create(ctx, newTurn(fmt.Sprint("hangs-", i)))
 		}
 		Eventually(ctx, s.journalUse(ctx, m)).Should(And(HaveField("New", true), HaveField("Running", false)),
 			"expected bytes must count")
 		s.create(ctx, newTurn("late"))
-		t := s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
+		t := s.awaitState(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
 		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB of their quota of 1.0 MiB, and running Turns will write about [7-9]\d\d KiB more`))
 		for i := range many {
 			s.desire(ctx, fmt.Sprint("hangs-", i), v1alpha1.DesiredStateCancelled)
 		}
-		s.reaches(ctx, "late", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "late", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
 })

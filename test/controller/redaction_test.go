@@ -11,7 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// repeatingModel looks a person up, asks the helper, and repeats what it has received, with the address that it knows.
+// repeatingModel looks up a person, asks the helper, and repeats all that it has received, with the address that it
+// knows.
 const repeatingModel = `
 rules:
 - when: {contains: "subtask"}
@@ -33,7 +34,7 @@ func redacting(a *v1alpha1.Agent) {
 }
 
 var _ = Describe("An Agent with redaction rules", func() {
-	It("keeps no match of them, whoever repeats it", func(ctx SpecContext) {
+	It("keeps no text that a rule matches, whatever repeats it", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, repeatingModel), newFakeToolServer()
 		var mu sync.Mutex
 		var received []string
@@ -49,12 +50,12 @@ var _ = Describe("An Agent with redaction rules", func() {
 		})...)
 		s.create(ctx, newAgent(helper, redacting), newSession())
 		s.create(ctx, newToolServer("desk", host.url, reading("search")))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search helper]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search helper]"))
 		s.create(ctx, newTurn("person", asking("the person", within)))
-		t := s.reaches(ctx, "person", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "person", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("It is [redacted:email]."))
 		Expect(t.Status.ToolCalls[0].Artifact).NotTo(BeEmpty(), "the output must also be an artifact")
-		Expect(received).To(Equal([]string{`{"for":"[redacted:email]"}`}), "a tool receives what the journal has")
+		Expect(received).To(Equal([]string{`{"for":"[redacted:email]"}`}), "a tool receives the same redacted text as the journal")
 		Expect(t.Status.Redactions).To(Equal([]v1alpha1.RedactionCount{{Rule: "$..phone", Matches: 1}, {Rule: "email", Matches: 5}}))
 		Expect(s.child(ctx, "person").Status.Redactions).To(Equal([]v1alpha1.RedactionCount{{Rule: "email", Matches: 1}}))
 		for _, r := range s.fake.Requests() {
@@ -66,7 +67,7 @@ var _ = Describe("An Agent with redaction rules", func() {
 		}
 	}, SpecTimeout(patience))
 
-	It("is not ready while a rule cannot be used, and a changed rule applies to later texts alone", func(ctx SpecContext) {
+	It("is not Ready while a rule cannot be used, and a changed rule applies only to later texts", func(ctx SpecContext) {
 		s := newTestEnv(ctx, deletingModel+`
 - reply: {text: "It is zoe@shop.example."}
 `)
@@ -75,13 +76,13 @@ var _ = Describe("An Agent with redaction rules", func() {
 			a.Spec.Redaction = &v1alpha1.AgentRedaction{Patterns: []v1alpha1.RedactionPattern{{Name: "all", Pattern: `.*`}}}
 		})...)
 		s.create(ctx, newTurn("waits"))
-		says(ctx, s, &v1alpha1.Turn{}, "waits", message,
+		awaitText(ctx, s, &v1alpha1.Turn{}, "waits", message,
 			ContainSubstring("Agent spec.redaction.patterns[0].pattern: must not match an empty text: write + in place of *"))
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
 		Expect(conditionsOf(a.Status.Conditions)).To(ContainElements("Ready=False InvalidRedaction", "Stalled=True InvalidRedaction"))
 		change(ctx, s, agent, &v1alpha1.Agent{}, redacting)
-		t := s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("It is [redacted:email]."))
 
 		open := s.hold()
@@ -92,7 +93,7 @@ var _ = Describe("An Agent with redaction rules", func() {
 		next := start(m.options)
 		s.awaitHeld(ctx, 2)
 		open()
-		t = s.reaches(ctx, "changes", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "changes", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("It is [x]."))
 		Expect(t.Status.Steps.Resumes).To(BeEquivalentTo(1))
 		prompts := s.prompts()

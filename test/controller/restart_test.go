@@ -42,8 +42,8 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 		o := m.options
 		o.MaxConcurrentTurns = turns
 		start(o)
-		s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted)
-		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "no reply is bought twice")
+		s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted)
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "no reply is paid for twice")
 	}, SpecTimeout(2*patience))
 
 	It("without a grace period hands running Turns back, and the next manager runs them again", func(ctx SpecContext) {
@@ -54,19 +54,19 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 		s.create(ctx, newTurns(turns)...)
 		s.awaitHeld(ctx, most)
 		m.stop()
-		release() // the model sees only now that the manager has closed its connections
+		release() // the model notices only now that the manager has closed its connections
 		s.awaitHeld(ctx, 0)
-		s.inFlight(ctx, 0)
+		s.awaitInFlight(ctx, 0)
 		Eventually(s.states).WithContext(ctx).WithArguments(ctx).ShouldNot(HaveKey(v1alpha1.TurnReasonRunning), "all are handed back")
 
 		o := m.options
 		o.MaxConcurrentTurns = turns
 		start(o)
 		again := 0
-		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			again += int(t.Status.Executor.Epoch) - 1
 		}
-		Expect(again).To(Equal(most), "those that ran are bound a second time")
+		Expect(again).To(Equal(most), "each Turn that ran is bound a second time")
 		Expect(s.fake.Stats().ByOutcome[server.OutcomeAnswered]).To(BeEquivalentTo(turns))
 	}, SpecTimeout(2*patience))
 })
@@ -112,7 +112,7 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 			}})
 
 		start(o)
-		t = s.reaches(ctx, "paid", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "paid", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("the answer that was paid for"))
 		Expect(t.Status.Usage.Cost).To(HaveValue(Equal(v1alpha1.Cost{Amount: "3", Currency: "USD"})))
 		Expect(t.Status.Preparation.ContextHash).To(Equal("0123456789abcdef"))
@@ -136,7 +136,7 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 		Expect(store.Close()).To(Succeed())
 
 		start(o)
-		t = s.reaches(ctx, "restored", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "restored", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Executor.Epoch).To(BeNumerically(">=", 4))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
@@ -158,7 +158,7 @@ var _ = Describe("A Turn with an unreadable journal", func() {
 		Expect(store.Close()).To(Succeed())
 
 		start(o)
-		t = s.reaches(ctx, "damaged", v1alpha1.TurnReasonInterrupted)
+		t = s.awaitState(ctx, "damaged", v1alpha1.TurnReasonInterrupted)
 		Expect(message(t)).To(And(ContainSubstring(`entry 1 ("prepared")`), ContainSubstring("the journal is damaged")))
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopInterrupted))
 		Expect(s.fake.Stats().Requests).To(BeZero())
@@ -203,7 +203,7 @@ var _ = Describe("A Turn of a lost executor", func() {
 			s.create(ctx, lease("lost", ago, seconds))
 		}
 		m := s.run()
-		t = s.reaches(ctx, "orphan", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "orphan", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Executor).To(beBound(m.options.ExecutorName, 8))
 		Expect(t.Status.Steps.Resumes).To(BeZero(), "no earlier run has left entries to continue from")
 		Expect(t.Status.CompletionTime.Time).To(BeTemporally(">=", t.Status.StartTime.Add(time.Duration(seconds)*time.Second-ago)),
@@ -222,7 +222,7 @@ var _ = Describe("A Turn of a lost executor", func() {
 		bound(t, "lost", 1)
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		s.run()
-		t = s.reaches(ctx, "orphan", v1alpha1.TurnReasonDeadlineExceeded)
+		t = s.awaitState(ctx, "orphan", v1alpha1.TurnReasonDeadlineExceeded)
 		// An executor ends the Turn and finds no journal. The Turn's status does not record which store has the
 		// journal.
 		Expect(message(t)).To(HavePrefix("the turn reached its time limit of 1s, and the journal of the turn was lost"))
@@ -236,13 +236,13 @@ var _ = Describe("An executor whose Turn was bound elsewhere", func() {
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
-		s.inFlight(ctx, 1)
-		s.reaches(ctx, "stuck", v1alpha1.TurnReasonRunning)
+		s.awaitInFlight(ctx, 1)
+		s.awaitState(ctx, "stuck", v1alpha1.TurnReasonRunning)
 		t := s.turn(ctx, "stuck")
 		t.Status.Executor = &v1alpha1.ExecutorBinding{Name: "elsewhere", Epoch: 2}
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 
-		s.inFlight(ctx, 0)
+		s.awaitInFlight(ctx, 0)
 		Eventually(running).Should(BeZero())
 		m.stop()
 		Expect(s.turn(ctx, "stuck").ResourceVersion).To(Equal(t.ResourceVersion))

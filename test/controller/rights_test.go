@@ -40,11 +40,11 @@ func shippedRules() []rbacv1.PolicyRule {
 		rules = append(rules, role.Rules...)
 	}
 	kept := slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "configmaps") })
-	Expect(kept).To(HaveLen(len(rules)-1), "there must be one rule about ConfigMaps, or this shows nothing")
+	Expect(kept).To(HaveLen(len(rules)-1), "there must be one rule about ConfigMaps, or the specs check nothing")
 	return kept
 }
 
-// userWithoutConfigMaps returns a user with the manager's rights in the test environment, except for those on
+// userWithoutConfigMaps returns a user with the manager's permissions in the test environment, except for those on
 // ConfigMaps.
 func (s *testEnv) userWithoutConfigMaps(ctx context.Context) *rest.Config {
 	GinkgoHelper()
@@ -70,7 +70,7 @@ func (s *testEnv) allow(ctx context.Context, verbs ...string) {
 var _ = Describe("A manager whose role lacks ConfigMaps", func() {
 	const lacking = "The manager may not list and watch ConfigMaps"
 
-	It("runs Turns that need none, reports the missing right, and continues when it has the right", func(ctx SpecContext) {
+	It("runs Turns that need none, reports the missing permission, and continues when it has the permission", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		m := startAs(s.userWithoutConfigMaps(ctx), s.options())
 		s.create(ctx, s.basics()...)
@@ -78,36 +78,36 @@ var _ = Describe("A manager whose role lacks ConfigMaps", func() {
 			p.Spec.Skills = []v1alpha1.Skill{skillOf("refunds", "skills")}
 		}))
 		s.create(ctx, newTurn("plain"), newTurn("needs", contributing("terms")))
-		s.reaches(ctx, "plain", v1alpha1.TurnReasonCompleted)
-		s.reaches(ctx, "needs", v1alpha1.TurnReasonPending)
-		says(ctx, s, &v1alpha1.Turn{}, "needs", message, And(
+		s.awaitState(ctx, "plain", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "needs", v1alpha1.TurnReasonPending)
+		awaitText(ctx, s, &v1alpha1.Turn{}, "needs", message, And(
 			HavePrefix(`ConfigMap "terms", which spec.context.contributions[0].configMapKeyRef names, cannot be read: `),
 			ContainSubstring("forbidden")))
-		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, And(
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, And(
 			HavePrefix(`ConfigMapUnreadable: PromptProfile spec.skills[0].contentFrom.configMapKeyRef: `+
 				`ConfigMap "skills" cannot be read: `), ContainSubstring("forbidden")))
-		Expect(strings.Count(m.logs.String(), lacking)).To(Equal(1), "it must say so once")
+		Expect(strings.Count(m.logs.String(), lacking)).To(Equal(1), "the log must report it once")
 
 		s.allow(ctx, "get")
-		says(ctx, s, &v1alpha1.Turn{}, "needs", message, HaveSuffix("does not exist"))
-		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("ConfigMapNotFound: "))
+		awaitText(ctx, s, &v1alpha1.Turn{}, "needs", message, HaveSuffix("does not exist"))
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("ConfigMapNotFound: "))
 		s.create(ctx, newConfigMap("terms", "Three days."), newConfigMap("skills", "Ask for the order number."))
-		s.reaches(ctx, "needs", v1alpha1.TurnReasonCompleted)
-		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("Ready: "))
+		s.awaitState(ctx, "needs", v1alpha1.TurnReasonCompleted)
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("Ready: "))
 		s.drop(ctx, &corev1.ConfigMap{}, "skills")
-		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("ConfigMapNotFound: "))
+		awaitText(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("ConfigMapNotFound: "))
 	}, SpecTimeout(2*patience))
 
-	It("reports no missing right if it has them", func(ctx SpecContext) {
+	It("reports no missing permission if it has all", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		user := s.userWithoutConfigMaps(ctx)
 		s.allow(ctx, "get", "list", "watch")
 		m := startAs(user, s.options())
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("waits", contributing("terms")))
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonPending)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonPending)
 		s.create(ctx, newConfigMap("terms", "Three days."))
-		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 		Expect(m.logs.String()).NotTo(ContainSubstring(lacking))
 	}, SpecTimeout(patience))
 })

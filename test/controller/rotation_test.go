@@ -45,7 +45,7 @@ func clientCertificate(name string) map[string][]byte {
 var _ = Describe("A changed Secret", func() {
 	It("replaces the key and the client certificate of a running manager", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [first-key, second-key]`)
-		var last atomic.Value // how the newest request for a reply identified itself
+		var last atomic.Value // the identity in the newest request for a reply
 		web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
 				last.Store(r.TLS.PeerCertificates[0].Subject.CommonName + ", " + r.Header.Get("Authorization"))
@@ -77,7 +77,7 @@ var _ = Describe("A changed Secret", func() {
 			turns++
 			name := fmt.Sprintf("turn-%d", turns)
 			s.create(ctx, newTurn(name))
-			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 			return last.Load()
 		}
 		Expect(ask()).To(Equal("first, Bearer first-key"))

@@ -23,7 +23,7 @@ var _ = Describe("A credential", func() {
 		theKey   = "sk-never-to-be-seen-0123456789"
 		theToken = "tenant-token-never-to-be-seen"
 	)
-	// The answers of careless endpoints, by the message of the Turn.
+	// The answers of endpoints that repeat credentials, by the message of the Turn.
 	const rules = `
 rules:
 - when: {contains: refused}
@@ -55,10 +55,10 @@ rules:
 		}
 		s.create(ctx, newTurn("fine"))
 		for _, name := range failing {
-			s.reaches(ctx, name, v1alpha1.TurnReasonModelFailed)
+			s.awaitState(ctx, name, v1alpha1.TurnReasonModelFailed)
 			Eventually(s.events).WithArguments(ctx, "Turn", name).Should(HaveLen(1))
 		}
-		s.reaches(ctx, "fine", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "fine", v1alpha1.TurnReasonCompleted)
 		Expect(message(s.turn(ctx, "refused"))).To(And(ContainSubstring("HTTP 401"), Not(ContainSubstring("X-Tenant"))),
 			"the endpoint's text must not be in the status")
 		for _, r := range s.fake.Requests() {
@@ -66,7 +66,7 @@ rules:
 		}
 
 		leftovers := s.leftovers(ctx, m)
-		Expect(leftovers["journal.db"]).To(ContainSubstring("X-Tenant was [redacted]"), "the search must look at the right bytes")
+		Expect(leftovers["journal.db"]).To(ContainSubstring("X-Tenant was [redacted]"), "the search must find texts in the journal")
 		for name, text := range leftovers {
 			for _, secret := range []string{theKey, theToken} {
 				Expect(text).NotTo(ContainSubstring(secret), "in %s", name)
@@ -78,7 +78,7 @@ rules:
 		const token = "Super&Secret/Token+12345"
 		// a part of each form that no escaping changes
 		forms := []string{"Token+1234", "Token%2B1234", base64.StdEncoding.EncodeToString([]byte(token))[:20]}
-		said, err := json.Marshal(map[string]string{
+		result, err := json.Marshal(map[string]string{
 			"plain": token, "escaped": `{"token":"Super\u0026Secret\/Token+12345"}`,
 			"url": "https://example.com/?t=" + url.QueryEscape(token) + "&x=1", "html": html.EscapeString(token),
 			"base64": base64.StdEncoding.EncodeToString([]byte(token)), "part": token[:len(token)-1], "end": "of it",
@@ -86,7 +86,7 @@ rules:
 		Expect(err).NotTo(HaveOccurred())
 		s := newTestEnv(ctx, calling("hand_over"))
 		host := newFakeToolServer()
-		host.offer("hand_over", destructive, answering(string(said)))
+		host.offer("hand_over", destructive, answering(string(result)))
 		m := s.run()
 		s.create(ctx, newSecret("desk", token))
 		s.equip(ctx, host.url, "hand_over", func(o *v1alpha1.ToolServer) {
@@ -94,7 +94,7 @@ rules:
 			o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "hand_over", EndsTurn: v1alpha1.EndsTurnOnSuccess}}
 		})
 		s.create(ctx, newTurn("call-it"))
-		t := s.reaches(ctx, "call-it", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "call-it", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal(
 			`{"base64":"[redacted]","end":"of ` +
 				`it","escaped":"{\"token\":\"[redacted]\"}","html":"[redacted]","part":"[redacted]","plain":"[redacted]",` +
@@ -111,7 +111,7 @@ rules:
 func (s *testEnv) leftovers(ctx SpecContext, m *runningManager) map[string]string {
 	GinkgoHelper()
 	leftovers := s.everything(ctx)
-	m.stop() // the logs of the shutdown count, too, and the journal is complete
+	m.stop() // so that the logs of the shutdown are included and the journal is complete
 	leftovers["the manager's log"] = m.logs.String()
 	leftovers["the libraries' log"] = libraryLogs.String()
 	files, err := filepath.Glob(filepath.Join(m.options.DataDir, "*"))

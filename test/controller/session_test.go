@@ -56,19 +56,19 @@ func (s *testEnv) prompts() []string {
 	return all
 }
 
-// said is a message of a request.
-type said struct {
+// sentMessage is a message of a request.
+type sentMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// heard returns the messages of each request.
-func (s *testEnv) heard() [][]said {
+// heard returns the messages of each model request.
+func (s *testEnv) heard() [][]sentMessage {
 	GinkgoHelper()
-	var all [][]said
+	var all [][]sentMessage
 	for _, r := range s.fake.Requests() {
 		var body struct {
-			Messages []said `json:"messages"`
+			Messages []sentMessage `json:"messages"`
 		}
 		Expect(json.Unmarshal(r.Body, &body)).To(Succeed())
 		all = append(all, body.Messages)
@@ -83,7 +83,7 @@ var _ = Describe("A Session", func() {
 		s.create(ctx, s.basics()...)
 		for _, name := range []string{"one", "two", "three"} {
 			s.create(ctx, newTurn(name, within))
-			t := s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+			t := s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 			Expect(t.Status.Decision.SessionName).To(Equal(conversation))
 		}
 		Expect(s.prompts()).To(Equal([]string{
@@ -113,10 +113,10 @@ var _ = Describe("A Session", func() {
 		for _, name := range names {
 			s.create(ctx, newTurn(name, within))
 		}
-		s.allAre(ctx, map[string]int{v1alpha1.TurnReasonRunning: 1, v1alpha1.TurnReasonWaitingForSession: 4})
+		s.awaitStates(ctx, map[string]int{v1alpha1.TurnReasonRunning: 1, v1alpha1.TurnReasonWaitingForSession: 4})
 		Expect(message(s.turn(ctx, "ant"))).To(ContainSubstring("zebra"))
 		open()
-		s.allReach(ctx, len(names), v1alpha1.TurnReasonCompleted)
+		s.awaitAll(ctx, len(names), v1alpha1.TurnReasonCompleted)
 		for i, name := range names {
 			Expect(s.turn(ctx, name).Status.Decision.TurnNumber).To(BeEquivalentTo(i+1), name)
 		}
@@ -129,8 +129,8 @@ var _ = Describe("A Session", func() {
 			n.Spec.Subject, n.Spec.Budget = "Order 1042", &v1alpha1.SessionBudget{MaxTurns: new(int32(1))}
 		}))...)
 		s.create(ctx, newTurn("first", within), newTurn("second", within))
-		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
-		t := s.reaches(ctx, "second", v1alpha1.TurnReasonSessionClosed)
+		s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "second", v1alpha1.TurnReasonSessionClosed)
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopSessionClosed))
 		Expect(message(t)).To(ContainSubstring("1 of 1 turns (spec.budget.maxTurns)"))
 		Expect(s.heard()[0][0].Content).To(ContainSubstring("Order 1042"))
@@ -138,17 +138,17 @@ var _ = Describe("A Session", func() {
 
 		change(ctx, s, conversation, &v1alpha1.Session{}, func(n *v1alpha1.Session) { n.Spec.Budget.MaxTurns = new(int32(2)) })
 		s.create(ctx, newTurn("third", within))
-		Expect(s.reaches(ctx, "third", v1alpha1.TurnReasonCompleted).Status.Decision.TurnNumber).To(BeEquivalentTo(2))
+		Expect(s.awaitState(ctx, "third", v1alpha1.TurnReasonCompleted).Status.Decision.TurnNumber).To(BeEquivalentTo(2))
 	}, SpecTimeout(patience))
 
 	It("is a new conversation after it was deleted", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.create(ctx, append(s.basics(), newTurn("before", within))...)
-		s.reaches(ctx, "before", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "before", v1alpha1.TurnReasonCompleted)
 		Expect(apiClient.Delete(ctx, s.session(ctx))).To(Succeed())
 		s.create(ctx, newTurn("after", within))
-		Expect(s.reaches(ctx, "after", v1alpha1.TurnReasonCompleted).Status.Decision.TurnNumber).To(BeEquivalentTo(1))
+		Expect(s.awaitState(ctx, "after", v1alpha1.TurnReasonCompleted).Status.Decision.TurnNumber).To(BeEquivalentTo(1))
 		Expect(s.prompts()[1]).To(Equal("user: after"))
 	}, SpecTimeout(patience))
 
@@ -170,13 +170,13 @@ rules:
 			}),
 		}))
 		s.create(ctx, append(s.basics(), newTurn("lookup", within))...)
-		t := s.reaches(ctx, "lookup", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "lookup", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Steps.Count).To(BeEquivalentTo(2))
 		Expect(t.Status.Steps.ToolCalls).To(BeEquivalentTo(1))
 		Expect(t.Status.Decision.Strategy).To(Equal(v1alpha1.StrategyToolAssisted))
 		Expect((<-calls).IdempotencyKey).To(HavePrefix(string(t.UID) + "/1/"))
 		s.create(ctx, newTurn("thanks", within))
-		s.reaches(ctx, "thanks", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "thanks", v1alpha1.TurnReasonCompleted)
 		nonce := regexp.MustCompile(`<tool-output (\w+)>`).FindStringSubmatch(s.prompts()[1])
 		Expect(nonce).To(HaveLen(2), "the output of a tool is fenced")
 		Expect(s.prompts()[2]).To(Equal("user: lookup | assistant: Let me look. | tool: " +
@@ -200,17 +200,17 @@ rules:
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		m := s.run()
 		s.create(ctx, append(s.basics(), newTurn("one", within))...)
-		s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
 		open := s.hold()
 		s.create(ctx, newTurn("two", within), newTurn("three", within))
-		s.allAre(ctx, map[string]int{
+		s.awaitStates(ctx, map[string]int{
 			v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonRunning: 1,
 			v1alpha1.TurnReasonWaitingForSession: 1,
 		})
 		m.stop()
 		open()
 		start(m.options)
-		s.allReach(ctx, 3, v1alpha1.TurnReasonCompleted)
+		s.awaitAll(ctx, 3, v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, "two").Status.Decision.TurnNumber).To(BeEquivalentTo(2))
 		Expect(s.turn(ctx, "three").Status.Decision.TurnNumber).To(BeEquivalentTo(3))
 		Expect(s.session(ctx).Status.Turns).To(BeEquivalentTo(3))

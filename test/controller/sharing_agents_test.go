@@ -34,18 +34,18 @@ func lend(ctx SpecContext, rules string, allowed *v1alpha1.AllowedNamespaces, ch
 			a.Spec.AllowedNamespaces = allowed
 			build(a, change)
 		}))
-	l.team.create(ctx, l.team.basics(l.uses())...)
+	l.team.create(ctx, l.team.basics(l.withHelper())...)
 	return l
 }
 
-// uses gives an Agent of the team the Agent helper of the owner as a tool.
-func (l *lending) uses() func(*v1alpha1.Agent) {
+// withHelper gives an Agent of the team the Agent helper of the owner as a tool.
+func (l *lending) withHelper() func(*v1alpha1.Agent) {
 	return func(a *v1alpha1.Agent) {
 		a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Namespace: l.owner.namespace, Name: helper}}}
 	}
 }
 
-// restart starts the manager, after it has stopped the one that runs.
+// restart stops the manager if it runs, and starts it.
 func (l *lending) restart(change ...func(*manager.Options)) {
 	GinkgoHelper()
 	if l.runningManager != nil {
@@ -103,7 +103,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		Expect([]string{a.Status.Tools[0].Agent, a.Status.Tools[1].Agent}).To(Equal([]string{l.shared(), helper}))
 
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask one")))
-		t := l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		c := l.team.child(ctx, "parent")
 		Expect(c.Spec.AgentRef).To(Equal(v1alpha1.SharedReference{Namespace: l.owner.namespace, Name: helper}))
 		Expect(c.Status.Result.Text).To(Equal("The owner answers."))
@@ -111,18 +111,18 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		Expect(fmt.Sprint(l.owner.heard())).To(And(ContainSubstring("Be the owner's helper."), Not(ContainSubstring("one sentence"))))
 		Expect(l.team.lastMessage()).To(ContainSubstring("The owner answers."))
 		Expect(t.Status.SubAgentUsage).To(Equal(c.Status.Usage))
-		Expect(l.team.fake.Stats().Requests).To(BeEquivalentTo(2), "those of the caller")
+		Expect(l.team.fake.Stats().Requests).To(BeEquivalentTo(2), "the requests of the caller")
 		var turns v1alpha1.TurnList
 		Expect(apiClient.List(ctx, &turns, client.InNamespace(l.owner.namespace))).To(Succeed())
 		Expect(turns.Items).To(BeEmpty())
 
-		By("asking the Agent of the same name")
+		By("asking the Agent of the same name in the team's namespace")
 		change(ctx, l.team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) {
 			a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Name: helper}}}
 		})
-		isCurrent(ctx, l.team, &v1alpha1.Agent{}, agent, conditionsOfAgent)
+		awaitChecked(ctx, l.team, &v1alpha1.Agent{}, agent, conditionsOfAgent)
 		l.team.create(ctx, newTurn("other", asking("delegate subtask two")))
-		l.team.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "other", v1alpha1.TurnReasonCompleted)
 		Expect(l.team.child(ctx, "other").Status.Result.Text).To(Equal("The answer is 42."))
 		Expect(l.owner.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(2*patience))
@@ -139,7 +139,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 				Equal("False ReferenceNotAllowed: " + refusal(ref.String(), l.team.namespace)))
 		}
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask")))
-		l.team.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForAgent)
+		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForAgent)
 		Expect(l.owner.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 
@@ -153,7 +153,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(
 			Equal("False ReferenceNotAllowed: "+refusal(l.shared(), l.team.namespace)), "the manager has seen it")
 		open()
-		t := l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		c := l.team.child(ctx, "parent")
 		Expect(c.StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
 		Expect(message(c)).To(ContainSubstring(refusal(l.shared(), l.team.namespace)))
@@ -162,9 +162,9 @@ var _ = Describe("A sub-agent of another namespace", func() {
 
 		By("asking again, which waits for the consent")
 		l.team.create(ctx, newTurn("later", asking("delegate subtask fine")))
-		l.team.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
+		l.team.awaitState(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
 		l.consent(ctx, all)
-		l.team.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 		Expect(l.team.child(ctx, "later").Status.Result.Text).To(Equal("Fine."))
 	}, SpecTimeout(2*patience))
 
@@ -177,7 +177,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l.consent(ctx, nil)
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("False ReferenceNotAllowed"))
 		open()
-		t := l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"helper Failed"}))
 		Expect(l.team.lastMessage()).To(ContainSubstring(`agent "` + l.shared() + `" no longer exists, or may no longer be used`))
 		var turns v1alpha1.TurnList
@@ -204,7 +204,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 			Expect(apiClient.Create(ctx, forged("forged", change))).To(MatchError(ContainSubstring(schema)), what)
 		}
 		l.team.create(ctx, forged("alone"))
-		Expect(message(l.team.reaches(ctx, "alone", v1alpha1.TurnReasonInvalidSpec))).To(
+		Expect(message(l.team.awaitState(ctx, "alone", v1alpha1.TurnReasonInvalidSpec))).To(
 			ContainSubstring("only the Turn of a sub-agent may have an Agent of another namespace"))
 
 		By("forging the owner, too")
@@ -215,7 +215,8 @@ var _ = Describe("A sub-agent of another namespace", func() {
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: parent.Name, UID: parent.UID, Controller: new(true),
 			}}
 		}))
-		Expect(message(l.team.reaches(ctx, "child", v1alpha1.TurnReasonWaitingForAgent))).To(Equal(refusal(l.shared(), l.team.namespace)))
+		Expect(message(l.team.awaitState(ctx, "child", v1alpha1.TurnReasonWaitingForAgent))).To(
+			Equal(refusal(l.shared(), l.team.namespace)))
 		Expect(l.owner.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 
@@ -233,7 +234,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l.team.create(ctx, newTurn("parent", asking("delegate delegate delegate delegate subtask", func(t *v1alpha1.Turn) {
 			t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(3))}
 		})))
-		l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		first := l.team.child(ctx, "parent")
 		second := l.team.child(ctx, first.Name)
 		third := l.team.child(ctx, second.Name)
@@ -253,13 +254,13 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) {
 			a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Name: "deep"}, Name: helper}}
 		})
-		Eventually(l.owner.tools(ctx, helper)).WithContext(ctx).Should(HavePrefix("True "), "in its own namespace it needs none")
+		Eventually(l.owner.tools(ctx, helper)).WithContext(ctx).Should(HavePrefix("True "), "in its own namespace it needs no consent")
 		l.team.create(ctx, newTurn("parent", asking("delegate delegate subtask")))
-		l.team.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
-		c := l.team.reaches(ctx, l.team.child(ctx, "parent").Name, v1alpha1.TurnReasonWaitingForAgent)
+		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
+		c := l.team.awaitState(ctx, l.team.child(ctx, "parent").Name, v1alpha1.TurnReasonWaitingForAgent)
 		Expect(message(c)).To(Equal(refusal(l.owner.namespace+"/deep", l.team.namespace)))
 		change(ctx, l.owner, "deep", &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.AllowedNamespaces = all })
-		l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		deep := l.team.child(ctx, c.Name)
 		Expect(deep.Spec.AgentRef.String()).To(Equal(l.owner.namespace + "/deep"))
 		Expect(deep.Status.Result.Text).To(Equal("The answer is 42."))
@@ -272,7 +273,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l.team.create(ctx, newBudget("all", wide), newBudget("own", wide, ofAgents(helper)),
 			newBudget("shared", wide, ofAgents(l.shared())))
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask")))
-		l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		for _, b := range []struct {
 			of    *testEnv
 			name  string
@@ -293,11 +294,11 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		})
 		l.team.reasonOf(ctx, "shared", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)
 		l.team.create(ctx, newTurn("second", asking("delegate subtask")))
-		l.team.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 		Expect(l.team.child(ctx, "second").StateReason()).To(Equal(v1alpha1.TurnReasonBudgetExceeded))
 	}, SpecTimeout(2*patience))
 
-	It("does not tell the keys of its owner", func(ctx SpecContext) {
+	It("does not reveal the keys of its owner", func(ctx SpecContext) {
 		const token = "tool-token-9876543210"
 		l := lend(ctx, `
 rules:
@@ -317,8 +318,8 @@ rules:
 		})
 		Eventually(l.owner.tools(ctx, helper)).WithContext(ctx).Should(HavePrefix("True "))
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask")), newTurn("failing", asking("delegate subtask fail")))
-		l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		l.team.reaches(ctx, "failing", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		l.team.awaitState(ctx, "failing", v1alpha1.TurnReasonCompleted)
 		c := l.team.child(ctx, "parent")
 		Expect(outcomes(c)).To(Equal([]string{"look Succeeded"}))
 		Expect(c.Status.Result.Text).To(Equal("The key is [redacted] and [redacted]."))
@@ -340,20 +341,20 @@ rules:
 				a.Spec.AllowedNamespaces = all
 				a.Spec.Approval = &v1alpha1.AgentApproval{Approvers: &v1alpha1.Approvers{Users: []string{"jane"}}}
 			}))
-		l.team.create(ctx, l.team.basics(l.uses())...)
+		l.team.create(ctx, l.team.basics(l.withHelper())...)
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask delete")))
-		l.team.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
-		c := l.team.reaches(ctx, l.team.child(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
+		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
+		c := l.team.awaitState(ctx, l.team.child(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
 
 		By("restarting, and asking for the approval of users whom the owner does not name")
 		l.restart()
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Approval.Approvers.Users = []string{"grace"} })
-		l.team.decides(ctx, c, 0, v1alpha1.ApprovalApproved)
+		l.team.decide(ctx, c, 0, v1alpha1.ApprovalApproved)
 		Eventually(func() string { return message(l.team.turn(ctx, c.Name)) }).WithContext(ctx).Should(
 			ContainSubstring(`"jane" is not an approver of Agent "` + l.shared() + `"`))
 		Expect(calls.Load()).To(BeZero())
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Approval = nil })
-		t := l.team.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(t.Status.ToolCalls).To(HaveLen(1))
 		Expect(t.Status.ToolCalls[0].Turn).To(Equal(c.Name), "the call has found its Turn again")

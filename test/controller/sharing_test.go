@@ -51,7 +51,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		owner, team := platform(ctx, `{apiKeys: [`+platformKey+`], rules: [{reply: {text: "the platform's model answers"}}]}`,
 			from(v1alpha1.NamespacesFromAll, nil))
 		team.create(ctx, newTurn("asks"))
-		t := team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		t := team.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("the platform's model answers"))
 		Expect(t.Status.Preparation.Provider).To(Equal(owner.namespace + "/" + provider))
 		Expect(team.fake.Stats().Requests).To(BeZero())
@@ -64,7 +64,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 			team.namespace + `": it does not exist, or its spec.allowedNamespaces does not allow this namespace: ` +
 			`ask its owner, or use an object of this namespace`
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(strings.ReplaceAll(refused, "NAME", provider)))
-		team.reaches(ctx, "asks", v1alpha1.TurnReasonWaitingForAgent)
+		team.awaitState(ctx, "asks", v1alpha1.TurnReasonWaitingForAgent)
 		change(ctx, team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Name = "absent" })
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(strings.ReplaceAll(refused, "NAME", "absent")))
 		change(ctx, team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Namespace = "kube-system" })
@@ -82,7 +82,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		namespace.Labels["models"] = "shared"
 		Expect(apiClient.Update(ctx, namespace)).To(Succeed())
 		team.create(ctx, newTurn("asks"))
-		team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		team.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
 
 	It("is allowed by the name of the namespace that asks", func(ctx SpecContext) {
@@ -95,7 +95,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 			})
 		})
 		team.create(ctx, newTurn("asks"))
-		team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		team.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
 	It("gets no further request of a running Turn once its owner withdraws the consent", func(ctx SpecContext) {
@@ -108,12 +108,12 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring("False ReferenceNotAllowed"),
 			"the manager has seen it")
 		open()
-		t := team.reaches(ctx, "asks", v1alpha1.TurnReasonModelFailed)
+		t := team.awaitState(ctx, "asks", v1alpha1.TurnReasonModelFailed)
 		Expect(message(t)).To(ContainSubstring("its spec.allowedNamespaces does not allow this namespace"))
 		Expect(owner.fake.Stats().Requests).To(BeEquivalentTo(1), "the request in flight was the last one")
 	}, SpecTimeout(patience))
 
-	It("does not tell other namespaces the names of its Secrets", func(ctx SpecContext) {
+	It("does not reveal the names of its Secrets to other namespaces", func(ctx SpecContext) {
 		owner, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, from(v1alpha1.NamespacesFromAll, nil))
 		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "hidden" })
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(
@@ -150,7 +150,7 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 		owner.create(ctx, rules("Never promise a refund."), house(from(v1alpha1.NamespacesFromAll, nil)))
 		team.create(ctx, rules("Promise every refund."), newSecret(secretName, apiKey), team.newProvider(provider),
 			newAgent(agent, func(a *v1alpha1.Agent) { a.Spec.PromptProfileRef.Namespace = owner.namespace }), newTurn("asks"))
-		team.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		team.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		prompt := fmt.Sprint(team.heard())
 		Expect(prompt).To(And(ContainSubstring("Never promise a refund."), Not(ContainSubstring("Promise every refund."))))
 
@@ -165,11 +165,11 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 				`this namespace: ask its owner, or use an object of this namespace`))
 		}).WithContext(ctx).Should(Succeed())
 		team.create(ctx, newTurn("later"))
-		team.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
+		team.awaitState(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
 		change(ctx, owner, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
 			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
 		})
-		team.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+		team.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
 })
 
@@ -188,7 +188,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 			a.Spec.Tools = []v1alpha1.AgentTool{{ServerRef: &v1alpha1.SharedReference{Namespace: owner.namespace, Name: "tickets"}}}
 		})...)
 		team.create(ctx, newTurn("call-1"))
-		t := team.reaches(ctx, "call-1", v1alpha1.TurnReasonCompleted)
+		t := team.awaitState(ctx, "call-1", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"look Succeeded"}))
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, team.key(agent), &a)).To(Succeed())
@@ -215,7 +215,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 				`namespace "` + team.namespace + `"`))
 		}).WithContext(ctx).Should(Succeed())
 		open()
-		t = team.reaches(ctx, "call-2", v1alpha1.TurnReasonCompleted)
+		t = team.awaitState(ctx, "call-2", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"look Failed"}))
 		Expect(team.lastMessage()).To(ContainSubstring(`tool server "` + shared + `" no longer exists, or may no longer be used`))
 	}, SpecTimeout(2*patience))

@@ -181,7 +181,7 @@ func structured(schema string) func(*v1alpha1.Turn) {
 	}
 }
 
-// damage creates a Turn that a manager with this data folder has begun, with an unreadable journal.
+// damage creates a Turn with an unreadable journal that a manager with this data directory has begun.
 func (s *testEnv) damage(ctx context.Context, name, dataDir, executor string) {
 	GinkgoHelper()
 	s.create(ctx, newTurn(name))
@@ -242,13 +242,13 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 		s.create(ctx, newToolServer("desk", host.url, func(o *v1alpha1.ToolServer) {
 			o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "hand_over", EndsTurn: v1alpha1.EndsTurnOnSuccess}}
 		}))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[hand_over lookup]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[hand_over lookup]"))
 		s.create(ctx, newSession(func(n *v1alpha1.Session) { n.Spec.Budget = &v1alpha1.SessionBudget{MaxTurns: new(int32(1))} }))
 		s.create(ctx, newTurn("earlier", within))
-		s.reaches(ctx, "earlier", v1alpha1.TurnReasonCompleted)
-		for _, e := range stops { // all at once, because they are independent
+		s.awaitState(ctx, "earlier", v1alpha1.TurnReasonCompleted)
+		for _, e := range stops { // create all before waiting for one, because they are independent
 			if e.stop == v1alpha1.StopInterrupted {
-				continue // exists already
+				continue // damage has created it already
 			}
 			t := newTurn("stop-" + e.name)
 			if e.turn != nil {
@@ -256,14 +256,14 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 			}
 			s.create(ctx, t)
 		}
-		s.asks(ctx, "stop-cancelled", 2)
+		s.awaitRequests(ctx, "stop-cancelled", 2)
 		s.desire(ctx, "stop-cancelled", v1alpha1.DesiredStateCancelled)
 	}, NodeTimeout(2*patience))
 
 	for _, e := range stops {
 		It("ends with stopReason "+string(e.stop)+": "+e.name, func(ctx SpecContext) {
 			name := "stop-" + e.name
-			t := s.reaches(ctx, name, e.reason)
+			t := s.awaitState(ctx, name, e.reason)
 			Expect(t.Status.StopReason).To(Equal(e.stop))
 			Expect(conditionsOf(t.Status.Conditions)).To(ContainElement("Succeeded=" + string(e.status) + " " + e.reason))
 			Expect(t.Status.CompletionTime).NotTo(BeNil())
@@ -287,7 +287,7 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 				input = t.Status.Usage.InputTokens
 			}
 			Expect([]int64{t.Status.Usage.InputTokens, t.Status.Usage.OutputTokens, t.Status.Usage.TotalTokens}).To(
-				Equal([]int64{input, output, input + output}), "the usage, and nothing else")
+				Equal([]int64{input, output, input + output}), "nothing but the usage was reported")
 			Expect(t.Status.Usage.Cost).To(HaveValue(HaveField("Currency", "USD")))
 			if e.cost != "" {
 				Expect(t.Status.Usage.Cost.Amount).To(Equal(e.cost))
@@ -311,8 +311,8 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 	})
 })
 
-// asks waits until the model has received this many requests that contain a text.
-func (s *testEnv) asks(ctx context.Context, about string, times int) {
+// awaitRequests waits until the model has received this many requests that contain a text.
+func (s *testEnv) awaitRequests(ctx context.Context, about string, times int) {
 	GinkgoHelper()
 	Eventually(func() int {
 		n := 0

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// patience bounds the wait for a condition that should hold at once, on a machine whose host takes most of its
+	// patience bounds the wait for a condition that should hold immediately, on a machine whose host takes most of its
 	// CPU time. A test that passes never waits that long.
 	patience = 90 * time.Second
 	// polling is the time between two checks of a condition.
@@ -53,18 +53,18 @@ func TestController(t *testing.T) {
 // startControlPlane starts the control plane in the first process, and returns the path of its kubeconfig.
 func startControlPlane() []byte {
 	prepareProcess()
-	// It stops when all other processes have ended.
+	// It stops when all other processes have exited.
 	return []byte(harnesstest.ControlPlane(GinkgoTB(), harnesstest.Repository(filepath.Join("..", ".."))).Kubeconfig)
 }
 
 // prepareProcess prepares a process of the suite. It must be called before the process starts anything. At the end, all
-// that the process started must have ended.
+// that the process started must have stopped.
 var prepareProcess = sync.OnceFunc(func() {
 	ctrl.SetLogger(libraryLogs.logger())
 	klog.SetLogger(libraryLogs.logger())
 	before := gleak.Goroutines()
 	DeferCleanup(func() { // runs last
-		Eventually(gleak.Goroutines).ShouldNot(harnesstest.HaveLeaked(before), "all that the suite started must have ended")
+		Eventually(gleak.Goroutines).ShouldNot(harnesstest.HaveLeaked(before), "all that the suite started must have stopped")
 	})
 })
 

@@ -31,8 +31,8 @@ type member struct {
 	user string
 }
 
-// joins creates a member of the team of this namespace.
-func (s *testEnv) joins(ctx SpecContext, name string) member {
+// addMember creates a member of the team of this namespace.
+func (s *testEnv) addMember(ctx SpecContext, name string) member {
 	GinkgoHelper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
 	Expect(apiClient.Create(ctx, account)).To(Succeed())
@@ -45,7 +45,7 @@ func (s *testEnv) joins(ctx SpecContext, name string) member {
 	return member{c, "system:serviceaccount:" + s.namespace + ":" + name}
 }
 
-// grant gives members the rules of a ClusterRole, which is created, in this namespace.
+// grant creates a Role with these rules and a RoleBinding that gives it to members, in this namespace.
 func (s *testEnv) grant(ctx SpecContext, role string, rules []rbacv1.PolicyRule, members ...member) {
 	GinkgoHelper()
 	s.create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role}, Rules: rules})
@@ -94,7 +94,7 @@ func (s *testEnv) turnOfAgent(name, agent string, change ...func(*v1alpha1.Turn)
 var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 	It("cannot use each other's Agents or keys, ask in another's name, approve their own calls, or overspend", func(ctx SpecContext) {
 		helpdesk, research := newTestEnv(ctx, deletingModel), newTestEnv(ctx, deletingModel)
-		ada, grace, eve := helpdesk.joins(ctx, "ada"), helpdesk.joins(ctx, "grace"), research.joins(ctx, "eve")
+		ada, grace, eve := helpdesk.addMember(ctx, "ada"), helpdesk.addMember(ctx, "grace"), research.addMember(ctx, "eve")
 		author, approver := peopleRules("turn-author"), peopleRules("approver")
 		helpdesk.grant(ctx, "author", author, ada)
 		helpdesk.grant(ctx, "approver", approver, ada, grace)
@@ -112,7 +112,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		deciding := newPolicyBinding(helpdesk.namespace)
 		install(ctx, deciding)
 
-		By("giving eve the right to create Turns in the other namespace, but not to use its Agents")
+		By("permitting eve to create Turns in the other namespace, but not to use its Agents")
 		helpdesk.grant(ctx, "creator", []rbacv1.PolicyRule{{
 			APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"create"},
 		}}, eve)
@@ -142,11 +142,11 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		Expect(apierrors.IsForbidden(eve.Get(ctx, helpdesk.key(secretName), &key))).To(BeTrue())
 		Expect(apierrors.IsForbidden(ada.Get(ctx, helpdesk.key(secretName), &key))).To(BeTrue(), "even in her own namespace")
 
-		By("having Capstan send the key to an endpoint of hers")
+		By("making Capstan send the key to her own endpoint")
 		thief := research.newProvider("thief")
 		thief.Namespace = research.namespace
 		Expect(eve.Create(ctx, thief)).To(Succeed())
-		says(ctx, research, &v1alpha1.ModelProvider{}, "thief", providerReadiness,
+		awaitText(ctx, research, &v1alpha1.ModelProvider{}, "thief", providerReadiness,
 			And(HavePrefix("SecretNotFound: "), ContainSubstring(`in namespace "`+research.namespace+`"`)))
 		Expect(research.fake.Stats().Requests).To(BeZero())
 		foreign := func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Namespace = helpdesk.namespace }
@@ -162,14 +162,14 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 			}
 		}
 		helpdesk.create(ctx, objects...)
-		says(ctx, research, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string { return readiness(a.Status.Conditions) },
+		awaitText(ctx, research, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string { return readiness(a.Status.Conditions) },
 			HavePrefix("ReferenceNotAllowed: "))
 		awaitPolicy(ctx, bound)
 		awaitPolicy(ctx, deciding)
 		t := newTurn("delete")
 		t.Namespace = helpdesk.namespace
 		Expect(ada.Create(ctx, t)).To(Succeed())
-		t = helpdesk.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		t = helpdesk.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Requester()).To(Equal(ada.user))
 		decides := func(m member) {
 			GinkgoHelper()
@@ -184,7 +184,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 			a.Spec.DecidedBy = eve.user
 		})))).To(BeTrue(), "she is an approver in her own namespace only")
 		decides(ada)
-		says(ctx, helpdesk, &v1alpha1.Turn{}, "delete", message, And(
+		awaitText(ctx, helpdesk, &v1alpha1.Turn{}, "delete", message, And(
 			ContainSubstring("is not used: Agent "),
 			ContainSubstring(`forbids requesters to approve their own calls (approval.forbidRequester), and "`+ada.user+
 				`" is the requester of this Turn; another approver must decide`)))
@@ -192,7 +192,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 
 		By("letting another person approve")
 		decides(grace)
-		t = helpdesk.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		t = helpdesk.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
 		Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal(grace.user))
 
@@ -206,7 +206,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		change(ctx, helpdesk, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
 			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
 		})
-		says(ctx, research, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string { return readiness(a.Status.Conditions) },
+		awaitText(ctx, research, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string { return readiness(a.Status.Conditions) },
 			HavePrefix("Ready: "))
 		var budget v1alpha1.Budget
 		Expect(apiClient.Get(ctx, research.key("team"), &budget)).To(Succeed())
@@ -236,7 +236,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		Expect(used).To(And(BeNumerically(">", 0), BeNumerically("<=", limit)))
 		Expect(helpdesk.fake.Stats().Requests-before).To(BeEquivalentTo(ended[v1alpha1.TurnReasonCompleted]),
 			"no request beyond the Budget")
-		says(ctx, research, &v1alpha1.Budget{}, "team", func(b *v1alpha1.Budget) string {
+		awaitText(ctx, research, &v1alpha1.Budget{}, "team", func(b *v1alpha1.Budget) string {
 			return fmt.Sprint(b.Status.Spent.Tokens)
 		}, Equal(fmt.Sprint(used)))
 		Expect(research.fake.Stats().Requests).To(BeZero(), "her own endpoint has never been sent a key")

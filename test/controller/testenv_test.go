@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// testEnv is a namespace with a model server of its own.
+// testEnv is a namespace with its own model server.
 type testEnv struct {
 	namespace string
 	fake      *server.Server
@@ -44,7 +44,7 @@ func newTestEnvWith(ctx context.Context, cfg server.Config) *testEnv {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	Expect(apiClient.Create(ctx, namespace)).To(Succeed())
 	fake, err := server.New(cfg, server.WithKeptRequests(1000))
-	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be right")
+	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be valid")
 	gate := &gate{next: fake}
 	url := harnesstest.Serve(GinkgoTB(), gate)
 	DeferCleanup(fake.Close)
@@ -54,7 +54,7 @@ func newTestEnvWith(ctx context.Context, cfg server.Config) *testEnv {
 func config(rules string) server.Config {
 	GinkgoHelper()
 	cfg, err := server.ParseConfig([]byte(rules))
-	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be right")
+	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be valid")
 	return cfg
 }
 
@@ -88,7 +88,7 @@ func start(o manager.Options) *runningManager {
 	return startAs(apiConfig, o)
 }
 
-// startAs starts a manager with the rights of this user. The end of the spec stops it.
+// startAs starts a manager with the permissions of this user. The end of the spec stops it.
 func startAs(user *rest.Config, o manager.Options) *runningManager {
 	GinkgoHelper()
 	m := &runningManager{options: o, logs: &logs{}}
@@ -140,8 +140,8 @@ func (s *testEnv) turn(ctx context.Context, name string) *v1alpha1.Turn {
 	return &t
 }
 
-// reaches waits until a Turn has a state, which is the reason of its main condition, and returns the Turn.
-func (s *testEnv) reaches(ctx context.Context, name, state string) *v1alpha1.Turn {
+// awaitState waits until a Turn has a state, which is the reason of its main condition, and returns the Turn.
+func (s *testEnv) awaitState(ctx context.Context, name, state string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var t v1alpha1.Turn
 	Eventually(func(g Gomega) {
@@ -154,15 +154,15 @@ func (s *testEnv) reaches(ctx context.Context, name, state string) *v1alpha1.Tur
 	return &t
 }
 
-// allReach waits until all Turns of the test environment have a state, and returns them.
-func (s *testEnv) allReach(ctx context.Context, count int, state string) []v1alpha1.Turn {
+// awaitAll waits until all Turns of the test environment have a state, and returns them.
+func (s *testEnv) awaitAll(ctx context.Context, count int, state string) []v1alpha1.Turn {
 	GinkgoHelper()
-	return s.allAre(ctx, map[string]int{state: count})
+	return s.awaitStates(ctx, map[string]int{state: count})
 }
 
-// allAre waits until the Turns of the test environment have these states, and returns the Turns. want maps a state to a
-// number.
-func (s *testEnv) allAre(ctx context.Context, want map[string]int) []v1alpha1.Turn {
+// awaitStates waits until the Turns of the test environment have these states, and returns the Turns. want maps a state
+// to a number.
+func (s *testEnv) awaitStates(ctx context.Context, want map[string]int) []v1alpha1.Turn {
 	GinkgoHelper()
 	var turns v1alpha1.TurnList
 	Eventually(func(g Gomega) {
@@ -176,25 +176,25 @@ func (s *testEnv) allAre(ctx context.Context, want map[string]int) []v1alpha1.Tu
 	return turns.Items
 }
 
-// inFlight waits until the model serves this many requests at the same time.
-func (s *testEnv) inFlight(ctx context.Context, count int64) {
+// awaitInFlight waits until the model serves this many requests at the same time.
+func (s *testEnv) awaitInFlight(ctx context.Context, count int64) {
 	GinkgoHelper()
 	Eventually(func() int64 { return s.fake.Stats().InFlight }).WithContext(ctx).Should(Equal(count), "requests in flight")
 }
 
-// received waits until the model has received this many requests.
-func (s *testEnv) received(ctx context.Context, count int64) {
+// awaitReceived waits until the model has received this many requests.
+func (s *testEnv) awaitReceived(ctx context.Context, count int64) {
 	GinkgoHelper()
 	Eventually(func() int64 { return s.fake.Stats().Requests }).WithContext(ctx).Should(Equal(count), "requests received")
 }
 
-// conditionsOfProvider and conditionsOfAgent are for isCurrent.
+// conditionsOfProvider and conditionsOfAgent are for awaitChecked.
 func conditionsOfProvider(p *v1alpha1.ModelProvider) []metav1.Condition { return p.Status.Conditions }
 
 func conditionsOfAgent(a *v1alpha1.Agent) []metav1.Condition { return a.Status.Conditions }
 
-// isCurrent waits until the manager has checked the newest spec of an object, so that the next Turn is run with it.
-func isCurrent[T client.Object](ctx context.Context, s *testEnv, object T, name string, conditions func(T) []metav1.Condition) {
+// awaitChecked waits until the manager has checked the newest spec of an object, so that the next Turn runs with it.
+func awaitChecked[T client.Object](ctx context.Context, s *testEnv, object T, name string, conditions func(T) []metav1.Condition) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())
@@ -207,7 +207,7 @@ func isCurrent[T client.Object](ctx context.Context, s *testEnv, object T, name 
 // change updates an object and retries on conflicts.
 func change[T client.Object](ctx context.Context, s *testEnv, name string, object T, how func(T)) {
 	GinkgoHelper()
-	Eventually(func(g Gomega) { // again if the manager has written meanwhile
+	Eventually(func(g Gomega) { // the update fails if the manager has changed the object since it was read
 		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())
 		how(object)
 		g.Expect(apiClient.Update(ctx, object)).To(Succeed())
@@ -220,8 +220,8 @@ func (s *testEnv) desire(ctx context.Context, name string, state v1alpha1.Desire
 	change(ctx, s, name, &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Spec.DesiredState = state })
 }
 
-// says waits until the text that what returns for an object matches.
-func says[T client.Object](ctx context.Context, s *testEnv, object T, name string, what func(T) string, matches OmegaMatcher) {
+// awaitText waits until the text that what returns for an object matches.
+func awaitText[T client.Object](ctx context.Context, s *testEnv, object T, name string, what func(T) string, matches OmegaMatcher) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())

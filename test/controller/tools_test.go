@@ -25,13 +25,13 @@ var _ = Describe("A Turn and a real MCP server", func() {
 		s.equip(ctx, host.url, "search", reading("search"))
 		if capable {
 			change(ctx, s, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
-				p.Spec.Dialect = v1alpha1.DialectOpenAI // whose models call tools beside a schema
+				p.Spec.Dialect = v1alpha1.DialectOpenAI // a dialect whose models call tools although a schema is set
 				p.Spec.Models[0].Capabilities = []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}
 			})
-			isCurrent(ctx, s, &v1alpha1.ModelProvider{}, provider, conditionsOfProvider)
+			awaitChecked(ctx, s, &v1alpha1.ModelProvider{}, provider, conditionsOfProvider)
 		}
 		s.create(ctx, newTurn("ask", asking("Which?", structured(capital))))
-		t := s.reaches(ctx, "ask", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "ask", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Data.Raw).To(MatchJSON(`{"capital": "Oslo"}`))
 		Expect(t.Status.Result.Text).To(ContainSubstring(`"Oslo"`))
 		Expect(outcomes(t)).To(Equal([]string{"search Succeeded"}))
@@ -39,7 +39,7 @@ var _ = Describe("A Turn and a real MCP server", func() {
 			Equal(v1alpha1.StepCounts{Count: int32(requests), ModelRequests: int32(requests), ToolCalls: 1})))
 		Expect(s.lastMessage()).To(told)
 	},
-		Entry("that is valid at once", SpecTimeout(patience), `
+		Entry("that is valid at the first attempt", SpecTimeout(patience), `
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: search}]}
@@ -80,19 +80,19 @@ rules:
 		s.equip(ctx, host.url, "read", reading("read"))
 		change(ctx, s, provider, &v1alpha1.ModelProvider{},
 			func(p *v1alpha1.ModelProvider) { p.Spec.Models[0].ContextWindow = new(int64(6000)) })
-		isCurrent(ctx, s, &v1alpha1.ModelProvider{}, provider, conditionsOfProvider)
+		awaitChecked(ctx, s, &v1alpha1.ModelProvider{}, provider, conditionsOfProvider)
 		s.create(ctx, newTurn("long"))
-		t := s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "long", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("All pages are about ships."))
 		Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 5, ModelRequests: 6, ToolCalls: 4, Compactions: 1})))
 		last := s.prompts()[5]
-		Expect(last).To(And(ContainSubstring(`{"page":3}`), ContainSubstring(`{"page":4}`)), "the newest are whole")
+		Expect(last).To(And(ContainSubstring(`{"page":3}`), ContainSubstring(`{"page":4}`)), "the newest outputs are not shortened")
 		Expect(last).NotTo(Or(ContainSubstring(`{"page":1}`), ContainSubstring(`{"page":2}`)))
 		Expect(strings.Count(last, "user: long")).To(Equal(1))
 		Eventually(s.events).WithArguments(ctx, "Turn", "long").Should(ConsistOf("Warning ContextWarning", "Normal Succeeded"))
 	}, SpecTimeout(patience))
 
-	It("keeps a huge output as an artifact, which the model pages through", func(ctx SpecContext) {
+	It("keeps a huge output as an artifact, which the model reads in parts", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, `
 rules:
 - when: {toolMessages: 0}
@@ -105,7 +105,7 @@ rules:
 		s.run()
 		s.equip(ctx, host.url, "dump", reading("dump"))
 		s.create(ctx, newTurn("huge"))
-		t := s.reaches(ctx, "huge", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "huge", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"dump Succeeded", "read_artifact Succeeded"}))
 		Expect(t.Status.ToolCalls[0].Artifact).To(Equal("call-1-1"))
 		Expect(t.Status.ToolCalls[0].Bytes).To(BeEquivalentTo(1_000_000))
@@ -130,19 +130,19 @@ rules:
 		s.awaitHeld(ctx, 1)
 		host.RemoveTools("search")
 		host.offer("find", readOnly, answering("Found."))
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, Equal("find Destructive, get ReadOnly"))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, Equal("find Destructive, get ReadOnly"))
 		open()
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Failed"}), "a tool that is gone is an error of its call")
 		Expect(s.offers("call early")).To(Equal([]string{"get search read_artifact", "get search read_artifact"}))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[find get]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[find get]"))
 		s.create(ctx, newTurn("late", asking("call late")))
-		t = s.reaches(ctx, "late", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "late", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Refused"}))
 		Expect(s.offers("call late")[0]).To(Equal("find get read_artifact"))
 	}, SpecTimeout(patience))
 
-	It("reports an unknown outcome when the server goes away during a call, and calls the server again when it is back",
+	It("reports an unknown outcome when the server stops during a call, and calls the server again when it is back",
 		func(ctx SpecContext) {
 			s, host := newTestEnv(ctx, calling("pay")), newFakeToolServer()
 			arrived := make(chan struct{}, 1)
@@ -160,16 +160,16 @@ rules:
 			s.create(ctx, newTurn("first", asking("call once")))
 			Eventually(arrived).WithContext(ctx).Should(Receive())
 			way.cut()
-			t := s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+			t := s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 			Expect(outcomes(t)).To(Equal([]string{"pay Unknown"}))
 			Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))
 			Expect(s.lastMessage()).To(And(HavePrefix("error (outcome_unknown): the outcome of this call is unknown: "),
 				ContainSubstring("The call may have taken effect")))
-			says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
+			awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
 			way.mend()
-			says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))
+			awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))
 			s.create(ctx, newTurn("again", asking("call again")))
-			t = s.reaches(ctx, "again", v1alpha1.TurnReasonCompleted)
+			t = s.awaitState(ctx, "again", v1alpha1.TurnReasonCompleted)
 			Expect(outcomes(t)).To(Equal([]string{"pay Succeeded"}))
 			Expect(s.lastMessage()).To(ContainSubstring("Paid."))
 			Expect(calls.Load()).To(BeEquivalentTo(2), "no call is made twice")
@@ -182,14 +182,14 @@ rules:
 		s.equip(ctx, host.url, "search", declaring(
 			v1alpha1.ToolDeclaration{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleWebSearch}))
 		s.create(ctx, newTurn("off", asking("call off")))
-		t := s.reaches(ctx, "off", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "off", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Refused"}))
 		Expect(s.lastMessage()).To(And(HavePrefix("error (denied): "), ContainSubstring("web")))
 		Expect(t.Status.Decision.Strategy).To(Equal(v1alpha1.StrategyDirectAnswer))
 		Expect(t.Status.Steps.ToolCalls).To(BeZero())
 
 		s.create(ctx, newTurn("on", asking("call on", func(t *v1alpha1.Turn) { t.Spec.WebMode = v1alpha1.WebModeOn })))
-		t = s.reaches(ctx, "on", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "on", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Succeeded"}))
 		Expect(s.lastMessage()).To(ContainSubstring("It is sunny."))
 		Expect(t.Status.Decision.Strategy).To(Equal(v1alpha1.StrategyWebAugmented))
@@ -206,7 +206,7 @@ rules:
 				Role: v1alpha1.ToolRoleContextPack,
 			}))
 		s.create(ctx, newTurn("vpn", asking("Why does the VPN drop?", func(t *v1alpha1.Turn) { t.Spec.TopK = new(int32(1)) })))
-		t := s.reaches(ctx, "vpn", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "vpn", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"ticket_context Succeeded"}))
 		Expect(t.Status.ToolCalls[0].Step).To(BeZero())
 		Expect(t.Status.Decision.Strategy).To(Equal(v1alpha1.StrategyRetrievalAugmented))
@@ -250,7 +250,7 @@ rules:
 			v1alpha1.ToolDeclaration{Name: "harmful", CallTimeoutSeconds: new(int32(3)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
 		))
 		s.create(ctx, newTurn("slow"))
-		t := s.reaches(ctx, "slow", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "slow", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"again Succeeded", "never Failed", "harmful Unknown"}))
 		Expect(t.Status.Steps).To(HaveValue(
 			Equal(v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 3, ToolRetries: 1, UnknownOutcomes: 1})))

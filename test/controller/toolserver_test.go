@@ -143,7 +143,7 @@ func offered(a *v1alpha1.Agent) string {
 func seldom(o *manager.Options) { o.ProbeIntervalSeconds = 86400 }
 
 var _ = Describe("A ToolServer", func() {
-	It("lists its tools, and reports at once when they change", func(ctx SpecContext) {
+	It("lists its tools, and reports their changes immediately", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets", "close_ticket")
 		s.run(seldom)
 		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
@@ -152,19 +152,19 @@ var _ = Describe("A ToolServer", func() {
 				{Name: "search_tickets", Effect: v1alpha1.ToolEffectReadOnly},
 			}
 		}))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal("Ready: the server answers"))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, search_tickets ReadOnly"))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal("Ready: the server answers"))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, search_tickets ReadOnly"))
 		var stored v1alpha1.ToolServer
 		Expect(apiClient.Get(ctx, s.key("tickets"), &stored)).To(Succeed())
 		Expect(stored.Status.ServerName + " " + stored.Status.ServerVersion).To(Equal("tickets 1.2.3"))
 
 		host.add("look_up")
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
 			Equal("close_ticket Idempotent, look_up Destructive, search_tickets ReadOnly"))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
 			ContainSubstring("add {name: look_up, effect: ReadOnly} to spec.tools"))
 		change(ctx, s, "tickets", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = nil })
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
 			Equal("close_ticket Destructive, look_up Destructive, search_tickets Destructive"))
 	}, SpecTimeout(2*patience))
 
@@ -175,13 +175,13 @@ var _ = Describe("A ToolServer", func() {
 		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
 			o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"}
 		}))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix(`SecretNotFound: Secret "tickets" does not exist`))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix(`SecretNotFound: Secret "tickets" does not exist`))
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tickets"}, StringData: map[string]string{"token": "wrong-token"}}
 		s.create(ctx, secret)
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
 			And(HavePrefix("CredentialsRejected: "), ContainSubstring(`key "token" of Secret "tickets"`)))
 		change(ctx, s, "tickets", &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{"token": "right-token"} })
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("Ready: "))
 		Expect(m.logs.String()).NotTo(Or(ContainSubstring("right-token"), ContainSubstring("wrong-token")))
 	}, SpecTimeout(2*patience))
 
@@ -189,7 +189,7 @@ var _ = Describe("A ToolServer", func() {
 		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets")
 		s.run(func(o *manager.Options) { o.ToolAllowCIDRs = nil })
 		s.create(ctx, newToolServer("tickets", host.url))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
 			And(HavePrefix("AddressRefused: "), ContainSubstring("--tool-allow-cidrs")))
 		for range host.Sessions() {
 			Fail("the server must not have been reached")
@@ -202,13 +202,13 @@ var _ = Describe("A ToolServer", func() {
 		s.run() // probes every second
 		s.create(ctx, s.basics(withTools("tickets"))...)
 		s.create(ctx, newToolServer("tickets", host.url))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("EndpointUnreachable: "))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
-		looks := reconciles("toolserver")
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("EndpointUnreachable: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		reconciled := reconciles("toolserver")
 		servers, agents := requests(ctx, "PUT", "toolservers", "status"), requests(ctx, "PUT", "agents", "status")
-		Eventually(func() float64 { return reconciles("toolserver") }).WithContext(ctx).Should(BeNumerically(">=", looks+3))
+		Eventually(func() float64 { return reconciles("toolserver") }).WithContext(ctx).Should(BeNumerically(">=", reconciled+3))
 		Expect(requests(ctx, "PUT", "toolservers", "status")).To(Equal(servers), "a failure that lasts is written once")
-		Expect(requests(ctx, "PUT", "agents", "status")).To(Equal(agents), "and told to Agents once")
+		Expect(requests(ctx, "PUT", "agents", "status")).To(Equal(agents), "and reported on Agents once")
 	}, SpecTimeout(2*patience))
 })
 
@@ -217,28 +217,28 @@ var _ = Describe("An Agent with tools", func() {
 		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets", "close_ticket")
 		s.run()
 		s.create(ctx, s.basics(withTools("tickets"), withSubAgents("researcher"))...)
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(
 			`ToolServerNotFound: ToolServer "tickets" does not exist; sub-agent "researcher" does not exist`))
 		s.create(ctx, newToolServer("tickets", host.url))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`SubAgentNotFound: sub-agent "researcher" does not exist`))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`SubAgentNotFound: sub-agent "researcher" does not exist`))
 		s.create(ctx, newAgent("researcher"))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
 			"Resolved: all tool servers and sub-agents exist [close_ticket search_tickets researcher]"))
 
 		host.broken.Store(true)
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
 			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until `+
 				`it is [close_ticket search_tickets researcher]`))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 		host.broken.Store(false)
 		host.add("open_ticket")
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("exist [close_ticket open_ticket search_tickets researcher]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("exist [close_ticket open_ticket search_tickets researcher]"))
 
 		s.drop(ctx, &v1alpha1.ToolServer{}, "tickets")
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ToolServerNotFound: "))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ToolServerNotFound: "))
 		s.drop(ctx, &v1alpha1.Agent{}, "researcher")
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, ContainSubstring(`sub-agent "researcher" does not exist`))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, ContainSubstring(`sub-agent "researcher" does not exist`))
 	}, SpecTimeout(2*patience))
 
 	It("does not list tools that cannot be offered to a model", func(ctx SpecContext) {
@@ -247,9 +247,9 @@ var _ = Describe("An Agent with tools", func() {
 		s.run(seldom)
 		s.create(ctx, s.basics(withTools("tickets"))...)
 		s.create(ctx, newToolServer("tickets", host.url))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal(
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal(
 			`Ready: the server answers; models cannot be offered "remote": see status.tools[].unusable`))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
 			`Resolved: models cannot be offered 1 of the tools of ToolServer "tickets": see its status.tools[].unusable [search_tickets]`))
 		var stored v1alpha1.ToolServer
 		Expect(apiClient.Get(ctx, s.key("tickets"), &stored)).To(Succeed())
@@ -257,17 +257,17 @@ var _ = Describe("An Agent with tools", func() {
 			HaveField("Unusable", ContainSubstring("references to other documents are not followed: ")), HaveField("Unusable", BeEmpty())))
 	}, SpecTimeout(patience))
 
-	It("reports that it leads back to itself, even if another Agent closes the circle", func(ctx SpecContext) {
+	It("reports that it leads back to itself, even if another Agent closes the loop", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics(withSubAgents("a"))...)
 		s.create(ctx, newAgent("a", withSubAgents("b")), newAgent("b"))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents exist [a]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents exist [a]"))
 		change(ctx, s, "b", &v1alpha1.Agent{}, withSubAgents(agent))
 		for name, through := range map[string]string{agent: "a", "a": "b", "b": agent} {
-			says(ctx, s, &v1alpha1.Agent{}, name, offered, Equal(fmt.Sprintf(
+			awaitText(ctx, s, &v1alpha1.Agent{}, name, offered, Equal(fmt.Sprintf(
 				"Resolved: sub-agent %q leads back to this agent: limits.maxDepth bounds how deep that goes [%s]", through, through)))
-			says(ctx, s, &v1alpha1.Agent{}, name, agentReadiness, HavePrefix("Ready: "))
+			awaitText(ctx, s, &v1alpha1.Agent{}, name, agentReadiness, HavePrefix("Ready: "))
 		}
 	}, SpecTimeout(patience))
 })
@@ -278,10 +278,11 @@ var _ = Describe("A Turn whose ToolServer is new", func() {
 		open := host.hold()
 		s.run(seldom)
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url, patiently), newTurn("early"))...)
-		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(`Agent "support" is not ready: ToolServer "tickets" is not checked yet`))
+		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message,
+			Equal(`Agent "support" is not ready: ToolServer "tickets" is not checked yet`))
 		Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
 		open()
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
 		Expect(t.Status.Preparation.ToolServersMissing).To(BeEmpty())
 	}, SpecTimeout(patience))
@@ -294,10 +295,10 @@ var _ = Describe("A Turn whose ToolServer is new", func() {
 			newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
 				o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"}
 			}))...)
-		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
+		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
 			`Agent "support" is not ready: ToolServer "tickets" could not be asked for its tools yet (SecretNotFound)`))
 		s.create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tickets"}, StringData: map[string]string{"token": "right-token"}})
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
 	}, SpecTimeout(patience))
 
@@ -306,20 +307,20 @@ var _ = Describe("A Turn whose ToolServer is new", func() {
 		host.broken.Store(true)
 		s.run()
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url), newTurn("early"))...)
-		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.ToolCount).To(BeZero())
 		Expect(t.Status.Preparation.ToolServersMissing).To(Equal([]string{"tickets"}))
 		const without = "without the tools of ToolServer tickets, which had never been reached when the turn began"
 		Expect(meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionPrepared).Message).To(
 			Equal("the prompt was prepared, but " + without))
 		Eventually(s.events).WithArguments(ctx, "Turn", "early").Should(ConsistOf("Warning ToolsMissing", "Normal Succeeded"))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
 			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable) and was never reached: turns run `+
 				`without its tools until it is []`))
 
 		host.broken.Store(false)
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents exist [search_tickets]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents exist [search_tickets]"))
 		s.create(ctx, newTurn("late"))
-		Expect(s.reaches(ctx, "late", v1alpha1.TurnReasonCompleted).Status.Preparation.ToolServersMissing).To(BeEmpty())
+		Expect(s.awaitState(ctx, "late", v1alpha1.TurnReasonCompleted).Status.Preparation.ToolServersMissing).To(BeEmpty())
 	}, SpecTimeout(patience))
 })

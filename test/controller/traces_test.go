@@ -88,22 +88,22 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		change(ctx, s, profile, &v1alpha1.PromptProfile{}, judgedBy())
 		s.create(ctx, newAgent(helper))
 		s.create(ctx, newToolServer("desk", host.url, reading("search")))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[delete search helper]"))
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[delete search helper]"))
 
 		By("killing the first executor while it waits for the model")
 		first := s.share(ctx, program, "first", databaseURL, apiConfig, traced...)
 		s.create(ctx, newTurn("tidy", timeout(600)))
-		s.received(ctx, 2) // the request before the search was in flight, too
-		s.inFlight(ctx, 1)
+		s.awaitReceived(ctx, 2) // the request before the search was in flight, too
+		s.awaitInFlight(ctx, 1)
 		Expect(arrived("execute_tool search")(ctx)).To(Succeed())
 		Expect(s.turn(ctx, "tidy").BoundTo()).To(Equal("first"))
 		Eventually(first.Kill()).Should(gexec.Exit(137))
 
 		By("continuing in the second one, which cannot write the end of the Turn into its status")
 		second := s.share(ctx, program, "second", databaseURL,
-			mute(http.MethodPut, "/turns/tidy/status", `"completionTime"`), traced...)
-		t := s.reaches(ctx, "tidy", v1alpha1.TurnReasonAwaitingApproval)
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+			refusing(http.MethodPut, "/turns/tidy/status", `"completionTime"`), traced...)
+		t := s.awaitState(ctx, "tidy", v1alpha1.TurnReasonAwaitingApproval)
+		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
 		s.awaitRecorded(ctx, databaseURL, 2)
 		Eventually(func() int {
 			n := 0
@@ -119,7 +119,7 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 
 		By("ending it in the third one, which finds the end in the journal")
 		third := s.share(ctx, program, "third", databaseURL, apiConfig, traced...)
-		t = s.reaches(ctx, "tidy", v1alpha1.TurnReasonCompleted)
+		t = s.awaitState(ctx, "tidy", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Executor).To(beBound("third", t.Status.Executor.Epoch))
 		Expect(arrived("invoke_agent " + agent)(ctx)).To(Succeed())
 		s.verdicts(ctx, "tidy")

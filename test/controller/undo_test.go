@@ -51,7 +51,7 @@ var _ = Describe("A Turn that undoes calls", func() {
 				},
 			}))
 		s.create(ctx, newTurn("notes"))
-		done := s.reaches(ctx, "notes", v1alpha1.TurnReasonCompleted)
+		done := s.awaitState(ctx, "notes", v1alpha1.TurnReasonCompleted)
 		Expect(notes("1042")).To(ContainElement("On Monday."))
 		Expect(notes("1061")).To(ContainElement("On Monday."))
 		requests := s.fake.Stats().Requests
@@ -59,14 +59,14 @@ var _ = Describe("A Turn that undoes calls", func() {
 
 		By("waiting for the approval of each call")
 		s.create(ctx, newTurn("undo", undoes(string(done.UID))))
-		waits := s.reaches(ctx, "undo", v1alpha1.TurnReasonAwaitingApproval)
+		waits := s.awaitState(ctx, "undo", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(waits.Status.PendingApprovals).To(HaveExactElements(
 			And(HaveField("Name", "remove_note"), HaveField("CallID", done.Status.ToolCalls[1].CallID)),
 			And(HaveField("Name", "remove_note"), HaveField("CallID", done.Status.ToolCalls[0].CallID))), "the newest call comes first")
 		Expect(notes("1061")).To(ContainElement("On Monday."))
-		s.decides(ctx, waits, 0, v1alpha1.ApprovalApproved)
-		s.decides(ctx, waits, 1, v1alpha1.ApprovalApproved)
-		t := s.reaches(ctx, "undo", v1alpha1.TurnReasonUndone)
+		s.decide(ctx, waits, 0, v1alpha1.ApprovalApproved)
+		s.decide(ctx, waits, 1, v1alpha1.ApprovalApproved)
+		t := s.awaitState(ctx, "undo", v1alpha1.TurnReasonUndone)
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopUndone))
 		Expect(t.Status.Result.Text).To(Equal("add_note (call " + done.Status.ToolCalls[1].CallID + "): undone by remove_note\n" +
 			"add_note (call " + done.Status.ToolCalls[0].CallID + "): undone by remove_note\n"))
@@ -74,15 +74,15 @@ var _ = Describe("A Turn that undoes calls", func() {
 		Expect(t.Status.Steps).To(And(HaveField("Count", BeZero()), HaveField("ModelRequests", BeZero())))
 		Expect(notes("1042")).NotTo(ContainElement("On Monday."))
 		Expect(notes("1061")).NotTo(ContainElement("On Monday."))
-		Expect(s.fake.Stats().Requests).To(Equal(requests), "no model is asked")
+		Expect(s.fake.Stats().Requests).To(Equal(requests), "no request is sent to a model")
 		Eventually(s.events).WithArguments(ctx, "Turn", "undo").Should(ContainElement("Normal Succeeded"))
 
 		By("undoing no call twice, and no call of another Turn")
 		s.create(ctx, newTurn("again", undoes(string(done.UID))), newTurn("none", undoes("0e2a1d0c-8b7e-4c5f-9a51-3f1f7f0f1c11")))
-		again := s.reaches(ctx, "again", v1alpha1.TurnReasonUndone)
+		again := s.awaitState(ctx, "again", v1alpha1.TurnReasonUndone)
 		Expect(again.Status.ToolCalls).To(BeEmpty())
 		Expect(again.Status.Result.Text).To(ContainSubstring(`the Turn "undo" has undone the call`))
-		Expect(message(s.reaches(ctx, "none", v1alpha1.TurnReasonPreparationFailed))).To(
+		Expect(message(s.awaitState(ctx, "none", v1alpha1.TurnReasonPreparationFailed))).To(
 			HavePrefix("Turn spec.undo.turnUID: there is no journal of a Turn"))
 	}, SpecTimeout(patience))
 
@@ -100,11 +100,11 @@ var _ = Describe("A Turn that undoes calls", func() {
 				},
 			}))
 		s.create(ctx, newTurn("notes"))
-		done := s.reaches(ctx, "notes", v1alpha1.TurnReasonCompleted)
+		done := s.awaitState(ctx, "notes", v1alpha1.TurnReasonCompleted)
 		first, second := done.Status.ToolCalls[0].CallID, done.Status.ToolCalls[1].CallID
 		s.create(ctx, newTurn("undo", undoes(string(done.UID), second)))
-		s.decides(ctx, s.reaches(ctx, "undo", v1alpha1.TurnReasonAwaitingApproval), 0, v1alpha1.ApprovalApproved)
-		t := s.reaches(ctx, "undo", v1alpha1.TurnReasonUndoIncomplete)
+		s.decide(ctx, s.awaitState(ctx, "undo", v1alpha1.TurnReasonAwaitingApproval), 0, v1alpha1.ApprovalApproved)
+		t := s.awaitState(ctx, "undo", v1alpha1.TurnReasonUndoIncomplete)
 		Expect(conditionsOf(t.Status.Conditions)).To(ContainElement("Succeeded=False UndoIncomplete"))
 		Expect(message(t)).To(Equal(`1 of 2 calls of the turn "notes" are not undone (` + first + `): the result has the reasons`))
 		Expect(t.Status.Result.Text).To(Equal("add_note (call " + second + "): undone by remove_note\n" +
@@ -120,9 +120,9 @@ var _ = Describe("A Turn that undoes calls", func() {
 		s.run()
 		s.equip(ctx, url, "add_note close_ticket get_ticket hand_over remove_note search_tickets ticket_context")
 		s.create(ctx, newTurn("notes"))
-		done := s.reaches(ctx, "notes", v1alpha1.TurnReasonCompleted)
+		done := s.awaitState(ctx, "notes", v1alpha1.TurnReasonCompleted)
 		s.create(ctx, newTurn("undo", undoes(string(done.UID))))
-		t := s.reaches(ctx, "undo", v1alpha1.TurnReasonUndoIncomplete)
+		t := s.awaitState(ctx, "undo", v1alpha1.TurnReasonUndoIncomplete)
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopUndoIncomplete))
 		Expect(conditionsOf(t.Status.Conditions)).To(ContainElement("Succeeded=False UndoIncomplete"))
 		Expect(message(t)).To(HavePrefix(`2 of 2 calls of the turn "notes" are not undone`))
@@ -130,7 +130,7 @@ var _ = Describe("A Turn that undoes calls", func() {
 		Expect(t.Status.ToolCalls).To(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("needs a compensation that can be filled", func(ctx SpecContext) {
+	It("needs a compensation whose arguments can be filled in", func(ctx SpecContext) {
 		_, url := harnesstest.Tickets(GinkgoTB())
 		s := newTestEnv(ctx, notingModel)
 		s.run()
@@ -139,7 +139,7 @@ var _ = Describe("A Turn that undoes calls", func() {
 				Tool: tickets.ToolRemoveNote, Arguments: []v1alpha1.CompensationArgument{{Name: "id", Value: "results.id"}},
 			},
 		})))
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", func(o *v1alpha1.ToolServer) string {
+		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", func(o *v1alpha1.ToolServer) string {
 			if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 				return c.Reason + ": " + c.Message
 			}
