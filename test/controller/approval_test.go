@@ -187,8 +187,8 @@ var _ = Describe("A call that requires approval", func() {
 	It("waits for its decision across a restart, and other Turns use its slot", func(ctx SpecContext) {
 		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
-		one := func(o *manager.Options) { o.MaxConcurrentTurns = 1 }
-		m := s.run(deletes(&calls), one)
+		singleSlot := func(o *manager.Options) { o.MaxConcurrentTurns = 1 }
+		m := s.run(deletes(&calls), singleSlot)
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
 		s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		s.create(ctx, newTurn("other"))

@@ -39,8 +39,8 @@ func requestedBy(name string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Spec.RequestedBy = &v1alpha1.Requester{Username: name} }
 }
 
-// reasonOf waits until a condition of a Budget has a reason, and returns its message.
-func (s *testEnv) reasonOf(ctx SpecContext, name, condition, reason string) string {
+// awaitReason waits until a condition of a Budget has a reason, and returns its message.
+func (s *testEnv) awaitReason(ctx SpecContext, name, condition, reason string) string {
 	GinkgoHelper()
 	var text string
 	Eventually(func(g Gomega) {
@@ -73,7 +73,7 @@ var _ = Describe("A Budget", func() {
 		s := begin(ctx, newBudget("month"))
 		s.create(ctx, newTurn("second"))
 		Expect(message(s.awaitState(ctx, "second", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused))
-		Expect(s.reasonOf(ctx, "month", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)).To(
+		Expect(s.awaitReason(ctx, "month", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)).To(
 			MatchRegexp(`^Budget "month": 1 of 1 turns are spent; the next period begins at \d{4}-\d\d-01T00:00:00Z$`))
 		Eventually(func() []string { return s.events(ctx, "Budget", "month") }).WithContext(ctx).Should(
 			ConsistOf("Warning LimitReached", "Warning WarnPercentReached"))
@@ -95,7 +95,7 @@ var _ = Describe("A Budget", func() {
 		change(ctx, s, "month", &v1alpha1.Budget{}, ofAgents("another"))
 		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 		change(ctx, s, "month", &v1alpha1.Budget{}, ofAgents(agent))
-		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+		s.awaitReason(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		s.create(ctx, newTurn("third"))
 		Expect(message(s.awaitState(ctx, "third", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused),
 			"the Turn that was not selected does not count")
@@ -131,7 +131,7 @@ var _ = Describe("A Budget", func() {
 		for _, name := range []string{"second", "third"} {
 			Expect(message(s.awaitState(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
 		}
-		Expect(s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonRequestersNotChecked)).To(Equal(
+		Expect(s.awaitReason(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonRequestersNotChecked)).To(Equal(
 			"the API server does not check requesters, so the budget applies to the Turns of all requesters: install config/policy, " +
 				"or set requesterPolicy.install=true in the chart"))
 	}, SpecTimeout(patience))
@@ -148,6 +148,6 @@ var _ = Describe("A Budget", func() {
 		for _, name := range []string{"of-eve", "of-nobody"} {
 			Expect(message(s.awaitState(ctx, name, v1alpha1.TurnReasonBudgetExceeded))).To(MatchRegexp(refused))
 		}
-		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+		s.awaitReason(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	}, SpecTimeout(patience))
 })

@@ -27,9 +27,9 @@ func (s *testEnv) asked() []string {
 
 var _ = Describe("More Turns than slots", func() {
 	DescribeTable("run at the same time up to the limit, and all end",
-		func(ctx SpecContext, most int, ofAgent *int32) {
+		func(ctx SpecContext, slots int, ofAgent *int32) {
 			s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 30}}]`)
-			s.run(func(o *manager.Options) { o.MaxConcurrentTurns = most })
+			s.run(func(o *manager.Options) { o.MaxConcurrentTurns = slots })
 			s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = ofAgent })...)
 			const turns = 60
 			release := s.hold()

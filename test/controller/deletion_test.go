@@ -102,7 +102,7 @@ var _ = Describe("What a Turn leaves in the store", func() {
 			for _, name := range []string{"first", "second"} {
 				s.create(ctx, newTurn(name, requestedBy("ada"), asking("What is a "+deletionMarker+"?", within)))
 				s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
-				s.verdicts(ctx, name)
+				s.awaitVerdicts(ctx, name)
 			}
 			Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
 			m = m.restartedAfter(ctx, func(kept *sqlite.Store) {

@@ -68,8 +68,8 @@ func (s *testEnv) evaluates(ctx context.Context, p *v1alpha1.PromptProfile, chan
 	s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), p, newAgent(agent, evaluating(change...)))
 }
 
-// verdicts waits until a Turn has evaluations, and returns them as "NAME RESULT SCORE" with the Turn.
-func (s *testEnv) verdicts(ctx context.Context, name string) ([]string, *v1alpha1.Turn) {
+// awaitVerdicts waits until a Turn has evaluations, and returns them as "NAME RESULT SCORE" with the Turn.
+func (s *testEnv) awaitVerdicts(ctx context.Context, name string) ([]string, *v1alpha1.Turn) {
 	GinkgoHelper()
 	var all []string
 	var t v1alpha1.Turn
@@ -124,7 +124,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.evaluates(ctx, newProfile(profile, judgedBy(relevance("relevant"), custom)))
 		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
-		got, t := s.verdicts(ctx, "first")
+		got, t := s.awaitVerdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Passed 0.95", "polite Failed 0.95"}))
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted), "a bad answer must not fail the Turn")
 		Expect(finalizedReason(t)).To(Equal("True Finalized"))
@@ -154,7 +154,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		m.Spec.BaseURL = s.baseURL
 		s.run(evaluationSlots(2))
 		s.create(ctx, key, m, p, a, t)
-		got, t := s.verdicts(ctx, t.Name)
+		got, t := s.awaitVerdicts(ctx, t.Name)
 		Expect(got).To(Equal([]string{"faithful Passed 0.95", "polite Passed 0.95"}))
 		Expect(t.Status.Evaluations[1].Model).To(Equal("eval/demo-large"), "the model that the judge names is one of the Agent's")
 	}, SpecTimeout(patience))
@@ -175,7 +175,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.awaitState(ctx, "quiet", v1alpha1.TurnReasonCompleted)
 		s.awaitState(ctx, "prepared", v1alpha1.TurnReasonPrepared)
 		s.create(ctx, newTurn("judged", of("judged")))
-		s.verdicts(ctx, "judged") // it was queued last
+		s.awaitVerdicts(ctx, "judged") // it was queued last
 		for _, name := range []string{"unsampled", "quiet", "prepared"} {
 			Expect(s.turn(ctx, name).Status.Evaluations).To(BeEmpty(), name)
 		}
@@ -187,7 +187,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
-		got, t := s.verdicts(ctx, "first")
+		got, t := s.awaitVerdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Error"}))
 		Expect(t.Status.Evaluations[0].Reason).To(ContainSubstring(reason))
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
@@ -205,7 +205,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.evaluates(ctx, newProfile(profile, judgedBy()))
 		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
-		_, t := s.verdicts(ctx, "first")
+		_, t := s.awaitVerdicts(ctx, "first")
 		Expect(t.Status.Evaluations[0].Reason).NotTo(Or(ContainSubstring(apiKey), ContainSubstring(hidden), ContainSubstring("right")))
 	}, SpecTimeout(patience))
 
@@ -223,7 +223,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 			t := newTurn(fmt.Sprintf("turn-%d", len(message)), within, func(t *v1alpha1.Turn) { t.Spec.Message = message })
 			s.create(ctx, t)
 			s.awaitState(ctx, t.Name, v1alpha1.TurnReasonCompleted)
-			got, _ := s.verdicts(ctx, t.Name)
+			got, _ := s.awaitVerdicts(ctx, t.Name)
 			Expect(got).To(Equal([]string{"relevant Passed 0.95"}), message)
 		}
 	}, SpecTimeout(patience))
@@ -243,7 +243,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.create(ctx, s.newProvider("costly"))
 		s.run(evaluationSlots(2))
 		s.create(ctx, newTurn("first"))
-		_, t := s.verdicts(ctx, "first")
+		_, t := s.awaitVerdicts(ctx, "first")
 		Expect(t.Status.Evaluations[0].Model).To(Equal(provider + "/small"))
 		Expect(t.Status.Evaluations[1].Model).To(Equal(provider + "/second"))
 		Expect(s.fake.Stats().ByModel).To(Equal(map[string]int64{modelName: 1, "small": 1, "second": 1}))
@@ -275,7 +275,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.create(ctx, newAgent("frugal", evaluating(func(e *v1alpha1.AgentEvaluation) { e.MaxTokensPerDay = new(int64(1000)) })))
 		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
-		s.verdicts(ctx, "first")
+		s.awaitVerdicts(ctx, "first")
 		s.create(ctx, newTurn("second"), newTurn("third", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "frugal" }))
 		m.awaitSkips(ctx, task.HourlyLimit, 1)
 		m.awaitSkips(ctx, task.TokenLimit, 1)
@@ -297,7 +297,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		}))
 		m := s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
-		_, t := s.verdicts(ctx, "first")
+		_, t := s.awaitVerdicts(ctx, "first")
 		spent := t.Status.Usage.TotalTokens + t.Status.Evaluations[0].Usage.TotalTokens
 		awaitText(ctx, s, &v1alpha1.Budget{}, "month", func(b *v1alpha1.Budget) string {
 			if b.Status.Spent == nil {
@@ -312,7 +312,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
 
 		change(ctx, s, "month", &v1alpha1.Budget{}, func(b *v1alpha1.Budget) { b.Spec.Limits.Tokens = new(spent + 1500) })
-		s.reasonOf(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+		s.awaitReason(ctx, "month", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		s.create(ctx, newTurn("second"))
 		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 		m.awaitSkips(ctx, task.BudgetExceeded, 1)
@@ -339,7 +339,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		o.MaxConcurrentEvaluations = 2
 		m = start(o)
 		for _, name := range []string{"stuck", "second"} {
-			got, _ := s.verdicts(ctx, name)
+			got, _ := s.awaitVerdicts(ctx, name)
 			Expect(got).To(Equal([]string{"relevant Passed 0.95"}), name)
 		}
 		m.awaitSkips(ctx, task.NotEnabled, 1)
@@ -354,7 +354,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.create(ctx, s.newProvider("keyless", func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "missing" }))
 		s.run(evaluationSlots(1))
 		s.create(ctx, newTurn("first"))
-		got, t := s.verdicts(ctx, "first")
+		got, t := s.awaitVerdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Error"}))
 		Expect(t.Status.Evaluations[0].Reason).To(ContainSubstring("missing"))
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
@@ -375,7 +375,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		Expect(s.fake.SetConfig(config(judges))).To(Succeed())
 
 		m = start(m.options)
-		got, t := s.verdicts(ctx, "first")
+		got, t := s.awaitVerdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Passed 0.95", "fitting Passed 0.95", "polite Failed 0.95"}))
 		stats := s.fake.Stats()
 		Expect(stats.Requests).To(BeEquivalentTo(5), "only the judge without a verdict is asked again")
@@ -448,7 +448,7 @@ var _ = Describe("Managers that share a PostgreSQL", func() {
 		s.share(ctx, program, "second", databaseURL, apiConfig)
 		s.share(ctx, program, "third", databaseURL, apiConfig)
 		for i := range turns {
-			got, _ := s.verdicts(ctx, fmt.Sprintf("turn-%03d", i))
+			got, _ := s.awaitVerdicts(ctx, fmt.Sprintf("turn-%03d", i))
 			Expect(got).To(Equal([]string{"relevant Passed 0.95"}))
 		}
 		stats := s.fake.Stats()
@@ -472,7 +472,7 @@ var _ = Describe("An evaluation", func() {
 			o.Hooks.Tasks = func(s executor.TaskStore) executor.TaskStore { return panickingTasks{s} }
 		})
 		s.create(ctx, newTurn("first"))
-		got, t := s.verdicts(ctx, "first")
+		got, t := s.awaitVerdicts(ctx, "first")
 		Expect(got).To(Equal([]string{"relevant Error"}))
 		Expect(t.Status.Evaluations[0].Reason).To(ContainSubstring("because of a bug in Capstan"))
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
@@ -490,7 +490,7 @@ var _ = Describe("An evaluation", func() {
 		awaitText(ctx, l.owner, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask one")))
 		parent := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		got, child := l.team.verdicts(ctx, l.team.child(ctx, "parent").Name)
+		got, child := l.team.awaitVerdicts(ctx, l.team.awaitChild(ctx, "parent").Name)
 		Expect(got).To(Equal([]string{"relevant Passed 0.95"}))
 		Expect(child.Status.Evaluations[0].Model).To(Equal(l.owner.namespace + "/" + provider + "/" + modelName))
 		Expect(parent.Status.Evaluations).To(BeEmpty(), "its Agent does not evaluate its answers")

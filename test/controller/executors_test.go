@@ -20,9 +20,9 @@ import (
 )
 
 // at makes a manager one of several that share a database.
-func at(databaseURL, name string, most int, roles ...string) func(*manager.Options) {
+func at(databaseURL, name string, slots int, roles ...string) func(*manager.Options) {
 	return func(o *manager.Options) {
-		o.Store, o.ExecutorName, o.MaxConcurrentTurns, o.Roles, o.LeaderElect = databaseURL, name, most, roles, true
+		o.Store, o.ExecutorName, o.MaxConcurrentTurns, o.Roles, o.LeaderElect = databaseURL, name, slots, roles, true
 	}
 }
 

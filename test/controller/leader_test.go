@@ -13,9 +13,9 @@ import (
 var _ = Describe("Two managers with leader election", func() {
 	It("work one at a time: the second takes over when the first stops", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 500}}]`)
-		elected := func(name string, most int) func(*manager.Options) {
+		elected := func(name string, slots int) func(*manager.Options) {
 			return func(o *manager.Options) {
-				o.LeaderElect, o.ExecutorName, o.MaxConcurrentTurns, o.ShutdownGraceSeconds = true, name, most, 5
+				o.LeaderElect, o.ExecutorName, o.MaxConcurrentTurns, o.ShutdownGraceSeconds = true, name, slots, 5
 			}
 		}
 		leads := func(name string) {

@@ -70,8 +70,8 @@ func (m *runningManager) learned(ctx context.Context) func(Gomega) []string {
 		all, err := s.ListMemories(ctx, store.MemoryQuery{})
 		g.Expect(errors.Join(err, s.Close())).To(Succeed())
 		lines := []string{}
-		for _, one := range all {
-			lines = append(lines, string(one.Scope)+" "+one.Requester+": "+one.Text)
+		for _, found := range all {
+			lines = append(lines, string(found.Scope)+" "+found.Requester+": "+found.Text)
 		}
 		slices.Sort(lines)
 		return lines
@@ -86,8 +86,8 @@ func (s *testEnv) promptOf(about string) string {
 			continue
 		}
 		var lines []string
-		for _, one := range messages {
-			lines = append(lines, one.Content)
+		for _, m := range messages {
+			lines = append(lines, m.Content)
 		}
 		if text := strings.Join(lines, "\n"); strings.Contains(lines[len(lines)-1], about) && !strings.Contains(text, "You read") {
 			return text
@@ -219,7 +219,7 @@ var _ = Describe("An Agent that learns", func() {
 			"refuses": "401", "rubbish": "not text/event-stream", "huge": "no usable reply",
 			"schema": "it must be JSON with a list of memories",
 		} {
-			t := s.learningFails(ctx, name)
+			t := s.awaitLearningFailure(ctx, name)
 			Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
 			Expect(t.Status.Result).NotTo(BeNil())
 			Expect(finalizedMessage(t)).To(And(HavePrefix("learning from the Turn failed: memories of the scope User: "),
@@ -275,7 +275,7 @@ var _ = Describe("An Agent that learns", func() {
 		for _, name := range []string{"ada", "bob"} { // they use the only slot one after the other
 			s.create(ctx, newTurn(name, requestedBy(name)))
 			s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
-			t := s.learningFails(ctx, name)
+			t := s.awaitLearningFailure(ctx, name)
 			Expect(finalizedMessage(t)).To(Equal("learning from the Turn failed: the learner failed: see the log of the executor"))
 		}
 		Expect(m.learned(ctx)(Default)).To(Equal([]string{"User ada: Has an HP 4000.", "User bob: Has an HP 4000."}))
@@ -290,8 +290,8 @@ var _ = Describe("An Agent that learns", func() {
 	)
 })
 
-// learningFails waits until a Turn reports that learning from it has failed, and returns the Turn.
-func (s *testEnv) learningFails(ctx context.Context, name string) *v1alpha1.Turn {
+// awaitLearningFailure waits until a Turn reports that learning from it has failed, and returns the Turn.
+func (s *testEnv) awaitLearningFailure(ctx context.Context, name string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var t *v1alpha1.Turn
 	Eventually(func() string { t = s.turn(ctx, name); return finalizedReason(t) }).WithContext(ctx).

@@ -60,7 +60,7 @@ var _ = Describe("The log of a manager process", func() {
 		Expect(len(lines)-1).To(BeNumerically("<=", 5), "the log before the manager stops:\n%s", started)
 		Expect(started).To(ContainSubstring(`"msg":"Starting"`))
 
-		fails := func(args ...string) string {
+		lastLine := func(args ...string) string {
 			GinkgoHelper()
 			session, err := gexec.Start(exec.CommandContext(ctx, program, args...), GinkgoWriter, GinkgoWriter)
 			Expect(err).NotTo(HaveOccurred())
@@ -77,12 +77,12 @@ var _ = Describe("The log of a manager process", func() {
 			"a flag": {"--no-such-flag"},
 		} {
 			var line struct{ Level, Msg, Error string }
-			output := fails(args...)
+			output := lastLine(args...)
 			Expect(json.Unmarshal([]byte(output), &line)).To(Succeed(), "%s: %s", name, output)
 			Expect(line.Level).To(Equal("error"), name)
 			Expect(line.Error).NotTo(BeEmpty(), name)
 		}
-		Expect(fails(append(absent, "--log-format", "console")...)).To(
+		Expect(lastLine(append(absent, "--log-format", "console")...)).To(
 			And(ContainSubstring("ERROR"), ContainSubstring(`does not exist in the cluster`), Not(HavePrefix("{"))))
 	}, SpecTimeout(6*patience))
 })
@@ -90,10 +90,10 @@ var _ = Describe("The log of a manager process", func() {
 var _ = Describe("A manager without permissions in a namespace that it should watch", func() {
 	It("names the namespace and the remedy", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
-		nobody := rest.CopyConfig(apiConfig)
-		nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
+		unprivileged := rest.CopyConfig(apiConfig)
+		unprivileged.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
 		err := manager.Run(ctx, s.options(func(o *manager.Options) { o.WatchNamespaces = []string{"no-such-namespace"} }),
-			nobody, (&logs{}).logger())
+			unprivileged, (&logs{}).logger())
 		Expect(err).To(MatchError(ContainSubstring(
 			`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager has no permissions in it: ` +
 				`create the namespace`)))

@@ -57,7 +57,7 @@ var _ = Describe("An Agent with redaction rules", func() {
 		Expect(t.Status.ToolCalls[0].Artifact).NotTo(BeEmpty(), "the output must also be an artifact")
 		Expect(received).To(Equal([]string{`{"for":"[redacted:email]"}`}), "a tool receives the same redacted text as the journal")
 		Expect(t.Status.Redactions).To(Equal([]v1alpha1.RedactionCount{{Rule: "$..phone", Matches: 1}, {Rule: "email", Matches: 5}}))
-		Expect(s.child(ctx, "person").Status.Redactions).To(Equal([]v1alpha1.RedactionCount{{Rule: "email", Matches: 1}}))
+		Expect(s.awaitChild(ctx, "person").Status.Redactions).To(Equal([]v1alpha1.RedactionCount{{Rule: "email", Matches: 1}}))
 		for _, r := range s.fake.Requests() {
 			Expect(string(r.Body)).NotTo(Or(ContainSubstring("shop.example"), ContainSubstring("5550123456")),
 				"the model must not receive it")

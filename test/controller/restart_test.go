@@ -24,19 +24,19 @@ import (
 )
 
 var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
-	const turns, most = 50, 20
+	const turns, slots = 50, 20
 
 	It("lets running Turns end, and the next manager runs the rest", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
-		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns, o.ShutdownGraceSeconds = most, 25 })
+		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns, o.ShutdownGraceSeconds = slots, 25 })
 		s.create(ctx, s.basics()...)
 		release := s.hold()
 		s.create(ctx, newTurns(turns)...)
-		s.awaitHeld(ctx, most)
+		s.awaitHeld(ctx, slots)
 		release()
 		m.stop()
 		states := s.states(ctx)
-		Expect(states[v1alpha1.TurnReasonCompleted]).To(BeNumerically(">=", most), "the reply that was paid for is kept: %v", states)
+		Expect(states[v1alpha1.TurnReasonCompleted]).To(BeNumerically(">=", slots), "the reply that was paid for is kept: %v", states)
 		Expect(states[v1alpha1.TurnReasonRunning]).To(BeZero(), "nothing may stay bound to a process that has stopped: %v", states)
 
 		o := m.options
@@ -48,11 +48,11 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 
 	It("without a grace period hands running Turns back, and the next manager runs them again", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
-		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns = most })
+		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns = slots })
 		s.create(ctx, s.basics()...)
 		release := s.hold()
 		s.create(ctx, newTurns(turns)...)
-		s.awaitHeld(ctx, most)
+		s.awaitHeld(ctx, slots)
 		m.stop()
 		release() // the model notices only now that the manager has closed its connections
 		s.awaitHeld(ctx, 0)
@@ -66,7 +66,7 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			again += int(t.Status.Executor.Epoch) - 1
 		}
-		Expect(again).To(Equal(most), "each Turn that ran is bound a second time")
+		Expect(again).To(Equal(slots), "each Turn that ran is bound a second time")
 		Expect(s.fake.Stats().ByOutcome[server.OutcomeAnswered]).To(BeEquivalentTo(turns))
 	}, SpecTimeout(2*patience))
 })

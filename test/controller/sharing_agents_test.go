@@ -104,7 +104,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask one")))
 		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		c := l.team.child(ctx, "parent")
+		c := l.team.awaitChild(ctx, "parent")
 		Expect(c.Spec.AgentRef).To(Equal(v1alpha1.SharedReference{Namespace: l.owner.namespace, Name: helper}))
 		Expect(c.Status.Result.Text).To(Equal("The owner answers."))
 		Expect(c.Status.Preparation.Provider).To(Equal(l.owner.namespace + "/" + provider))
@@ -123,7 +123,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		awaitChecked(ctx, l.team, &v1alpha1.Agent{}, agent, conditionsOfAgent)
 		l.team.create(ctx, newTurn("other", asking("delegate subtask two")))
 		l.team.awaitState(ctx, "other", v1alpha1.TurnReasonCompleted)
-		Expect(l.team.child(ctx, "other").Status.Result.Text).To(Equal("The answer is 42."))
+		Expect(l.team.awaitChild(ctx, "other").Status.Result.Text).To(Equal("The answer is 42."))
 		Expect(l.owner.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(2*patience))
 
@@ -154,7 +154,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 			Equal("False ReferenceNotAllowed: "+refusal(l.shared(), l.team.namespace)), "the manager has seen it")
 		open()
 		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		c := l.team.child(ctx, "parent")
+		c := l.team.awaitChild(ctx, "parent")
 		Expect(c.StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
 		Expect(message(c)).To(ContainSubstring(refusal(l.shared(), l.team.namespace)))
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallFailed))
@@ -165,7 +165,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l.team.awaitState(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
 		l.consent(ctx, all)
 		l.team.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
-		Expect(l.team.child(ctx, "later").Status.Result.Text).To(Equal("Fine."))
+		Expect(l.team.awaitChild(ctx, "later").Status.Result.Text).To(Equal("Fine."))
 	}, SpecTimeout(2*patience))
 
 	It("is not called once its owner withdraws the consent while its caller thinks", func(ctx SpecContext) {
@@ -235,9 +235,9 @@ var _ = Describe("A sub-agent of another namespace", func() {
 			t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(3))}
 		})))
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		first := l.team.child(ctx, "parent")
-		second := l.team.child(ctx, first.Name)
-		third := l.team.child(ctx, second.Name)
+		first := l.team.awaitChild(ctx, "parent")
+		second := l.team.awaitChild(ctx, first.Name)
+		third := l.team.awaitChild(ctx, second.Name)
 		Expect([]string{first.Spec.AgentRef.String(), second.Spec.AgentRef.String(), third.Spec.AgentRef.String()}).To(
 			Equal([]string{l.shared(), agent, l.shared()}))
 		Expect(third.Status.ToolCalls).To(BeEmpty(), "it has no sub-agent to call")
@@ -257,11 +257,11 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		Eventually(l.owner.tools(ctx, helper)).WithContext(ctx).Should(HavePrefix("True "), "in its own namespace it needs no consent")
 		l.team.create(ctx, newTurn("parent", asking("delegate delegate subtask")))
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
-		c := l.team.awaitState(ctx, l.team.child(ctx, "parent").Name, v1alpha1.TurnReasonWaitingForAgent)
+		c := l.team.awaitState(ctx, l.team.awaitChild(ctx, "parent").Name, v1alpha1.TurnReasonWaitingForAgent)
 		Expect(message(c)).To(Equal(refusal(l.owner.namespace+"/deep", l.team.namespace)))
 		change(ctx, l.owner, "deep", &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.AllowedNamespaces = all })
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		deep := l.team.child(ctx, c.Name)
+		deep := l.team.awaitChild(ctx, c.Name)
 		Expect(deep.Spec.AgentRef.String()).To(Equal(l.owner.namespace + "/deep"))
 		Expect(deep.Status.Result.Text).To(Equal("The answer is 42."))
 	}, SpecTimeout(2*patience))
@@ -292,10 +292,10 @@ var _ = Describe("A sub-agent of another namespace", func() {
 			b.Spec.Limits.Turns = new(int64(1))
 			rejecting(b)
 		})
-		l.team.reasonOf(ctx, "shared", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)
+		l.team.awaitReason(ctx, "shared", v1alpha1.ConditionExceeded, v1alpha1.ReasonLimitReached)
 		l.team.create(ctx, newTurn("second", asking("delegate subtask")))
 		l.team.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
-		Expect(l.team.child(ctx, "second").StateReason()).To(Equal(v1alpha1.TurnReasonBudgetExceeded))
+		Expect(l.team.awaitChild(ctx, "second").StateReason()).To(Equal(v1alpha1.TurnReasonBudgetExceeded))
 	}, SpecTimeout(2*patience))
 
 	It("does not reveal the keys of its owner", func(ctx SpecContext) {
@@ -320,10 +320,10 @@ rules:
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask")), newTurn("failing", asking("delegate subtask fail")))
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		l.team.awaitState(ctx, "failing", v1alpha1.TurnReasonCompleted)
-		c := l.team.child(ctx, "parent")
+		c := l.team.awaitChild(ctx, "parent")
 		Expect(outcomes(c)).To(Equal([]string{"look Succeeded"}))
 		Expect(c.Status.Result.Text).To(Equal("The key is [redacted] and [redacted]."))
-		Expect(l.team.child(ctx, "failing").StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
+		Expect(l.team.awaitChild(ctx, "failing").StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
 		for name, text := range l.team.leftovers(ctx, l.runningManager) {
 			for _, key := range []string{token, platformKey} {
 				Expect(text).NotTo(ContainSubstring(key), "in %s", name)
@@ -344,7 +344,7 @@ rules:
 		l.team.create(ctx, l.team.basics(l.withHelper())...)
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask delete")))
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
-		c := l.team.awaitState(ctx, l.team.child(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
+		c := l.team.awaitState(ctx, l.team.awaitChild(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
 
 		By("restarting, and asking for the approval of users whom the owner does not name")
 		l.restart()

@@ -55,8 +55,8 @@ func asking(message string, change ...func(*v1alpha1.Turn)) func(*v1alpha1.Turn)
 	}
 }
 
-// child waits for the Turn of a Turn's sub-agent.
-func (s *testEnv) child(ctx context.Context, parent string) *v1alpha1.Turn {
+// awaitChild waits for the Turn of a Turn's sub-agent.
+func (s *testEnv) awaitChild(ctx context.Context, parent string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var found v1alpha1.Turn
 	Eventually(func(g Gomega) {
@@ -89,7 +89,7 @@ var _ = Describe("A sub-agent", func() {
 		s.awaitHeld(ctx, 1)
 		open()
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		c := s.child(ctx, "parent")
+		c := s.awaitChild(ctx, "parent")
 		Expect(c.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
 		Expect(c.Spec.Message).To(Equal("subtask one\n\nContext:\nIt is blue."))
 		Expect(c.Spec.Depth).To(HaveValue(BeEquivalentTo(1)))
@@ -118,12 +118,12 @@ var _ = Describe("A sub-agent", func() {
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck", change...)))...)
 		s.awaitReceived(ctx, 3) // the requests of its callers were in flight before
 		s.awaitInFlight(ctx, 1)
-		first := s.child(ctx, "parent")
+		first := s.awaitChild(ctx, "parent")
 		end(s)
 		t := s.awaitState(ctx, "parent", state)
 		first = s.turn(ctx, first.Name)
 		Expect(first.IsFinished()).To(BeTrue(), "no sub-agent may run for a Turn that has ended")
-		second := s.child(ctx, first.Name)
+		second := s.awaitChild(ctx, first.Name)
 		Expect(second.IsFinished()).To(BeTrue(), "nor may a sub-agent of a sub-agent")
 		Expect(first.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
 		Expect(second.Status.Usage).To(HaveValue(HaveField("Estimated", true)), "its request was cut off, and may be billed")
@@ -148,7 +148,7 @@ var _ = Describe("A sub-agent", func() {
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask long")))...)
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		c := s.child(ctx, "parent")
+		c := s.awaitChild(ctx, "parent")
 		Expect(c.Status.Result.Truncated).To(BeTrue())
 		Expect(t.Status.ToolCalls[0].Bytes).To(Equal(c.Status.Result.Bytes))
 		Expect(s.lastMessage()).To(ContainSubstring("and the end"))
@@ -159,9 +159,9 @@ var _ = Describe("A sub-agent", func() {
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask fail")))...)
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		Expect(s.child(ctx, "parent").StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
+		Expect(s.awaitChild(ctx, "parent").StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallFailed))
-		Expect(t.Status.ToolCalls[0].Turn).To(Equal(s.child(ctx, "parent").Name))
+		Expect(t.Status.ToolCalls[0].Turn).To(Equal(s.awaitChild(ctx, "parent").Name))
 		Expect(s.lastMessage()).To(ContainSubstring("error (failed): the sub-agent did not succeed (ModelFailed)"))
 	}, SpecTimeout(patience))
 
@@ -172,8 +172,8 @@ var _ = Describe("A sub-agent", func() {
 			t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(2))}
 		})))...)
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		first := s.child(ctx, "parent")
-		second := s.child(ctx, first.Name)
+		first := s.awaitChild(ctx, "parent")
+		second := s.awaitChild(ctx, first.Name)
 		Expect(second.Spec.Depth).To(HaveValue(BeEquivalentTo(2)))
 		Expect(second.Spec.Limits.MaxDepth).To(HaveValue(BeEquivalentTo(2)))
 		Expect(second.Status.ToolCalls).To(BeEmpty(), "it has no sub-agent to call")
@@ -190,11 +190,11 @@ var _ = Describe("A sub-agent", func() {
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck")))...)
 		waits := s.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
-		first := s.child(ctx, "parent")
+		first := s.awaitChild(ctx, "parent")
 		Expect(waits.Status.AwaitedTurns).To(Equal([]string{first.Name}))
 		Expect(waits.Status.ParkedTime).To(BeNil(), "its time continues")
 		Expect(message(waits)).To(Equal("the Turn " + first.Name + " of a sub-agent has not ended"))
-		second := s.child(ctx, first.Name)
+		second := s.awaitChild(ctx, first.Name)
 		s.awaitInFlight(ctx, 1)
 		s.desire(ctx, "parent", v1alpha1.DesiredStateCancelled)
 		for _, name := range []string{"parent", first.Name, second.Name} {
@@ -208,7 +208,7 @@ var _ = Describe("A sub-agent", func() {
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask stuck", timeout(60))))...)
 		s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		Expect(s.turn(ctx, s.child(ctx, "parent").Name).StateReason()).To(Equal(v1alpha1.TurnReasonDeadlineExceeded))
+		Expect(s.turn(ctx, s.awaitChild(ctx, "parent").Name).StateReason()).To(Equal(v1alpha1.TurnReasonDeadlineExceeded))
 		Expect(s.lastMessage()).To(ContainSubstring("the sub-agent did not succeed (DeadlineExceeded)"))
 	}, SpecTimeout(2*patience))
 
@@ -220,7 +220,7 @@ var _ = Describe("A sub-agent", func() {
 		s.awaitInFlight(ctx, 1)
 		s.create(ctx, newTurn("parent", asking("delegate subtask", timeout(20))))
 		s.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
-		c := s.child(ctx, "parent")
+		c := s.awaitChild(ctx, "parent")
 		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // its own deadline does not pass meanwhile
 		s.awaitState(ctx, c.Name, v1alpha1.TurnReasonSuspended)
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonDeadlineExceeded)
@@ -236,7 +236,7 @@ var _ = Describe("A sub-agent", func() {
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		s.awaitInFlight(ctx, 1)
 		Expect(apiClient.Delete(ctx, t)).To(Succeed())
-		s.awaitState(ctx, s.child(ctx, "parent").Name, v1alpha1.TurnReasonCancelled)
+		s.awaitState(ctx, s.awaitChild(ctx, "parent").Name, v1alpha1.TurnReasonCancelled)
 	}, SpecTimeout(patience))
 
 	It("that waits for an approval stops the time of its caller", func(ctx SpecContext) {
@@ -246,7 +246,7 @@ var _ = Describe("A sub-agent", func() {
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask delete", timeout(20))))...)
 		Eventually(func() *metav1.MicroTime { return s.turn(ctx, "parent").Status.ParkedTime }).WithContext(ctx).ShouldNot(BeNil())
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
-		c := s.awaitState(ctx, s.child(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
+		c := s.awaitState(ctx, s.awaitChild(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
 		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(21*time.Second)))
 		s.decide(ctx, c, 0, v1alpha1.ApprovalApproved)
 		t = s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
@@ -264,7 +264,7 @@ var _ = Describe("A sub-agent", func() {
 		m.stop()
 		start(m.options)
 		s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
-		s.child(ctx, "parent")
+		s.awaitChild(ctx, "parent")
 		Expect(s.lastMessage()).To(ContainSubstring("The answer is 42."))
 	}, SpecTimeout(patience))
 })

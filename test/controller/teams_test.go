@@ -201,7 +201,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		research.create(ctx, newBudget("team", rejecting, func(b *v1alpha1.Budget) {
 			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(limit))}
 		}))
-		research.reasonOf(ctx, "team", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+		research.awaitReason(ctx, "team", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		before := helpdesk.fake.Stats().Requests
 		change(ctx, helpdesk, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
 			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)

@@ -122,7 +122,7 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		t = s.awaitState(ctx, "tidy", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Executor).To(beBound("third", t.Status.Executor.Epoch))
 		Expect(arrived("invoke_agent " + agent)(ctx)).To(Succeed())
-		s.verdicts(ctx, "tidy")
+		s.awaitVerdicts(ctx, "tidy")
 		Expect(arrived("evaluation")(ctx)).To(Succeed())
 		Eventually(third.Interrupt()).Should(gexec.Exit(0))
 
