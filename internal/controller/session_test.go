@@ -153,7 +153,7 @@ func TestSessionEnds(t *testing.T) {
 		"being deleted": {"a Session that is being deleted is left alone", sessionWith(keptFor(60), beingDeleted), nil, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, m := newTestEnv(t, interceptor.Funcs{}, append(tc.turns, tc.session)...), &released{}
+			b, m := newTestEnv(t, interceptor.Funcs{}, append(tc.turns, tc.session)...), &releasedMemories{}
 			b.turns.Memories = m
 			if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != tc.after {
 				t.Errorf("%s: got %v, %v, want a requeue after %s", tc.reason, result, err, tc.after)

@@ -78,7 +78,7 @@ func TestEveryTextOfARequestIsRedacted(t *testing.T) {
 			v.SetString("I am " + address)
 		}
 	})
-	a := least().Agent
+	a := minimal().Agent
 	a.Spec.Redaction = &v1alpha1.AgentRedaction{Patterns: []v1alpha1.RedactionPattern{{Name: "email", Pattern: "[a-z]+@[a-z.]+"}}}
 	out, err := translate.PrepareAgain(t.Context(), &in, translate.Objects{Agent: a})
 	if err != nil {

@@ -123,7 +123,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 	DescribeTable("does not name its Secret to a Turn whose request fails with", func(ctx SpecContext, status int) {
 		owner, team := platform(ctx, fmt.Sprintf(`rules: [{fault: {status: %d}}]`, status), from(v1alpha1.NamespacesFromAll, nil))
 		team.create(ctx, newTurn("asks"))
-		t := team.reaches(ctx, "asks", v1alpha1.TurnReasonModelFailed)
+		t := team.awaitState(ctx, "asks", v1alpha1.TurnReasonModelFailed)
 		Expect(message(t)).To(And(ContainSubstring("refused the credentials: ask the owner of ModelProvider %q",
 			owner.namespace+"/"+provider), Not(ContainSubstring(secretName))))
 	}, Entry("HTTP 401", 401, SpecTimeout(patience)), Entry("HTTP 403", 403, SpecTimeout(patience)))
@@ -197,7 +197,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		By("revoking the key: the model does not get to know the name of the Secret")
 		host.token.Store(new("sk-another"))
 		team.create(ctx, newTurn("call-refused"))
-		team.reaches(ctx, "call-refused", v1alpha1.TurnReasonCompleted)
+		team.awaitState(ctx, "call-refused", v1alpha1.TurnReasonCompleted)
 		Expect(team.lastMessage()).To(And(ContainSubstring(`tool server "`+shared+`" cannot be used with its credentials: ask its owner`),
 			Not(ContainSubstring(secretName))))
 		host.token.Store(new(platformKey))
