@@ -260,8 +260,8 @@ type Verdict struct {
 // Evaluate returns whether a Turn must wait for a Budget before it is bound: for the Budget that its status names, or
 // for an exceeded Budget that queues Turns. The latter applies only to a Turn that was never bound and that asks a
 // model: if a Turn has run, the ledger may allow its next request, because it has counted the Turn. agent holds the
-// labels of its Agent. The requester that the Turn names may be forged. If a Budget selects this name, the Budget applies
-// whether the name is forged or not. If the Budget does not select it, the executor decides.
+// labels of its Agent. The requester that the Turn names may be forged. If a Budget selects this name, the Budget
+// applies whether the name is forged or not. If the Budget does not select it, the executor decides.
 func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time) Verdict {
 	if s == nil {
 		return Verdict{}

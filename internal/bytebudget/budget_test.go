@@ -358,7 +358,8 @@ func TestNilBudgetHasNoBound(t *testing.T) {
 	}
 }
 
-// TestThePayerIsTheNamespaceThatAsks checks that a request to a shared object reserves bytes of the namespace that asks.
+// TestThePayerIsTheNamespaceThatAsks checks that a request to a shared object reserves bytes of the namespace that
+// asks.
 func TestThePayerIsTheNamespaceThatAsks(t *testing.T) {
 	b := New(size, size)
 	owner := b.Account("owner", Replies)

@@ -179,7 +179,8 @@ cases:
 	}
 }
 
-// TestEvalFeedbackWithoutAVerdict checks that good feedback is never met only because no judge has compared the answers.
+// TestEvalFeedbackWithoutAVerdict checks that good feedback is never met only because no judge has compared the
+// answers.
 func TestEvalFeedbackWithoutAVerdict(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, strings.Replace(evalRules, `{"score": 71, "reason": "It is very kind."}`, "It is very kind.", 1))

@@ -274,8 +274,8 @@ func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha
 	return releaseMemories(ctx, m, t)
 }
 
-// releaseMemories keeps the memories of a Turn or a Session that was deleted because its time to live was over. m may be
-// nil.
+// releaseMemories keeps the memories of a Turn or a Session that was deleted because its time to live was over. m may
+// be nil.
 func releaseMemories(ctx context.Context, m MemoryKeeper, o client.Object) error {
 	if m == nil {
 		return nil

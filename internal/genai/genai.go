@@ -18,7 +18,8 @@ func ProviderName(c *loop.Candidate) string {
 	return ""
 }
 
-// OperationName returns the value of gen_ai.operation.name for a request to a model. c is nil if the model is not known.
+// OperationName returns the value of gen_ai.operation.name for a request to a model. c is nil if the model is not
+// known.
 func OperationName(r *loop.Request, c *loop.Candidate) string {
 	if r.Purpose == loop.ForEmbedding || c != nil && c.Embeds {
 		return "embeddings"

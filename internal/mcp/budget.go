@@ -23,15 +23,15 @@ import (
 //     slow response does no harm and continues.
 //   - A large response has a time limit, however fast it arrives.
 const (
-	// processBytes is the budget for large responses in a process whose clients have no budget of their own. serverBytes
-	// is the share of one server: a quarter of that, which is enough for one response of the maximum size.
+	// processBytes is the budget for large responses in a process whose clients have no budget of their own.
+	// serverBytes is the share of one server: a quarter of that, which is enough for one response of the maximum size.
 	processBytes = 32 << 20
 	serverBytes  = processBytes / 4
 	// processContents is the budget for small responses in such a process.
 	processContents = 16 << 20
 	// paceBytes must arrive each second while other responses wait. A response may be up to paceSlack behind that pace,
-	// because it may have begun a moment ago. A response that is ahead of the pace gains nothing by it; otherwise it could
-	// stop for as long as it is ahead.
+	// because it may have begun a moment ago. A response that is ahead of the pace gains nothing by it; otherwise it
+	// could stop for as long as it is ahead.
 	paceBytes = 256 << 10
 	paceSlack = 3 * time.Second
 	// paceInterval is the interval at which the pace is checked.

@@ -33,8 +33,8 @@ const (
 	// firstBackoff and maxBackoff limit the pause after a failed connection attempt.
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
-	// settle is the pause after a server has reported a change of its tools, because it may report the change of each tool
-	// separately. While reports keep arriving, the pause doubles up to maxSettle.
+	// settle is the pause after a server has reported a change of its tools, because it may report the change of each
+	// tool separately. While reports keep arriving, the pause doubles up to maxSettle.
 	settle    = 300 * time.Millisecond
 	maxSettle = 30 * time.Second
 	// idleConnection is how long an idle TCP connection is kept. Many servers close idle connections after 5 s. If that
@@ -54,7 +54,8 @@ type Config struct {
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header
-	// Earlier holds the secrets that were sent in earlier requests. They are redacted from texts, as the current ones are.
+	// Earlier holds the secrets that were sent in earlier requests. They are redacted from texts, as the current ones
+	// are.
 	Earlier []string
 	// ConnectTimeout limits the time from the first packet to the list of tools.
 	ConnectTimeout time.Duration
@@ -115,7 +116,8 @@ type Client struct {
 	http      *http.Client
 	redactor  *redact.Redactor
 	budget    *serverBudget
-	// life is the context of all requests, except for the last one of each session, which ends the session on the server.
+	// life is the context of all requests, except for the last one of each session, which ends the session on the
+	// server.
 	life context.Context //nolint:containedctx // because it is the life of the connection, not of a call
 	end  context.CancelFunc
 	// changed holds an item if the server has reported a change of its tools.

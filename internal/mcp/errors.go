@@ -18,8 +18,8 @@ import (
 
 const (
 	// maxDetail is the maximum length of a text that is quoted from a server, and maxMessage the maximum length of a
-	// tool's error text, in code points. Servers and gateways may write several hundred code points before they say what
-	// to do.
+	// tool's error text, in code points. Servers and gateways may write several hundred code points before they say
+	// what to do.
 	maxDetail  = 900
 	maxMessage = 2000
 
@@ -46,8 +46,8 @@ type Error struct {
 	Kind Kind
 	// Message is the text of Capstan. A status contains only this part.
 	Message string
-	// RemoteMessage is the text of the server or the network; it may be empty. It is for journals, and for people who run
-	// the command line themselves.
+	// RemoteMessage is the text of the server or the network; it may be empty. It is for journals, and for people who
+	// run the command line themselves.
 	RemoteMessage string
 	// Err is the cause. It may contain credentials, so it must not appear in messages.
 	Err error

@@ -201,7 +201,8 @@ func (c *Client) tool(t wireTool) Tool {
 	if description == "" {
 		description = t.Title
 	}
-	// Redact first, and shorten then: shortening may leave a part of a credential, which the redactor would not recognize.
+	// Redact first, and shorten then: shortening may leave a part of a credential, which the redactor would not
+	// recognize.
 	if description = c.redactor.Redact(strings.ToValidUTF8(description, "\uFFFD")); len(description) > MaxDescription {
 		description = strings.ToValidUTF8(description[:MaxDescription], "") + "..."
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/mcp"
 )
 
-// TestTheCallerPaysForAResult checks that the memory for a large result is reserved for the namespace that calls, and not
-// for that of a shared ToolServer.
+// TestTheCallerPaysForAResult checks that the memory for a large result is reserved for the namespace that calls, and
+// not for that of a shared ToolServer.
 func TestTheCallerPaysForAResult(t *testing.T) {
 	s := serve(t, nil, says("look", strings.Repeat("x", 2*bytebudget.MaxContent)))
 	b := bytebudget.New(1<<20, 16*mcp.MaxResponseBytes)

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// maxStandingEvent is the maximum size of an event in the standing stream. Each ToolServer may have such a stream, and
-	// no memory is reserved for its events. So an event of more than unreservedBytes is read but not kept. The important
-	// events, changes of the tools and pings, have less than 1 KiB.
+	// maxStandingEvent is the maximum size of an event in the standing stream. Each ToolServer may have such a stream,
+	// and no memory is reserved for its events. So an event of more than unreservedBytes is read but not kept. The
+	// important events, changes of the tools and pings, have less than 1 KiB.
 	maxStandingEvent = 64 << 10
 	// maxResumes is how often the stream of a response is resumed without a new message.
 	maxResumes = 3
-	// minRetry is the minimum pause before the standing stream is opened again, even if the server asks for a shorter one.
-	// minResume is the minimum pause before the stream of a response is resumed.
+	// minRetry is the minimum pause before the standing stream is opened again, even if the server asks for a shorter
+	// one. minResume is the minimum pause before the stream of a response is resumed.
 	minRetry  = time.Second
 	minResume = 100 * time.Millisecond
 	// drainTimeout and drainBytes limit what is read after a response so that its connection can be reused.

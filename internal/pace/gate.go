@@ -35,8 +35,8 @@ type Gate struct {
 	provider string
 
 	mu sync.Mutex
-	// providerLimits are the limits of the provider, and modelLimits are the limits of its models. executors is the number
-	// of executors that share them.
+	// providerLimits are the limits of the provider, and modelLimits are the limits of its models. executors is the
+	// number of executors that share them.
 	providerLimits Limits
 	modelLimits    map[string]Limits
 	executors      int

@@ -74,8 +74,8 @@ type lane struct {
 	stated [2]allowance
 	// statedBy is the number of the request whose answer stated the limits.
 	statedBy int64
-	// heldSince is the time since which the stated limits hold back the first waiting request, or zero. heldUntil is the
-	// end of this hold, as it was last known.
+	// heldSince is the time since which the stated limits hold back the first waiting request, or zero. heldUntil is
+	// the end of this hold, as it was last known.
 	heldSince, heldUntil time.Time
 }
 

@@ -35,7 +35,8 @@ type Outcome struct {
 	Unsent bool
 	// Failure is the failure of the request, or nil if it succeeded.
 	Failure *model.Error
-	// OwnTimeout is true if the request itself bounded the time, so that a timeout does not mean that the endpoint failed.
+	// OwnTimeout is true if the request itself bounded the time, so that a timeout does not mean that the endpoint
+	// failed.
 	OwnTimeout bool
 	// Silent is true if the time of the request or of its Turn was over before a part of an answer arrived.
 	Silent bool

@@ -63,8 +63,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// commented returns the objects of the cluster: Turn t0, whose Agent redacts numbers of invoices, Turn t2, whose Agent does
-// not exist, and Turn daily, which has not ended.
+// commented returns the objects of the cluster: Turn t0, whose Agent redacts numbers of invoices, Turn t2, whose Agent
+// does not exist, and Turn daily, which has not ended.
 func commented(t *testing.T) client.Reader {
 	t.Helper()
 	scheme := runtime.NewScheme()

@@ -15,8 +15,8 @@ import (
 const (
 	// maxNesting bounds the depth of values. Deeper values are searched as text.
 	maxNesting = 512
-	// maxNumber is the maximum length, in bytes, of a number that is also searched in its plain form. maxExponent is the
-	// maximum exponent of such a number.
+	// maxNumber is the maximum length, in bytes, of a number that is also searched in its plain form. maxExponent is
+	// the maximum exponent of such a number.
 	maxNumber, maxExponent = 64, 40
 	// longString is the length of a string whose search takes turns with other namespaces, in bytes. It must not be
 	// larger than the bound of package fairgate.
@@ -40,8 +40,8 @@ type jsonScan struct {
 	values []span
 	// selected is the depth of the outermost open value that a path selects, or 0.
 	selected int
-	// depth is the number of strings that contain the text. unreadable is the offset up to which the text has no escaped
-	// JSON that can be read.
+	// depth is the number of strings that contain the text. unreadable is the offset up to which the text has no
+	// escaped JSON that can be read.
 	depth, unreadable int
 	// done ends the turn of the namespace at the processors, which began at the offset turnStart.
 	done      func()
@@ -314,8 +314,8 @@ func (s *jsonScan) inside(text string) string {
 	return applyEdits(text, edits)
 }
 
-// readEscaped reads JSON that is escaped, as in a quoted string of a log: {\"password\":\"secret\"}. It must be called at
-// the position of a mistake, and returns false if there is no escaped JSON.
+// readEscaped reads JSON that is escaped, as in a quoted string of a log: {\"password\":\"secret\"}. It must be called
+// at the position of a mistake, and returns false if there is no escaped JSON.
 func (s *jsonScan) readEscaped() bool {
 	if s.selected > 0 || s.at >= len(s.text) || s.text[s.at] != '\\' || s.at < s.unreadable || s.depth == rounds {
 		return false

@@ -17,8 +17,8 @@ const (
 	maxExamined = 16 << 10
 	// minSecret is the shortest text that counts as a secret, in bytes.
 	minSecret = 4
-	// window is the length of the shortest part of a secret that reveals the secret in a message, in bytes. A server may
-	// show a part of a key.
+	// window is the length of the shortest part of a secret that reveals the secret in a message, in bytes. A server
+	// may show a part of a key.
 	window = 12
 
 	redacted = "[redacted]"

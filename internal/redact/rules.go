@@ -24,8 +24,8 @@ const (
 )
 
 const (
-	// ruleReach is the length of the text before and after a chunk that is searched together with the chunk, in bytes. A
-	// longer match is found only if it has no escapes and no invisible characters.
+	// ruleReach is the length of the text before and after a chunk that is searched together with the chunk, in bytes.
+	// A longer match is found only if it has no escapes and no invisible characters.
 	ruleReach = 4 << 10
 	// maxMatches bounds the matches of one pattern in one text. With more matches, the whole text is replaced.
 	maxMatches = 100_000
@@ -116,8 +116,8 @@ func (r *Rules) checkReplacements(field string) error {
 
 // Redact returns a text without the matches of the rules, and adds their number to found, which may be nil.
 //
-//   - A pattern is searched for in the text itself, in the text without invisible characters and with plain letters, and
-//     in the text without escapes of JSON, URLs and HTML.
+//   - A pattern is searched for in the text itself, in the text without invisible characters and with plain letters,
+//     and in the text without escapes of JSON, URLs and HTML.
 //   - In a JSON object or list, also within other text, a pattern is searched for in each name, string and number by
 //     itself, so the JSON stays valid. A number with a match becomes a string.
 //   - If matches overlap, one replacement takes their place: that of the match that begins first. If several matches

@@ -17,13 +17,13 @@ type Set struct {
 type namespaceCredentials struct {
 	// owners are the credentials by the object for which they were read.
 	owners map[string][]string
-	// forms are the forms of each credential. They are made once: the forms of a long credential take a millisecond, and a
-	// namespace may have hundreds of credentials.
+	// forms are the forms of each credential. They are made once: the forms of a long credential take a millisecond,
+	// and a namespace may have hundreds of credentials.
 	forms map[string]*credentialForms
 	// building is held while a redactor is made, so that only one goroutine makes it. It is locked before the Set.
 	building sync.Mutex
-	// redactor searches for all credentials. It is nil after a change of the credentials until it is needed again. changes
-	// counts the changes.
+	// redactor searches for all credentials. It is nil after a change of the credentials until it is needed again.
+	// changes counts the changes.
 	redactor *Redactor
 	changes  int
 }

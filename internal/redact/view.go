@@ -14,8 +14,8 @@ const (
 	// maxDepth bounds how many nested escapes are removed: JSON in a JSON text that is sent in a URL, and escapes
 	// that a secret itself seems to have.
 	maxDepth = 5
-	// chunk is the length of the parts in which a text is viewed, in visible bytes. reach is how many times longer than a
-	// form its escaped text may be. Neighboring chunks overlap by reach times the longest form.
+	// chunk is the length of the parts in which a text is viewed, in visible bytes. reach is how many times longer than
+	// a form its escaped text may be. Neighboring chunks overlap by reach times the longest form.
 	chunk = 64 << 10
 	reach = 40
 	// maxEntity bounds the HTML entities that are decoded, in bytes. No entity has a longer name.

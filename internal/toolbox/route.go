@@ -25,7 +25,8 @@ type route struct {
 // intent is written to the journal. The call goes to the same object that was checked.
 func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if r.source.Agent != "" {
-		// A repeated call looks for the Turn that the first attempt created. So it causes nothing new, and needs no check.
+		// A repeated call looks for the Turn that the first attempt created. So it causes nothing new, and needs no
+		// check.
 		if c.Attempt <= 1 {
 			if err := r.checkNewCall(ctx); err != nil {
 				return tool.Result{}, err

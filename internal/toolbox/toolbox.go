@@ -18,9 +18,9 @@ var ErrUnknown = errors.New("the server was never reached, and its tools are not
 
 // Servers are connections to ToolServers.
 type Servers interface {
-	// Tools returns the known tools of a server, with the declarations of its ToolServer. It may connect, which takes at
-	// most the server's connectTimeoutSeconds. If the server cannot be reached, Tools returns the first of these that it
-	// can:
+	// Tools returns the known tools of a server, with the declarations of its ToolServer. It may connect, which takes
+	// at most the server's connectTimeoutSeconds. If the server cannot be reached, Tools returns the first of these
+	// that it can:
 	//  1. The tools that the server listed the last time.
 	//  2. The tools in the ToolServer's status, with schemas that allow everything.
 	//  3. ErrUnknown.

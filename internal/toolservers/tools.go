@@ -21,12 +21,13 @@ import (
 
 // Listing is a server's description of itself, and its tools combined with the declarations of the ToolServer.
 type Listing struct {
-	// ServerName, ServerVersion and ProtocolVersion are what the server says about itself, shortened to fit into a status.
+	// ServerName, ServerVersion and ProtocolVersion are what the server says about itself, shortened to fit into a
+	// status.
 	ServerName, ServerVersion, ProtocolVersion string
 	// Tools is sorted by name. Their schemas are shared and must not be changed.
 	Tools []tool.Tool
-	// Hints maps the names of tools to the server's hints about their effects, for tools that have any. Hints are shown to
-	// people; the effects in Tools are the ones that apply.
+	// Hints maps the names of tools to the server's hints about their effects, for tools that have any. Hints are shown
+	// to people; the effects in Tools are the ones that apply.
 	Hints map[string]tool.Hints
 }
 

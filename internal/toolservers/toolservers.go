@@ -29,8 +29,8 @@ const (
 	// the Secrets of one server takes.
 	secretTTL     = 10 * time.Second
 	secretTimeout = 10 * time.Second
-	// listTTL is how long a list of tools is used before it is requested again. A server may not report a change, or its
-	// report may get lost.
+	// listTTL is how long a list of tools is used before it is requested again. A server may not report a change, or
+	// its report may get lost.
 	listTTL = time.Minute
 	// maxIdleSweeps is the number of sweeps for which the entry of an unused server is kept.
 	maxIdleSweeps = 60

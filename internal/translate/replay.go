@@ -93,8 +93,8 @@ func copyOf(in *prepare.Input) (out prepare.Input, err error) {
 	return out, nil
 }
 
-// AttachRecorded returns the function that reads the attachments of a recorded Turn, without what redaction removes from
-// texts, and the size of the recorded contents together, in bytes. The function is nil if the Turn has none.
+// AttachRecorded returns the function that reads the attachments of a recorded Turn, without what redaction removes
+// from texts, and the size of the recorded contents together, in bytes. The function is nil if the Turn has none.
 func AttachRecorded(r *turn.Recording, redaction *redact.Turn) (attach func(context.Context) ([]attachment.Content, error), most int64) {
 	read, most := r.Attach()
 	if read == nil {

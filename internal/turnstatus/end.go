@@ -161,7 +161,8 @@ func addSubAgents(s *v1alpha1.TurnStatus, spent []*tool.Spent) {
 //  1. If sideEffects is true, the Turn may have called tools with side effects, and the calls count in
 //     unknownOutcomes. A call that waited for approval counts, too: it may have been approved and made after the
 //     status was written.
-//  2. If unlisted is true, the Turn may have made calls that the status does not list, so unknownOutcomes is at least 1.
+//  2. If unlisted is true, the Turn may have made calls that the status does not list, so unknownOutcomes is at least
+//     1.
 func endPendingCalls(s *v1alpha1.TurnStatus, sideEffects, unlisted bool) {
 	if s.Steps == nil {
 		s.Steps = &v1alpha1.StepCounts{}

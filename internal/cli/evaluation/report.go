@@ -544,8 +544,8 @@ func (r *Report) junit() (string, error) {
 const (
 	// maxRows is the maximum number of results in a comment on a pull request.
 	maxRows = 200
-	// maxComment bounds a comment, in bytes. GitHub refuses a comment with more than 65,536 characters. noteBytes is the
-	// part for the notes about what is left out.
+	// maxComment bounds a comment, in bytes. GitHub refuses a comment with more than 65,536 characters. noteBytes is
+	// the part for the notes about what is left out.
 	maxComment, noteBytes = 60_000, 500
 )
 

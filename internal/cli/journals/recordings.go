@@ -257,8 +257,8 @@ func (c *ClusterFlags) newest(
 	return found, nil
 }
 
-// Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed, for example because
-// it was deleted.
+// Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed, for example
+// because it was deleted.
 func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, error) {
 	var from reader = &local{store: r.dirStore, uid: t.UID}
 	if r.dirStore == nil {

@@ -273,8 +273,8 @@ func (p *Prepared) Profile() (name, version string) {
 	return p.bundle.Profile.Name, p.bundle.Profile.Spec.Version
 }
 
-// Redaction returns the redaction rules of the new Agent for texts of the recorded Turn, because some of the rules may be
-// newer than the recorded texts. It returns nil, which removes nothing, if the Agent is not in the manifests.
+// Redaction returns the redaction rules of the new Agent for texts of the recorded Turn, because some of the rules may
+// be newer than the recorded texts. It returns nil, which removes nothing, if the Agent is not in the manifests.
 func (p *Prepared) Redaction(ctx context.Context) (*redact.Turn, error) {
 	if p.bundle.Agent == nil {
 		return nil, nil //nolint:nilnil // because a nil redaction removes nothing

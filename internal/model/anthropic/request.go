@@ -43,8 +43,8 @@ type tool struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 	Strict      bool            `json:"strict,omitempty"`
 	// Eager makes the endpoint send arguments while the model writes them. Without Eager, nothing arrives until an
-	// argument is complete, which may take longer than the idle timeout. The endpoint does not check eager arguments, but
-	// the loop does. Other servers may refuse the field: platform.claude.com, fine-grained tool streaming.
+	// argument is complete, which may take longer than the idle timeout. The endpoint does not check eager arguments,
+	// but the loop does. Other servers may refuse the field: platform.claude.com, fine-grained tool streaming.
 	Eager        bool          `json:"eager_input_streaming,omitempty"`
 	CacheControl *cacheControl `json:"cache_control,omitempty"`
 }

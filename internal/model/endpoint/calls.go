@@ -50,7 +50,8 @@ type CallPiece struct {
 	Index lenient.Maybe[lenient.Number]
 	// ID and Name of the call, and the next part of its Arguments.
 	ID, Name, Arguments string
-	// Data is data that the endpoint needs again with the call, as JSON. A piece has all of it; the newest piece counts.
+	// Data is data that the endpoint needs again with the call, as JSON. A piece has all of it; the newest piece
+	// counts.
 	Data string
 }
 

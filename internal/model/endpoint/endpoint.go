@@ -80,8 +80,8 @@ type Protocol interface {
 	// Both are below the base URL, and may have a query.
 	Path(model string) string
 	ModelsPath() string
-	// SetHeaders sets the headers of the protocol, among them the key and the ID of the request unless they are empty. h
-	// already has the headers of the configuration.
+	// SetHeaders sets the headers of the protocol, among them the key and the ID of the request unless they are empty.
+	// h already has the headers of the configuration.
 	SetHeaders(h http.Header, apiKey, requestID string)
 	// Body returns the body of a request, always the same bytes, with marks of c in place of the contents of
 	// attachments. The marks must be in the order in which they were made. If no endpoint could read the request, the

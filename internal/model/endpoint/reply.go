@@ -17,8 +17,8 @@ type Answer struct {
 	text, reasoning, refusal strings.Builder
 
 	calls calls
-	// received is the number of bytes of text, reasoning and calls that arrived, and kept is the number of bytes that are
-	// kept. If tooLong is true, no more is kept.
+	// received is the number of bytes of text, reasoning and calls that arrived, and kept is the number of bytes that
+	// are kept. If tooLong is true, no more is kept.
 	received, kept int64
 	tooLong        bool
 	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer.

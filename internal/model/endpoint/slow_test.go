@@ -60,9 +60,9 @@ func (s *slowServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type crowd struct {
 	gate *pace.Gate
 	mu   sync.Mutex
-	// waiting is the number of requests of each namespace that were not sent yet, and sent is the number of requests that
-	// were sent after a wait. skew is the largest difference between the numbers of sent requests of two namespaces while
-	// requests of all namespaces waited.
+	// waiting is the number of requests of each namespace that were not sent yet, and sent is the number of requests
+	// that were sent after a wait. skew is the largest difference between the numbers of sent requests of two
+	// namespaces while requests of all namespaces waited.
 	waiting, sent map[string]int
 	skew          int
 	// underWay is the number of requests that are under way, and most is its largest value.

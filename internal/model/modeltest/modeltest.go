@@ -43,8 +43,8 @@ type Exchange struct {
 	// must have, as JSON. Both are empty if the request has no attachments.
 	Attached []string
 	Sent     json.RawMessage
-	// Texts is the number of texts of a request for vectors, and 0 for any other request. Vectors are the vectors that the
-	// adapter must return, rounded to two decimals.
+	// Texts is the number of texts of a request for vectors, and 0 for any other request. Vectors are the vectors that
+	// the adapter must return, rounded to two decimals.
 	Texts   int
 	Vectors [][]float32
 	// Status, Header and Body are the answer.

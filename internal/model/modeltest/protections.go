@@ -24,8 +24,8 @@ type Wire struct {
 	New func(cfg endpoint.Config) *endpoint.Provider
 	// Start and End are the events before and after the text of an answer.
 	Start, End string
-	// Text returns an event with a piece of the text. Call returns an event that begins a call with the index n and these
-	// arguments.
+	// Text returns an event with a piece of the text. Call returns an event that begins a call with the index n and
+	// these arguments.
 	Text func(piece string) string
 	Call func(n int, arguments string) string
 	// Lists are events with lists, or objects, of very many short elements, by name.

@@ -28,8 +28,8 @@ type Dialect struct {
 	ParallelCalls *bool
 	// DeveloperRole sends system messages with the role developer.
 	DeveloperRole bool
-	// Returned is the part of replies that is sent back to the endpoint. If ReturnInLaterTurns is true, later Turns of a
-	// Session send it, too.
+	// Returned is the part of replies that is sent back to the endpoint. If ReturnInLaterTurns is true, later Turns of
+	// a Session send it, too.
 	Returned           ReturnedData
 	ReturnInLaterTurns bool
 	// APIVersion is the api-version of Azure's deployment-based API. If it is empty, the URLs are those of OpenAI.
@@ -53,8 +53,8 @@ type Dialect struct {
 	// Stop says which models accept stop sequences.
 	Stop StopSupport
 	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. All servers with a preset send
-	// one of them; LiteLLM adds it if the service behind it does not: github.com/BerriAI/litellm/issues/40260. If OpenEnd
-	// is false, an answer without either counts as cut off, even if the HTTP response ends properly:
+	// one of them; LiteLLM adds it if the service behind it does not: github.com/BerriAI/litellm/issues/40260. If
+	// OpenEnd is false, an answer without either counts as cut off, even if the HTTP response ends properly:
 	// github.com/ollama/ollama/issues/17118.
 	OpenEnd bool
 	// Extra are further fields of the body of a request. Their names differ from each other and from the names of other
@@ -78,7 +78,8 @@ const (
 type StopSupport int
 
 const (
-	// StopAccepted sends stop sequences to every model. If a model does not accept them, the endpoint refuses the request.
+	// StopAccepted sends stop sequences to every model. If a model does not accept them, the endpoint refuses the
+	// request.
 	StopAccepted StopSupport = iota
 	// StopByOpenAI means that the models are OpenAI's. Some of them refuse stop sequences.
 	StopByOpenAI
@@ -175,9 +176,9 @@ var dialects = map[string]Dialect{
 
 	// A schema restricts all output of the model, also its calls: github.com/vllm-project/vllm/issues/39929,
 	// github.com/ollama/ollama-python/issues/546, github.com/modelship-ai/modelship/pull/71 and
-	// github.com/sgl-project/sglang/pull/25777. LM Studio runs llama.cpp. Ollama does not support GIF, and refuses URLs of
-	// other servers: github.com/ollama/ollama/issues/7247. llama.cpp reads images with stb_image, which does not support
-	// WebP: github.com/nothings/stb. LM Studio reads JPEG, PNG and WebP: lmstudio.ai/docs, image input.
+	// github.com/sgl-project/sglang/pull/25777. LM Studio runs llama.cpp. Ollama does not support GIF, and refuses URLs
+	// of other servers: github.com/ollama/ollama/issues/7247. llama.cpp reads images with stb_image, which does not
+	// support WebP: github.com/nothings/stb. LM Studio reads JPEG, PNG and WebP: lmstudio.ai/docs, image input.
 	"VLLM": withSchemasAlone(selfHosted), "SGLang": withSchemasAlone(selfHosted),
 	"Ollama":   withSchemasAlone(withAccepts(selfHosted, withoutGIF)),
 	"LlamaCpp": withSchemasAlone(withAccepts(selfHosted, withoutWebP)),
@@ -201,8 +202,9 @@ var dialects = map[string]Dialect{
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails, Accepts: anyImagesAndPDFs,
 	},
 
-	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225. Error 400 for a schema in a
-	// request with tools: github.com/vercel/ai/pull/16540. Error 400 for GIF: github.com/microsoft/vscode/issues/286628.
+	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225. Error 400 for a schema
+	// in a request with tools: github.com/vercel/ai/pull/16540. Error 400 for GIF:
+	// github.com/microsoft/vscode/issues/286628.
 	"Gemini": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
 		Accepts: withoutGIF,
@@ -220,9 +222,9 @@ var dialects = map[string]Dialect{
 		Seed: SeedRandom, Tiers: noTiers, OnlyHighEffort: true, Accepts: anyImages,
 	},
 
-	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its reasoning,
-	// in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281. Error 400 for
-	// images: github.com/yilewang/llm-for-zotero/issues/143. Error 400 for schemas of answers:
+	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its
+	// reasoning, in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281.
+	// Error 400 for images: github.com/yilewang/llm-for-zotero/issues/143. Error 400 for schemas of answers:
 	// github.com/UKGovernmentBEIS/inspect_ai/issues/4916. No seed and no tiers: api-docs.deepseek.com, chat completion.
 	"DeepSeek": {
 		UseMaxTokens: true, NoNames: true, Returned: ReturnReasoningContent, ReturnInLaterTurns: true,
@@ -237,8 +239,8 @@ var dialects = map[string]Dialect{
 	// Moonshot and Groq deprecate max_tokens: platform.kimi.ai and console.groq.com, chat completions. Moonshot sends
 	// error 400 for a call without reasoning, but ignores the reasoning of earlier Turns:
 	// github.com/n8n-io/n8n/issues/29142, github.com/can1357/oh-my-pi/pull/1839.
-	// The switch for thinking is an object: github.com/anomalyco/models.dev/pull/2294. Moonshot refuses it together with
-	// reasoning_effort: github.com/HKUDS/nanobot/issues/3939. No seed and no tiers.
+	// The switch for thinking is an object: github.com/anomalyco/models.dev/pull/2294. Moonshot refuses it together
+	// with reasoning_effort: github.com/HKUDS/nanobot/issues/3939. No seed and no tiers.
 	"Moonshot": {
 		System: SystemMerged, NoNames: true, Returned: ReturnReasoningContent, Thinking: ThinkingSwitch, Seed: SeedNone, Tiers: noTiers,
 		Accepts: anyImages,

@@ -23,8 +23,8 @@ const (
 	MaxTime = 2 * time.Second
 	// maxDepth is the maximum depth of an expression. maxNesting is the maximum depth of nested macros over lists.
 	maxDepth, maxNesting = 64, 3
-	// maxCost bounds the evaluation of one expression, in units of CEL: a step, or reading ten characters, costs about one
-	// unit. An evaluation at this bound takes less than a second.
+	// maxCost bounds the evaluation of one expression, in units of CEL: a step, or reading ten characters, costs about
+	// one unit. An evaluation at this bound takes less than a second.
 	maxCost = 1_000_000
 )
 

@@ -17,8 +17,8 @@ import (
 
 const (
 	// maxSearch is the maximum product of the length of a text and the size of the pattern that is searched for. Such a
-	// search takes at most about a second. The function matches of CEL has no such bound, because it counts the cost only
-	// after the search.
+	// search takes at most about a second. The function matches of CEL has no such bound, because it counts the cost
+	// only after the search.
 	maxSearch = 32 << 20
 	// searchPerCost is the product of the length of a text and the size of a pattern that costs one unit.
 	searchPerCost = 40

@@ -7,8 +7,8 @@ import "fmt"
 type Error struct {
 	// Field is the invalid field with its kind, as the API names it: PromptProfile spec.identity.systemPrompt.
 	Field string `json:"field"`
-	// Line and Column are the position of the fault within a text, from 1. Each is 0 if it is unknown. Columns count code
-	// points.
+	// Line and Column are the position of the fault within a text, from 1. Each is 0 if it is unknown. Columns count
+	// code points.
 	Line   int `json:"line,omitempty"`
 	Column int `json:"column,omitempty"`
 	// Reason says why the field is invalid and what to do.

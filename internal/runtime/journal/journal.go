@@ -20,8 +20,8 @@ type Kind string
 
 const (
 	// RunStarted means that a run starts or continues the Turn. It is written together with the first other entries of
-	// the run, so a run that did nothing leaves no trace. If the run before was cut off during a request that is reserved
-	// in budgets, RunStarted charges the request, and is written first and alone.
+	// the run, so a run that did nothing leaves no trace. If the run before was cut off during a request that is
+	// reserved in budgets, RunStarted charges the request, and is written first and alone.
 	RunStarted Kind = "run.started"
 	// RunParked means that a run has ended because its Turn waits for approvals, for the Turns of sub-agents or for a
 	// Budget. Nothing was cut off, and the next run continues. A run that wrote nothing else does not write it.

@@ -194,8 +194,8 @@ func (s *State) CloseReservations() *budget.Change {
 	return nil
 }
 
-// ReservationOpen reports whether the newest request is still reserved, because the run that has sent it was cut off and
-// no other run has begun. The next run must charge it before it reserves anything.
+// ReservationOpen reports whether the newest request is still reserved, because the run that has sent it was cut off
+// and no other run has begun. The next run must charge it before it reserves anything.
 func (s *State) ReservationOpen() bool { return s.newestOpen && s.cutOff[len(s.cutOff)-1].Reserved }
 
 // started reports whether a request was sent. Requests for vectors do not count, because they belong to the

@@ -50,8 +50,8 @@ type Candidate struct {
 	// DefaultOutput is the output limit of a request if neither its parameters nor MaxOutputTokens limit it. It is 0 if
 	// such a request has no limit, or an unknown one.
 	DefaultOutput int64
-	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema. SchemaExcludesTools is true
-	// if the model cannot call tools in a request with such a schema. A Turn with tools then has the schema in its
+	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema. SchemaExcludesTools is
+	// true if the model cannot call tools in a request with such a schema. A Turn with tools then has the schema in its
 	// prompt instead.
 	StructuredOutput, SchemaExcludesTools bool
 }

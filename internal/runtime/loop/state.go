@@ -191,8 +191,8 @@ type State struct {
 	FailedRequests []FailedRequest
 	// Steps are the replies that are steps.
 	Steps []Step
-	// OtherReplies are replies that are not steps, such as summaries and checks of drafts. Replies with vectors are here,
-	// too, but without the vectors.
+	// OtherReplies are replies that are not steps, such as summaries and checks of drafts. Replies with vectors are
+	// here, too, but without the vectors.
 	OtherReplies []Step
 	// Intents and CallResults are the intents and the results of calls, in the order of the journal.
 	Intents     []Intent

@@ -93,8 +93,8 @@ type Error struct {
 	// Unsent is true if the request was never sent, for example because a credential is missing. An unsent request does
 	// not count as a request.
 	Unsent bool
-	// MayBeBilled is true if the endpoint may bill the failed request: it timed out, broke off or was cancelled after it
-	// was sent, it failed after a part of the answer, or the model only reasoned.
+	// MayBeBilled is true if the endpoint may bill the failed request: it timed out, broke off or was cancelled after
+	// it was sent, it failed after a part of the answer, or the model only reasoned.
 	MayBeBilled bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage

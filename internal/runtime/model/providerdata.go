@@ -12,8 +12,8 @@ type ProviderData struct {
 	// no other candidate.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
-	// Endpoint is the host and the port of the endpoint that made the reply. A provider of the same name may have another
-	// endpoint later.
+	// Endpoint is the host and the port of the endpoint that made the reply. A provider of the same name may have
+	// another endpoint later.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Format is the form of Text and Blocks, with the name of the adapter. An adapter must ignore data in a format that
 	// it does not know.

@@ -57,8 +57,8 @@ type Agent struct {
 
 // Profile is one revision of a prompt profile. Its texts are templates.
 type Profile struct {
-	// Name is the name of the PromptProfile object, and ID the ID of the logical prompt. Version and Generation identify
-	// this revision.
+	// Name is the name of the PromptProfile object, and ID the ID of the logical prompt. Version and Generation
+	// identify this revision.
 	Name, ID, Version string
 	Generation        int64
 	// Tags are the tags of the prompt.
@@ -180,7 +180,8 @@ type Turn struct {
 type HistoryMessage struct {
 	Role    model.Role
 	Content string
-	// ToolCalls are the calls of an assistant's message. ToolCallID is the ID of the call that a tool's message answers.
+	// ToolCalls are the calls of an assistant's message. ToolCallID is the ID of the call that a tool's message
+	// answers.
 	ToolCalls  []model.ToolCall
 	ToolCallID string
 	// ProviderData is the data that the provider of an assistant's message needs in later Turns, or nil.

@@ -32,8 +32,8 @@ const (
 type Input struct {
 	// Mode is the mode of the prompt. ModeOf returns the default.
 	Mode Mode
-	// Sections are the sections of the prompt, in order. If Sections is nil, the mode decides. If Sections is empty, the
-	// prompt has no sections.
+	// Sections are the sections of the prompt, in order. If Sections is nil, the mode decides. If Sections is empty,
+	// the prompt has no sections.
 	Sections []string
 	// Depth is the number of agents that have handed the request on.
 	Depth int

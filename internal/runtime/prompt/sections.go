@@ -145,8 +145,8 @@ func renderSubject(r *rendering) (string, bool) {
 
 // Contribution is a text in the live context.
 type Contribution struct {
-	// Name is the name of the contribution, which is also its heading. If Name has no visible characters, the heading is
-	// "context".
+	// Name is the name of the contribution, which is also its heading. If Name has no visible characters, the heading
+	// is "context".
 	Name string
 	// Text is the text of the contribution. A blank contribution is left out.
 	Text string

@@ -158,8 +158,8 @@ func (f CallerFunc) Call(ctx context.Context, c Call) (Result, error) { return f
 
 // Checker is a Caller that can check whether its tool is still the one that the Turn started with.
 type Checker interface {
-	// Check returns an *Error that wraps ErrChanged if another object provides the tool now, or if the schema of the tool
-	// has changed. If the check is not possible, it returns another *Error. Check is called before an approval is
+	// Check returns an *Error that wraps ErrChanged if another object provides the tool now, or if the schema of the
+	// tool has changed. If the check is not possible, it returns another *Error. Check is called before an approval is
 	// requested, and before an approved call is made.
 	Check(ctx context.Context) error
 }
@@ -180,15 +180,15 @@ type Call struct {
 	// Repeatable is true if the effect of the tool allows a repeated call. If it is false, an adapter must not send the
 	// call again, unless the first request was certainly not sent.
 	Repeatable bool
-	// TurnUID is the UID of the Turn that an earlier attempt of the call of a sub-agent has created. It is empty if it is
-	// not known.
+	// TurnUID is the UID of the Turn that an earlier attempt of the call of a sub-agent has created. It is empty if it
+	// is not known.
 	TurnUID string
 	// Arguments are a JSON object.
 	Arguments json.RawMessage
 	// Left is the remainder of the Turn's limits.
 	Left Left
-	// Descendants is the number of Turns that the call of a sub-agent may create: its own Turn and the Turns below it. It
-	// is 0 for other tools, and for a call that an older version of Capstan began, which reserved no Turns.
+	// Descendants is the number of Turns that the call of a sub-agent may create: its own Turn and the Turns below it.
+	// It is 0 for other tools, and for a call that an older version of Capstan began, which reserved no Turns.
 	Descendants int
 }
 

@@ -164,8 +164,8 @@ func (p requestParts) Observe(s *turn.Span) {
 
 func (requestParts) Within(ctx context.Context, _ string) context.Context { return ctx }
 
-// TestKilledRequestBeforeAnUnsentOne checks that a request that was cut off does not get the failure of a request that a
-// budget did not allow.
+// TestKilledRequestBeforeAnUnsentOne checks that a request that was cut off does not get the failure of a request that
+// a budget did not allow.
 func TestKilledRequestBeforeAnUnsentOne(t *testing.T) {
 	j := &journaltest.Memory{}
 	killInRequest(t, j, "uid", 1<<40)

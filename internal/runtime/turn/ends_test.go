@@ -444,8 +444,8 @@ func TestAParkedTurn(t *testing.T) {
 	}
 }
 
-// TestAParkEndsEarlierRuns checks that an earlier run, which another executor may have paused, can no longer write after
-// a later run has parked, even if the later run had nothing to do.
+// TestAParkEndsEarlierRuns checks that an earlier run, which another executor may have paused, can no longer write
+// after a later run has parked, even if the later run had nothing to do.
 func TestAParkEndsEarlierRuns(t *testing.T) {
 	c, _ := candidate("p0", 1, answer{reply: calls("I send it.", call("c1", "send"))}, says("Done."))
 	in := input(c)

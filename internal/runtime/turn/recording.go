@@ -98,8 +98,8 @@ func notReplayable(format string, args ...any) error {
 
 // ReadRecording reads a Turn from the entries of its journal, which must have their payloads. artifact reads artifacts
 // of the same journal; the Recording also calls it later, to answer the calls of a replay. ReadRecording returns a
-// *NotReplayableError if the journal lacks data that a replay needs, or if a newer version has written it, and any other
-// error if the journal cannot be read.
+// *NotReplayableError if the journal lacks data that a replay needs, or if a newer version has written it, and any
+// other error if the journal cannot be read.
 func ReadRecording(ctx context.Context, entries iter.Seq2[journal.Entry, error], artifact ReadArtifactFunc) (*Recording, error) {
 	b := &recordingBuilder{Recording: &Recording{Subject: &judge.Subject{}, artifact: artifact}}
 	for e, err := range entries {

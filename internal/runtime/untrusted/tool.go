@@ -128,7 +128,8 @@ func beginsTag(escape, letters string) bool {
 }
 
 const (
-	// maxLetters is the maximum number of letters of a tag that are checked, and maxTag the maximum number of characters.
+	// maxLetters is the maximum number of letters of a tag that are checked, and maxTag the maximum number of
+	// characters.
 	maxLetters = 24
 	maxTag     = 48
 	// maxBetween is the maximum number of characters between two letters of the nonce.

@@ -73,8 +73,8 @@ func (talkative) Generate(context.Context, *model.Request) (*model.Reply, error)
 	return &model.Reply{Text: "Fine.", FinishReason: model.FinishStop, Usage: used}, nil
 }
 
-// budgeted returns the input of a Turn that asks a model for an answer of at most 100 tokens. A token costs a tenth of a
-// USD.
+// budgeted returns the input of a Turn that asks a model for an answer of at most 100 tokens. A token costs a tenth of
+// a USD.
 func budgeted(uid string, epoch int64, asked model.Provider, rules func() ([]budget.Rule, error)) *turn.Input {
 	price := decimal.NewFromInt(100_000)
 	return &turn.Input{

@@ -178,8 +178,8 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 		fmt.Sprintf(` ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT %d`, limit), w.args...)
 }
 
-// deleteRecords deletes up to limit records for which conditions hold, oldest first. If note is true, DeletedUntil takes
-// them into account.
+// deleteRecords deletes up to limit records for which conditions hold, oldest first. If note is true, DeletedUntil
+// takes them into account.
 func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, w *where) (deleted int, err error) {
 	text := `WITH gone AS (DELETE FROM capstan_record WHERE uid IN (SELECT uid FROM capstan_record WHERE ` + w.text +
 		fmt.Sprintf(` ORDER BY completed, uid COLLATE "C" LIMIT %d) RETURNING namespace, completed)`, max(limit, 0))
