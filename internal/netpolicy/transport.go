@@ -67,6 +67,10 @@ func (p *Policy) dialWatched(timeout time.Duration, w watch) func(ctx context.Co
 	}
 }
 
+// connectionBuffer is the size of each buffer of an HTTP/1 connection, in bytes: half of the default. Thousands of
+// connections wait for models at the same time. Long bodies are read and written without these buffers.
+const connectionBuffer = 2 << 10
+
 // Transport returns an HTTP transport with the dialer of a policy. certificates are from Certificates.TLS; nil means
 // that the authorities of the system are trusted. The transport uses no proxy, because a proxy might connect to any
 // address: see Policy.UseProxy. It requests no compression and decompresses nothing: see CheckPlain.
@@ -79,6 +83,7 @@ func Transport(p *Policy, connectTimeout time.Duration, certificates *tls.Config
 		TLSClientConfig:   certificates,
 		ForceAttemptHTTP2: true, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 32 << 10, DisableCompression: true,
+		ReadBufferSize: connectionBuffer, WriteBufferSize: connectionBuffer,
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout: pingTimeout, PingTimeout: pingTimeout, MaxReceiveBufferPerStream: streamBuffer,
 		},

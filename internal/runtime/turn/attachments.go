@@ -73,4 +73,4 @@ func attachedBytes(p *prepare.Prepared) int64 {
 
 // inRequest returns the approximate size of contents in the body of a request, which has them in base64 or as escaped
 // text.
-func inRequest(bytes int64) int64 { return bytes + bytes/4 }
+func inRequest(bytes int64) int64 { return bytes + (bytes+2)/3 }
