@@ -232,7 +232,8 @@ func TestEvalInput(t *testing.T) {
 		"invalid name":    {"manifests: [manifests]\ncases: [{name: A b, message: a}]", nil, `case A b: metadata.name: `},
 		"no message":      {"manifests: [manifests]\ncases: [{name: a}]", nil, "cases.yaml: case a: message: Required value"},
 		"unknown in Turn": {one("  mesage: x\n"), nil, `case a: mesage: unknown field`},
-		"Session":         {one("  sessionRef: {name: s}\n"), nil, "cases[0]: sessionRef: must not be given: each case is a separate conversation"},
+		"Session": {one("  sessionRef: {name: s}\n"), nil, "cases[0]: sessionRef: must not be given: each case is a separate " +
+			"conversation"},
 		"another Agent":   {one("  agentRef: {name: s}\n"), nil, "cases[0]: agentRef: must not be given: the file names the Agent"},
 		"unknown expect":  {one("  expect: {contain: [a]}\n"), nil, `cases[0]: expect: unknown field "contain"`},
 		"invalid pattern": {one("  expect: {matches: ['(a']}\n"), nil, "cases[0]: expect.matches[0]: "},

@@ -29,7 +29,8 @@ func TestRunFailures(t *testing.T) {
 		},
 		"filtered": {
 			"a filtered answer is not printed", "rules: [{reply: {text: x, finishReason: content_filter}}]",
-			[]string{"PolicyViolated"}, "",
+			[]string{"PolicyViolated"},
+			"",
 		},
 		"HTML instead of JSON": {"there is no answer", "rules: [{fault: {rubbish: HTML}}]", []string{"ModelFailed"}, ""},
 	} {

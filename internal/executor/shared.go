@@ -81,7 +81,8 @@ func (s sharedServers) Caller(server *v1alpha1.ToolServer, name string) tool.Cal
 		_, unusable := errors.AsType[*secrets.Error](err)
 		if e, ok := errors.AsType[*tool.Error](err); ok && (unusable || mcp.IsRefused(err)) {
 			hidden := *e
-			hidden.Message = fmt.Sprintf("tool server %q cannot be used with its credentials: ask its owner", server.Namespace+"/"+server.Name)
+			hidden.Message = fmt.Sprintf("tool server %q cannot be used with its credentials: ask its owner",
+				server.Namespace+"/"+server.Name)
 			return result, &hidden
 		}
 		return result, err

@@ -189,7 +189,8 @@ func TestSmallResponsesReserveMemory(t *testing.T) {
 			}
 			if contents, results := budget.Use(bytebudget.Contents).Bytes, budget.Use(bytebudget.Results).Bytes; contents < 3*size ||
 				results < size {
-				t.Errorf("%d bytes are held for small responses and %d for large ones, want three small responses and one that counts as large",
+				t.Errorf("%d bytes are held for small responses and %d for large ones, want three small responses and one that counts "+
+					"as large",
 					contents, results)
 			}
 			for _, ex := range exchanges {
@@ -254,7 +255,10 @@ func TestSlowResponseIsAbortedWhileOthersWait(t *testing.T) {
 		bytes  func(second int) int
 		want   time.Duration // when the response is aborted
 	}{
-		"a byte at a time": {"it falls behind by more than paceSlack", "the server's", func(int) int { return 1 }, paceSlack + paceInterval},
+		"a byte at a time": {
+			"it falls behind by more than paceSlack", "the server's", func(int) int { return 1 },
+			paceSlack + paceInterval,
+		},
 		"another server waits": {
 			"the other server waits for the budget of the process", "the process's", func(int) int { return 1 },
 			paceSlack + paceInterval,

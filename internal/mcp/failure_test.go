@@ -73,7 +73,8 @@ func TestFailedCalls(t *testing.T) {
 			tool.Denied, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": bad token [redacted]`,
 		},
 		"403": {
-			"another attempt would have the same permissions", answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`),
+			"another attempt would have the same permissions",
+			answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`),
 			tool.Denied, "HTTP 403",
 		},
 		"404": {
@@ -427,7 +428,8 @@ func TestConnecting(t *testing.T) {
 			"connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it",
 		},
 		"metadata": {
-			"the cloud serves the manager's credentials at this address", "http://169.254.169.254/mcp", netpolicy.NewLocalPolicy(), mcp.Unreachable,
+			"the cloud serves the manager's credentials at this address", "http://169.254.169.254/mcp", netpolicy.NewLocalPolicy(),
+			mcp.Unreachable,
 			"connections to 169.254.169.254 are refused",
 		},
 		"closed": {

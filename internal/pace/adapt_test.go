@@ -98,11 +98,15 @@ func TestCircuitAmongNamespaces(t *testing.T) {
 		steps  []step
 		open   bool
 	}{
-		"another succeeded":         {"only requests of a fail", []step{ok("b"), passes(19 * time.Second), fails("a", 20)}, false},
-		"another began":             {"an answer that begins is enough", []step{begins("b", 0), fails("a", 20)}, false},
-		"another ended":             {"the endpoint has worked until now", []step{long, fails("a", 20)}, false},
-		"both succeeded":            {"the endpoint works for b", []step{ok("b"), ok("a"), ok("a"), fails("a", 20)}, false},
-		"many failures":             {"the endpoint may have failed while b is idle", []step{begins("b", time.Minute), fails("a", 50)}, true},
+		"another succeeded": {"only requests of a fail", []step{ok("b"), passes(19 * time.Second), fails("a", 20)}, false},
+		"another began":     {"an answer that begins is enough", []step{begins("b", 0), fails("a", 20)}, false},
+		"another ended":     {"the endpoint has worked until now", []step{long, fails("a", 20)}, false},
+		"both succeeded":    {"the endpoint works for b", []step{ok("b"), ok("a"), ok("a"), fails("a", 20)}, false},
+		"many failures": {
+			"the endpoint may have failed while b is idle",
+			[]step{begins("b", time.Minute), fails("a", 50)},
+			true,
+		},
 		"only one namespace":        {"no other namespace shows that the endpoint works", []step{ok("a"), fails("a", 5)}, true},
 		"another succeeded earlier": {"the endpoint may have failed since", []step{ok("b"), passes(20 * time.Second), fails("a", 5)}, true},
 		"another succeeded earlier, from a slow model": {
@@ -291,7 +295,8 @@ func TestFallbackDoesNotWait(t *testing.T) {
 			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
 		},
 		"short pause, another model": {
-			"the pause is shorter than an answer of the other model", func(h *harness) { h.fail(1, failure(model.RateLimited, 2*time.Second)) },
+			"the pause is shorter than an answer of the other model",
+			func(h *harness) { h.fail(1, failure(model.RateLimited, 2*time.Second)) },
 			fallback, time.Minute, 2, "",
 		},
 		"long pause, another model": {
@@ -448,7 +453,8 @@ func TestEndOfStatedLimits(t *testing.T) {
 			"the requests have waited since the first answer", 18 * time.Second, requestsLeft(0, 2*time.Second), []int{1, 2, 4, 8, 16, 32},
 		},
 		"an answer that allows many": {
-			"the requests have waited for long", 20*time.Second - time.Millisecond, requestsLeft(1000, time.Minute), []int{1, 2, 4, 8, 16, 32},
+			"the requests have waited for long", 20*time.Second - time.Millisecond, requestsLeft(1000, time.Minute),
+			[]int{1, 2, 4, 8, 16, 32},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -275,7 +275,8 @@ func TestEndOfAWait(t *testing.T) {
 				if err == nil || err.Error() != tc.want || time.Since(h.start) != tc.after {
 					t.Errorf("Enter returned %v after %s, want %q after %s", err, time.Since(h.start), tc.want, tc.after)
 				}
-				if isReported := len(reports) == 2 && reports[0] && !reports[1]; isReported != (tc.after > 3*time.Second) || len(reports)%2 != 0 {
+				if isReported := len(reports) == 2 && reports[0] && !reports[1]; isReported != (tc.after > 3*time.Second) ||
+					len(reports)%2 != 0 {
 					t.Errorf("the reports of a wait of %s are %v", tc.after, reports)
 				}
 				if u := h.Use(); u.Waiting != 0 || u.Refused != tc.refused {

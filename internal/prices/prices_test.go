@@ -67,7 +67,10 @@ func TestOf(t *testing.T) {
 			"Gemini's list of models has this prefix", "https://generativelanguage.googleapis.com/v1beta/openai", "models/gemini-2.5-flash",
 			"0.3",
 		},
-		"slash":                    {"the name of a model may have a slash", "https://api.groq.com/openai/v1", "openai/gpt-oss-20b", "0.075"},
+		"slash": {
+			"the name of a model may have a slash", "https://api.groq.com/openai/v1", "openai/gpt-oss-20b",
+			"0.075",
+		},
 		"own server":               {"an own server has its own costs", "http://llm.internal/v1", "gpt-4o-mini", ""},
 		"plain HTTP":               {"the server that answers is not authenticated", "http://api.openai.com/v1", "gpt-4o-mini", ""},
 		"other port":               {"the server may be a tunnel or a proxy", "https://api.openai.com:8443/v1", "gpt-4o-mini", ""},

@@ -156,7 +156,9 @@ func TestRules(t *testing.T) {
 			redact.Matches{"$.a": 1, "email": 2},
 		},
 		"escapes that are no JSON": {
-			all, []string{"$.a"}, `{\d+} a@b.example {"a":1}`, `{\d+} [redacted:email] {"a":"[redacted]"}`,
+			all,
+			[]string{"$.a"},
+			`{\d+} a@b.example {"a":1}`, `{\d+} [redacted:email] {"a":"[redacted]"}`,
 			redact.Matches{"$.a": 1, "email": 1},
 		},
 		"quoted name": {

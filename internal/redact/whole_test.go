@@ -113,7 +113,8 @@ func TestWhole(t *testing.T) {
 		},
 		"less": {
 			"a shorter part may be another text",
-			[]string{secret}, secret[:25] + " " + secret[10:], secret[:25] + " " + secret[10:],
+			[]string{secret},
+			secret[:25] + " " + secret[10:], secret[:25] + " " + secret[10:],
 		},
 		"side by side": {"adjacent secrets have one replacement", []string{secret, token}, secret + token + secret + "x", "[redacted]x"},
 		"repeats itself": {

@@ -67,7 +67,8 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 		return "", err
 	}
 	if len(value) > MaxCredential {
-		return "", keyError(namespace, ref, fmt.Sprintf("is %d bytes long, but a credential may have at most %d: store the credential alone",
+		return "", keyError(namespace, ref, fmt.Sprintf("is %d bytes long, but a credential may have at most %d: store the credential "+
+			"alone",
 			len(value), MaxCredential))
 	}
 	if !isHeaderValue(value) {

@@ -160,7 +160,12 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 			tool.Source{Server: "tickets", Name: "look", UID: "zeroth"},
 			"ReadOnly", nil, tool.Destructive,
 		},
-		"journal without a UID": {"older versions recorded no UID", tool.Source{Server: "tickets", Name: "look"}, "ReadOnly", nil, tool.ReadOnly},
+		"journal without a UID": {
+			"older versions recorded no UID",
+			tool.Source{Server: "tickets", Name: "look"},
+			"ReadOnly", nil,
+			tool.ReadOnly,
+		},
 		"deleted ToolServer": {
 			"no declaration can be read",
 			tool.Source{Server: "tickets", Name: "look", UID: "first"},

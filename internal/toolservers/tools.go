@@ -165,7 +165,10 @@ func connectionError(server string, err error) *tool.Error {
 	} else if e, ok := errors.AsType[*mcp.Error](err); ok {
 		message, remote = e.Message, e.RemoteMessage
 	}
-	return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), RemoteMessage: remote, Err: err}
+	return &tool.Error{
+		Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), RemoteMessage: remote,
+		Err: err,
+	}
 }
 
 // offers returns the tools of a list with the declarations of the object. If neither has changed, it returns a copy of

@@ -165,7 +165,8 @@ func TestRequestSpan(t *testing.T) {
 			switch {
 			case content == "" && output != "":
 				t.Errorf("the text %.60q is recorded", output)
-			case content != "" && (!strings.Contains(output, "My key is [redacted]") || len(output) > maxContent || !json.Valid([]byte(output))):
+			case content != "" && (!strings.Contains(output, "My key is [redacted]") || len(output) > maxContent ||
+				!json.Valid([]byte(output))):
 				t.Errorf("the text is %.60q of %d bytes, want JSON without the key of at most %d bytes", output, len(output), maxContent)
 			}
 		})

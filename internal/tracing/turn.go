@@ -453,7 +453,8 @@ func Annotate(t *v1alpha1.Turn, value string) error {
 	}
 	c, ok := span.Parse(value)
 	if !ok {
-		return fmt.Errorf("%q must be a W3C traceparent, such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", cut(value, maxContent))
+		return fmt.Errorf("%q must be a W3C traceparent, such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", cut(value,
+			maxContent))
 	}
 	if t.Annotations == nil {
 		t.Annotations = map[string]string{}

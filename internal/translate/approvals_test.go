@@ -70,7 +70,8 @@ func TestDecision(t *testing.T) {
 		},
 		"made in one second": {
 			"the lower UID counts, so the result is always the same",
-			[]v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true),
+			[]v1alpha1.ToolApproval{made("y", 0), made("x", 0)},
+			"a", of("x", true),
 		},
 		"a tie": {
 			"the denial counts, because the order is unknown",

@@ -87,7 +87,8 @@ func TestCutOff(t *testing.T) {
 		},
 		"a lost journal after side effects": {
 			"the loss has side effects, whatever the binding says",
-			v1alpha1.ExecutorBinding{}, nil, nil, lost(true), 1, nil, endedByLoss, withoutJournal,
+			v1alpha1.ExecutorBinding{},
+			nil, nil, lost(true), 1, nil, endedByLoss, withoutJournal,
 		},
 		"a cancelled Turn": {
 			"the reason follows from the stop",

@@ -85,7 +85,8 @@ func TestWaitOfStartedTurn(t *testing.T) {
 			},
 		},
 		"a suspension": {
-			"its time starts again, the Turns of its sub-agents stay listed, and its next run asks the Budget", v1alpha1.TurnReasonSuspended,
+			"its time starts again, the Turns of its sub-agents stay listed, and its next run asks the Budget",
+			v1alpha1.TurnReasonSuspended,
 			v1alpha1.TurnStatus{
 				AwaitedBudget: &v1alpha1.AwaitedBudget{Name: "day"},
 				StartTime:     start, ParkedTime: parked, PendingApprovals: []v1alpha1.PendingApproval{{CallID: "a"}},

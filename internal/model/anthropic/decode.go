@@ -178,7 +178,10 @@ func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 		d.addText(b.Text.Value, in)
 	case "thinking", "redacted_thinking":
 		if len(d.thoughts) <= maxThoughts {
-			d.thoughts = append(d.thoughts, &thinkingBlock{at: d.otherBlocks, index: index, isRedacted: b.Type.Value == "redacted_thinking"})
+			d.thoughts = append(d.thoughts, &thinkingBlock{
+				at: d.otherBlocks, index: index,
+				isRedacted: b.Type.Value == "redacted_thinking",
+			})
 		}
 		d.addThought(index, b.Thinking.Value, b.Signature.Value, b.Data.Value, in)
 	case "tool_use":

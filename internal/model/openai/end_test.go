@@ -42,8 +42,11 @@ func TestUnmarkedEnd(t *testing.T) {
 				ToolCalls: []model.ToolCall{{ID: "a", Name: "count"}}, FinishReason: model.FinishToolCalls, Usage: counted,
 			},
 		},
-		"half a call":          {"the arguments are cut off", generic, events(callPart(0, "a", "count", `{"n":`)), nil, nil},
-		"half a call, usage":   {"the arguments are cut off all the same", generic, events(callPart(0, "a", "count", `{"n":`), usage), nil, nil},
+		"half a call": {"the arguments are cut off", generic, events(callPart(0, "a", "count", `{"n":`)), nil, nil},
+		"half a call, usage": {
+			"the arguments are cut off all the same", generic, events(callPart(0, "a", "count", `{"n":`), usage),
+			nil, nil,
+		},
 		"half a second call":   {"one of the calls is cut off", generic, events(call, callPart(1, "b", "list", `{`)), nil, nil},
 		"arguments, no object": {"a number may be the beginning of another", generic, events(callPart(0, "a", "count", `1`)), nil, nil},
 		"text, strict":         {"the service marks each end", strict, events(text), nil, nil},

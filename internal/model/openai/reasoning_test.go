@@ -114,7 +114,8 @@ func TestEffortAndFormat(t *testing.T) {
 		"effort":    {"the effort is sent", "reasoning_effort", func(r *model.Request) { r.Parameters.Effort = "high" }, `"high"`},
 		"no format": {"the answer may be any text", "response_format", func(*model.Request) {}, ""},
 		"format": {
-			"the schema is sent unchanged, and is not strict", "response_format", func(r *model.Request) { r.Output = json.RawMessage(schema) },
+			"the schema is sent unchanged, and is not strict", "response_format",
+			func(r *model.Request) { r.Output = json.RawMessage(schema) },
 			`{"type":"json_schema","json_schema":{"name":"answer","schema":` + schema + `,"strict":false}}`,
 		},
 	} {

@@ -74,7 +74,8 @@ func TestFill(t *testing.T) {
 			reason: "JSON has only texts as keys", tool: toolWith("id", "{1: 'a'}"), problem: compensation.NotJSON, argument: "id",
 		},
 		"too long a text": {
-			reason: "the size of arguments is limited", tool: toolWith("id", "result"), result: strings.Repeat("x", compensation.MaxArguments+1),
+			reason: "the size of arguments is limited", tool: toolWith("id", "result"),
+			result:  strings.Repeat("x", compensation.MaxArguments+1),
 			problem: compensation.TooLarge, argument: "id",
 		},
 		"too long together": {

@@ -30,8 +30,14 @@ func TestCheckAppend(t *testing.T) {
 			reason: "an entry is missing within the append", last: position{3, 2}, entries: []position{{4, 2}, {6, 2}},
 			want: journal.ErrSequence,
 		},
-		"Fenced":       {reason: "a newer executor has the turn", last: position{3, 2}, entries: []position{{4, 1}}, want: journal.ErrFenced},
-		"FencedWithin": {reason: "epochs never decrease", last: position{3, 2}, entries: []position{{4, 2}, {5, 1}}, want: journal.ErrFenced},
+		"Fenced": {
+			reason: "a newer executor has the turn", last: position{3, 2}, entries: []position{{4, 1}},
+			want: journal.ErrFenced,
+		},
+		"FencedWithin": {
+			reason: "epochs never decrease", last: position{3, 2}, entries: []position{{4, 2}, {5, 1}},
+			want: journal.ErrFenced,
+		},
 		"FencedAndTaken": {
 			reason: "a fenced writer must stop instead of reading again", last: position{3, 2}, entries: []position{{2, 1}},
 			want: journal.ErrFenced,

@@ -60,7 +60,11 @@ func TestAsk(t *testing.T) {
 		},
 		"limit": {"the threshold itself passes", []any{`{"score": 70}`}, nil, judge.Passed, 70, "", "first", [2]int{1, 0}, "0.002"},
 		"unusable, then good": {
-			"an unusable reply is requested once more", []any{"Good!", good}, nil, judge.Passed, 90, "It is.", "first", [2]int{2, 0}, "0.004",
+			"an unusable reply is requested once more",
+			[]any{"Good!", good},
+			nil, judge.Passed, 90, "It is.", "first",
+			[2]int{2, 0},
+			"0.004",
 		},
 		"nonsense": {
 			"no other model is paid for the same question",

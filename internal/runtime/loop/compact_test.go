@@ -209,7 +209,8 @@ func TestSummaryRequest(t *testing.T) {
 	}
 	text := r.Messages[1].Content
 	if want := "You shorten conversations. "; !strings.HasPrefix(r.Messages[0].Content, want) {
-		t.Errorf("the instructions are %.80q, want them to begin with %q, by which scripted models recognize them", r.Messages[0].Content, want)
+		t.Errorf("the instructions are %.80q, want them to begin with %q, by which scripted models recognize them", r.Messages[0].Content,
+			want)
 	}
 	at := 0
 	for _, want := range []string{

@@ -113,9 +113,13 @@ func TestRead(t *testing.T) {
 		want         memories.Found
 		err          string
 	}{
-		"valid":      {"the requested form", list(good), memories.Found{Items: []memories.Item{item}}, ""},
-		"empty":      {"most Turns have nothing to remember", list(), memories.Found{}, ""},
-		"code block": {"many models write a code block", "```json\n" + list(good) + "\n```", memories.Found{Items: []memories.Item{item}}, ""},
+		"valid": {"the requested form", list(good), memories.Found{Items: []memories.Item{item}}, ""},
+		"empty": {"most Turns have nothing to remember", list(), memories.Found{}, ""},
+		"code block": {
+			"many models write a code block", "```json\n" + list(good) + "\n```",
+			memories.Found{Items: []memories.Item{item}},
+			"",
+		},
 		"wider scope": {
 			"the code decides the scope", list(entry("For all.", "Agent", "90"), good),
 			memories.Found{Items: []memories.Item{item}, Refused: 1},
@@ -143,7 +147,8 @@ func TestRead(t *testing.T) {
 		"too long": {"a memory is short", list(entry(strings.Repeat("x", 501), "User", "90")), memories.Found{Refused: 1}, ""},
 		"twice": {
 			"each memory is kept once", list(good, entry("has an hp 4000", "User", "70")),
-			memories.Found{Items: []memories.Item{item}}, "",
+			memories.Found{Items: []memories.Item{item}},
+			"",
 		},
 		"too many": {
 			"at most two memories are kept", list(good, entry("b", "User", "90"), entry("c", "User", "90")),

@@ -120,7 +120,10 @@ func TestHolds(t *testing.T) {
 			"the answer has one local source", `size(output.citations.local) == 1 && "kb:refunds" in output.citations.local`,
 			answer, "",
 		},
-		"no data":            {"a plain answer has no data", `output.data == null && output.usage.cost == null`, &outputpolicy.Output{}, ""},
+		"no data": {
+			"a plain answer has no data", `output.data == null && output.usage.cost == null`, &outputpolicy.Output{},
+			"",
+		},
 		"missing data":       {"a missing field is a violation", `output.data.status == "ok"`, answer, noValue},
 		"data of plain text": {"null has no fields", `output.data.total > 1`, &outputpolicy.Output{}, noValue},
 		"not a decision":     {"the type of data is not known before", `output.data.secret`, answer, noBool},
@@ -128,7 +131,10 @@ func TestHolds(t *testing.T) {
 			"one search of the longest answer is cheap enough", `output.text.contains("b") || output.text.matches("a+$")`, long, "",
 		},
 		"expensive pattern": {"a large pattern searches a long text", `output.text.matches("(?:.{50}){19}b")`, long, tooCostly},
-		"expensive lists":   {"each element is compared with each other", `output.data.all(a, output.data.all(b, a == b))`, long, tooCostly},
+		"expensive lists": {
+			"each element is compared with each other", `output.data.all(a, output.data.all(b, a == b))`, long,
+			tooCostly,
+		},
 		"growing text": {
 			"each step makes a longer text",
 			`[1,2,3,4,5,6,7,8,9,10].map(i, output.text + output.text + output.text + output.text).size() == 1`, long, tooCostly,

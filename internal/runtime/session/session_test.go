@@ -122,7 +122,8 @@ func TestHistory(t *testing.T) {
 				t.Errorf("Add of a Turn that the history already has: -want +got:\n%s", diff)
 			}
 			got := recall(t, j)
-			if diff := cmp.Diff(want, withoutCheckpoints(got.Turns)); diff != "" || got.First != 1 || got.Through != 3 || len(got.SHA256) != 64 {
+			if diff := cmp.Diff(want, withoutCheckpoints(got.Turns)); diff != "" || got.First != 1 || got.Through != 3 ||
+				len(got.SHA256) != 64 {
 				t.Errorf("Recall has entries %d to %d: -want +got:\n%s", got.First, got.Through, diff)
 			}
 			if diff := cmp.Diff(totals, got.Totals); diff != "" {

@@ -89,7 +89,8 @@ func TestToolsOfAToolbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"find", "web_find", "news", "read_artifact"}, offered(s, 0)); diff != "" {
-		t.Errorf("the model must be offered the tools of the input, the pinned tool and the tool that matches the message: -want +got:\n%s", diff)
+		t.Errorf("the model must be offered the tools of the input, the pinned tool and the tool that matches the message: -want "+
+			"+got:\n%s", diff)
 	}
 	if result.ToolsLeftOut != 1 || result.Preparation.ToolCount != 4 || b.asked != 1 {
 		t.Errorf("%d tools left out, %d tools in the prompt, %d questions to the toolbox; want 1, 4 and 1",
@@ -133,7 +134,8 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 			j := copyOf(t, from, &journaltest.Memory{}, n)
 			result := mustRun(t, j, in)
 			if result.Text != whole.Text || changed.asked != 0 {
-				t.Errorf("the result is %+v and the toolbox was asked for offers %d times, want the result of the uninterrupted Turn, and 0",
+				t.Errorf("the result is %+v and the toolbox was asked for offers %d times, want the result of the uninterrupted Turn, "+
+					"and 0",
 					result, changed.asked)
 			}
 			for i, r := range s.requests {

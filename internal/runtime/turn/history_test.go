@@ -419,7 +419,8 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 						}
 					}
 					if strings.Contains(prepared, "- missing_history: 3 earlier turns") != (i == 1) {
-						t.Errorf("the prompt of Turn %d of store %d must mention missing Turns if and only if it is the second store", n+1, i+1)
+						t.Errorf("the prompt of Turn %d of store %d must mention missing Turns if and only if it is the second store",
+							n+1, i+1)
 					}
 					if in.Epoch = 2; n == 0 { // runs again, as after a kill between the Turn's end and the write to the Session's status
 						if again := mustRun(t, j, in); !cmp.Equal(again.Session.Totals, after) {

@@ -105,7 +105,8 @@ func TestOutputPolicy(t *testing.T) {
 			again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, end), in)
 			if again.Stop != tc.stop || again.Text != tc.text || again.Withheld != tc.withheld || tc.stop != turn.StopModelError &&
 				s.asked() != asked {
-				t.Errorf("a run that continues after the check ends with %s and %q after %d more requests, want the same", again.Stop, again.Text,
+				t.Errorf("a run that continues after the check ends with %s and %q after %d more requests, want the same", again.Stop,
+					again.Text,
 					s.asked()-asked)
 			}
 		})

@@ -100,7 +100,8 @@ func TestAConversation(t *testing.T) {
 			in.Epoch = 2
 			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Last != "turn-b" ||
 				again.Session.Totals.Turns != 2 || len(history(t, j).Turns) != 2 {
-				t.Errorf("the first Turn, run again, has the place %+v in %d Turns; want number 1 of 2", again.Session, len(history(t, j).Turns))
+				t.Errorf("the first Turn, run again, has the place %+v in %d Turns; want number 1 of 2", again.Session, len(history(t,
+					j).Turns))
 			}
 		})
 	}
@@ -350,7 +351,8 @@ func TestUnwritableSession(t *testing.T) {
 					}
 					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 ||
 						len(history(t, j).Turns) != 1 || s.asked() != 1 {
-						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want an answer, and the Turn once in the Session",
+						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want an answer, and the Turn once in "+
+							"the Session",
 							result, err, s.asked(), len(history(t, j).Turns))
 					}
 				})

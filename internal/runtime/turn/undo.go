@@ -226,7 +226,7 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	}
 	result, err := c.inner.Call(ctx, call)
 	if err == nil || hadNoEffect(ctx, call, err) {
-		c.run.recordOutcome(target, err == nil) //nolint:contextcheck // because the mark must be written even if the time of the call is over
+		c.run.recordOutcome(target, err == nil) //nolint:contextcheck // because the mark is written even if the call's time is over
 	}
 	return result, err
 }

@@ -186,7 +186,8 @@ func TestUndo(t *testing.T) {
 			text: "open (call c3): undone by close\nopen (call c1): undone by close\n",
 		},
 		"many": {
-			reason: "the message names 10 calls, and the result all", calls: slices.Repeat([]string{"mail:x", "a"}, 12), ids: []string{"c24"},
+			reason: "the message names 10 calls, and the result all", calls: slices.Repeat([]string{"mail:x", "a"}, 12),
+			ids:  []string{"c24"},
 			stop: turn.StopUndoIncomplete, closed: []string{"T-a"},
 			message: `23 of 24 calls of the turn "first" are not undone (c23, c22, c21, c20, c19, c18, c17, c16, c15, c14 and 13 more): ` +
 				"the result has the reasons",

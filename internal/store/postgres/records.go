@@ -207,7 +207,8 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (until time.Time, err error) {
 	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
 		var latest *time.Time
-		err := s.pool.QueryRow(ctx, `SELECT max(until) FROM capstan_record_deleted WHERE namespace = $1 OR $1 = ''`, namespace).Scan(&latest)
+		err := s.pool.QueryRow(ctx, `SELECT max(until) FROM capstan_record_deleted WHERE namespace = $1 OR $1 = ''`,
+			namespace).Scan(&latest)
 		if err == nil && latest != nil {
 			until = latest.UTC()
 		}

@@ -162,7 +162,8 @@ func testRefusal(t *testing.T, s LedgerStore) {
 	if refusal, ok := errors.AsType[*budget.Refusal](err); !ok || refusal.Refused[0].Reason != budget.NoPrice {
 		t.Errorf("Append of a request without a price: %v; want a refusal, because a cost limit cannot count it", err)
 	}
-	paused := changing(1, budget.Change{Reserve: []budget.Reservation{reservation("paused", 1, "0", budget.Limits{Cost: new(decimal.Zero)})}})
+	nothing := reservation("paused", 1, "0", budget.Limits{Cost: new(decimal.Zero)})
+	paused := changing(1, budget.Change{Reserve: []budget.Reservation{nothing}})
 	err = s.Append(t.Context(), "paused", paused)
 	refusal, ok := errors.AsType[*budget.Refusal](err)
 	if !ok || refusal.Refused[0].Reason != budget.OverCost || refusal.Refused[0].Contended {

@@ -352,7 +352,8 @@ func testFeedback(t *testing.T, s RecordStore) {
 	}
 	got := records(t, s, store.RecordQuery{})
 	if len(got[1].Feedback) != 1 || len(got[0].Feedback) != turnrecord.MaxFeedback {
-		t.Fatalf("%d and %d feedback entries, want all with the newer record, and one with the older", len(got[0].Feedback), len(got[1].Feedback))
+		t.Fatalf("%d and %d feedback entries, want all with the newer record, and one with the older", len(got[0].Feedback),
+			len(got[1].Feedback))
 	}
 	if diff := cmp.Diff(f, got[0].Feedback[turnrecord.MaxFeedback-1]); diff != "" {
 		t.Errorf("the newest feedback: -want +got:\n%s", diff)

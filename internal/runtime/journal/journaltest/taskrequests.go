@@ -107,7 +107,8 @@ func testTaskBudget(t *testing.T, s TaskStore) {
 	expectError(t, "PublishTask of the other", s.PublishTask(t.Context(), other, later(1)), nil)
 	endTurns(t, s, "a-3")
 	third := claim(t, s, "", later(0), "a-3").Held()
-	expectError(t, "BeginTask of the second task that counts", s.BeginTask(t.Context(), third, task.Start{Now: later(1), MaxPerHour: 2}), nil)
+	expectError(t, "BeginTask of the second task that counts", s.BeginTask(t.Context(), third, task.Start{Now: later(1), MaxPerHour: 2}),
+		nil)
 }
 
 // testTaskExpenses checks that all requests of the tasks of a Turn are in its record, even those whose end is not
