@@ -87,9 +87,9 @@ type BudgetSelector struct {
 	Agents *BudgetAgents `json:"agents,omitempty"`
 
 	// requesters selects the Turns of these users, by spec.requestedBy.username, 1 to 64 names. A Turn must match
-	// agents, too, if both are set. A name matches only if the API server has checked it with the requester policy. A
-	// Turn whose requester is absent, or was not checked, is selected, too: no user can evade a budget by leaving out
-	// the name or by writing another one.
+	// agents, too, if both are set. A name matches only if the API server has checked it with Capstan's admission
+	// policy for requesters (requesterPolicy in the Helm chart). A Turn whose requester is absent, or was not checked,
+	// is selected, too: no user can evade a budget by leaving out the name or by writing another one.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -122,15 +122,14 @@ type BudgetAgents struct {
 // +kubebuilder:validation:MinProperties=1
 type BudgetLimits struct {
 	// tokens is the maximum number of tokens that all requests of a period may use, input and output together, from 0
-	// to
-	// 1000000000000. 0 stops all requests until the limit is raised.
+	// to 1000000000000. The value 0 stops all requests until the limit is raised.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000000000
 	Tokens *int64 `json:"tokens,omitempty"`
 
 	// cost is the maximum cost of all requests of a period in the currency of the budget, a decimal such as 25 or 0.50.
-	// 0 stops all requests until the limit is raised. A model without a price in this currency is not asked.
+	// The value 0 stops all requests until the limit is raised. A model without a price in this currency is not asked.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")`,message="cost must be a decimal

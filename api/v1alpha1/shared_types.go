@@ -52,8 +52,8 @@ type ClientTLS struct {
 // +kubebuilder:validation:MinProperties=1
 type Limits struct {
 	// timeoutSeconds is the time limit of the whole Turn, in seconds, from 1 to 86400. The time counts from
-	// status.startTime, across restarts. Default 60 if neither Turn nor Agent sets it. A Turn that reaches the
-	// limit ends with reason DeadlineExceeded.
+	// status.startTime, across restarts. Waits for approvals and for the reset of a Budget do not count. Default 60 if
+	// neither Turn nor Agent sets it. A Turn that reaches the limit ends with reason DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=86400
@@ -114,7 +114,7 @@ type Limits struct {
 
 	// maxDescendants is the number of Turns that may be created for sub-agents below the Turn, at any depth, from 0 (no
 	// sub-agents) to 1000. Default 25 if the Agent does not set it; a Turn can lower the limit and never raise it.
-	// While a sub-agent runs, it may use all Turns that are left of the limit; when it ends, the unused ones are
+	// While a sub-agent runs, it may use all Turns that remain within the limit; when it ends, the unused ones are
 	// available again. If no Turn is left, calls of sub-agents are refused, and the model receives the reason.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

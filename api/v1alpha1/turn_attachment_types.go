@@ -16,8 +16,9 @@ type Attachment struct {
 
 	// mediaType is the type of the content, at most 64 characters. image/png, image/jpeg, image/webp and image/gif: for
 	// models with the capability Images, at most 3932160 bytes and 8000 x 8000 pixels. application/pdf: for models with
-	// the capability Files, at most 3932160 bytes. text/... and application/json: for every model, as fenced text, at
-	// most 262144 bytes of UTF-8. All attachments together may have 8388608 bytes. The content must be of this type.
+	// the capability Files, at most 3932160 bytes. text/... and application/json: for every model, as text that is
+	// marked as data, at most 262144 bytes of UTF-8. All attachments together may have 8388608 bytes. The content must
+	// be of this type.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
