@@ -100,8 +100,8 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	}
 	b.logf("scale: all ended after %.0f s: %d restarts, %d model requests, %d Turns failed with %v, peak %s MiB", r.WallSeconds,
 		r.Restarts, r.ModelRequests, sumOf(r.FailedTurns), r.FailedTurns, number(r.PeakMiB))
-	periods, stopped, err := group.throttled()
-	r.ThrottledPercent = 100 * quotient(float64(stopped), float64(periods))
+	periods, throttled, err := group.throttled()
+	r.ThrottledPercent = 100 * quotient(float64(throttled), float64(periods))
 	return r, err
 }
 

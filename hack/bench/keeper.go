@@ -35,12 +35,12 @@ type keeper struct {
 	stop  context.CancelFunc
 	done  chan struct{}
 
-	mu       sync.Mutex
-	starts   int
-	begun    time.Time // the last start
-	restarts int
-	peak     peaks
-	pid      int // 0 while no process is running
+	mu     sync.Mutex
+	starts int
+	begun  time.Time // the last start
+	exits  int       // unexpected exits
+	peak   peaks
+	pid    int // 0 while no process is running
 }
 
 // keep starts a program and keeps it running until close is called. It writes one log for each start to dir/logs.
@@ -143,7 +143,7 @@ func (k *keeper) stopProgram(s *harness.Harness) {
 // countExit counts an unexpected exit and waits for restartPause.
 func (k *keeper) countExit(ctx context.Context, err error) {
 	k.mu.Lock()
-	k.restarts++
+	k.exits++
 	k.pid = 0
 	k.mu.Unlock()
 	message, _, _ := strings.Cut(err.Error(), "\n") // the rest is in the log
@@ -219,10 +219,10 @@ type peaks struct {
 }
 
 // counts returns the number of unexpected exits and the peaks of the memory.
-func (k *keeper) counts() (restarts int, peak peaks) {
+func (k *keeper) counts() (exits int, peak peaks) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.restarts, k.peak
+	return k.exits, k.peak
 }
 
 // waitReady waits until the program is ready, for at most atMost.

@@ -213,16 +213,16 @@ func TestKeeperCountsUnexpectedExits(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "mark")
 	k, started := keepRunning(t, "mortal", "/bin/sh", []string{"-c", `echo started; [ -e "$0" ] && exec sleep 60; : >"$0"; exit 3`, mark})
 	started(2)
-	if restarts, _ := k.counts(); restarts != 1 {
-		t.Errorf("%d restarts, want 1", restarts)
+	if exits, _ := k.counts(); exits != 1 {
+		t.Errorf("%d unexpected exits, want 1", exits)
 	}
 	if err := k.restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	started(3)
 	k.close()
-	if restarts, _ := k.counts(); restarts != 1 {
-		t.Errorf("%d restarts, want 1: requested restarts and exits do not count", restarts)
+	if exits, _ := k.counts(); exits != 1 {
+		t.Errorf("%d unexpected exits, want 1: requested restarts and the stop by close do not count", exits)
 	}
 }
 
