@@ -10,10 +10,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// The metrics of requests to models. Those that begin with gen_ai have the names, labels, units and values of
+// The metrics of requests to models. Metrics that begin with gen_ai have the names, labels, units and values of
 // OpenTelemetry's conventions for generative AI, in Prometheus's form. Their buckets are those of the conventions, as
-// far as requests reach them. All have the labels namespace, agent and provider, too, for which the conventions have no
-// names.
+// far as requests reach them. All metrics here also have Capstan's own labels: namespace, agent and provider (the
+// ModelProvider; gen_ai_provider_name is the kind of service).
 var (
 	requestLabels = []string{"namespace", "agent", "provider", "gen_ai_request_model"}
 	tokenUsage    = requestHistogram("gen_ai_client_token_usage", "Tokens of one request to a model, by type (input, output).",
@@ -46,9 +46,10 @@ func requestHistogram(name, help string, buckets []float64, labels ...string) *p
 	}, append(append(requestLabels[:4:4], "gen_ai_provider_name", "gen_ai_operation_name"), labels...))
 }
 
-// Requested counts a request of a Turn to a model, and ignores all other parts of Turns. Only the run that records the
-// end of a request in the journal counts the request, so no request counts twice, even if processes are killed. A
-// request without an end counts with the estimated tokens of its prompt, as in the usage of its Turn.
+// Requested counts a request of a Turn to a model, and ignores all other parts of Turns. No request is counted twice,
+// even if processes are killed: only the run that records the end of a request counts it. If the run that sent the
+// request was killed before that, the run that records the next request or the end of the Turn counts it, with the
+// estimated tokens of its prompt.
 func Requested(namespace, agent string, s *turn.Span) {
 	if s.Kind != turn.SpanRequest || s.Again {
 		return

@@ -41,7 +41,8 @@ type Request struct {
 	// Agent is the Agent of the Turn. It may be in another namespace. Fairness and the limits of namespaces apply to
 	// the namespace of the Turn.
 	Agent Agent
-	// Since is the time from which the Turn has waited. The Turn that has waited longest goes first.
+	// Since is the time from which the Turn has waited. Among the Turns of a namespace that can get a slot, the one
+	// that has waited longest goes first.
 	Since time.Time
 	// Admitted means that the Turn has been queued or has run before. Such a Turn is never refused because too many
 	// Turns are queued.
