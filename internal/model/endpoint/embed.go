@@ -19,7 +19,7 @@ import (
 type Embedder interface {
 	// EmbeddingsPath returns the path of requests for vectors of a model, below the base URL.
 	EmbeddingsPath(model string) string
-	// EmbeddingsBody returns the body of a request for vectors, always the same bytes.
+	// EmbeddingsBody returns the body of a request for vectors. The same request always gives the same bytes.
 	EmbeddingsBody(req *model.Request) ([]byte, error)
 	// ReadVectors reads an answer for a number of texts. It returns the error that the endpoint has sent instead, in
 	// any form that servers send, or nil. Its own error means that the answer does not follow the protocol.
@@ -133,8 +133,8 @@ func (x *exchange) readVectorBody(in io.Reader) ([]byte, error) {
 	}
 }
 
-// vectorsOf returns the vectors of values, each with the length 1. A vector is nil if its value cannot be used, or if
-// it has another number of elements than the first usable vector. vectorsOf returns nil if no value can be used.
+// vectorsOf returns the vectors of values, each scaled to unit length. A vector is nil if its value cannot be used, or
+// if its number of elements differs from that of the first usable vector. vectorsOf returns nil if no value can be used.
 func vectorsOf(values []json.RawMessage, texts int) [][]float32 {
 	all := make([][]float32, texts)
 	dimensions := 0
@@ -195,7 +195,7 @@ func decodeBase64(text string) []float32 {
 	return v
 }
 
-// normalize scales a vector to the length 1 and returns it. It returns nil if the vector has no direction.
+// normalize scales a vector to unit length and returns it. It returns nil if the vector has no direction.
 func normalize(v []float32) []float32 {
 	var squares float64
 	for _, f := range v {

@@ -14,7 +14,7 @@ type chunk struct {
 	Choices choices               `json:"choices"`
 	Model   lenient.Maybe[string] `json:"model"`
 	Usage   lenient.Maybe[usage]  `json:"usage"`
-	// Groq has the usage of Groq's own member.
+	// Groq is Groq's own member, which also holds the usage.
 	Groq lenient.Maybe[struct {
 		Usage lenient.Maybe[usage] `json:"usage"`
 	}] `json:"x_groq"`
@@ -54,7 +54,7 @@ type delta struct {
 	// ReasoningContent and Reasoning are the same: each server sends one of them, or both with the same text.
 	ReasoningContent prose `json:"reasoning_content"`
 	Reasoning        prose `json:"reasoning"`
-	// ReasoningDetails are the blocks of OpenRouter.
+	// ReasoningDetails are OpenRouter's blocks of reasoning.
 	ReasoningDetails lenient.Maybe[lenient.List[json.RawMessage]] `json:"reasoning_details"`
 	Refusal          lenient.Maybe[string]                        `json:"refusal"`
 	ToolCalls        lenient.Maybe[lenient.List[toolCall]]        `json:"tool_calls"`
@@ -66,7 +66,7 @@ type toolCall struct {
 	Index    lenient.Maybe[lenient.Number] `json:"index"`
 	ID       lenient.Maybe[string]         `json:"id"`
 	Function lenient.Maybe[function]       `json:"function"`
-	// ExtraContent has the signature of Gemini.
+	// ExtraContent holds Gemini's thought signature of the call.
 	ExtraContent json.RawMessage `json:"extra_content"`
 }
 
@@ -161,7 +161,8 @@ type usage struct {
 
 // tokens returns the usage in the engine's terms. The completion_tokens of xAI and Gemini do not include the reasoning,
 // but their total_tokens do. The prompt_tokens include the tokens that are written to the cache, except in answers of
-// older versions of LiteLLM. These answers can be recognized only if the cached tokens are more than prompt_tokens.
+// older versions of LiteLLM. These answers can be recognized only if the tokens read from the cache and written to it
+// are together more than prompt_tokens.
 func (u *usage) tokens() model.Usage {
 	input, output := u.Prompt.Value, u.Completion.Value
 	if input > 0 {
