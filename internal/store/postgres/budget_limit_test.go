@@ -49,14 +49,14 @@ func (modest) Generate(ctx context.Context, _ *model.Request) (*model.Reply, err
 
 // allowance is a Budget that lets Turns wait, and that is raised whenever all Turns that have not ended wait for it.
 type allowance struct {
-	mu             sync.Mutex
-	tokens, turns  int64
-	generation     int64
-	left, waiting  int // Turns that have not ended, and those of them that wait
-	moreTokens     int64
-	moreTurns      int64
-	raised         chan struct{}
-	refused, kills int
+	mu                  sync.Mutex
+	tokens, turns       int64
+	generation          int64
+	unfinished, waiting int // the number of Turns that have not ended, and how many of them wait
+	moreTokens          int64
+	moreTurns           int64
+	raised              chan struct{}
+	refused, kills      int
 	// check is called before the Budget is raised.
 	check func(budget.Limits)
 }
@@ -86,12 +86,12 @@ func (a *allowance) await() {
 func (a *allowance) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.left--
+	a.unfinished--
 	a.raiseIfAllWait()
 }
 
 func (a *allowance) raiseIfAllWait() {
-	if a.left == 0 || a.waiting < a.left {
+	if a.unfinished == 0 || a.waiting < a.unfinished {
 		return
 	}
 	a.check(budget.Limits{Tokens: &a.tokens, Turns: &a.turns})
@@ -101,8 +101,9 @@ func (a *allowance) raiseIfAllWait() {
 }
 
 // TestKilledTurnsOfATightBudget runs Turns on executors that are killed at random appends, under a Budget with room for
-// few requests at a time and for few Turns before it is raised. All Turns end within their time, because requests that
-// were cut off hold no reservation and no place of a Turn. In the end, the Budget equals the usage.
+// few requests at a time and for few Turns before it is raised. All Turns end within their time, because killed
+// requests keep no tokens reserved, and a killed Turn is not counted twice in limits.turns. In the end, the Budget
+// equals the usage.
 func TestKilledTurnsOfATightBudget(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) func(t *testing.T) []ledgerStore{
 		"sqlite": func(t *testing.T) func(*testing.T) []ledgerStore {
@@ -135,9 +136,10 @@ func TestKilledTurnsOfATightBudget(t *testing.T) {
 // runTight runs the Turns.
 func runTight(t *testing.T, stores []ledgerStore) {
 	const turns = 16
-	const reserved = 500 // by a request, at least
+	const reserved = 500 // each request reserves at least this many tokens
 	a := &allowance{
-		tokens: 4 * reserved, moreTokens: 2 * reserved, turns: turns / 2, moreTurns: turns / 2, left: turns, raised: make(chan struct{}),
+		tokens: 4 * reserved, moreTokens: 2 * reserved, turns: turns / 2, moreTurns: turns / 2, unfinished: turns,
+		raised: make(chan struct{}),
 	}
 	account := func() budget.Account {
 		all, err := stores[0].Accounts(t.Context(), noon)
@@ -158,11 +160,11 @@ func runTight(t *testing.T, stores []ledgerStore) {
 	for i := range turns {
 		wg.Go(func() {
 			defer a.end()
-			left := 10 * time.Minute
+			timeLeft := 10 * time.Minute
 			for epoch := int64(1); ; epoch++ {
 				begun := time.Now()
-				result, err := runMortal(t, stores[(int64(i)+epoch)%2], a, fmt.Sprintf("turn-%02d", i), epoch, left)
-				left -= time.Since(begun)
+				result, err := runMortal(t, stores[(int64(i)+epoch)%2], a, fmt.Sprintf("turn-%02d", i), epoch, timeLeft)
+				timeLeft -= time.Since(begun)
 				waits, parked := errors.AsType[*loop.Parked](err)
 				switch {
 				case err == nil && result.Stop != turn.StopCompleted:
@@ -178,7 +180,7 @@ func runTight(t *testing.T, stores []ledgerStore) {
 				case parked && waits.Budget != nil && waits.Budget.Contended:
 					const pause = 30 * time.Second
 					time.Sleep(pause)
-					left -= pause
+					timeLeft -= pause
 				case parked && waits.Budget != nil:
 					a.await()
 				case !errors.Is(err, errKilled):
@@ -199,16 +201,16 @@ func runTight(t *testing.T, stores []ledgerStore) {
 }
 
 // runMortal runs a Turn in a process that is killed in the first epochs.
-func runMortal(t *testing.T, j journal.Journal, a *allowance, uid string, epoch int64, left time.Duration) (*turn.Result, error) {
+func runMortal(t *testing.T, j journal.Journal, a *allowance, uid string, epoch int64, timeLeft time.Duration) (*turn.Result, error) {
 	ctx, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)
-	m := &mortal{Journal: j, left: 1 << 30, kill: kill}
+	m := &mortal{Journal: j, appendsLeft: 1 << 30, kill: kill}
 	if epoch <= 8 {
-		m.left, m.after = 1+rand.IntN(3), rand.IntN(4) > 0
+		m.appendsLeft, m.after = 1+rand.IntN(3), rand.IntN(4) > 0
 	}
 	engine := &turn.Engine{Journal: m, Now: func() time.Time { return noon }}
 	in := budgeted(uid, epoch, modest{}, a.rules)
-	in.Timeout = left
+	in.Timeout = timeLeft
 	result, err := engine.Run(ctx, in)
 	if errors.Is(err, errKilled) {
 		a.mu.Lock()

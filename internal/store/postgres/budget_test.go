@@ -33,17 +33,17 @@ var errKilled = errors.New("killed")
 // mortal is a store whose process is killed at an append: before the append, or after it.
 type mortal struct {
 	journal.Journal
-	mu    sync.Mutex
-	left  int // appends until the kill
-	after bool
-	kill  context.CancelCauseFunc
+	mu          sync.Mutex
+	appendsLeft int // until the kill
+	after       bool
+	kill        context.CancelCauseFunc
 }
 
 // Append appends, unless the process is killed.
 func (m *mortal) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	m.mu.Lock()
-	m.left--
-	killed, after := m.left <= 0, m.left == 0 && m.after
+	m.appendsLeft--
+	killed, after := m.appendsLeft <= 0, m.appendsLeft == 0 && m.after
 	m.mu.Unlock()
 	if killed && !after {
 		m.kill(errKilled)
@@ -127,9 +127,9 @@ func TestBudgetEqualsUsage(t *testing.T) {
 			defer func() { <-slots }()
 			for epoch := int64(1); ; epoch++ {
 				ctx, kill := context.WithCancelCause(t.Context())
-				m := &mortal{Journal: stores[(int64(i)+epoch)%2], left: 1 << 30, kill: kill}
+				m := &mortal{Journal: stores[(int64(i)+epoch)%2], appendsLeft: 1 << 30, kill: kill}
 				if epoch <= 4 {
-					m.left, m.after = 1+rand.IntN(6), rand.IntN(2) == 0
+					m.appendsLeft, m.after = 1+rand.IntN(6), rand.IntN(2) == 0
 				}
 				engine := &turn.Engine{Journal: m, Now: func() time.Time { return noon }}
 				result, err := engine.Run(ctx, budgeted(fmt.Sprintf("turn-%d", i), epoch, talkative{}, rules))

@@ -5,8 +5,9 @@ import (
 	"io/fs"
 )
 
-// Alone makes a store use one connection and returns it, so that settings of the connection apply to all calls.
-func (s *Store) Alone() *sql.DB {
+// SingleConn limits the store's pool to one connection and returns the pool, so that settings of the connection apply
+// to all calls.
+func (s *Store) SingleConn() *sql.DB {
 	s.db.SetMaxOpenConns(1)
 	return s.db
 }
