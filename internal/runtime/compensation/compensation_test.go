@@ -25,7 +25,7 @@ func TestFill(t *testing.T) {
 		reason            string
 		tool              *tool.Tool
 		arguments, result string
-		clean             string // the result without redacted texts; the result itself if it is empty
+		clean             string // the result after redaction; if this field is empty, nothing is redacted
 		want              string
 		problem           compensation.Problem
 		argument          string
@@ -70,8 +70,8 @@ func TestFill(t *testing.T) {
 			problem: compensation.MissingValue, argument: "id",
 		},
 		"no JSON": {reason: "bytes have no JSON form", tool: toolWith("id", "b'abc'"), problem: compensation.NotJSON, argument: "id"},
-		"a key that is not a text": {
-			reason: "JSON has only texts as keys", tool: toolWith("id", "{1: 'a'}"), problem: compensation.NotJSON, argument: "id",
+		"a key that is not a string": {
+			reason: "JSON keys must be strings", tool: toolWith("id", "{1: 'a'}"), problem: compensation.NotJSON, argument: "id",
 		},
 		"too long a text": {
 			reason: "the size of arguments is limited", tool: toolWith("id", "result"),
