@@ -16,12 +16,12 @@ func TestRunFailures(t *testing.T) {
 		out    string
 	}{
 		"the server refuses the key and repeats it": {
-			"the error names the Secret",
+			"there is no answer",
 			"rules: [{fault: {echoAuthorization: true}}]",
 			[]string{"Turn default/first: ModelFailed: ", `"model-key"`},
 			"",
 		},
-		"unknown model": {"the error names the model", "models: [large]", []string{"ModelFailed", "small"}, ""},
+		"unknown model": {"there is no answer", "models: [large]", []string{"ModelFailed", "small"}, ""},
 		"cut off": {
 			"the beginning of the answer is printed", "rules: [{reply: {text: half an ans, finishReason: length}}]",
 			[]string{"OutputInvalid", "maxOutputTokens"},
@@ -41,7 +41,7 @@ func TestRunFailures(t *testing.T) {
 			got := capstan(t, "run", "-f", dir).mustEnd(t, exit.Failed)
 			mustSay(t, got.err, tc.want...)
 			if got.out != tc.out {
-				t.Errorf("%s: want %q on standard output, have %q", tc.reason, tc.out, got.out)
+				t.Errorf("standard output is %q, want %q: %s", got.out, tc.out, tc.reason)
 			}
 			turn := capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, exit.Failed)
 			mustSay(t, turn.out, `"type": "Stalled"`)
@@ -68,7 +68,7 @@ func TestRunWithMissingObjects(t *testing.T) {
 	}{
 		"no Secret": {"secret.yaml", `provider.yaml: ModelProvider default/demo: Secret "model-key" does not ` +
 			`exist in namespace "default": ` +
-			`create it with key "apiKey" (the manifests contain none), or pass the value with --env-secret model-key/apiKey=ENVVAR`},
+			`create it with key "apiKey" (Secrets in the manifests: none), or pass the value with --env-secret model-key/apiKey=ENVVAR`},
 		"no ModelProvider": {"provider.yaml", `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ` +
 			`ModelProvider "default/demo" is not in the manifests, which contain none: correct the name, or add its file with -f`},
 	} {

@@ -143,7 +143,7 @@ func (p *Bundle) noSecret(kind string, of client.Object, err error) error {
 		if of.GetNamespace() != p.Turn.Namespace {
 			secret = of.GetNamespace() + "/" + secret
 		}
-		message = fmt.Sprintf("%s (the manifests contain %s), or pass the value with --env-secret %s/%s=ENVVAR",
+		message = fmt.Sprintf("%s (Secrets in the manifests: %s), or pass the value with --env-secret %s/%s=ENVVAR",
 			missing.Reason, p.namesOf(kindSecret), secret, missing.Key)
 	}
 	return p.problemOf(kind, of.GetNamespace(), of.GetName(), "", message)
