@@ -32,7 +32,7 @@ func undoes(uid string, calls ...string) func(*v1alpha1.Turn) {
 }
 
 var _ = Describe("A Turn that undoes calls", func() {
-	It("makes the compensations of a Turn that was deleted, after their approval and once", func(ctx SpecContext) {
+	It("runs each compensation of a deleted Turn once, after its approval", func(ctx SpecContext) {
 		desk, url := harnesstest.Tickets(GinkgoTB())
 		notes := func(id string) []string {
 			t, err := desk.Get(id)
@@ -77,7 +77,7 @@ var _ = Describe("A Turn that undoes calls", func() {
 		Expect(s.fake.Stats().Requests).To(Equal(requests), "no request is sent to a model")
 		Eventually(s.events).WithArguments(ctx, "Turn", "undo").Should(ContainElement("Normal Succeeded"))
 
-		By("undoing no call twice, and no call of another Turn")
+		By("undoing no call twice, and failing if the Turn to undo has no journal")
 		s.create(ctx, newTurn("again", undoes(string(done.UID))), newTurn("none", undoes("0e2a1d0c-8b7e-4c5f-9a51-3f1f7f0f1c11")))
 		again := s.awaitState(ctx, "again", v1alpha1.TurnReasonUndone)
 		Expect(again.Status.ToolCalls).To(BeEmpty())
@@ -129,8 +129,10 @@ var _ = Describe("A Turn that undoes calls", func() {
 		Expect(t.Status.Result.Text).To(ContainSubstring("the ToolServer declared no compensation for the tool"))
 		Expect(t.Status.ToolCalls).To(BeEmpty())
 	}, SpecTimeout(patience))
+})
 
-	It("needs a compensation whose arguments can be filled in", func(ctx SpecContext) {
+var _ = Describe("A ToolServer with a compensation", func() {
+	It("is not ready if an expression of the compensation is invalid", func(ctx SpecContext) {
 		_, url := harnesstest.Tickets(GinkgoTB())
 		s := newTestEnv(ctx, notingModel)
 		s.run()
