@@ -134,7 +134,7 @@ func (x *exchange) readVectorBody(in io.Reader) ([]byte, error) {
 }
 
 // vectorsOf returns the vectors of values, each scaled to unit length. A vector is nil if its value cannot be used, or
-// if its number of elements differs from that of the first usable vector. vectorsOf returns nil if no value can be used.
+// if it does not have as many elements as the first usable vector. vectorsOf returns nil if no value can be used.
 func vectorsOf(values []json.RawMessage, texts int) [][]float32 {
 	all := make([][]float32, texts)
 	dimensions := 0
