@@ -35,7 +35,7 @@ func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	if err != nil {
 		return err
 	}
-	r.executor.total(ctx, r.turn, place, r.executor.Now())
+	r.executor.persistTotals(ctx, r.turn, place, r.executor.Now())
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

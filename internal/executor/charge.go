@@ -44,12 +44,13 @@ type Charger struct {
 // chargeTries is how often a charge is tried if others write the same journal or the same Session.
 const chargeTries = 5
 
-// Charge ends a deleted Turn in its journal, with its record. Then it adds its usage to the history and to the totals
-// of its Session. Each of these happens once, however often and by whomever Charge is called.
+// Charge ends a deleted Turn in its journal, with its record. Then it adds the usage of the Turn to the history and to
+// the totals of its Session. Each of these steps takes effect once, even if several processes call Charge several
+// times.
 //
-// A Turn that has no Session, or asked no model, is only ended. Charge does nothing if the UID belongs to no Turn, or
-// if the Session was deleted. It fails while Turns of the Turn's sub-agents exist that have not ended. A later call may
-// succeed after an error. A journal that cannot be read is logged and is not an error.
+// A Turn that has no Session, whose Session was deleted, or that asked no model, is only ended. Charge does nothing if
+// the UID belongs to no Turn. It fails while a Turn of a sub-agent has not ended. After an error, a later call may
+// succeed. A journal that cannot be read is logged and is not an error.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
 	err := retryConflicts(ctx, func() error { return c.charge(ctx, uid) })
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
@@ -75,7 +76,7 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	if err != nil {
 		return err
 	}
-	// If there is nothing to charge to a Session, the end is recorded all the same, so that the usage is not lost.
+	// If there is nothing to charge to a Session, the end is still recorded, so that the usage is not lost.
 	end := func() error {
 		_, err := c.Engine.EndDeletedTurn(ctx, uid, children)
 		return notEnded(err)
@@ -102,12 +103,16 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	return c.writeTotals(ctx, key, place, c.Now())
 }
 
-// EndFromObject ends the journal of a Turn whose object has ended without an executor, with its record: the journal may
-// have usage that the status lacks. It returns false if the status must be the source of the record, because the
-// journal has no entries, fewer than the status says, or its end, or because it cannot be read. A journal without
-// entries gets an end all the same, so that no run can begin there. The Session of the Turn is charged before the end,
-// and also if the journal has its end: a process that was killed after it wrote the end may not have charged it.
-// EndFromObject fails while Turns of the Turn's sub-agents have not ended, or while there is no memory for the journal.
+// EndFromObject ends the journal of a Turn whose object has ended without an executor, and writes the record from the
+// journal, which may have usage that the status lacks.
+//
+// It returns false if the status must be the source of the record: the journal has no entries, has fewer entries than
+// the status says, has the end already, or cannot be read. A journal without entries still gets an end, so that no run
+// can begin there.
+//
+// EndFromObject charges the Session of the Turn before it writes the end. It also charges the Session if the journal
+// has the end, because the process that wrote the end may have been killed before it charged the Session. It fails
+// while a Turn of a sub-agent has not ended, or while there is no memory for the journal.
 func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
 	in, end, ended := translate.ObjectEnd(t, c.RecordLabels)
 	if !ended {
@@ -135,7 +140,7 @@ func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded
 
 // ChargeFromStatus charges the Session of a Turn that ended without an executor with the usage in the Turn's status,
 // because the journal cannot be used. It does nothing if the Session has the Turn already, or if an executor has ended
-// the Turn and therefore charged it.
+// the Turn, because that executor has charged the Session.
 func (c *Charger) ChargeFromStatus(ctx context.Context, t *v1alpha1.Turn) error {
 	if !t.EndedWithoutExecutor() || t.Status.CompletionTime == nil {
 		return nil
@@ -154,13 +159,14 @@ func (c *Charger) ChargeFromStatus(ctx context.Context, t *v1alpha1.Turn) error 
 	})
 }
 
-// lateObserver records the parts of a Turn whose journal is ended after the Turn. No part ends after the Turn.
+// lateObserver records the parts of a Turn whose journal is ended after the Turn. It cuts each part off at the end of
+// the Turn.
 type lateObserver struct {
 	observer
 	end time.Time
 }
 
-// Observe records a part.
+// Observe records a part of the Turn.
 func (o lateObserver) Observe(s *turn.Span) {
 	part := *s
 	if part.End.After(o.end) {
@@ -172,8 +178,8 @@ func (o lateObserver) Observe(s *turn.Span) {
 	o.observer.Observe(&part)
 }
 
-// chargeSession makes the end of a Turn charge the Session of the Turn, if it still exists. An executor that has ended
-// the Turn has charged it.
+// chargeSession sets in and end so that the end of a Turn charges the Session of the Turn, if the Session still exists.
+// It sets nothing if an executor has ended the Turn, because that executor has charged the Session.
 func (c *Charger) chargeSession(ctx context.Context, t *v1alpha1.Turn, in *turn.Input, end *turn.ObjectEnd) error {
 	if !t.EndedWithoutExecutor() {
 		return nil
@@ -189,8 +195,9 @@ func (c *Charger) chargeSession(ctx context.Context, t *v1alpha1.Turn, in *turn.
 	return nil
 }
 
-// writeTotals makes one attempt to write the totals of a Session at the end of a Turn. A refusal is no error: the
-// history of the Session has the totals, another attempt would be refused as well, and the Turn must end.
+// writeTotals makes one attempt to write the totals of a Session at the end of a Turn. If the API server refuses the
+// write, writeTotals logs that and returns nil: the history of the Session has the totals, the API server would refuse
+// another attempt as well, and the Turn must end.
 func (c *Charger) writeTotals(ctx context.Context, key client.ObjectKey, place *turn.SessionPosition, end time.Time) error {
 	err := writeTotals(ctx, c.Reader, c.Client, key, place, end)
 	if isRefused(err) {
@@ -215,8 +222,8 @@ func retryConflicts(ctx context.Context, attempt func() error) error {
 }
 
 // reserveJournal reserves the memory to end the Turn of a journal, which is read as a whole. It does not wait: the
-// caller tries again later. A journal that is larger than one Turn may be is read nevertheless, so that the Turn can
-// end.
+// caller tries again later. For a journal that is larger than a Turn may be, it reserves only the maximum of a Turn, so
+// that the Turn can end.
 func reserveJournal(
 	ctx context.Context, j journal.Journal, memory *bytebudget.Budget, namespace, uid string,
 ) (*bytebudget.Reservation, error) {
@@ -244,7 +251,7 @@ func journalBytes(ctx context.Context, j journal.Journal, uid string) (int64, er
 // childrenError means that a Turn cannot end, because Turns of its sub-agents have not ended.
 type childrenError struct{ *loop.Parked }
 
-// Error names these Turns.
+// Error returns a message that names the Turns of the sub-agents.
 func (e childrenError) Error() string {
 	return "the turns of its sub-agents have not ended yet: " + strings.Join(e.Turns, ", ")
 }
@@ -252,7 +259,8 @@ func (e childrenError) Error() string {
 // Unwrap returns the cause.
 func (e childrenError) Unwrap() error { return e.Parked }
 
-// notEnded explains the error of a Turn that cannot end, because Turns of its sub-agents have not ended.
+// notEnded replaces a *loop.Parked by a childrenError, which explains why the Turn cannot end. It returns other errors
+// unchanged.
 func notEnded(err error) error {
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
 		return childrenError{waits}

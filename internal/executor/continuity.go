@@ -19,8 +19,8 @@ type continuity struct {
 	// number is unknown.
 	found finding
 	known int64
-	// effects is true if a tool that is not ReadOnly may have been called. rerun is true if the Turn's spec allows
-	// it to start over nevertheless.
+	// effects is true if a tool that is not ReadOnly may have been called. rerun is true if the Turn's spec allows the
+	// Turn to start over nevertheless.
 	effects, rerun bool
 	// ending is true if the Turn only has to end, because it was cancelled or its time is over.
 	ending bool
@@ -45,8 +45,8 @@ const (
 	endTurn verdict = "end"
 )
 
-// judge returns the decision.
-func (c continuity) judge() verdict {
+// verdict returns the decision.
+func (c continuity) verdict() verdict {
 	switch {
 	case c.loss() == "":
 		return continueRun

@@ -138,7 +138,7 @@ func TestContinuityJudge(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.c.judge(); got != tc.want {
+			if got := tc.c.verdict(); got != tc.want {
 				t.Errorf("judge = %q, want %q: %s", got, tc.want, tc.reason)
 			}
 			if got := tc.c.loss(); got != tc.loss {

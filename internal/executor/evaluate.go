@@ -54,7 +54,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		return v.unread(err)
 	}
 	v.resume()
-	judges := v.inTurn(v.unasked())
+	judges := v.rotate(v.unasked())
 	if len(judges) == 0 { // the last attempt was cut off before it ended the work
 		return done{result: v.result()}
 	}
@@ -88,9 +88,9 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	if err != nil {
 		return v.failed(err.Error())
 	}
-	var questions []asked
+	var questions []modelQuestion
 	for _, j := range judges {
-		questions = append(questions, asked{
+		questions = append(questions, modelQuestion{
 			v.models(j, chain), func(structured bool) model.Request { return j.Request(s, structured) },
 		})
 	}
@@ -102,15 +102,15 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	return v.ask(ctx, judges, s, chain, redaction.Redact)
 }
 
-// resume takes over what earlier attempts have found.
+// resume takes over the evaluations of earlier attempts, except those of judges that the Turn does not have.
 func (v *evaluation) resume() {
 	if p := v.task.Partial; p != nil {
-		v.found = slices.DeleteFunc(slices.Clone(p.Evaluations), func(e task.Evaluation) bool { return v.place(e.Judge) < 0 })
+		v.found = slices.DeleteFunc(slices.Clone(p.Evaluations), func(e task.Evaluation) bool { return v.indexOf(e.Judge) < 0 })
 	}
 }
 
-// place returns the place of a judge, or -1 if there is no such judge.
-func (v *evaluation) place(name string) int {
+// indexOf returns the index of a judge, or -1 if there is no such judge.
+func (v *evaluation) indexOf(name string) int {
 	return slices.IndexFunc(v.judges, func(j judge.Judge) bool { return j.Name == name })
 }
 
@@ -125,20 +125,20 @@ func (v *evaluation) unasked() (all []*judge.Judge) {
 	return all
 }
 
-// inTurn returns judges so that each attempt begins with another one. So a judge whose endpoint lets it wait for all
-// the time of an attempt does not keep the others from being asked.
-func (v *evaluation) inTurn(judges []*judge.Judge) []*judge.Judge {
+// rotate rotates judges so that each attempt begins with a different judge. Otherwise one judge whose endpoint uses up
+// the time of each attempt could prevent all judges after it from being asked.
+func (v *evaluation) rotate(judges []*judge.Judge) []*judge.Judge {
 	if len(judges) == 0 {
 		return nil
 	}
-	first := int(v.task.Claim/2) % len(judges) // a claim that is given back counts twice
+	first := int(v.task.Claim/2) % len(judges) // a claim and its return each raise Claim by one
 	return slices.Concat(judges[first:], judges[:first])
 }
 
-// result returns a result with what was found, and with further evaluations, in the order of the judges.
+// result returns a result with the evaluations in found and with further ones, in the order of the judges.
 func (v *evaluation) result(further ...task.Evaluation) *task.Result {
 	all := slices.Concat(v.found, further)
-	slices.SortStableFunc(all, func(a, b task.Evaluation) int { return v.place(a.Judge) - v.place(b.Judge) })
+	slices.SortStableFunc(all, func(a, b task.Evaluation) int { return v.indexOf(a.Judge) - v.indexOf(b.Judge) })
 	return &task.Result{Evaluations: all}
 }
 
@@ -150,21 +150,22 @@ func (v *evaluation) models(j *judge.Judge, chain []loop.Candidate) []loop.Candi
 	return chain
 }
 
-// ask asks judges one after another. redact returns a text of a model without what the Agent redacts.
+// ask asks judges one after another. redact applies the redaction of the Agent to a text of a model.
 func (v *evaluation) ask(
 	ctx context.Context, judges []*judge.Judge, s *judge.Subject, chain []loop.Candidate, redact func(string) string,
 ) done {
 	e := v.executor
 	var unpaid []task.Evaluation
 	refused := false
-	// All judges together have the time of one question, so that those of one namespace do not hold a slot for long.
+	// All judges together have the time of one question, so that the judges of one namespace do not hold a slot for
+	// long.
 	bounded, cancel := context.WithTimeout(ctx, ask.Timeout)
 	defer cancel()
 	for _, j := range judges {
 		sent := v.requests.sent
 		asker := &judge.Asker{Chain: v.models(j, chain), Redact: redact, Account: v.requests}
 		said := v.askOne(bounded, asker, j, s)
-		if v.requests.err != nil || said.Score == nil && ctx.Err() != nil { // a verdict is kept, also while the process stops
+		if v.requests.err != nil || said.Score == nil && ctx.Err() != nil { // a verdict is kept even if the process stops
 			break
 		}
 		refused = refused || said.MayRetry
@@ -197,7 +198,7 @@ func (v *evaluation) askOne(ctx context.Context, asker *judge.Asker, j *judge.Ju
 // panicked is the reason of an evaluation that panicked.
 const panicked = "the evaluation failed because of a bug in Capstan: see the log of its executor"
 
-// failed returns the end of an evaluation whose judges have failed for one reason, except those that were asked before.
+// failed returns the end of an evaluation in which each judge that has no evaluation yet fails for the same reason.
 func (v *evaluation) failed(reason string) done {
 	var all []task.Evaluation
 	for _, j := range v.unasked() {
@@ -232,7 +233,7 @@ func (v *evaluation) publish(ctx context.Context) error {
 	return nil
 }
 
-// withoutReasons returns evaluations without the words of the judges.
+// withoutReasons returns evaluations without the reasons that the judges gave.
 func withoutReasons(all []task.Evaluation) []task.Evaluation {
 	out := slices.Clone(all)
 	for i := range out {

@@ -144,10 +144,10 @@ type Executor struct {
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.
 	Forecast *quota.Forecast
-	// Stopping is called when the executor begins to stop; it then hands back the Turns that do not end in time.
-	// Stopping may be nil.
+	// Stopping is called when the executor begins to stop. The executor then hands back the Turns that do not end in
+	// time. Stopping may be nil.
 	Stopping func()
-	// Memories finds the memories for prompts. If Memories is nil, no Turn uses any.
+	// Memories finds the memories for prompts. If Memories is nil, prompts have no memories.
 	Memories memories.Finder
 	// Tasks does the work that follows the end of Turns. If Tasks is nil, no answer is evaluated, and nothing is
 	// learned.
@@ -165,13 +165,13 @@ type Executor struct {
 	// agents and providers keep one copy of each version of an object, which the runs that use it share.
 	agents    shared.Values[version, v1alpha1.Agent]
 	providers shared.Values[version, v1alpha1.ModelProvider]
-	// vectors are those of the tools of Agents.
+	// vectors caches the vectors of tools.
 	vectors vectors.Cache
 
 	mu   sync.Mutex
 	runs map[types.UID]*run
-	// done has the epochs that need no run any more. An entry stays until the watch has caught up, because an older
-	// event must not start a run.
+	// done has, by the UID of the Turn, the epoch that needs no run any more. An entry stays until the watch has caught
+	// up, because an older event must not start a run.
 	done map[types.UID]int64
 	// claims limits how many Turns of an earlier process are claimed at the same time. It is nil before the first
 	// claim.
@@ -219,7 +219,7 @@ func (e *Executor) Start(ctx context.Context) error {
 		return err
 	}
 	lease := e.holdLease(work)
-	worked := e.Tasks.start(ctx, e)
+	awaitTasks := e.Tasks.start(ctx, e)
 	metrics.Capacity.Set(float64(e.Capacity))
 	e.Log.Info("Executor is ready", "executor", e.Name, "capacity", e.Capacity)
 
@@ -227,7 +227,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	lease.withdraw(work)
 	e.drain(stop)
 	err = unwatch()
-	worked()
+	awaitTasks()
 	e.stopHandBacks(stop)
 	lease.release()
 	return err
@@ -279,10 +279,10 @@ func (e *Executor) awaitAdoptions(ctx context.Context, adoptions *sync.WaitGroup
 // before the watch began.
 func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, before bool) {
+		AddFunc: func(obj any, isInInitialList bool) {
 			switch t, ok := obj.(*v1alpha1.Turn); {
 			case !ok:
-			case before && t.BoundTo() == e.Name && t.DeletionTimestamp.IsZero():
+			case isInInitialList && t.BoundTo() == e.Name && t.DeletionTimestamp.IsZero():
 				adopt(t)
 			default:
 				e.observe(work, t)
@@ -290,7 +290,7 @@ func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cac
 		},
 		UpdateFunc: func(old, obj any) {
 			if t, ok := obj.(*v1alpha1.Turn); ok {
-				// After a gap in the watch, a Turn that was deleted and created anew appears as a change.
+				// After a gap in the watch, a Turn that was deleted and created again appears as a change.
 				if before, ok := old.(*v1alpha1.Turn); ok && before.UID != t.UID {
 					e.onGone(before)
 				}
@@ -346,17 +346,17 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	e.runs[t.UID] = r
 	e.Specs.add(t)
 	delete(e.done, t.UID)
-	counted := metrics.Started(t.Namespace)
+	countEnd := metrics.Started(t.Namespace)
 	e.all.Go(func() {
 		defer abandon(nil)
 		r.run(ctx)
 		e.Forecast.End(string(t.UID), false)
-		counted()
+		countEnd()
 		e.onEnd(work, r)
 	})
 }
 
-// onEnd removes a run, and starts the next one if the Turn was bound to this executor anew while the run was
+// onEnd removes a run, and starts the next one if the Turn was bound to this executor again while the run was
 // ending.
 func (e *Executor) onEnd(work context.Context, r *run) {
 	e.mu.Lock()
@@ -371,8 +371,8 @@ func (e *Executor) onEnd(work context.Context, r *run) {
 	}
 }
 
-// onGone handles a Turn that has left the watch: it has ended, is bound elsewhere or not at all, or was deleted. In
-// each case its run stops, and then finds out whether it must charge the Session.
+// onGone handles a Turn that has left the watch: the Turn has ended, is bound elsewhere or not at all, or was deleted.
+// In each case its run stops, and then finds out whether it must charge the Session.
 func (e *Executor) onGone(t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

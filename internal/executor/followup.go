@@ -25,21 +25,21 @@ import (
 )
 
 const (
-	// maxAge is the age of a task after which it is not begun, and retryAge that after which a question that could
-	// not be sent has failed.
+	// A task that is older than maxAge is not begun. If a task is older than retryAge, a question that an endpoint
+	// refuses is not asked again.
 	maxAge, retryAge = 24 * time.Hour, time.Hour
-	// maxAttempts is the number of attempts of a task that were cut off.
+	// maxAttempts is the number of attempts of a task that may be cut off. After that, no attempt is made.
 	maxAttempts = 3
 	// afterFailure, afterShortage and afterRefusal are the times until a task is tried again: after a failure of the
 	// store or the API server, after a lack of memory, and after a refusal by an endpoint or a Budget.
 	afterFailure, afterShortage, afterRefusal = 5 * time.Second, 10 * time.Second, 30 * time.Second
-	// questionBytes is the memory of the questions of a task, in bytes, beside the journal.
+	// questionBytes is the memory to reserve for the questions of a task, in bytes, in addition to its journal.
 	questionBytes = 1 << 20
 )
 
 // done is the end of an attempt to do the work on a task.
 type done struct {
-	// result is the result. If it is nil, the task is tried again after a time.
+	// result is the result. If it is nil, the task is tried again after the duration again.
 	result *task.Result
 	again  time.Duration
 	// used is the number of tokens that the requests have used.
@@ -62,7 +62,8 @@ type followUp struct {
 	requests *requests
 }
 
-// skipped returns the end of work that is not done. What earlier attempts have found was paid for, and counts.
+// skipped returns the end of work that is not done, for the reason why. The end includes the results of earlier
+// attempts, because they were paid for.
 func (f *followUp) skipped(why task.Skip) done {
 	r := task.Result{}
 	if p := f.task.Partial; p != nil {
@@ -85,8 +86,8 @@ func (f *followUp) credentials() func(text string) string {
 	return f.executor.Credentials.RedactFunc(f.turn.CredentialNamespaces()...)
 }
 
-// read reads the Turn and its Agent. It returns nil if the work can go on. asks reports whether the Agent still asks
-// for the work.
+// read reads the Turn and its Agent. It returns nil if the work can continue, and otherwise the end of the attempt.
+// asks reports whether the Agent still asks for the work.
 func (f *followUp) read(ctx context.Context, asks func(*v1alpha1.Agent) bool) *done {
 	e, k := f.executor, f.task
 	err := e.Reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Turn}, &f.turn)
@@ -122,7 +123,8 @@ func (f *followUp) unread(err error) done {
 	return retried(afterFailure, err)
 }
 
-// reserveMemory reserves the memory for the journal and the questions. It does not wait: Turns go first.
+// reserveMemory reserves the memory for the journal and the questions. It does not wait, because
+// Turns have priority.
 func (f *followUp) reserveMemory(ctx context.Context) (*bytebudget.Reservation, error) {
 	bytes, err := journalBytes(ctx, f.Journal, f.task.UID)
 	if err != nil {
@@ -155,15 +157,15 @@ func (f *followUp) chain(
 	return all, nil
 }
 
-// asked is a question with the models that it may be put to.
-type asked struct {
+// modelQuestion is a question, with the models that may answer it.
+type modelQuestion struct {
 	models  []loop.Candidate
 	request func(structured bool) model.Request
 }
 
-// begin begins the work: it checks the limits of the Agent, for which each question counts with one request, and opens
-// the account of the requests. It returns the end of the attempt if the work may not begin, or nil.
-func (f *followUp) begin(ctx context.Context, questions []asked, perHour int32, perDay *int64) *done {
+// begin begins the work: it checks the limits of the Agent, with an estimate of one request for each question, and
+// opens the account of the requests. It returns the end of the attempt if the work may not begin, or nil.
+func (f *followUp) begin(ctx context.Context, questions []modelQuestion, perHour int32, perDay *int64) *done {
 	start := task.Start{Now: f.executor.Now(), MaxPerHour: int64(perHour)}
 	if perDay != nil {
 		start.MaxTokensPerDay = *perDay
@@ -185,9 +187,9 @@ func (f *followUp) begin(ctx context.Context, questions []asked, perHour int32, 
 	return nil
 }
 
-// writeStatus writes what the work has found into the status of the Turn, if it still exists. change makes the change,
-// and reports whether there is any. refused is true if the API server has refused the change before, because of its
-// texts.
+// writeStatus writes the findings of the work into the status of the Turn, if the Turn still exists. change changes t,
+// and reports whether it has changed anything. refused is true if the API server has refused the change before, because
+// of its texts.
 func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn, refused bool) bool) error {
 	e, k := f.executor, f.task
 	if err := e.Writes.Enter(ctx, k.Namespace); err != nil {

@@ -46,7 +46,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, agentNotReady(t, err.Error())
 	}
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
-	caller := pace.Caller{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Waits: r.progress.awaitsProvider}
+	caller := pace.Caller{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Waits: r.progress.setProviderWait}
 	for _, m := range agent.Spec.Models {
 		chain = append(chain, e.link(ctx, t, agent.Namespace, m, caller))
 	}
@@ -86,7 +86,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.ReserveCall, in.ReserveRead = r.reserveCall, r.reserveRead
-	in.Keep = r.keep
+	in.Keep = r.keepReply
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
 		r.memory.read = true
 		return r.checkJournal(ctx, finding{entries, ended}, &in, agent)
@@ -135,7 +135,7 @@ type observer struct {
 	namespace, agent string
 }
 
-// Observe records a part.
+// Observe records a part of the Turn.
 func (o observer) Observe(s *turn.Span) {
 	metrics.Requested(o.namespace, o.agent, s)
 	o.Turn.Observe(s)
@@ -148,7 +148,8 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 	}
 	var name string
 	known := false
-	requester := func() (verified string, err error) { // requests of a Turn are made one after another
+	// requester needs no lock, because the requests of a Turn are made one after another.
+	requester := func() (verified string, err error) {
 		if !known {
 			name, err = e.verifiedRequester(ctx, t)
 			known = err == nil
@@ -158,8 +159,8 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 	return func() ([]budget.Rule, error) { return e.Budgets(ctx, t, agent.Labels, requester) }
 }
 
-// endsWithoutAgent reports whether a Turn whose Agent is gone must end. Such a Turn needs no model, and its journal
-// has its usage.
+// endsWithoutAgent reports whether the Turn only has to end, even if its Agent is gone. To end, the Turn needs no
+// model, and its journal has its usage.
 func (r *run) endsWithoutAgent() bool {
 	t := r.turn
 	none := translate.WithinCeiling(&v1alpha1.Agent{}, t, r.executor.Ceiling)
@@ -176,8 +177,8 @@ type notReadyError struct {
 
 func (e *notReadyError) Error() string { return e.message }
 
-// agentNotReady returns the wait for the Agent of a Turn, which cannot run Turns because of cause. If the Agent is in
-// another namespace, the message leaves out the cause, because it may have names that are known there only.
+// agentNotReady returns the *notReadyError for a Turn whose Agent cannot run Turns because of cause. If the Agent is in
+// another namespace, the message leaves out the cause, because the cause may contain names from that namespace.
 func agentNotReady(t *v1alpha1.Turn, cause string) error {
 	if t.IsOfForeignAgent() {
 		cause = "ask its owner"
@@ -231,8 +232,8 @@ func awaitingConfigMap(err error, t *v1alpha1.Turn) error {
 	return agentNotReady(t, err.Error())
 }
 
-// link returns the provider of one model of an Agent in the namespace owner, for a caller on behalf of a Turn. If that
-// provider cannot be used, it returns the cause when the chain reaches it.
+// link returns the provider of one model of an Agent in the namespace owner, for a caller on behalf of a Turn. If the
+// ModelProvider cannot be used, each request to the returned provider fails with the cause.
 func (e *Executor) link(
 	ctx context.Context, t *v1alpha1.Turn, owner string, m v1alpha1.ModelReference, caller pace.Caller,
 ) translate.Link {

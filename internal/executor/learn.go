@@ -27,8 +27,8 @@ import (
 // observeTimeout limits the time of the learner for one Turn.
 const observeTimeout = 5 * time.Second
 
-// verifiedRequester returns the name of the user who asked for a Turn, or an empty text unless the API server has
-// checked it.
+// verifiedRequester returns the name of the user who asked for a Turn, or an empty string if the API server has not
+// checked the name.
 func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (string, error) {
 	if t.Requester() == "" {
 		return "", nil
@@ -44,7 +44,7 @@ func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (str
 }
 
 // recall returns the function that returns the memories for the prompt of a Turn, or nil if its Agent learns nothing.
-// redact returns a text without what the Agent redacts now.
+// redact applies the current redaction of the Agent to a text.
 func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redact func(string) string) func(
 	ctx context.Context, message string, vector ranking.Vector,
 ) (turn.Recalled, error) {
@@ -81,20 +81,20 @@ func (e *Executor) embeddings(
 // learning is the extraction of memories from one Turn.
 type learning struct {
 	followUp
-	// found is what the questions have led to that must not be asked again, in this attempt and in earlier ones. Their
-	// memories are in the store.
+	// found has the results of the questions of this attempt and of earlier ones that must not be asked again. The
+	// memories from these questions are in the store.
 	found task.Learned
-	// failures say what failed beside the questions, and why.
+	// failures are messages about what failed apart from the questions, and why.
 	failures []string
 }
 
-// do asks for memories, each scope with a question of its own. A panic ends the work.
+// do asks for memories, with one question for each scope. A panic ends the work.
 func (l *learning) do(ctx context.Context) (o done) {
 	defer func() {
 		if recover() != nil { // the value may contain a part of the conversation
 			l.logPanic()
 			l.requests.settle(ctx, nil)
-			l.failed("the extraction of memories failed because of a bug in Capstan: see the log of its executor")
+			l.addFailure("the extraction of memories failed because of a bug in Capstan: see the log of its executor")
 			o = l.learned(&task.Learned{})
 		}
 		if o.result != nil && o.result.Skipped != "" && len(l.failures) > 0 { // the learner failed before
@@ -144,7 +144,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 		return l.learned(&task.Learned{})
 	}
 	if k.Attempts >= maxAttempts {
-		l.failed(fmt.Sprintf("it was cut off %d times, because its executor was lost", k.Attempts))
+		l.addFailure(fmt.Sprintf("it was cut off %d times, because its executor was lost", k.Attempts))
 		return l.learned(&task.Learned{})
 	}
 	models, thinking := translate.LearningModels(l.agent)
@@ -152,9 +152,9 @@ func (l *learning) do(ctx context.Context) (o done) {
 	if err != nil {
 		return l.skipped(task.NotEnabled)
 	}
-	var all []asked
+	var all []modelQuestion
 	for i := range questions {
-		all = append(all, asked{chain, questions[i].Request})
+		all = append(all, modelQuestion{chain, questions[i].Request})
 	}
 	spec := l.agent.Spec.Memory.Learning
 	perHour := ptr.Deref(spec.MaxPerHour, v1alpha1.DefaultLearningPerHour)
@@ -167,8 +167,8 @@ func (l *learning) do(ctx context.Context) (o done) {
 	})
 }
 
-// about returns the memory without a text that is learned from the Turn. ok is false if nothing may be learned from it
-// now.
+// about returns a memory without a text, with the fields that all memories from the Turn share. If nothing may be
+// learned from the Turn now, ok is false, and o is the end of the attempt.
 func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok bool) {
 	k := l.task
 	about = memories.Memory{
@@ -188,20 +188,20 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 	return about, done{}, true
 }
 
-// observe passes the Turn to the learner, for at most observeTimeout, whatever the learner does. A failure only affects
-// the learner.
+// observe passes the Turn to the learner, and waits at most observeTimeout for it. If the learner fails, the work
+// continues.
 func (l *learning) observe(ctx context.Context, about memories.Memory) {
 	err := l.callLearner(ctx, translate.Observation(&l.turn, about))
 	if err != nil {
 		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
 		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn,
 			"requester", l.task.Requester)
-		l.failed("the learner failed: see the log of the executor")
+		l.addFailure("the learner failed: see the log of the executor")
 	}
 }
 
-// callLearner calls the learner. A call that does not return within observeTimeout keeps its goroutine. There is a
-// limit of such calls: beyond it, the learner is not called.
+// callLearner calls the learner. A call that does not return within observeTimeout keeps its goroutine. If too many
+// such calls have not returned, the learner is not called.
 func (l *learning) callLearner(ctx context.Context, observation memories.Observation) error {
 	select {
 	case l.observing <- struct{}{}:
@@ -231,12 +231,12 @@ func (l *learning) callLearner(ctx context.Context, observation memories.Observa
 	}
 }
 
-// ask puts the questions.
+// ask asks the questions, and stores the memories from each reply.
 func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 	unpaid, isOpen, refused, sent := &task.Learned{}, false, false, 0
 	var kept []memories.Memory
 	questions.Each(ctx, func(one *task.Learned, o ask.Outcome) bool {
-		if l.requests.err != nil || one.Failed > 0 && ctx.Err() != nil { // what was learned is kept, also while the process stops
+		if l.requests.err != nil || one.Failed > 0 && ctx.Err() != nil { // learned memories are kept even if the process stops
 			return false
 		}
 		refused = refused || o.MayRetry
@@ -249,7 +249,7 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 		l.found = *l.found.With(one)
 		l.requests.settle(ctx, &task.Result{Learned: &l.found})
 		kept = append(kept, one.Memories...)
-		l.found.Memories = nil // a later write must not bring back one that is deleted meanwhile
+		l.found.Memories = nil // a later write must not restore a memory that was deleted in the meantime
 		return true
 	})
 	l.embed(ctx, kept)
@@ -259,8 +259,8 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 	return l.learned(unpaid)
 }
 
-// embed gives memories that are in the store their vectors, if the Agent has a model for that. A memory without a
-// vector is found by its words, so a failure is none of the task.
+// embed stores vectors for memories that are in the store, if the Agent has a model for vectors. A memory without a
+// vector is found by its words, so a failure of embed does not fail the task.
 func (l *learning) embed(ctx context.Context, kept []memories.Memory) {
 	if len(kept) == 0 || l.requests.err != nil || ctx.Err() != nil {
 		return
@@ -288,20 +288,20 @@ func (l *learning) embed(ctx context.Context, kept []memories.Memory) {
 	}
 }
 
-// failed notes what failed and why, in Capstan's own words.
-func (l *learning) failed(why string) {
+// addFailure adds a message of Capstan about what failed, and why.
+func (l *learning) addFailure(why string) {
 	l.failures = append(l.failures, verdicts.Reason(l.credentials()(why)))
 }
 
-// learned returns the end of the work, with what was found, what further questions have led to, and what failed before.
+// learned returns the end of the work, with the results in found, the results of further questions, and the failures.
 func (l *learning) learned(further *task.Learned) done {
 	all := l.found.With(further)
 	all.Failures = append(l.failures, all.Failures...)
 	return done{result: &task.Result{Learned: all}, used: l.used()}
 }
 
-// publish writes what failed into the status of the Turn, ends the task, and counts the result. The memories are in the
-// store already.
+// publish writes the failures into the status of the Turn, ends the task, and counts the result. The memories are in
+// the store already.
 func (l *learning) publish(ctx context.Context) error {
 	k := l.task
 	if r := k.Result.Learned; r != nil && len(r.Failures) > 0 {

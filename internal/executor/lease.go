@@ -20,8 +20,8 @@ const (
 	LeaseLabel = "capstan.dev/component"
 	// LeaseLabelValue is the value of LeaseLabel.
 	LeaseLabelValue = "executor"
-	// CapacityAnnotation is the number of Turns that may be bound to the executor of a Lease at once. It is 0 while
-	// the executor stops.
+	// CapacityAnnotation is the number of Turns that may be bound to the executor of a Lease at the same time. It is
+	// 0 while the executor stops.
 	CapacityAnnotation = "capstan.dev/max-concurrent-turns"
 	// StoreAnnotation is the ID of the store in which the executor of a Lease keeps journals.
 	StoreAnnotation = "capstan.dev/store-id"
@@ -61,8 +61,9 @@ func PublishedPosition(ctx context.Context, leases kubernetes.Interface, namespa
 	}
 	var most int64
 	for i := range all.Items {
-		of := all.Items[i].Annotations
-		if position, err := strconv.ParseInt(of[PositionAnnotation], 10, 64); err == nil && of[StoreAnnotation] == id {
+		published := all.Items[i].Annotations
+		position, err := strconv.ParseInt(published[PositionAnnotation], 10, 64)
+		if err == nil && published[StoreAnnotation] == id {
 			most = max(most, position)
 		}
 	}

@@ -43,7 +43,7 @@ func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, a
 		c.known = max(c.known, *n)
 	}
 	loss := &turnstatus.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found.entries, SideEffects: c.effects}
-	switch c.judge() {
+	switch c.verdict() {
 	case endTurn:
 		return r.cutOff(in, loss)
 	case startOver:
@@ -108,12 +108,12 @@ func (r *run) write(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alpha1
 		return nil, errSuperseded
 	}
 	r.binding = *written.Status.Executor.DeepCopy()
-	r.progress.wrote(written)
+	r.progress.setTurn(written)
 	return written, nil
 }
 
-// known returns what this run knows about the journal. If this run found no entries and was not the first, it returns
-// nothing, because an empty journal does not prove that there were never any entries.
+// known returns what this run knows about the journal. If this run found no entries and was not the first, known
+// returns an empty turnstatus.Run, because an empty journal does not prove that there were never any entries.
 func (r *run) known() turnstatus.Run {
 	switch own, n := r.store.Load(), r.entries.Load(); {
 	case own != nil && (n > 0 || r.first):

@@ -22,7 +22,7 @@ const (
 	maxStepGrowth = 1 << 20
 	// callBytes is the number of bytes of memory to reserve for each further tool call that a Turn makes at the same
 	// time. In a measurement, 6,300 calls took 29 KiB each for their connections and goroutines. The garbage collector
-	// lets the memory grow to half as much again.
+	// lets this memory grow by a half.
 	callBytes = 48 << 10
 )
 
@@ -53,8 +53,8 @@ func (e *memoryShortageError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *memoryShortageError) Unwrap() error { return e.err }
 
-// hold changes the reservation to the memory for a conversation of the given size. A conversation may use at most half
-// of the memory that one namespace can reserve.
+// hold changes the reservation to the memory that a conversation of the given size needs. A conversation may use at
+// most half of the memory that one namespace can reserve.
 func (r *run) hold(bytes int64) error {
 	account, m := r.memoryAccount(), &r.memory
 	most, want := account.MaxReservation(), max(0, bytes-unreservedConversation)*perByte
@@ -70,7 +70,7 @@ func (r *run) hold(bytes int64) error {
 		m.hasRoom = m.hasRoom && !m.read
 		return nil
 	case m.held == nil:
-		m.held, _ = account.TryReserve(0) // it cannot fail
+		m.held, _ = account.TryReserve(0) // a reservation of 0 bytes cannot fail
 	}
 	m.peak = max(m.peak, want)
 	if err := m.held.Resize(want); err != nil {
@@ -125,18 +125,18 @@ func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes in
 	return held.Release, nil
 }
 
-// keep keeps the memory of the newest reply, which is already in the journal, and releases the memory of the previous
-// reply. release releases the memory of the newest reply. It is nil if there is no such reply, or if the reservation of
-// the conversation includes the reply.
+// keepReply keeps the memory of the newest reply, which is already in the journal, and releases the memory of the
+// previous reply. release releases the memory of the newest reply. It is nil if there is no such reply, or if the
+// reservation of the conversation includes the reply.
 //
 // While a run keeps the memory of a reply, it must not send a request, wait for a provider, or make a call. All of
 // these may wait for the memory of replies and results, and runs that keep such memory while they wait for it could
 // deadlock.
-func (r *run) keep(release func()) {
-	if r.reply != nil {
-		r.reply()
+func (r *run) keepReply(release func()) {
+	if r.releaseReply != nil {
+		r.releaseReply()
 	}
-	r.reply = release
+	r.releaseReply = release
 }
 
 func (r *run) memoryAccount() bytebudget.Account {
@@ -152,8 +152,8 @@ func (r *run) awaitMemory(ctx context.Context, short *memoryShortageError) error
 	r.memory.held.Release()
 	waiting, stop := r.untilInterrupt(ctx)
 	defer stop()
-	r.progress.awaits(turnstatus.RunWait{Memory: true})
-	defer r.progress.awaits(turnstatus.RunWait{})
+	r.progress.setWait(turnstatus.RunWait{Memory: true})
+	defer r.progress.setWait(turnstatus.RunWait{})
 	held, err := r.memoryAccount().Reserve(waiting, short.want)
 	if err != nil {
 		return err

@@ -175,12 +175,12 @@ func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
 		})
 		for range 20 { // the newest state counts
 			time.Sleep(time.Second)
-			p.awaits(turnstatus.RunWait{Memory: true})
-			p.awaits(turnstatus.RunWait{})
+			p.setWait(turnstatus.RunWait{Memory: true})
+			p.setWait(turnstatus.RunWait{})
 		}
-		p.awaits(turnstatus.RunWait{Memory: true})
+		p.setWait(turnstatus.RunWait{Memory: true})
 		time.Sleep(time.Minute)
-		p.awaits(turnstatus.RunWait{})
+		p.setWait(turnstatus.RunWait{})
 		time.Sleep(time.Minute)
 		p.stop()
 		if want := []bool{true, false}; !slices.Equal(said, want) {

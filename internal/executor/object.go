@@ -15,8 +15,8 @@ import (
 )
 
 // objects returns the reader of the objects that the Turns of a namespace use. It reads from the cache, or from the API
-// server if the cache has no memory for an object. Such a read counts for the namespace of the Turn, also if the object
-// is in another one.
+// server if the cache has no memory for an object. Such a read counts for the namespace of the Turn, even if the object
+// is in another namespace.
 func (e *Executor) objects(namespace string) sharing.Reader {
 	return func(ctx context.Context, key client.ObjectKey, o client.Object) error {
 		if err := e.Client.Get(ctx, key, o); err != nil || !objectbudget.IsLeftOut(o) {

@@ -12,7 +12,7 @@ import (
 type outcome int
 
 const (
-	// failed means that the run tries again, unless it was abandoned: then it hands the Turn back.
+	// failed means that the run tries again. If it was abandoned, it hands the Turn back instead.
 	failed outcome = iota
 	// ended means that the engine has a result.
 	ended
@@ -32,8 +32,8 @@ const (
 	handedBack
 )
 
-// outcomeOf classifies the end of an attempt. suspends reports whether the Turn's desired state is Suspended, and
-// full whether its journal must wait for space.
+// outcomeOf classifies the end of an attempt. suspends reports whether the Turn's desired state is Suspended. full
+// reports whether the Turn must wait for space for its journal.
 func outcomeOf(result *turn.Result, err error, suspends, full bool) outcome {
 	var (
 		cut         *cutOffError

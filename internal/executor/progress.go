@@ -15,8 +15,8 @@ import (
 // writes.
 const progressInterval = 5 * time.Second
 
-// progressDelay is how long new progress waits for its write if there was none for an interval. That progress is
-// usually the answer. Then the run ends at once, and the write of its end includes that progress.
+// progressDelay is how long new progress waits for its write if there was no progress for an interval. Such progress is
+// usually the answer: the run then ends immediately, and the write of its end includes the progress.
 const progressDelay = time.Second
 
 // statusUpdate holds the changes that one write makes to the status of a running Turn.
@@ -46,10 +46,10 @@ type progress struct {
 	newest turn.Progress
 	notes  int
 	dirty  bool
-	// waits is what the run waits for. said is what the status says about that, or nil if a write has failed, because
-	// that write may have been applied all the same.
+	// waits is what the run waits for. shown is the wait that the status shows. It is nil if a write has failed,
+	// because the API server may have applied that write nevertheless.
 	waits turnstatus.RunWait
-	said  *turnstatus.RunWait
+	shown *turnstatus.RunWait
 	// idle is true if the interval is over and there is nothing to write.
 	idle bool
 	// timer runs while no write is allowed yet.
@@ -64,7 +64,7 @@ func (p *progress) begin(ctx context.Context, t *v1alpha1.Turn, write progressWr
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.life, p.end = context.WithCancel(ctx)
-	p.turn, p.write, p.said = t, write, new(turnstatus.RunWait)
+	p.turn, p.write, p.shown = t, write, new(turnstatus.RunWait)
 	p.timer = time.AfterFunc(progressInterval, p.onTimer)
 }
 
@@ -77,16 +77,16 @@ func (p *progress) note(n turn.Progress) {
 	p.writeSoon()
 }
 
-// awaits stores what the run waits for. It does not block. A wait that ends before the next write is not written.
-func (p *progress) awaits(what turnstatus.RunWait) {
+// setWait stores what the run waits for. It does not block. A wait that ends before the next write is not written.
+func (p *progress) setWait(what turnstatus.RunWait) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waits = what
 	p.writeSoon()
 }
 
-// awaitsProvider stores the name of the ModelProvider that the run waits for, or an empty name.
-func (p *progress) awaitsProvider(name string) { p.awaits(turnstatus.RunWait{Provider: name}) }
+// setProviderWait stores the name of the ModelProvider that the run waits for, or an empty name.
+func (p *progress) setProviderWait(name string) { p.setWait(turnstatus.RunWait{Provider: name}) }
 
 // writeSoon ends the idle time. The caller must hold the lock.
 func (p *progress) writeSoon() {
@@ -104,7 +104,7 @@ func (p *progress) onTimer() {
 		return
 	}
 	var u statusUpdate
-	if p.said == nil || *p.said != p.waits {
+	if p.shown == nil || *p.shown != p.waits {
 		u.waits = new(p.waits)
 	} else if !p.dirty {
 		p.idle = true
@@ -122,12 +122,12 @@ func (p *progress) onTimer() {
 	switch {
 	case written != nil:
 		if p.turn = written; u.waits != nil {
-			p.said = u.waits
+			p.shown = u.waits
 		}
 	case err == nil, isRefused(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
 	default:
-		p.dirty, p.said = true, nil
+		p.dirty, p.shown = true, nil
 	}
 	if !p.over {
 		p.timer.Reset(progressInterval)
@@ -147,8 +147,8 @@ func (p *progress) stop() *v1alpha1.Turn {
 	return p.turn
 }
 
-// wrote stores the Turn after the run itself has written its status.
-func (p *progress) wrote(t *v1alpha1.Turn) {
+// setTurn stores the Turn after the run itself has written its status.
+func (p *progress) setTurn(t *v1alpha1.Turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.turn = t

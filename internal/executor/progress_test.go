@@ -149,12 +149,12 @@ func TestWaitWhoseWriteHasNoAnswer(t *testing.T) {
 		}}, turnWith())
 		r := &run{executor: e, turn: stored(t, e), epoch: 1}
 		r.progress.begin(t.Context(), r.turn, r.writeProgress)
-		r.progress.awaitsProvider("demo")
+		r.progress.setProviderWait("demo")
 		time.Sleep(6 * time.Second)
 		if reason := stored(t, e).StateReason(); reason != v1alpha1.TurnReasonQueued || writes.Load() != 1 {
 			t.Fatalf("the Turn is %s after %d writes, want Queued after 1", reason, writes.Load())
 		}
-		r.progress.awaitsProvider("")
+		r.progress.setProviderWait("")
 		time.Sleep(time.Minute)
 		r.progress.stop()
 		if reason := stored(t, e).StateReason(); reason != v1alpha1.TurnReasonRunning {

@@ -23,7 +23,7 @@ func TestAFullQueueTakesNoMoreTurnsOfItsNamespace(t *testing.T) {
 	if !p.admit("quiet", task.Learn) {
 		t.Error("a Turn of another namespace is refused")
 	}
-	p.measured([]task.Use{{Namespace: "busy", Waiting: maxWaiting - 1}}, time.Time{})
+	p.storeMeasurement([]task.Use{{Namespace: "busy", Waiting: maxWaiting - 1}}, time.Time{})
 	if !p.admit("busy", task.Evaluate) || p.admit("busy", task.Evaluate) {
 		t.Error("want room for one Turn after one was evaluated")
 	}

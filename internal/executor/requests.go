@@ -25,20 +25,20 @@ type requests struct {
 	observer observer
 	// budgets returns the Budgets that apply to the Turn now. It is nil if there are none.
 	budgets func() ([]budget.Rule, error)
-	// key is the key of the attempt in the trace, and started its start.
+	// key is the key of the attempt in the trace, and started is the time at which the attempt started.
 	key     string
 	started time.Time
-	// begun is when the request under way has begun.
+	// begun is the time at which the current request began.
 	begun time.Time
-	// sent is the number of requests that have begun, and used the number of tokens of those that have ended.
+	// sent is the number of requests that have begun. used is the number of tokens of the requests that have ended.
 	sent int
 	used int64
-	// ended is what the last request has used, as long as that is not charged: see settle.
+	// ended is the expense of the last request, until settle charges it. It is nil if there is nothing to charge.
 	ended *turnrecord.Expense
-	// refused is true if Budgets have refused a request. contended is true if one of these fits once other requests
-	// have ended.
+	// refused is true if Budgets have refused a request. contended is true if a refused request will fit once other
+	// requests have ended.
 	refused, contended bool
-	// err is why no account can be kept any more. It is nil if all went well.
+	// err is the error because of which the account cannot be kept any more. It is nil if there is none.
 	err error
 }
 
@@ -54,8 +54,8 @@ func newRequests(ctx context.Context, f *followUp) *requests {
 // Begin reserves a request in the Budgets that apply to the Turn now.
 func (a *requests) Begin(ctx context.Context, c *loop.Candidate, r *loop.Request) (context.Context, *model.Error) {
 	f := a.work
-	a.settle(ctx, nil) // the reply to an earlier request made no sense
-	if a.err != nil {  // the end of an earlier request is not written
+	a.settle(ctx, nil) // the reply to an earlier request may have been unusable, and so is not charged yet
+	if a.err != nil {  // the expense of an earlier request could not be charged
 		return ctx, a.fail(a.err)
 	}
 	var rules []budget.Rule
@@ -75,7 +75,7 @@ func (a *requests) Begin(ctx context.Context, c *loop.Candidate, r *loop.Request
 	err = f.Store.ChargeTask(ctx, f.task.Held(), task.Charge{Next: &next, Reserve: reserve})
 	if refusal, ok := errors.AsType[*budget.Refusal](err); ok {
 		a.refused = true
-		a.contended = a.contended || !slices.ContainsFunc(refusal.Refused, func(one budget.Refused) bool { return !one.Contended })
+		a.contended = a.contended || !slices.ContainsFunc(refusal.Refused, func(b budget.Refused) bool { return !b.Contended })
 		return ctx, &model.Error{Kind: model.OverBudget, Message: loop.DescribeRefusal(rules, c, r, refusal), Unsent: true}
 	}
 	if err != nil && ctx.Err() != nil { // the time for this question is over, so the account did not fail
@@ -95,7 +95,7 @@ func (a *requests) fail(err error) *model.Error {
 	return &model.Error{Kind: model.Cancelled, Message: "failed to keep account of a request: " + err.Error(), Unsent: true, Err: err}
 }
 
-// expense returns what a request has used.
+// expense returns the expense of one request.
 func (a *requests) expense(r *loop.Request, u model.Usage, cost *model.Cost) turnrecord.Expense {
 	e := turnrecord.Expense{For: string(a.work.task.Kind), Provider: r.Provider, Model: r.Model, Requests: 1, Usage: u}
 	if cost != nil {
@@ -104,8 +104,8 @@ func (a *requests) expense(r *loop.Request, u model.Usage, cost *model.Cost) tur
 	return e
 }
 
-// End takes the usage of a request that has ended, and charges it if the request has failed. A reply is charged by
-// settle, together with what is read from it.
+// End stores the usage of a request that has ended, and charges it if the request has failed. If there is a reply,
+// settle charges the usage later, together with the findings from the reply.
 func (a *requests) End(
 	ctx context.Context, c *loop.Candidate, r *loop.Request, reply *loop.Step, failure *loop.FailedRequest,
 ) {
@@ -124,16 +124,17 @@ func (a *requests) End(
 	a.used += usage.InputTokens + usage.OutputTokens
 	a.ended = new(a.expense(r, usage, cost))
 	if reply == nil {
-		a.settle(ctx, nil) // before any wait for the next attempt, which would hold the reservation
+		a.settle(ctx, nil) // a wait for the next attempt must not hold the reservation
 	}
 	a.observer.Observe(span)
 }
 
-// settle charges the last request, unless that is done, and stores what all questions have found so far, unless that is
-// nil. Both are one transaction, directly after the reply was read. If the process is killed before it, the request
-// counts with its estimate, and the question is asked again: its reply was never recorded. If the process is killed
-// after it, the question is not asked again. settle also writes if ctx has ended, and tries again for some time: what
-// was paid must count. Its error is a.err. Without an account, there is nothing to settle.
+// settle charges the last request, unless it is charged already. In the same transaction it stores found, the findings
+// of all questions so far, unless found is nil. The caller settles directly after it has read a reply. If the process
+// is killed before that, the estimate of the request counts, and the question is asked again, because its reply was not
+// recorded. If the process is killed after that, the question is not asked again. settle writes even if ctx has ended,
+// and repeats a failed write for up to writeTasks, because every paid request must count. If that fails, settle sets
+// a.err. If a is nil, settle does nothing.
 func (a *requests) settle(ctx context.Context, found *task.Result) {
 	if a == nil || a.err != nil || a.ended == nil && found == nil {
 		return
@@ -146,10 +147,10 @@ func (a *requests) settle(ctx context.Context, found *task.Result) {
 	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), charge) })
 }
 
-// close reports the attempt in the trace. It returns the end of the attempt, or nil if the work is done. open is true
-// if a question has no reply yet, and refused is true if an endpoint has refused one. Such questions are put again,
-// alone, because the replies to the others are stored. The attempt also ends if the account cannot be kept, or if
-// Budgets have allowed no request, in this attempt or an earlier one.
+// close reports the attempt in the trace. It returns nil if the work is done, and otherwise the end of the attempt.
+// open is true if a question has no reply yet. refused is true if an endpoint has refused a question. The next attempt
+// asks only these questions again, because the replies to the others are stored. close also returns an end if ctx has
+// ended, if the account cannot be kept, or if Budgets have allowed no request, in this attempt or an earlier one.
 func (a *requests) close(ctx context.Context, open, refused bool) *done {
 	f := a.work
 	a.settle(ctx, nil)

@@ -103,7 +103,7 @@ func newJudging(t *testing.T, limits budget.Limits) *judging {
 // error.
 func (j *judging) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, error) {
 	t.Helper()
-	if end := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil); end != nil {
+	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 60, nil); end != nil {
 		t.Fatalf("begin: %+v", end)
 	}
 	account := j.work.requests
@@ -265,7 +265,7 @@ func TestAQuestionWithoutTimeEndsNoAttempt(t *testing.T) {
 	j := newJudging(t, budget.Limits{})
 	c, q := priced("first", model.Usage{InputTokens: 7, OutputTokens: 1})
 	chain := []loop.Candidate{c}
-	if end := j.work.begin(t.Context(), []asked{{chain, question}}, 60, nil); end != nil {
+	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 60, nil); end != nil {
 		t.Fatalf("begin: %+v", end)
 	}
 	account := j.work.requests

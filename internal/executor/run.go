@@ -41,7 +41,7 @@ type run struct {
 	// first is true if no earlier run can have begun anything. tried is true once the engine was asked to run the
 	// Turn.
 	first, tried bool
-	// whole is true if the present attempt is the first one of the Turn, so its journal has all that the Turn writes.
+	// whole is true if the current attempt is the first one of the Turn, so the attempt writes the whole journal.
 	whole bool
 	// warned is true once this run has emitted the Event about the context window. Only the run's goroutine uses it.
 	warned bool
@@ -49,13 +49,13 @@ type run struct {
 	progress progress
 	// memory is the memory of the conversation. Only the run's goroutine uses it.
 	memory conversation
-	// leave leaves the gate for Turns that only end. It is nil if the run has not entered it. Only the run's goroutine
-	// uses it.
+	// leave leaves the gate for Turns that only have to end. It is nil if the run has not entered it. Only the run's
+	// goroutine uses it.
 	leave func()
-	// reply releases the memory of the newest reply. It is nil if no reply is kept. Only the run's goroutine uses
-	// it.
-	reply func()
-	// abandon ends the run at once, with a cause. The Turn continues elsewhere or is gone.
+	// releaseReply releases the memory of the newest reply. It is nil if no reply is kept. Only the run's goroutine
+	// uses it.
+	releaseReply func()
+	// abandon ends the run immediately, with a cause. The Turn continues elsewhere or is gone.
 	abandon context.CancelCauseFunc
 	// cancellation is the signal that the Turn was cancelled. The run then ends the Turn.
 	cancellation
@@ -129,8 +129,8 @@ func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn)
 // log returns the logger for lines about the Turn.
 func (r *run) log() logr.Logger { return r.executor.logOf(r.turn) }
 
-// logOf returns the logger for lines about a Turn, which say who asked for it. If the Agent is in another namespace,
-// the lines name it, so that the credentials of that namespace are removed from them.
+// logOf returns the logger for lines about a Turn. The lines name the Turn's requester. If the Agent is in another
+// namespace, the lines name the Agent, too, so that the credentials of that namespace are removed from them.
 func (e *Executor) logOf(t *v1alpha1.Turn) logr.Logger {
 	log := e.Log.WithValues("turn", client.ObjectKeyFromObject(t), "requester", t.Requester())
 	if t.IsOfForeignAgent() {
@@ -146,7 +146,7 @@ func (r *run) run(ctx context.Context) {
 	r.turn = r.progress.stop()
 	r.writeOutcome(ctx, result, err)
 	// Release the memory only here: the result holds the text of the answer until it is written.
-	r.keep(nil)
+	r.keepReply(nil)
 	r.memory.held.Release()
 	r.leaveEndings()
 }
@@ -233,7 +233,7 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 
 // waits is the state of the waits between attempts.
 type waits struct {
-	// wait has the lengths of the waits. It is nil before the first wait.
+	// wait computes the length of each wait. It is nil before the first wait.
 	wait *backoff.ExponentialBackOff
 	// cancelSeen is true once the cancellation of the Turn has ended a wait.
 	cancelSeen bool
@@ -242,7 +242,7 @@ type waits struct {
 // awaitRetry waits before the next attempt. It returns an error if there must be no further attempt. It is a
 // separate function because the frame of execute is on the stack of each waiting Turn.
 func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
-	r.keep(nil) // the next attempt reads the reply from the journal
+	r.keepReply(nil) // the next attempt reads the reply from the journal
 	r.leaveEndings()
 	if short, isShort := errors.AsType[*memoryShortageError](err); isShort {
 		if err = r.awaitMemory(ctx, short); err == nil {
@@ -318,7 +318,7 @@ func (r *run) enterEndings(ctx context.Context) error {
 	return nil
 }
 
-// leaveEndings leaves the gate for Turns that only end, if the run has entered it.
+// leaveEndings leaves the gate for Turns that only have to end, if the run has entered it.
 func (r *run) leaveEndings() {
 	if r.leave != nil {
 		r.leave()
@@ -340,8 +340,9 @@ func (r *run) untilInterrupt(ctx context.Context) (waiting context.Context, stop
 	return waiting, func() { cancel(nil) }
 }
 
-// endAttempt returns the error with which an attempt ended: that of the engine, or another one if the Turn ends
-// without a result. If the Turn must be handed back because something is missing, endAttempt first waits for a while.
+// endAttempt returns the error with which an attempt ends: err, which is the engine's error, or another error if the
+// Turn must end without a result. If the Turn must be handed back because something is missing, endAttempt first waits
+// for a while.
 func (r *run) endAttempt(ctx context.Context, err error) error {
 	r.executor.Forecast.End(string(r.turn.UID), r.whole && err == nil)
 	if cut, lost := errors.AsType[*cutOffError](err); lost {

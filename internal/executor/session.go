@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// session returns the Session that a Turn names, read from the API server because the rest of its budget must be
-// exact. It returns nil if the Turn has no Session, or if the Session was deleted after the Turn was bound.
+// session returns the Session that a Turn names. It reads the API server, because the rest of the Session's budget must
+// be exact. It returns nil if the Turn has no Session, or if the Session was deleted after the Turn was bound.
 func (e *Executor) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
 	s, err := sessionOf(ctx, e.Reader, t)
 	if err != nil {
@@ -49,7 +49,8 @@ type unreadError struct{ error }
 // Unwrap returns the cause.
 func (e *unreadError) Unwrap() error { return e.error }
 
-// sessionGone returns the wait of a Turn without a prompt whose Session was deleted after the Turn was bound.
+// sessionGone returns the *notReadyError for a Turn that has no prompt yet, and whose Session was deleted after the
+// Turn was bound.
 func sessionGone(name string) error {
 	return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q was deleted; Capstan creates it again", name)}
 }
@@ -79,9 +80,9 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 	}
 }
 
-// total writes the current totals of a Session into its status, and repeats the write until it succeeds. It runs before
-// the end of the Turn is written, so that a client that sees the end of the Turn also sees these totals.
-func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.SessionPosition, end time.Time) {
+// persistTotals writes the current totals of a Session into its status, and repeats the write until it succeeds. It
+// runs before the end of the Turn is written, so that a client that sees the end of the Turn also sees these totals.
+func (e *Executor) persistTotals(ctx context.Context, t *v1alpha1.Turn, place *turn.SessionPosition, end time.Time) {
 	if place == nil {
 		return
 	}

@@ -62,8 +62,8 @@ func (s *sharedProvider) withoutSecrets(err error) error {
 	return err
 }
 
-// sharedServers are the ToolServers of a Turn. Results of servers in other namespaces need memory of the Turn's
-// namespace, and errors of these servers do not name the owners' Secrets.
+// sharedServers are the ToolServers of a Turn. The memory for results of servers in other namespaces is charged to the
+// Turn's namespace, and errors of these servers do not name the owners' Secrets.
 type sharedServers struct {
 	toolbox.Servers
 	// namespace is the namespace of the Turn.

@@ -23,7 +23,7 @@ import (
 func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
-	e.total(ctx, r.turn, result.Session, now)
+	e.persistTotals(ctx, r.turn, result.Session, now)
 	written, err := r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.Finish(t, result, now) })
 	if isRefused(err) {
 		// During an upgrade, the CRD of the cluster may differ from the types of this process.
@@ -131,7 +131,7 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 		}
 		current = fresh
 	}
-	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
+	return nil, fmt.Errorf("failed to write the status of turn %q: other writers changed it %d times", t.Name, maxConflicts)
 }
 
 // warnContext emits the Event about the context window when the conversation comes near it.
@@ -141,12 +141,13 @@ func (r *run) warnContext(w loop.Warning) {
 		"the conversation is close to the context window of its model: about %d of %d tokens", w.Tokens, w.ContextWindow)
 }
 
-// announce emits the Events of a Turn that has ended: at most three, and without any word of the conversation. warned
-// is true if this run has emitted the Event about the context window already; an earlier run may have been killed
-// before. Besides the end, announce emits whether the Turn ran without tools that it should have had, and whether
-// another model answered in place of the first one. If neither is so, it emits the more important of these findings:
+// announce emits the Events of a Turn that has ended: at most three, and without any text of the conversation. One
+// Event reports the end. Others report that the Turn ran without tools that it should have had, and that another model
+// answered in place of the first one. If neither of these two happened, announce emits an Event for the first of these
+// findings that applies:
 //
-//  1. The conversation has come near its context window.
+//  1. The conversation has come near its context window, and this run has not emitted the Event about that, so warned
+//     is false. An earlier run may have been killed before it could emit the Event.
 //  2. The Turn was interrupted and continued from its journal.
 func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result, warned bool) {
 	isToolless, isFallback := len(result.ToolServersMissing) > 0, result.Fallback != nil

@@ -31,8 +31,8 @@ type subAgent struct {
 }
 
 // Call creates the child, or finds it if it exists. It returns the child's answer, or a *tool.Pending if there is no
-// answer yet. While the API server or the journal is unavailable, Call tries again until ctx ends. If it is unknown
-// then whether the child was created, or how it ended, Call returns a *tool.Pending too: the controller wakes the
+// answer yet. While the API server or the journal is unavailable, Call tries again until ctx ends. If Call still does
+// not know whether the child was created, or how it ended, it also returns a *tool.Pending: the controller wakes the
 // parent, and the next run checks again.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	wanted, err := translate.ChildOf(s.parent, s.caller, s.agent, c)
@@ -46,7 +46,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	result, err := backoff.Retry(ctx, func() (tool.Result, error) {
 		result, err := s.attempt(ctx, wanted, c, unseen)
-		if err != nil && !isAway(err) {
+		if err != nil && !isUnavailable(err) {
 			err = backoff.Permanent(err)
 		}
 		unseen = true
@@ -54,7 +54,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		s.executor.logOf(s.parent).Error(err, "Failed to call a sub-agent, trying again", "in", wait)
 	}))
-	if err != nil && isAway(err) {
+	if err != nil && isUnavailable(err) {
 		return result, &tool.Pending{Turn: wanted.Name}
 	}
 	return result, err
@@ -142,7 +142,7 @@ func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Res
 		turn.DeletedTurn{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
 }
 
-// answer returns the whole answer of a child. The child's status may have only its beginning.
+// answer returns the whole answer of a child. The child's status may have only the beginning of the answer.
 func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, error) {
 	r := child.Status.Result
 	switch {
@@ -158,7 +158,7 @@ func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, er
 	defer release()
 	a, err := s.executor.Engine.Journal.Artifact(ctx, string(child.UID), r.Artifacts[0].SHA256)
 	if errors.Is(err, journal.ErrNoArtifact) {
-		return r.Text, nil // its journal is gone: return the beginning
+		return r.Text, nil // the child's journal is gone: return the beginning
 	}
 	if err != nil {
 		return "", fmt.Errorf("failed to read the answer of turn %q: %w", child.Name, err)
@@ -170,9 +170,9 @@ func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, er
 	return string(content), nil
 }
 
-// isAway reports whether an error comes from an unavailable API server or journal: it neither ends the call nor
-// says that the call is pending.
-func isAway(err error) bool {
+// isUnavailable reports whether an error comes from an unavailable API server or journal. Such an error does not end
+// the call, and does not mean that the call is pending.
+func isUnavailable(err error) bool {
 	_, failed := errors.AsType[*tool.Error](err)
 	_, pending := errors.AsType[*tool.Pending](err)
 	return !failed && !pending
@@ -183,7 +183,7 @@ func isAway(err error) bool {
 // errors are returned unchanged.
 func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err error, unseen bool) (tool.Result, error) {
 	refusal := refusalOf(err)
-	if isAway(refusal) {
+	if isUnavailable(refusal) {
 		return tool.Result{}, refusal
 	}
 	if !unseen {
@@ -191,7 +191,7 @@ func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err er
 	}
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
-		return tool.Result{}, refusal // that request may still be under way, so keep the reservation
+		return tool.Result{}, refusal // the earlier request may still be under way, so keep the reservation
 	}
 	return result, err
 }

@@ -19,25 +19,26 @@ import (
 )
 
 const (
-	// claimFor is how long a claim of a task lasts, and renewEvery the time between two renewals. The task of an
-	// executor that is lost waits for the rest of its claim.
+	// claimFor is how long a claim of a task lasts, and renewEvery is the time between two renewals. If an executor is
+	// lost, its tasks wait until their claims expire.
 	claimFor, renewEvery = 30 * time.Second, 10 * time.Second
-	// pollTasks is the time between two looks for tasks of other executors, and for claims that have expired.
+	// pollTasks is the time between two searches for tasks of other executors, and for claims that have expired.
 	pollTasks = 2 * time.Second
 	// measureTasks is the time between two measurements of the queue.
 	measureTasks = 10 * time.Second
 	// writeTasks limits the time in which the result of a task is stored and published. A process that stops
 	// waits for it.
 	writeTasks = 10 * time.Second
-	// maxStuck is the number of calls of the learner that may be stuck before it is not called any more.
+	// maxStuck is the number of calls of the learner that may be stuck. Beyond this number, the learner is not called.
 	maxStuck = 8
 	// maxWaiting is the number of tasks of a namespace that may wait. Further Turns are neither evaluated nor learned
-	// from. While several executors end Turns, the namespace may exceed it by the tasks of measureTasks.
+	// from. If several executors end Turns, the namespace may exceed the maximum by the tasks that they add within
+	// measureTasks.
 	maxWaiting = 1000
 )
 
-// Tasks does the work that follows the end of Turns, apart from the Turns that run: it evaluates their answers, and
-// learns memories from them. The store has the tasks, and all executors share them. Tasks is safe for concurrent use.
+// Tasks does the work that follows the end of Turns, separately from the runs: it evaluates the answers of Turns, and
+// learns memories from Turns. The store has the tasks, and all executors share them. Tasks is safe for concurrent use.
 type Tasks struct {
 	// Store has the tasks and the memories, and Journal the answers.
 	Store   TaskStore
@@ -48,21 +49,21 @@ type Tasks struct {
 	Slots int
 	Log   logr.Logger
 
-	// observing has a token for each call of the learner that has not returned: those of tasks that are worked on, and
-	// those that are stuck.
+	// observing has a token for each call of the learner that has not returned: the calls of the current tasks, and the
+	// calls that are stuck.
 	observing chan struct{}
 	// wake has a token if there may be new tasks.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// waiting is the number of waiting tasks of each namespace: those of the last measurement, and those that this
-	// process has added since.
+	// waiting is the number of waiting tasks of each namespace: the tasks of the last measurement, and the tasks that
+	// this process has added since.
 	waiting map[string]int64
 	// working is the number of slots that each namespace has.
 	working map[string]int
 }
 
-// TaskStore has tasks, and keeps what is learned from Turns.
+// TaskStore keeps tasks, and the memories that are learned from Turns.
 type TaskStore interface {
 	store.Tasks
 	store.Memories
@@ -152,8 +153,8 @@ func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) 
 	}
 }
 
-// busy returns the namespaces that have all slots that they may have: half of them, rounded up. So a namespace whose
-// judges hang does not delay another one.
+// busy returns the namespaces that occupy as many slots as one namespace may: half of all slots, rounded up. So a
+// namespace whose judges hang does not delay other namespaces.
 func (p *Tasks) busy() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,15 +203,15 @@ func (p *Tasks) measure(ctx context.Context, e *Executor) {
 		timer.Reset(measureTasks)
 		use, err := p.Store.TaskUse(ctx)
 		if err == nil {
-			p.measured(use, e.Now())
+			p.storeMeasurement(use, e.Now())
 		} else if ctx.Err() == nil {
 			p.Log.Error(err, "Failed to measure the tasks that wait, trying again")
 		}
 	}
 }
 
-// measured stores a measurement.
-func (p *Tasks) measured(use []task.Use, now time.Time) {
+// storeMeasurement stores a measurement.
+func (p *Tasks) storeMeasurement(use []task.Use, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.waiting)
@@ -232,7 +233,7 @@ type work interface {
 	publish(ctx context.Context) error
 }
 
-// workOn returns the work on a task, or nil if this version does not know its kind.
+// workOn returns the work on a task, or nil if this version does not support the kind of the task.
 func (p *Tasks) workOn(e *Executor, k *task.Task) work {
 	about := followUp{Tasks: p, executor: e, task: k}
 	switch k.Kind {
@@ -244,10 +245,10 @@ func (p *Tasks) workOn(e *Executor, k *task.Task) work {
 	return nil
 }
 
-// ofNewerVersion is the time until a task is tried again whose kind this version does not know.
-const ofNewerVersion = time.Minute
+// unknownKindDelay is the time until a task whose kind this version does not support is tried again.
+const unknownKindDelay = time.Minute
 
-// handle does the work on a task, unless that is done, and publishes the result.
+// handle does the work on a task, unless the task has its result already, and publishes the result.
 func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 	working, cancel := context.WithCancelCause(e.Processors.With(ctx, k.Namespace))
 	renewed := p.renew(working, e, k.Held(), cancel)
@@ -260,7 +261,7 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 	o := done{result: k.Result}
 	switch {
 	case w == nil:
-		o = retried(ofNewerVersion, nil)
+		o = retried(unknownKindDelay, nil)
 	case k.Result == nil:
 		o = w.do(working)
 	}
@@ -296,7 +297,8 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 	log.V(1).Info("Did the work that follows a turn", "skipped", k.Result.Skipped, "judges", len(k.Result.Evaluations))
 }
 
-// publish reports the result of work. A panic is an error, as it must not end the Turns of this process.
+// publish reports the result of work. It returns a panic as an error, because a panic must not end the Turns of this
+// process.
 func publish(ctx context.Context, w work) (err error) {
 	defer func() {
 		if recover() != nil { // the value may contain a part of the answer
@@ -313,12 +315,12 @@ func (p *Tasks) logLost(log logr.Logger, err error) {
 	}
 }
 
-// finish stores the result of a task, and tries again while ctx lives, because the result was paid for.
+// finish stores the result of a task, and tries again until ctx ends, because the result was paid for.
 func (p *Tasks) finish(ctx context.Context, k *task.Task, r *task.Result, used int64) error {
 	return keepTrying(ctx, func() error { return p.Store.FinishTask(ctx, k.Held(), *r, used) })
 }
 
-// keepTrying repeats a write about a task while ctx lives, unless the claim of the task is lost.
+// keepTrying repeats a write about a task until it succeeds, ctx ends, or the claim of the task is lost.
 func keepTrying(ctx context.Context, write func() error) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
