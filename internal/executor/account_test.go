@@ -221,8 +221,8 @@ func (h *sessionHarness) remove(who string) {
 	}
 }
 
-// deleted deletes a Turn while it runs.
-func (h *sessionHarness) deleted(r *run) {
+// deleteDuringRun deletes a Turn while it runs.
+func (h *sessionHarness) deleteDuringRun(r *run) {
 	h.remove(parent)
 	h.mu.Lock()
 	r.gone = true
@@ -230,8 +230,8 @@ func (h *sessionHarness) deleted(r *run) {
 	r.abandon(errSuperseded)
 }
 
-// leader charges the Turn as the leader does when it sees that the Turn is gone.
-func (h *sessionHarness) leader() {
+// charge charges the Turn twice, as the leader does when it sees that the Turn is gone.
+func (h *sessionHarness) charge() {
 	h.t.Helper()
 	charger := &Charger{Engine: h.Engine, Reader: h.Reader, Client: h.Client, Now: h.Now, Log: h.Log}
 	for range 2 {
@@ -243,7 +243,7 @@ func (h *sessionHarness) leader() {
 
 // The following functions bring the sessionHarness into the states from which a Turn ends.
 
-// parked: the sub-agent was killed during its work.
+// parked leaves the Turn parked. Its sub-agent was killed during its work.
 func (h *sessionHarness) parked() {
 	h.t.Helper()
 	h.run(parent)
@@ -251,14 +251,14 @@ func (h *sessionHarness) parked() {
 	h.run(child)
 }
 
-// served: the sub-agent has ended, and the Turn has not read its answer.
+// served leaves the Turn parked. Its sub-agent has ended, and the Turn has not read the answer.
 func (h *sessionHarness) served() {
 	h.t.Helper()
 	h.run(parent)
 	h.run(child)
 }
 
-// suspended: the Turn has read the answer of its sub-agent, and was then suspended.
+// suspended leaves the Turn suspended, after it has read the answer of its sub-agent.
 func (h *sessionHarness) suspended() {
 	h.t.Helper()
 	h.served()
@@ -266,7 +266,7 @@ func (h *sessionHarness) suspended() {
 	h.run(parent)
 }
 
-// killed: the Turn has read the answer of its sub-agent, has written its progress, and was then killed.
+// killed leaves the Turn killed, after it has read the answer of its sub-agent and written its progress.
 func (h *sessionHarness) killed() {
 	h.t.Helper()
 	h.served()
@@ -375,33 +375,33 @@ func TestEveryEndRecordsAllUsage(t *testing.T) {
 			h.run(parent)
 		}, v1alpha1.TurnReasonCancelled},
 
-		"deleted while parked":                  {(*sessionHarness).parked, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
-		"deleted while its sub-agent has ended": {(*sessionHarness).served, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
+		"deleted while parked":                  {(*sessionHarness).parked, func(h *sessionHarness) { h.remove(parent); h.charge() }, ""},
+		"deleted while its sub-agent has ended": {(*sessionHarness).served, func(h *sessionHarness) { h.remove(parent); h.charge() }, ""},
 		"deleted before its sub-agent is": {(*sessionHarness).served, func(h *sessionHarness) {
 			remove(h.t, h.Executor, h.get(parent))
-			h.leader()
+			h.charge()
 		}, ""},
-		"deleted while suspended":     {(*sessionHarness).suspended, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
-		"deleted after it was killed": {(*sessionHarness).killed, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
+		"deleted while suspended":     {(*sessionHarness).suspended, func(h *sessionHarness) { h.remove(parent); h.charge() }, ""},
+		"deleted after it was killed": {(*sessionHarness).killed, func(h *sessionHarness) { h.remove(parent); h.charge() }, ""},
 		"deleted while it runs": {
 			(*sessionHarness).served,
-			func(h *sessionHarness) { h.within[parent] = h.deleted; h.run(parent) }, "",
+			func(h *sessionHarness) { h.within[parent] = h.deleteDuringRun; h.run(parent) }, "",
 		},
-		"deleted while it runs, seen by both": {(*sessionHarness).served, func(h *sessionHarness) {
-			h.within[parent] = h.deleted
+		"deleted while it runs, charged by its run and by the leader": {(*sessionHarness).served, func(h *sessionHarness) {
+			h.within[parent] = h.deleteDuringRun
 			h.run(parent)
-			h.leader()
+			h.charge()
 		}, ""},
 		"deleted after it has ended": {
 			(*sessionHarness).served,
-			func(h *sessionHarness) { h.run(parent); h.remove(parent); h.leader() }, "",
+			func(h *sessionHarness) { h.run(parent); h.remove(parent); h.charge() }, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newSessionHarness(t)
 			tc.state(h)
 			if h.billed[parent] == 0 || h.billed[child] == 0 {
-				t.Fatalf("billed %v, want that both have asked the model", h.billed)
+				t.Fatalf("billed %v, want usage of both Turns", h.billed)
 			}
 			tc.end(h)
 			if tc.want != "" {
@@ -443,7 +443,7 @@ func tokensOf(u *v1alpha1.Usage) int64 {
 }
 
 // TestSessionIsChargedAfterSubAgentsOfADeletedTurnEnd checks that the Session is charged only when the
-// sub-agent has ended, because its usage until then counts, too.
+// sub-agent has ended, because all usage of the sub-agent counts.
 func TestSessionIsChargedAfterSubAgentsOfADeletedTurnEnd(t *testing.T) {
 	h := newSessionHarness(t)
 	h.parked()
@@ -454,7 +454,7 @@ func TestSessionIsChargedAfterSubAgentsOfADeletedTurnEnd(t *testing.T) {
 	}
 	h.cancel(child)
 	h.run(child)
-	h.leader()
+	h.charge()
 	if got, want := chargedTo(t, h.Executor, h.store).Tokens, h.billed[parent]+h.billed[child]; got != want {
 		t.Errorf("charged %d tokens, want %d", got, want)
 	}

@@ -42,7 +42,7 @@ func TestAdoptClaimsBoundTurns(t *testing.T) {
 	w.adoptions.Wait()
 	claimed := stored(t, e)
 	if claimed.Epoch() != 5 || len(store.entries(t)) > 0 {
-		t.Fatalf("the Turn has %+v and %d entries, want it claimed and not begun before that is seen",
+		t.Fatalf("the Turn has %+v and %d entries, want it claimed, and not begun before the watch shows the claim",
 			claimed.Status.Executor, len(store.entries(t)))
 	}
 	w.OnUpdate(before, claimed)
@@ -67,7 +67,8 @@ func TestClaimedTurnThatDisappearsIsNotRun(t *testing.T) {
 	w.OnDelete(cache.DeletedFinalStateUnknown{Key: "helpdesk/one", Obj: before})
 	e.all.Wait()
 	if len(store.entries(t)) > 0 || len(e.runs) > 0 || len(e.done) > 0 {
-		t.Errorf("%d entries, %d runs and %d notes, want none of a Turn that is gone", len(store.entries(t)), len(e.runs), len(e.done))
+		t.Errorf("%d entries, %d runs and %d entries in done, want none for a Turn that is gone",
+			len(store.entries(t)), len(e.runs), len(e.done))
 	}
 }
 
@@ -118,9 +119,9 @@ func TestAdoptEndsWithTheProcess(t *testing.T) {
 	}
 }
 
-// TestStartClaimsFewTurnsAtOnce checks that the start does not claim thousands of Turns of an earlier process all
-// at once.
-func TestStartClaimsFewTurnsAtOnce(t *testing.T) {
+// TestStartClaimsFewTurnsAtTheSameTime checks that the start does not claim thousands of Turns of an earlier process at
+// the same time.
+func TestStartClaimsFewTurnsAtTheSameTime(t *testing.T) {
 	const left = 100
 	objects := surroundings()
 	for i := range left {
@@ -151,7 +152,7 @@ func TestStartClaimsFewTurnsAtOnce(t *testing.T) {
 	}
 	adoptions.Wait()
 	if n := most.Load(); n > claimsAtOnce {
-		t.Errorf("%d Turns were claimed at once, want at most %d", n, claimsAtOnce)
+		t.Errorf("%d Turns were claimed at the same time, want at most %d", n, claimsAtOnce)
 	}
 	if err := e.Client.List(t.Context(), &turns); err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ func inTalk(t *v1alpha1.Turn) {
 	t.Spec.SessionRef, t.Spec.Execution = &v1alpha1.ObjectReference{Name: "talk"}, v1alpha1.ExecutionRun
 }
 
-// calling returns an executor that runs the Turn: the model has replied once, and the tool call is under way. The
+// calling returns an executor that runs the Turn. The model has replied once, and the tool call is running. The
 // journals are in a file.
 func calling(t *testing.T, funcs interceptor.Funcs, change ...func(*v1alpha1.Turn)) (*Executor, *sqlite.Store) {
 	t.Helper()
@@ -191,8 +191,8 @@ func TestDeletedTurnIsChargedToItsSession(t *testing.T) {
 	}
 }
 
-// TestDeletedTurnIsChargedOnce checks that a Turn is charged once even if the process is killed between any two
-// writes and others charge the Turn as well.
+// TestDeletedTurnIsChargedOnce checks that a Turn is charged once, even if the first attempt fails between two writes
+// and later attempts repeat the charge.
 func TestDeletedTurnIsChargedOnce(t *testing.T) {
 	fails := true
 	e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
@@ -227,7 +227,7 @@ func TestDeletedTurnIsChargedOnce(t *testing.T) {
 		}
 	}
 	if n, err := store.Last(t.Context(), "uid-one"); err != nil || n != last {
-		t.Errorf("the journal has %d entries, %v; want %d, for the Turn has ended", n, err, last)
+		t.Errorf("the journal has %d entries, %v; want %d, because the Turn has ended", n, err, last)
 	}
 	if err := charger.Charge(t.Context(), "uid-talk"); err != nil {
 		t.Errorf("Charge of a Session: %v, want nothing to happen", err)
@@ -263,8 +263,8 @@ func exportTo(t *testing.T, to *otlp.Receiver) *tracing.Provider {
 	return p
 }
 
-// TestTurnThatEndedWithoutAnExecutor checks that the journal of a Turn whose object has ended is ended when there is
-// memory to read it, and that its Session is charged once. The run of the Turn does not know of the end.
+// TestTurnThatEndedWithoutAnExecutor checks that the journal of a Turn whose object has ended is ended once there is
+// memory to read the journal, and that its Session is charged once. The run of the Turn does not know of the end.
 func TestTurnThatEndedWithoutAnExecutor(t *testing.T) {
 	e, store := calling(t, interceptor.Funcs{}, func(t *v1alpha1.Turn) { t.Spec.Message = strings.Repeat("please ", 10<<10) })
 	one := stored(t, e)
@@ -471,8 +471,9 @@ func TestTotalsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestNotEndedNamesItsCause checks that the keeper of records knows a Turn that waits for Turns of its sub-agents.
-func TestNotEndedNamesItsCause(t *testing.T) {
+// TestNotEndedNamesTheSubAgents checks that the error of a Turn that waits for Turns of its sub-agents names these
+// Turns.
+func TestNotEndedNamesTheSubAgents(t *testing.T) {
 	err := fmt.Errorf("failed to end: %w", notEnded(&loop.Parked{Turns: []string{"child"}}))
 	if _, waits := errors.AsType[*loop.Parked](err); !waits || !strings.Contains(err.Error(), "not ended yet: child") {
 		t.Errorf("%v, want the name of the child, and its cause", err)

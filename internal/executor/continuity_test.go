@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-func TestContinuityJudge(t *testing.T) {
+func TestContinuityVerdict(t *testing.T) {
 	a, b, failedOver := store.Identity{ID: "a", Incarnation: "1"}, store.Identity{ID: "b", Incarnation: "1"},
 		store.Identity{ID: "a", Incarnation: "2"}
 	for name, tc := range map[string]struct {
@@ -19,11 +19,11 @@ func TestContinuityJudge(t *testing.T) {
 		says   string
 	}{
 		"first run": {
-			reason: "no run was before it",
+			reason: "there was no earlier run",
 			c:      continuity{first: true, recorded: a, own: a, effects: true}, want: continueRun,
 		},
 		"first run, bound by an older version": {
-			reason: "no run was before it, and that version does not record stores",
+			reason: "there was no earlier run, and that version does not record stores",
 			c:      continuity{first: true, own: a, effects: true}, want: continueRun,
 		},
 		"first run after a failover": {
@@ -55,7 +55,7 @@ func TestContinuityJudge(t *testing.T) {
 			loss:   v1alpha1.TurnReasonOtherStore, want: startOver,
 		},
 		"a new emptyDir, and the spec says Rerun": {
-			reason: "the spec asks for it",
+			reason: "the spec allows it",
 			c:      continuity{recorded: a, own: b, effects: true, rerun: true},
 			loss:   v1alpha1.TurnReasonOtherStore, want: startOver,
 		},

@@ -38,9 +38,10 @@ func (s *slowJournal) Read(ctx context.Context, uid string, after int64) iter.Se
 	return s.Journal.Read(ctx, uid, after)
 }
 
-// TestFewTurnsEndAtOnce cancels many Turns of which none asks a model. They are bound beyond the limit of concurrent
-// Turns, and few of them are worked on at once. A Turn that is asked to stop while it waits is handed back.
-func TestFewTurnsEndAtOnce(t *testing.T) {
+// TestFewTurnsEndAtTheSameTime checks that the gate Endings limits how many cancelled Turns are handled at the same
+// time, because the limit of concurrent Turns does not apply to them. A Turn that is asked to stop while it waits for
+// the gate is handed back.
+func TestFewTurnsEndAtTheSameTime(t *testing.T) {
 	const turns = 20
 	objects := surroundings()
 	for n := range turns {
@@ -65,7 +66,7 @@ func TestFewTurnsEndAtOnce(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := slow.inside.Load(); n != 4 {
-			t.Errorf("%d cancelled Turns are worked on at once, want 4", n)
+			t.Errorf("%d cancelled Turns are handled at the same time, want 4", n)
 		}
 		e.mu.Lock()
 		for _, r := range e.runs {
@@ -99,9 +100,9 @@ func TestFewTurnsEndAtOnce(t *testing.T) {
 	})
 }
 
-// TestOnlyTurnsThatEndEnterTheGate checks which Turns wait for the gate of those that only end, and that these may
-// begin even if the journals of their namespace are full.
-func TestOnlyTurnsThatEndEnterTheGate(t *testing.T) {
+// TestOnlyTurnsThatMustEndEnterTheGate checks that only Turns that only have to end enter the gate Endings, and that
+// these Turns may begin even if the journals of their namespace are full.
+func TestOnlyTurnsThatMustEndEnterTheGate(t *testing.T) {
 	started := func(ago time.Duration) func(*v1alpha1.Turn) {
 		return func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-ago))) }
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestTurnThatWaitsForItsProvider checks that a Turn whose request must wait is Queued, that it has sent nothing, and
-// how its wait can end.
+// TestTurnThatWaitsForItsProvider checks that a Turn whose request must wait is Queued, that the Turn has sent nothing,
+// and how its wait can end.
 func TestTurnThatWaitsForItsProvider(t *testing.T) {
 	for name, tc := range map[string]struct {
 		meanwhile func(r *run, leave func())
 		want      string
 		requested bool
 	}{
-		"its turn comes": {func(_ *run, leave func()) { leave() }, v1alpha1.TurnReasonCompleted, true},
+		"its request is admitted": {func(_ *run, leave func()) { leave() }, v1alpha1.TurnReasonCompleted, true},
 		"cancelled": {
 			func(r *run, _ func()) { r.handleDesiredState(v1alpha1.DesiredStateCancelled) }, v1alpha1.TurnReasonCancelled, false,
 		},

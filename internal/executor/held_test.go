@@ -73,11 +73,11 @@ func (p panicking) Append(ctx context.Context, uid string, entries ...journal.En
 	return p.Journal.Append(ctx, uid, entries...)
 }
 
-// TestMemoryIsGivenBack checks that a Turn holds the memory of its request while it waits for its first reply, and
-// that it gives back everything, however its run ends.
-func TestMemoryIsGivenBack(t *testing.T) {
+// TestRunReleasesItsMemory checks that a Turn holds the memory of its request while it waits for its first reply, and
+// that it releases all memory, however its run ends.
+func TestRunReleasesItsMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
-		// meanwhile is called while the model works, and prepare before the run.
+		// meanwhile is called while the model works, and prepare is called before the run. Both may be nil.
 		meanwhile func(r *run)
 		prepare   func(e *Executor)
 		reply     *model.Reply
@@ -123,20 +123,20 @@ func TestMemoryIsGivenBack(t *testing.T) {
 			if tc.prepare != nil {
 				tc.prepare(e)
 			}
-			if got := runs(t, e); got.StateReason() != tc.want {
+			if got := runTurn(t, e); got.StateReason() != tc.want {
 				t.Errorf("the Turn is %s: %s\nwant %s", got.StateReason(), got.Status.Conditions[0].Message, tc.want)
 			}
 			for _, kind := range bytebudget.Kinds() {
 				if use := e.Memory.Use(kind); use.Bytes != 0 || use.Waiting != 0 {
-					t.Errorf("the run has ended, and for %s %+v is held", kind, use)
+					t.Errorf("after the run, the use of memory for %s is %+v, want none", kind, use)
 				}
 			}
 		})
 	}
 }
 
-// TestManyTurnsShareLittleMemory checks that Turns all end whose requests, histories and results need many times the
-// memory of their namespace. None waits in vain, and few runs are in vain.
+// TestManyTurnsShareLittleMemory checks that all Turns complete if their requests, histories and results together need
+// many times the memory of their namespace. No Turn waits forever, and few attempts end for lack of memory.
 func TestManyTurnsShareLittleMemory(t *testing.T) {
 	const turns, calls = 30, 60
 	objects := surroundings()
@@ -180,7 +180,7 @@ func TestManyTurnsShareLittleMemory(t *testing.T) {
 	}
 	e.all.Wait()
 	if n := reads.Load(); n > 20*turns {
-		t.Errorf("journals were read %d times by %d Turns, want few runs that end for lack of memory", n, turns)
+		t.Errorf("journals were read %d times by %d Turns, want few attempts that end for lack of memory", n, turns)
 	}
 	for n := range turns {
 		var turn v1alpha1.Turn

@@ -46,7 +46,7 @@ type purchaseHarness struct {
 	journals *sqlite.Store
 	// writes counts the writes of status.
 	writes int
-	// published is the position of the store that a Lease has.
+	// published is the position of the store that the Leases publish.
 	published int64
 	// bug makes the engine panic.
 	bug bool
@@ -164,7 +164,7 @@ func (s *purchaseHarness) run(change ...func(*run)) *v1alpha1.Turn {
 	return stored(s.t, s.Executor)
 }
 
-// kill ends a process at once.
+// kill ends a process immediately.
 func kill(r *run) { r.abandon(errKilled) }
 
 // suspend suspends a Turn while it runs.
@@ -334,7 +334,7 @@ func TestTurnContinuesInACompleteRestoredStore(t *testing.T) {
 	got := s.run()
 	if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 ||
 		meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
-		t.Errorf("%s after %d calls, want it completed as if nothing had been", got.StateReason(), s.calls)
+		t.Errorf("%s after %d calls, want it completed, with one call and no lost journal", got.StateReason(), s.calls)
 	}
 }
 
@@ -360,15 +360,15 @@ func TestEmptyJournalOfALaterRunProvesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := stored(t, s.Executor); got.IsFinished() || got.BoundTo() != "" || got.Status.Executor.JournalComplete {
-		t.Fatalf("executor %+v, want the Turn handed back, and nothing said of its journal", got.Status.Executor)
+		t.Fatalf("executor %+v, want the Turn handed back, and its journal not marked as complete", got.Status.Executor)
 	}
 	s.published = 100 // known to another executor, which was unavailable
 	s.bind(true)
 	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonJournalMissing)
 }
 
-// TestRunSurvivesAFailoverOfTheStore checks that the progress of such a run says that its journal is
-// complete in the new incarnation.
+// TestRunSurvivesAFailoverOfTheStore checks that the progress of a run after a failover of the store says that the
+// journal is complete in the new incarnation.
 func TestRunSurvivesAFailoverOfTheStore(t *testing.T) {
 	s := newPurchaseHarness(t)
 	s.bind(true)
@@ -440,7 +440,7 @@ func TestStatusSurvivesADamagedJournalAndAPanic(t *testing.T) {
 					steps.ModelRequests < 3 || steps.UnknownOutcomes < 1 ||
 					usage == nil || usage.InputTokens < 30 || len(got.Status.ToolCalls) != 2 ||
 					got.Status.ToolCalls[1].Outcome != v1alpha1.ToolCallUnknown {
-					t.Errorf("%s, steps %+v, usage %+v, calls %+v; want it interrupted with no less than was known",
+					t.Errorf("%s, steps %+v, usage %+v, calls %+v; want it interrupted, with at least the known usage and calls",
 						got.StateReason(), steps, usage, got.Status.ToolCalls)
 				}
 			})
@@ -492,7 +492,7 @@ func TestTurnThatHasNotBegunContinues(t *testing.T) {
 	}{
 		"killed": {"a store that keeps confirmed entries has none", func(*purchaseHarness) {}},
 		"handed back, and another store": {"its status says that no run has begun anything", func(s *purchaseHarness) {
-			s.draining = true // so that the Turn is handed back at once
+			s.draining = true // so that the Turn is handed back immediately
 			s.mu.Lock()
 			s.start(s.t.Context(), stored(s.t, s.Executor))
 			s.mu.Unlock()
@@ -512,7 +512,8 @@ func TestTurnThatHasNotBegunContinues(t *testing.T) {
 			got := s.run()
 			if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 ||
 				meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
-				t.Errorf("%s after %d calls, want it completed as if nothing had been: %s", got.StateReason(), s.calls, tc.reason)
+				t.Errorf("%s after %d calls, want it completed, with one call and no lost journal: %s",
+					got.StateReason(), s.calls, tc.reason)
 			}
 		})
 	}
@@ -592,7 +593,7 @@ func TestStatusSurvivesJournalLoss(t *testing.T) {
 		outcomes = append(outcomes, c.CallID+" "+string(c.Outcome))
 	}
 	if all := strings.Join(outcomes, ", "); all != "a Succeeded, b Unknown, c Unknown" {
-		t.Errorf("calls %s, want those that had not ended unknown, also the one that waited: it may have been approved", all)
+		t.Errorf("calls %s, want all calls without a result unknown, even the call that waits: it may have been approved", all)
 	}
 	if got.Status.Steps.Count != 3 || got.Status.Steps.UnknownOutcomes != 3 || got.Status.Usage.InputTokens != 30 ||
 		len(got.Status.PendingApprovals) > 0 {

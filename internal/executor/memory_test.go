@@ -44,8 +44,7 @@ func (m *longReplies) Generate(context.Context, *model.Request) (*model.Reply, e
 	}, nil
 }
 
-// longWinded returns an executor with that model, and with a memory budget of the given number of bytes for
-// conversations.
+// longWinded returns an executor with the model m, and with a memory budget of held bytes for conversations.
 func longWinded(t *testing.T, m *longReplies, held int64) *Executor {
 	t.Helper()
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
@@ -63,22 +62,22 @@ func longWinded(t *testing.T, m *longReplies, held int64) *Executor {
 	return e
 }
 
-// TestConversationIsBounded checks that a model that sends long replies for many steps ends its Turn, and not the
-// manager.
+// TestConversationIsBounded checks that a Turn whose model sends long replies for many steps ends before the manager
+// runs out of memory.
 func TestConversationIsBounded(t *testing.T) {
 	m := &longReplies{steps: 90, bytes: 1 << 20}
 	e := longWinded(t, m, 64<<20) // one Turn may hold 28 MiB of it: a conversation of about 9 MiB
-	got := runs(t, e)
+	got := runTurn(t, e)
 	message := got.Status.Conditions[0].Message
 	if got.StateReason() != v1alpha1.TurnReasonBudgetExceeded ||
 		!strings.Contains(message, "for a turn: ask for shorter replies") {
 		t.Errorf("the Turn is %s: %s\nwant BudgetExceeded with a remedy", got.StateReason(), message)
 	}
 	if asked := m.asked.Load(); asked < 8 || asked > 11 {
-		t.Errorf("the model was asked %d times, want about as often as 9 MiB hold its replies", asked)
+		t.Errorf("the model was asked %d times, want 8 to 11 times, because the memory holds about 9 replies", asked)
 	}
 	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 {
-		t.Errorf("the Turn has ended and %d bytes are held", use.Bytes)
+		t.Errorf("after the end of the Turn, %d bytes are held, want none", use.Bytes)
 	}
 }
 
@@ -95,7 +94,7 @@ func TestTurnWaitsForMemory(t *testing.T) {
 	e.observe(t.Context(), stored(t, e))
 	awaitWaiting(t, e)
 	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() {
-		t.Errorf("while it waits %+v is held, want nothing by the Turn", use)
+		t.Errorf("while the Turn waits, the use is %+v, want none by the Turn", use)
 	}
 	for waits := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
 		"waiting for memory"); runtime.Gosched() {
@@ -113,7 +112,7 @@ func TestTurnWaitsForMemory(t *testing.T) {
 		t.Errorf("the model was asked %d times, want 6", asked)
 	}
 	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 || use.Waiting != 0 {
-		t.Errorf("the Turn has ended and %+v is held", use)
+		t.Errorf("after the end of the Turn, the use is %+v, want none", use)
 	}
 }
 
@@ -189,8 +188,8 @@ func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
 	})
 }
 
-// TestReservationFollowsTheConversation checks that a run holds no more than its conversation needs. It keeps what it
-// waited for until it has read its journal again and begun a step.
+// TestReservationFollowsTheConversation checks that a run holds no more memory than its conversation needs. After a
+// wait for memory, the run keeps the whole reservation until it has read its journal again and begun a step.
 func TestReservationFollowsTheConversation(t *testing.T) {
 	const kib = 1 << 10
 	e := &Executor{Memory: bytebudget.New(64<<20, 64<<20)}
@@ -239,7 +238,7 @@ func TestReservationFollowsTheConversation(t *testing.T) {
 	}
 }
 
-// TestWaitForMemoryCanBeStopped checks that such a Turn is handed back and holds no memory.
+// TestWaitForMemoryCanBeStopped checks that a Turn that waits for memory is handed back if its run must stop.
 func TestWaitForMemoryCanBeStopped(t *testing.T) {
 	m := &longReplies{steps: 5, bytes: 100 << 10}
 	e := longWinded(t, m, 16<<20)
@@ -260,9 +259,8 @@ func TestWaitForMemoryCanBeStopped(t *testing.T) {
 	}
 }
 
-// heldReplies is a model whose replies hold memory until they are released, as the replies of an endpoint do. It
-// also waits for memory of that kind itself, so a Turn that kept the memory of its last reply would wait for
-// itself.
+// heldReplies is a model whose replies hold memory until they are released, as the replies of an endpoint do. Each
+// request waits for the memory of its reply, so a Turn that kept the memory of its last reply would deadlock.
 type heldReplies struct {
 	*longReplies
 	account bytebudget.Account
@@ -319,7 +317,7 @@ func TestReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
 	})
-	if got := runs(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+	if got := runTurn(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
 		t.Errorf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
 	}
 	if replies, conversations := use(); replies != 0 || conversations != 0 {
@@ -330,9 +328,9 @@ func TestReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
 	}
 }
 
-// TestCallsBesideOthersNeedMemory checks that the calls of one reply run at once while there is memory for them, and
-// otherwise one after another.
-func TestCallsBesideOthersNeedMemory(t *testing.T) {
+// TestConcurrentCallsNeedMemory checks that the calls of one reply run at the same time if there is memory for them,
+// and otherwise one after another.
+func TestConcurrentCallsNeedMemory(t *testing.T) {
 	const calls = 8
 	for name, most := range map[string]int64{"free": calls, "used": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -340,7 +338,7 @@ func TestCallsBesideOthersNeedMemory(t *testing.T) {
 			e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return manyCalls(calls) }
 			account := e.Memory.Account("helpdesk", bytebudget.Conversations)
 			if name == "used" {
-				// What is left is enough for the conversation, and not for a call.
+				// The rest is enough for the conversation, but not for a call.
 				if _, err := account.TryReserve(account.MaxReservation() - callBytes*7/8); err != nil {
 					t.Fatal(err)
 				}
@@ -368,9 +366,9 @@ func TestCallsBesideOthersNeedMemory(t *testing.T) {
 				return all
 			}
 			before := e.Memory.Use(bytebudget.Conversations).Bytes
-			got := runs(t, e)
+			got := runTurn(t, e)
 			if got.StateReason() != v1alpha1.TurnReasonCompleted || made.Load() != calls || together.Load() != most {
-				t.Errorf("the Turn is %s after %d calls, %d of them at once; want Completed, %d and %d",
+				t.Errorf("the Turn is %s after %d calls, %d of them at the same time; want Completed, %d and %d",
 					got.StateReason(), made.Load(), together.Load(), calls, most)
 			}
 			if held := e.Memory.Use(bytebudget.Conversations).Bytes; held != before {
@@ -380,7 +378,7 @@ func TestCallsBesideOthersNeedMemory(t *testing.T) {
 	}
 }
 
-// manyCalls is a model that makes that many calls in one reply, and then answers.
+// manyCalls is a model that makes this number of calls in one reply, and then answers.
 type manyCalls int
 
 func (m manyCalls) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
@@ -395,8 +393,8 @@ func (m manyCalls) Generate(_ context.Context, r *model.Request) (*model.Reply, 
 	return &reply, nil
 }
 
-// TestReadsOfLargeOutputsWait checks that a small output is read at once, and that a large one waits until there is
-// memory for it as stored and decompressed. The largest one is read if nothing else is.
+// TestReadsOfLargeOutputsWait checks that a small output is read immediately, and that a large output waits until there
+// is memory for its stored and its decompressed bytes. An output that needs more than all memory is read alone.
 func TestReadsOfLargeOutputsWait(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	synctest.Test(t, func(t *testing.T) {
@@ -419,7 +417,7 @@ func TestReadsOfLargeOutputsWait(t *testing.T) {
 		ended := errors.New("the turn has ended")
 		time.AfterFunc(time.Second, func() { cancel(ended) })
 		if _, err := r.reserveRead(ctx, mib); !errors.Is(err, ended) {
-			t.Errorf("reserveRead beside the largest output = %v, want a wait until the Turn ends", err)
+			t.Errorf("reserveRead during the read of the largest output = %v, want a wait until the Turn ends", err)
 		}
 		time.AfterFunc(time.Second, large)
 		read(t.Context(), mib)()

@@ -57,7 +57,7 @@ func TestObjectsThatTheCacheLeavesOut(t *testing.T) {
 		},
 	})
 	e.Reader, e.LiveReads = whole, fairgate.New(1, 1)
-	got := runs(t, e)
+	got := runTurn(t, e)
 	if !got.IsFinished() || got.Status.Conditions[0].Reason != v1alpha1.TurnReasonPrepared {
 		t.Fatalf("the Turn is %+v, want it prepared", got.Status.Conditions)
 	}

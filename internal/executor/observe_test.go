@@ -28,18 +28,18 @@ func TestObserveOfARun(t *testing.T) {
 		// wantNext reports whether the Turn gets a run after this one.
 		wantNext bool
 	}{
-		"an irrelevant change":              {turn: turnWith(boundTo(me, 2))},
-		"an old event":                      {turn: turnWith(boundTo(me, 1))},
-		"an old event of another executor":  {turn: turnWith(boundTo("other", 1))},
-		"an old unbinding":                  {turn: turnWith(boundTo("", 1))},
-		"a suspension":                      {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
-		"a cancellation":                    {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
-		"a deletion behind a finalizer":     {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
-		"a deletion when it was bound anew": {turn: turnWith(boundTo(me, 3), deleted), wantCause: errSuperseded},
-		"a new binding to this executor":    {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded, wantNext: true},
-		"a binding to another executor":     {turn: turnWith(boundTo("other", 3)), wantCause: errSuperseded},
-		"an unbinding":                      {turn: turnWith(boundTo("", 2)), wantCause: errSuperseded},
-		"the run's own last write":          {turn: turnWith(boundTo(me, 2), finished), wantCause: errSuperseded},
+		"an irrelevant change":             {turn: turnWith(boundTo(me, 2))},
+		"an old event":                     {turn: turnWith(boundTo(me, 1))},
+		"an old event of another executor": {turn: turnWith(boundTo("other", 1))},
+		"an old unbinding":                 {turn: turnWith(boundTo("", 1))},
+		"a suspension":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
+		"a cancellation":                   {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
+		"a deletion behind a finalizer":    {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
+		"a deletion after a new binding":   {turn: turnWith(boundTo(me, 3), deleted), wantCause: errSuperseded},
+		"a new binding to this executor":   {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded, wantNext: true},
+		"a binding to another executor":    {turn: turnWith(boundTo("other", 3)), wantCause: errSuperseded},
+		"an unbinding":                     {turn: turnWith(boundTo("", 2)), wantCause: errSuperseded},
+		"the run's own last write":         {turn: turnWith(boundTo(me, 2), finished), wantCause: errSuperseded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{})
@@ -64,7 +64,7 @@ func TestObserveOfARun(t *testing.T) {
 				t.Errorf("another run follows: %t, want %t", got, tc.wantNext)
 			}
 			if len(e.runs) != 1 {
-				t.Error("no other run may start beside it")
+				t.Error("no other run may start at the same time")
 			}
 		})
 	}
@@ -103,8 +103,8 @@ func TestObserveStartsRuns(t *testing.T) {
 	}
 }
 
-// TestRecreatedTurnGetsItsOwnRun checks that a Turn that was deleted and created anew gets its own run. After
-// a gap in the watch, a list shows it as a change.
+// TestRecreatedTurnGetsItsOwnRun checks that a Turn that was deleted and created again gets its own run. After
+// a gap in the watch, a list shows the new Turn as a change.
 func TestRecreatedTurnGetsItsOwnRun(t *testing.T) {
 	second := turnWith(func(t *v1alpha1.Turn) { t.UID = "uid-two" })
 	for name, tc := range map[string]struct {
@@ -152,7 +152,7 @@ func TestRunThatCannotBeginHandsTheTurnBackOnce(t *testing.T) {
 	}
 	e.observe(t.Context(), got)
 	if len(e.done) != 0 {
-		t.Error("the watch has already shown it")
+		t.Error("the executor has not forgotten the epoch, although the watch has shown the change")
 	}
 }
 
@@ -161,17 +161,17 @@ func TestRunThatCannotBeginHandsTheTurnBackOnce(t *testing.T) {
 func TestFinishedRunIsForgotten(t *testing.T) {
 	for name, early := range map[string]bool{"the watch is behind the run": false, "the watch shows the end before the run is over": true} {
 		t.Run(name, func(t *testing.T) {
-			var tell func()
+			var onWrite func()
 			funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
 				o client.Object, opts ...client.SubResourceUpdateOption,
 			) error {
 				err := c.SubResource(sub).Update(ctx, o, opts...)
-				tell()
+				onWrite()
 				return err
 			}}
 			e, store := newExecutor(t, funcs, append(surroundings(), turnWith())...)
 			read := stored(t, e)
-			tell = func() {
+			onWrite = func() {
 				if early {
 					e.onGone(read)
 				}
@@ -191,7 +191,7 @@ func TestFinishedRunIsForgotten(t *testing.T) {
 				t.Errorf("%d entries more, want none: the Turn was run again", n-written)
 			}
 			if len(e.runs)+len(e.done) > 0 {
-				t.Errorf("%d runs and %d notes are left, want none", len(e.runs), len(e.done))
+				t.Errorf("%d runs and %d entries in done are left, want none", len(e.runs), len(e.done))
 			}
 		})
 	}
@@ -240,7 +240,7 @@ func TestStoppingExecutorHandsBackNewTurns(t *testing.T) {
 	e.observe(t.Context(), read)
 	e.returns.Wait()
 	if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending || len(store.entries(t)) > 0 {
-		t.Errorf("the Turn must be given back at once, and not be begun: %+v", got.Status)
+		t.Errorf("the status is %+v, want the Turn handed back immediately, and not begun", got.Status)
 	}
 }
 
@@ -309,7 +309,7 @@ func TestTurnWaitsForItsStore(t *testing.T) {
 			func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-time.Hour))) },
 			v1alpha1.TurnReasonDeadlineExceeded,
 		},
-		"though it is cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
+		"after its cancellation": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestJournalOfANewerVersionIsNotTouched(t *testing.T) {
 	if err := store.Append(t.Context(), "uid-one", newer); err != nil {
 		t.Fatal(err)
 	}
-	if got := runs(t, e); got.IsFinished() || got.BoundTo() != "" {
+	if got := runTurn(t, e); got.IsFinished() || got.BoundTo() != "" {
 		t.Errorf("the Turn must be handed back: %+v", got.Status)
 	}
 }

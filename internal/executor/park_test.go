@@ -21,8 +21,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// asks returns a call whose approval was requested after the run began.
-func asks(callID, name string) loop.Approval {
+// approvalOf returns a call whose approval was requested after the run began.
+func approvalOf(callID, name string) loop.Approval {
 	return loop.Approval{
 		Request: "request of " + callID, Step: 1, CallID: callID, Name: name, ToolServerUID: "server",
 		SchemaHash: "schema", Arguments: []byte(`{"secret":1}`), ArgumentsHash: "hash", Requested: now.Add(time.Second),
@@ -30,7 +30,8 @@ func asks(callID, name string) loop.Approval {
 	}
 }
 
-func decides(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.ToolApproval {
+// toolApproval returns a decision about a call of x.
+func toolApproval(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.ToolApproval {
 	return &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, CreationTimestamp: metav1.NewTime(now)},
 		Spec: v1alpha1.ToolApprovalSpec{
@@ -43,16 +44,16 @@ func decides(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.ToolApp
 
 // decided returns jane's decision about a call of x.
 func decided(approved bool) *loop.Decision {
-	a := asks("a", "x")
+	a := approvalOf("a", "x")
 	d := a.Decided(approved)
 	d.By, d.Reason = "jane", "because"
 	return d
 }
 
-// listing returns a change that adds a call of x to the status of a Turn.
+// listing adds a call of x to the pending approvals in the status of a Turn.
 func listing(t *v1alpha1.Turn) {
 	boundTo(me, 1)(t)
-	t.Status.PendingApprovals = []v1alpha1.PendingApproval{translate.PendingApproval(asks("a", "x"))}
+	t.Status.PendingApprovals = []v1alpha1.PendingApproval{translate.PendingApproval(approvalOf("a", "x"))}
 }
 
 // recorded returns the Events so far.
@@ -76,7 +77,9 @@ func TestParkNeedsOneWrite(t *testing.T) {
 	r := newRun(t, e)
 	r.progress.note(turn.Progress{Counts: turn.Counts{Steps: 1}, Calls: []turn.CallRecord{{CallID: "a", Name: "delete", Step: 1}}})
 	r.turn = r.progress.stop()
-	r.park(t.Context(), &loop.Parked{Approvals: []loop.Approval{asks("a", "delete"), asks("b", "delete"), asks("c", "send")}})
+	r.park(t.Context(), &loop.Parked{
+		Approvals: []loop.Approval{approvalOf("a", "delete"), approvalOf("b", "delete"), approvalOf("c", "send")},
+	})
 	got := stored(t, e)
 	s := got.Status
 	if got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonAwaitingApproval ||
@@ -102,14 +105,14 @@ func TestApprovalIsRequestedOnce(t *testing.T) {
 		"known": {"it was requested before", []v1alpha1.PendingApproval{{
 			RequestID: "request of a", Step: 1,
 			CallID: "a", ArgumentsHash: "hash",
-		}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
+		}}, loop.Parked{Approvals: []loop.Approval{approvalOf("a", "x")}}, 0},
 		"another call": {"another one was requested before", []v1alpha1.PendingApproval{{
 			RequestID: "request of another",
 			Step:      1, CallID: "a", ArgumentsHash: "hash",
-		}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 1},
+		}}, loop.Parked{Approvals: []loop.Approval{approvalOf("a", "x")}}, 1},
 		"a sub-agent": {"no person must do anything", nil, loop.Parked{Turns: []string{"child"}}, 0},
 		"a long list": {"still one Event", nil, loop.Parked{Approvals: manyApprovals(100)}, 1},
-		"superseded":  {"it no longer belongs to this run", nil, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
+		"superseded":  {"it no longer belongs to this run", nil, loop.Parked{Approvals: []loop.Approval{approvalOf("a", "x")}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			holder := me
@@ -135,7 +138,7 @@ func TestApprovalIsRequestedOnce(t *testing.T) {
 func manyApprovals(n int) []loop.Approval {
 	var all []loop.Approval
 	for i := range n {
-		all = append(all, asks(fmt.Sprint(i), fmt.Sprintf("tool-%d", i)))
+		all = append(all, approvalOf(fmt.Sprint(i), fmt.Sprintf("tool-%d", i)))
 	}
 	return all
 }
@@ -153,25 +156,25 @@ func newRun(t *testing.T, e *Executor) *run {
 }
 
 func TestRunThatParksAgainWithoutProgressWaits(t *testing.T) {
-	early := asks("a", "x")
+	early := approvalOf("a", "x")
 	early.Requested = now.Add(-time.Second)
 	for name, tc := range map[string]struct {
 		reason string
 		epoch  int64
-		told   bool
+		noted  bool
 		parked loop.Parked
 		want   bool
 	}{
-		"the first run":    {"it has requested approval", 1, false, loop.Parked{Approvals: []loop.Approval{early}}, false},
-		"a call was ended": {"it made progress", 2, true, loop.Parked{Approvals: []loop.Approval{early}}, false},
-		"a new request":    {"it made progress", 2, false, loop.Parked{Approvals: []loop.Approval{early, asks("b", "x")}}, false},
-		"nothing":          {"it was bound too early", 2, false, loop.Parked{Approvals: []loop.Approval{early}}, true},
-		"no sub-agent":     {"it was bound too early", 3, false, loop.Parked{Turns: []string{"child"}}, true},
+		"the first run":     {"it has requested approval", 1, false, loop.Parked{Approvals: []loop.Approval{early}}, false},
+		"a call was ended":  {"it made progress", 2, true, loop.Parked{Approvals: []loop.Approval{early}}, false},
+		"a new request":     {"it made progress", 2, false, loop.Parked{Approvals: []loop.Approval{early, approvalOf("b", "x")}}, false},
+		"no progress":       {"it was bound too early", 2, false, loop.Parked{Approvals: []loop.Approval{early}}, true},
+		"a sub-agent works": {"it was bound too early", 3, false, loop.Parked{Turns: []string{"child"}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 			r := newRun(t, e)
-			if r.epoch = tc.epoch; tc.told {
+			if r.epoch = tc.epoch; tc.noted {
 				r.progress.note(steps(1))
 			}
 			if got := r.isFutile(fmt.Errorf("wrapped: %w", &tc.parked)); got != tc.want {
@@ -195,16 +198,20 @@ func TestDecide(t *testing.T) {
 		"none yet, in a later run":   {"the cache may be behind", 2, nil, nil, nil, 1},
 		"in the cache": {
 			"that is enough", 2,
-			[]client.Object{decides("x", "a", v1alpha1.ApprovalApproved)},
+			[]client.Object{toolApproval("x", "a", v1alpha1.ApprovalApproved)},
 			nil, approved, 0,
 		},
 		"not in the cache yet": {
 			"the controller has seen it", 2,
-			[]client.Object{decides("y", "b", v1alpha1.ApprovalDenied)},
-			[]client.Object{decides("x", "a", v1alpha1.ApprovalApproved)},
+			[]client.Object{toolApproval("y", "b", v1alpha1.ApprovalDenied)},
+			[]client.Object{toolApproval("x", "a", v1alpha1.ApprovalApproved)},
 			approved, 1,
 		},
-		"about another Turn's calls": {"there is no decision", 2, nil, []client.Object{decides("y", "b", v1alpha1.ApprovalDenied)}, nil, 1},
+		"about another call": {
+			"there is no decision", 2, nil,
+			[]client.Object{toolApproval("y", "b", v1alpha1.ApprovalDenied)},
+			nil, 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.cached, turnWith(listing))...)
@@ -218,7 +225,7 @@ func TestDecide(t *testing.T) {
 			e.Reader = live.Reader
 			r := newRun(t, e)
 			r.epoch = tc.epoch
-			got, err := r.decide(t.Context(), asks("a", "x"))
+			got, err := r.decide(t.Context(), approvalOf("a", "x"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil || reads != tc.reads {
 				t.Errorf("%s (error %v, %d reads of the API server, want %d): -want +got:\n%s", tc.reason, err, reads, tc.reads, diff)
 			}
@@ -226,8 +233,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestDecisionAboutAnUnlistedCallDoesNotCount checks that such a decision does not count, whatever it
-// names, because no user was shown that call.
+// TestDecisionAboutAnUnlistedCallDoesNotCount checks that a decision about a call that the status did not list does not
+// count, because no user was shown that call.
 func TestDecisionAboutAnUnlistedCallDoesNotCount(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.PendingApproval){
 		"no call":        nil,
@@ -238,22 +245,22 @@ func TestDecisionAboutAnUnlistedCallDoesNotCount(t *testing.T) {
 		"other argument": func(p *v1alpha1.PendingApproval) { p.ArgumentsHash = "other" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(), decides("x", "a", v1alpha1.ApprovalApproved))
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(), toolApproval("x", "a", v1alpha1.ApprovalApproved))
 			r := newRun(t, e)
 			r.epoch = 2
 			if change != nil {
 				listing(r.turn)
 				change(&r.turn.Status.PendingApprovals[0])
 			}
-			if d, err := r.decide(t.Context(), asks("a", "x")); d != nil || err != nil {
+			if d, err := r.decide(t.Context(), approvalOf("a", "x")); d != nil || err != nil {
 				t.Errorf("decision %+v, error %v; want none", d, err)
 			}
 		})
 	}
 }
 
-// TestUncheckedDecisionDoesNotCount checks that such a decision does not count, in the cache or in the API
-// server. A valid decision beside it counts.
+// TestUncheckedDecisionDoesNotCount checks that a decision whose author may not decide does not count, in the cache or
+// in the API server. A valid decision about the same call counts.
 func TestUncheckedDecisionDoesNotCount(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -270,10 +277,10 @@ func TestUncheckedDecisionDoesNotCount(t *testing.T) {
 		"of other calls": {"it is not about this one", 1, "other", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first := decides("first", "a", v1alpha1.ApprovalDenied)
+			first := toolApproval("first", "a", v1alpha1.ApprovalDenied)
 			first.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), first,
-				decides("second", "a", v1alpha1.ApprovalApproved), decides("other", "b", v1alpha1.ApprovalApproved))
+				toolApproval("second", "a", v1alpha1.ApprovalApproved), toolApproval("other", "b", v1alpha1.ApprovalApproved))
 			asked := 0
 			e.Approvals = func(_ context.Context, made []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
 				asked++
@@ -285,7 +292,7 @@ func TestUncheckedDecisionDoesNotCount(t *testing.T) {
 			}
 			r := newRun(t, e)
 			r.epoch = tc.epoch
-			got, err := r.decide(t.Context(), asks("a", "x"))
+			got, err := r.decide(t.Context(), approvalOf("a", "x"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil || asked != tc.asks {
 				t.Errorf("%s (error %v, asked %d times, want %d): -want +got:\n%s", tc.reason, err, asked, tc.asks, diff)
 			}
@@ -293,26 +300,26 @@ func TestUncheckedDecisionDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestRunRetriesWhenDecisionsCannotBeChecked checks that the run continues with the next attempt.
+// TestRunRetriesWhenDecisionsCannotBeChecked checks that the run makes another attempt.
 func TestRunRetriesWhenDecisionsCannotBeChecked(t *testing.T) {
-	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), decides("x", "a", v1alpha1.ApprovalApproved))
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), toolApproval("x", "a", v1alpha1.ApprovalApproved))
 	e.Approvals = func(context.Context, []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
 		return nil, "", broken
 	}
-	d, err := newRun(t, e).decide(t.Context(), asks("a", "x"))
+	d, err := newRun(t, e).decide(t.Context(), approvalOf("a", "x"))
 	if _, again := errors.AsType[*unreadError](err); !again || outcomeOf(nil, err, false, false) != failed || d != nil {
 		t.Errorf("decision %v, error %v; want no decision, and an error after which the run is tried again", d, err)
 	}
 }
 
-// TestRunRetriesWhenDecisionsCannotBeRead checks that the run continues with the next attempt.
+// TestRunRetriesWhenDecisionsCannotBeRead checks that the run makes another attempt.
 func TestRunRetriesWhenDecisionsCannotBeRead(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return broken },
 	}, turnWith())
 	r := newRun(t, e)
 	listing(r.turn)
-	_, err := r.decide(t.Context(), asks("a", "x"))
+	_, err := r.decide(t.Context(), approvalOf("a", "x"))
 	if _, again := errors.AsType[*unreadError](err); !again || outcomeOf(nil, err, false, false) != failed {
 		t.Errorf("error %v, want one after which the run is tried again", err)
 	}

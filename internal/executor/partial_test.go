@@ -28,19 +28,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// interviewed is a model that answers Turns, and then questions about them. Each reply to a question uses 10 tokens.
-type interviewed struct {
-	// replies are the replies to the questions that contain a text.
+// followUpModel is a model that answers Turns, and then questions about them. Each reply to a question uses 10 tokens.
+type followUpModel struct {
+	// replies maps a text to the reply to each question that contains the text.
 	replies map[string]string
-	// asked are the questions, by these texts.
+	// asked has, for each question so far, the text of replies that the question contains.
 	asked []string
-	// before is called before a question is answered, with their number. Its error is the reply. It may be nil.
+	// before is called before a question is answered, with the number of questions so far. If it returns an error, the
+	// request fails with that error. It may be nil.
 	before func(ctx context.Context, n int) error
-	// after is called when the answer to a question is complete. It may be nil.
+	// after is called when the answer to a question is complete, with the number of questions so far. It may be nil.
 	after func(n int)
 }
 
-func (m *interviewed) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+func (m *followUpModel) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	for about, text := range m.replies {
 		if !strings.Contains(r.Messages[0].Content, about) {
 			continue
@@ -59,34 +60,35 @@ func (m *interviewed) Generate(ctx context.Context, r *model.Request) (*model.Re
 	return &model.Reply{Text: "On floor 7.", FinishReason: model.FinishStop}, nil
 }
 
-// interview is the work that follows a Turn, whose attempts are cut off.
-type interview struct {
+// followUpHarness is an executor with a task that follows a Turn. Tests cut the attempts of the task off.
+type followUpHarness struct {
 	*Executor
 	store *refusingStore
-	model *interviewed
+	model *followUpModel
 	kind  task.Kind
 }
 
-// newInterview runs a Turn of the Agent of surroundings, which is followed by a task of one kind.
-func newInterview(t *testing.T, kind task.Kind, m *interviewed, change func(a *v1alpha1.Agent, p *v1alpha1.PromptProfile, t *v1alpha1.Turn),
-) *interview {
+// newFollowUpHarness runs a Turn of the Agent of surroundings, which is followed by a task of one kind.
+func newFollowUpHarness(
+	t *testing.T, kind task.Kind, m *followUpModel, change func(a *v1alpha1.Agent, p *v1alpha1.PromptProfile, t *v1alpha1.Turn),
+) *followUpHarness {
 	t.Helper()
 	objects := surroundings()
 	one := turnWith(inTalk, func(t *v1alpha1.Turn) { t.Spec.RequestedBy = &v1alpha1.Requester{Username: "ada"} })
 	change(objects[0].(*v1alpha1.Agent), objects[1].(*v1alpha1.PromptProfile), one)
 	e, journals := newExecutor(t, interceptor.Funcs{}, append(objects, talk(), one)...)
-	w := &interview{Executor: e, store: &refusingStore{Memory: &journals.Memory}, model: m, kind: kind}
+	w := &followUpHarness{Executor: e, store: &refusingStore{Memory: &journals.Memory}, model: m, kind: kind}
 	e.Requesters = approvals.TrustRequesters
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return m }
 	e.Tasks = NewTasks(w.store, journals, 1, logr.Discard())
-	if got := runs(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+	if got := runTurn(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
 		t.Fatalf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
 	}
 	return w
 }
 
-// claim claims the task, also if another claim of it lasts.
-func (w *interview) claim(t *testing.T) *task.Task {
+// claim claims the task, even if another claim of the task has not expired.
+func (w *followUpHarness) claim(t *testing.T) *task.Task {
 	t.Helper()
 	at := now.AddDate(10, 0, 0)
 	k, err := w.store.ClaimTask(t.Context(), task.Search{Now: at, Until: at})
@@ -100,15 +102,15 @@ func (w *interview) claim(t *testing.T) *task.Task {
 }
 
 // attempt works on the task, and is not cut off.
-func (w *interview) attempt(t *testing.T) {
+func (w *followUpHarness) attempt(t *testing.T) {
 	t.Helper()
 	w.model.before, w.model.after = nil, nil
 	w.Tasks.handle(t.Context(), w.Executor, w.claim(t))
 }
 
-// cuts are the ways in which an attempt ends while a question is asked, which is the n-th one.
-var cuts = map[string]func(t *testing.T, w *interview, n int){
-	"the executor stops": func(t *testing.T, w *interview, n int) {
+// cuts are functions that make an attempt and cut it off while the model is asked the n-th question.
+var cuts = map[string]func(t *testing.T, w *followUpHarness, n int){
+	"the executor stops": func(t *testing.T, w *followUpHarness, n int) {
 		ctx, stop := context.WithCancel(t.Context())
 		w.model.before = func(ctx context.Context, asked int) error {
 			if asked < n {
@@ -120,7 +122,7 @@ var cuts = map[string]func(t *testing.T, w *interview, n int){
 		}
 		w.Tasks.handle(ctx, w.Executor, w.claim(t))
 	},
-	"the executor is killed": func(t *testing.T, w *interview, n int) {
+	"the executor is killed": func(t *testing.T, w *followUpHarness, n int) {
 		w.model.before = func(_ context.Context, asked int) error {
 			if asked == n {
 				w.claim(t) // so nothing of this attempt is written from now on
@@ -129,7 +131,7 @@ var cuts = map[string]func(t *testing.T, w *interview, n int){
 		}
 		w.Tasks.handle(t.Context(), w.Executor, w.claim(t))
 	},
-	"the store refuses the next request": func(t *testing.T, w *interview, n int) {
+	"the store refuses the next request": func(t *testing.T, w *followUpHarness, n int) {
 		begun := 0
 		w.store.refuse = func(c task.Charge) error {
 			if c.Next != nil {
@@ -146,7 +148,7 @@ var cuts = map[string]func(t *testing.T, w *interview, n int){
 }
 
 // expenses returns the tokens of questions in the record of the Turn, and the number of their requests.
-func (w *interview) expenses(t *testing.T) (tokens, requests int64) {
+func (w *followUpHarness) expenses(t *testing.T) (tokens, requests int64) {
 	t.Helper()
 	all, err := w.store.Records(t.Context(), store.RecordQuery{})
 	if err != nil || len(all) != 1 {
@@ -158,14 +160,14 @@ func (w *interview) expenses(t *testing.T) (tokens, requests int64) {
 	return tokens, requests
 }
 
-// judgedByThree is an interview with three judges.
-func judgedByThree(t *testing.T) *interview {
+// newThreeJudgeHarness runs a Turn whose answer three judges evaluate.
+func newThreeJudgeHarness(t *testing.T) *followUpHarness {
 	t.Helper()
-	m := &interviewed{replies: map[string]string{}}
+	m := &followUpModel{replies: map[string]string{}}
 	for i, about := range []string{"polite", "brief", "right"} {
 		m.replies["The answer is "+about] = fmt.Sprintf(`{"score": 9%d, "reason": "It is %s."}`, i, about)
 	}
-	return newInterview(t, task.Evaluate, m, func(a *v1alpha1.Agent, p *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+	return newFollowUpHarness(t, task.Evaluate, m, func(a *v1alpha1.Agent, p *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
 		a.Spec.Evaluation = &v1alpha1.AgentEvaluation{}
 		for _, about := range []string{"polite", "brief", "right"} {
 			p.Spec.Judges = append(p.Spec.Judges, v1alpha1.Judge{
@@ -176,7 +178,7 @@ func judgedByThree(t *testing.T) *interview {
 }
 
 // verdicts returns the evaluations in the status of the Turn.
-func (w *interview) verdicts(t *testing.T) (all []string) {
+func (w *followUpHarness) verdicts(t *testing.T) (all []string) {
 	t.Helper()
 	for _, e := range stored(t, w.Executor).Status.Evaluations {
 		line := e.Name + " " + string(e.Result)
@@ -195,7 +197,7 @@ func (w *interview) verdicts(t *testing.T) (all []string) {
 func TestJudgesThatHaveRepliedAreNotAskedAgain(t *testing.T) {
 	for name, cutOff := range cuts {
 		t.Run(name, func(t *testing.T) {
-			w := judgedByThree(t)
+			w := newThreeJudgeHarness(t)
 			cutOff(t, w, 3)
 			if got := w.verdicts(t); len(got) > 0 {
 				t.Fatalf("the first attempt has published %q, want nothing before all judges have replied", got)
@@ -220,7 +222,7 @@ func TestJudgesThatHaveRepliedAreNotAskedAgain(t *testing.T) {
 // TestAReplyIsKeptWhenTheExecutorStops checks that a reply that is complete when the executor stops is not lost, even
 // if it is the last one.
 func TestAReplyIsKeptWhenTheExecutorStops(t *testing.T) {
-	w := judgedByThree(t)
+	w := newThreeJudgeHarness(t)
 	ctx, stop := context.WithCancel(t.Context())
 	w.model.after = func(n int) {
 		if n == 3 {
@@ -237,9 +239,9 @@ func TestAReplyIsKeptWhenTheExecutorStops(t *testing.T) {
 	}
 }
 
-// TestRefusedJudgesAreAskedAlone checks that judges that an endpoint or a Budget has refused are asked in later
-// attempts, and that those that have replied are not. Each attempt begins with another judge, because one that waits
-// may use up the time of all.
+// TestRefusedJudgesAreAskedAlone checks that judges whose questions an endpoint or a Budget has refused are asked in
+// later attempts, and that judges that have replied are not. Each attempt begins with a different judge, because a
+// judge that waits may use up the time of all judges.
 func TestRefusedJudgesAreAskedAlone(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"the endpoint answers with 429":   &model.Error{Kind: model.RateLimited, Message: "slow down"},
@@ -248,7 +250,7 @@ func TestRefusedJudgesAreAskedAlone(t *testing.T) {
 		"others have reserved a Budget":   &budget.Refusal{Refused: []budget.Refused{{Contended: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := judgedByThree(t)
+			w := newThreeJudgeHarness(t)
 			_, ofBudget := errors.AsType[*budget.Refusal](refusal)
 			for i, attempt := range []struct {
 				requests int
@@ -292,15 +294,15 @@ func TestRefusedJudgesAreAskedAlone(t *testing.T) {
 	}
 }
 
-// TestVerdictsArePublishedWithoutFurtherQuestions checks that what was paid for counts when the remaining judges cannot
-// be asked.
+// TestVerdictsArePublishedWithoutFurtherQuestions checks that the verdicts so far are published if the remaining judges
+// cannot be asked.
 func TestVerdictsArePublishedWithoutFurtherQuestions(t *testing.T) {
 	for name, c := range map[string]struct {
-		then func(t *testing.T, w *interview)
+		then func(t *testing.T, w *followUpHarness)
 		want []string
 	}{
 		"it was cut off too often": {
-			func(t *testing.T, w *interview) {
+			func(t *testing.T, w *followUpHarness) {
 				for range 2 {
 					cuts["the executor is killed"](t, w, len(w.model.asked)+1)
 				}
@@ -308,14 +310,14 @@ func TestVerdictsArePublishedWithoutFurtherQuestions(t *testing.T) {
 			[]string{"polite Passed 0.9, 10 tokens", "brief Error", "right Error"},
 		},
 		"the limit of tokens is reached": {
-			func(t *testing.T, w *interview) {
+			func(t *testing.T, w *followUpHarness) {
 				changeAgent(t, w, func(a *v1alpha1.Agent) { a.Spec.Evaluation.MaxTokensPerDay = new(int64(1)) })
 			},
 			[]string{"polite Passed 0.9, 10 tokens"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := judgedByThree(t)
+			w := newThreeJudgeHarness(t)
 			cuts["the executor is killed"](t, w, 2)
 			c.then(t, w)
 			before := len(w.model.asked)
@@ -327,7 +329,7 @@ func TestVerdictsArePublishedWithoutFurtherQuestions(t *testing.T) {
 	}
 }
 
-func changeAgent(t *testing.T, w *interview, change func(*v1alpha1.Agent)) {
+func changeAgent(t *testing.T, w *followUpHarness, change func(*v1alpha1.Agent)) {
 	t.Helper()
 	var a v1alpha1.Agent
 	err := w.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "support"}, &a)
@@ -346,18 +348,18 @@ func TestScopesThatWereAskedForAreNotAskedForAgain(t *testing.T) {
 	const ofSession, ofUser = "You read one turn of a conversation", "You read a message that a user has written"
 	for name, cutOff := range cuts {
 		t.Run(name, func(t *testing.T) {
-			m := &interviewed{replies: map[string]string{
+			m := &followUpModel{replies: map[string]string{
 				ofSession: `{"memories": [{"content": "The printer is on floor 7.", "scope": "Session", "confidence": 90}]}`,
 				ofUser:    `{"memories": [{"content": "Has a printer.", "scope": "User", "confidence": 90}, 1]}`,
 			}}
-			w := newInterview(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+			w := newFollowUpHarness(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
 				a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
 					Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeSession, v1alpha1.LearnedScopeUser},
 				}}
 			})
 			cutOff(t, w, 2)
 			before := len(m.asked)
-			// A user deletes the memory of the Session meanwhile: it must not come back.
+			// A user deletes the memory of the Session in the meantime. It must not come back.
 			sel := store.MemorySelector{Namespace: "helpdesk"}
 			all, err := w.store.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: sel})
 			if err != nil || len(all) != 1 || all[0].Scope != memories.Session {
@@ -385,7 +387,7 @@ func TestScopesThatWereAskedForAreNotAskedForAgain(t *testing.T) {
 	}
 }
 
-// stuckLearner is a learner whose calls return when it is open, whatever their contexts say.
+// stuckLearner is a learner whose calls return only after open is closed, even if their contexts end earlier.
 type stuckLearner struct {
 	open  chan struct{}
 	calls atomic.Int32
@@ -397,8 +399,9 @@ func (s *stuckLearner) Observe(context.Context, memories.Observation) error {
 	return nil
 }
 
-// TestALearnerThatIsStuck checks that it delays each task for a limited time, and keeps a limited number of goroutines.
-func TestALearnerThatIsStuck(t *testing.T) {
+// TestStuckLearnerDelaysTasksForALimitedTime checks that a learner whose calls do not return delays each task for
+// a limited time, and keeps a limited number of goroutines.
+func TestStuckLearnerDelaysTasksForALimitedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 2
 		tasks := NewTasks(&journaltest.Memory{}, &journaltest.Memory{}, slots, logr.Discard())
@@ -439,9 +442,9 @@ func (brokenLearner) Observe(context.Context, memories.Observation) error {
 	return errors.New("the disk is full")
 }
 
-// TestALearnerThatFailsBeforeLearningIsSkipped checks that the status says that the learner failed, also if nothing is
-// learned from the Turn for another reason.
-func TestALearnerThatFailsBeforeLearningIsSkipped(t *testing.T) {
+// TestLearnerFailureIsReportedIfLearningIsSkipped checks that the status says that the learner failed, even if nothing
+// is learned from the Turn for another reason.
+func TestLearnerFailureIsReportedIfLearningIsSkipped(t *testing.T) {
 	for why, change := range map[task.Skip]func(a *v1alpha1.Agent){
 		task.TokenLimit: func(a *v1alpha1.Agent) { a.Spec.Memory.Learning.MaxTokensPerDay = new(int64(1)) },
 		task.NotEnabled: func(a *v1alpha1.Agent) {
@@ -449,7 +452,7 @@ func TestALearnerThatFailsBeforeLearningIsSkipped(t *testing.T) {
 		},
 	} {
 		t.Run(string(why), func(t *testing.T) {
-			w := newInterview(t, task.Learn, &interviewed{}, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+			w := newFollowUpHarness(t, task.Learn, &followUpModel{}, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
 				a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
 					Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser},
 				}}
@@ -471,10 +474,10 @@ func TestALearnerThatFailsBeforeLearningIsSkipped(t *testing.T) {
 
 // TestMemoriesAreUsedWithoutTasks checks that an executor that does no work after Turns still uses memories.
 func TestMemoriesAreUsedWithoutTasks(t *testing.T) {
-	m := &interviewed{replies: map[string]string{
+	m := &followUpModel{replies: map[string]string{
 		"You read a message": `{"memories": [{"content": "Has a printer.", "scope": "User", "confidence": 90}]}`,
 	}}
-	w := newInterview(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+	w := newFollowUpHarness(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
 		a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser}}}
 	})
 	w.attempt(t)
@@ -493,7 +496,7 @@ func TestMemoriesAreUsedWithoutTasks(t *testing.T) {
 	}
 }
 
-// watchedTasks is a store that remembers what was learned at the end of a task.
+// watchedTasks is a store that copies the result of a finished task into finished.
 type watchedTasks struct {
 	*refusingStore
 	finished *task.Learned

@@ -32,8 +32,8 @@ func reading(e *Executor, read translate.ConfigMaps) {
 	e.ConfigMaps = func(string) translate.ConfigMaps { return read }
 }
 
-// runs runs the Turn and returns it as stored.
-func runs(t *testing.T, e *Executor) *v1alpha1.Turn {
+// runTurn runs the Turn and returns it as stored.
+func runTurn(t *testing.T, e *Executor) *v1alpha1.Turn {
 	t.Helper()
 	e.observe(t.Context(), stored(t, e))
 	e.all.Wait()
@@ -61,7 +61,7 @@ func TestPreparationThatFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(tc.change))...)
 			reading(e, tc.read)
-			got := runs(t, e)
+			got := runTurn(t, e)
 			if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonPreparationFailed ||
 				!strings.HasPrefix(message, tc.want) {
 				t.Errorf("the Turn is %s: %s\nwant PreparationFailed: %s", got.StateReason(), message, tc.want)
@@ -79,7 +79,7 @@ func TestModelProvidersThatAreGone(t *testing.T) {
 	agent.Spec.Models[1].ProviderRef.Name = "spare"
 	asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }
 	e, _ := newExecutor(t, interceptor.Funcs{}, objects[0], objects[1], turnWith(asks))
-	got := runs(t, e)
+	got := runTurn(t, e)
 	const want = `none of the 2 models that were tried answered; demo/m: provider "demo": the ModelProvider does not exist; ` +
 		`spare/m: provider "spare": the ModelProvider does not exist`
 	if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonModelFailed || message != want {
@@ -99,8 +99,8 @@ func TestUnreadableConfigMapIsReadAgain(t *testing.T) {
 		}
 		return "read", nil
 	})
-	if got := runs(t, e); got.StateReason() != v1alpha1.TurnReasonPrepared || got.Epoch() != 1 {
-		t.Errorf("the same run must continue: %+v", got.Status)
+	if got := runTurn(t, e); got.StateReason() != v1alpha1.TurnReasonPrepared || got.Epoch() != 1 {
+		t.Errorf("the status is %+v, want the same run to continue", got.Status)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestUnreadableConfigMapEndsTheTurnAtItsDeadline(t *testing.T) {
 		<-ctx.Done()
 		return "", ctx.Err()
 	})
-	got := runs(t, e)
+	got := runTurn(t, e)
 	want := "the turn reached its time limit of 1m0s: raise limits.timeoutSeconds or ask for less"
 	if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded || message != want {
 		t.Errorf("the Turn is %s: %s\nwant DeadlineExceeded: %s", got.StateReason(), message, want)
@@ -128,17 +128,17 @@ func TestTurnWithoutProfileIsHandedBack(t *testing.T) {
 		}
 	}
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(without, turnWith())...)
-	waitsForAgent(t, runs(t, e), `Agent "support" is not ready: PromptProfile "house" does not exist`)
+	checkWaitsForAgent(t, runTurn(t, e), `Agent "support" is not ready: PromptProfile "house" does not exist`)
 }
 
-// waitsForAgent checks that a Turn was handed back to wait for its Agent.
-func waitsForAgent(t *testing.T, got *v1alpha1.Turn, want string) {
+// checkWaitsForAgent checks that a Turn was handed back to wait for its Agent.
+func checkWaitsForAgent(t *testing.T, got *v1alpha1.Turn, want string) {
 	t.Helper()
-	waitsUnprepared(t, got, v1alpha1.TurnReasonWaitingForAgent, want)
+	checkWaitsUnprepared(t, got, v1alpha1.TurnReasonWaitingForAgent, want)
 }
 
-// waitsUnprepared checks that a Turn was handed back to wait, and that its status says that it has no prompt.
-func waitsUnprepared(t *testing.T, got *v1alpha1.Turn, reason, want string) {
+// checkWaitsUnprepared checks that a Turn was handed back to wait, and that its status says that it has no prompt.
+func checkWaitsUnprepared(t *testing.T, got *v1alpha1.Turn, reason, want string) {
 	t.Helper()
 	if message := got.Status.Conditions[0].Message; got.BoundTo() != "" || got.StateReason() != reason || message != want {
 		t.Errorf("the Turn is %s: %s\nwant it handed back, %s: %s", got.StateReason(), message, reason, want)
@@ -175,7 +175,7 @@ func TestTurnWaitsForADeletedConfigMap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, tc.objects...)
-			waitsUnprepared(t, runs(t, e), tc.reason, tc.message)
+			checkWaitsUnprepared(t, runTurn(t, e), tc.reason, tc.message)
 		})
 	}
 }
@@ -211,7 +211,7 @@ func TestTurnEndsFromItsJournal(t *testing.T) {
 			); err != nil {
 				t.Fatal(err)
 			}
-			got := runs(t, e)
+			got := runTurn(t, e)
 			if got.StateReason() != tc.reason || got.Status.Steps == nil || got.Status.Steps.ModelRequests != 1 {
 				t.Errorf("the Turn is %s: %s\nwith %+v, want %s and the one request that the journal holds",
 					got.StateReason(), got.Status.Conditions[0].Message, got.Status.Steps, tc.reason)
@@ -228,7 +228,7 @@ func TestTurnWithoutMessagesWaitsForItsAgent(t *testing.T) {
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Message: "its profile does not render",
 	}}
 	e, store := newExecutor(t, interceptor.Funcs{}, append(objects, turnWith(boundTo(me, 2)))...)
-	waitsForAgent(t, runs(t, e), `Agent "support" is not ready: its profile does not render`)
+	checkWaitsForAgent(t, runTurn(t, e), `Agent "support" is not ready: its profile does not render`)
 	for _, entry := range store.entries(t) {
 		if entry.Kind == journal.Prepared {
 			t.Error("messages were made from objects that are not ready")

@@ -51,7 +51,7 @@ func TestProgressIsWrittenAtIntervals(t *testing.T) {
 			[]time.Duration{1 * time.Second, 4 * time.Second},
 			4999 * time.Millisecond, nil, nil,
 		},
-		"a run of some time": {
+		"a longer run": {
 			"the progress after five seconds",
 			[]time.Duration{1 * time.Second, 4 * time.Second},
 			30 * time.Second,
@@ -133,9 +133,9 @@ func TestProgressAfterAFailedWrite(t *testing.T) {
 	}
 }
 
-// TestWaitWhoseWriteHasNoAnswer checks that a Turn does not stay Queued if the write of its wait is applied, the
-// answer to that write is lost, and the wait is over before the next write.
-func TestWaitWhoseWriteHasNoAnswer(t *testing.T) {
+// TestWaitWhoseWriteResponseIsLost checks that a Turn does not stay Queued if the API server applies the write of the
+// wait, the response to that write is lost, and the wait is over before the next write.
+func TestWaitWhoseWriteResponseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var writes atomic.Int64
 		e, _ := newExecutor(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
@@ -177,7 +177,7 @@ func TestTheEndDoesNotWaitForProgress(t *testing.T) {
 		time.Sleep(time.Hour)
 		begin := time.Now()
 		if got := p.stop(); got != before || time.Since(begin) > 0 {
-			t.Errorf("stopped after %s with %p, want at once with the Turn as it was", time.Since(begin), got)
+			t.Errorf("stopped after %s with %p, want an immediate stop with the Turn as it was", time.Since(begin), got)
 		}
 	})
 }
@@ -220,6 +220,6 @@ func TestProgressIsNotWrittenToATurnBoundElsewhere(t *testing.T) {
 	r := &run{executor: e, turn: turnWith(func(t *v1alpha1.Turn) { t.ResourceVersion = "1" }), epoch: 1}
 	written, err := r.writeProgress(t.Context(), r.turn, statusUpdate{progress: new(steps(1))})
 	if written != nil || err != nil || stored(t, e).Status.Steps != nil {
-		t.Errorf("wrote %v, error %v, want neither", written, err)
+		t.Errorf("wrote %v, error %v; want no write and no error", written, err)
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// TestAFullQueueTakesNoMoreTurnsOfItsNamespace checks the limit of each namespace, and that it follows the store.
-func TestAFullQueueTakesNoMoreTurnsOfItsNamespace(t *testing.T) {
+// TestFullQueueAdmitsNoMoreTurnsOfItsNamespace checks the limit on the waiting tasks of each namespace, and that a
+// measurement of the store replaces the number of waiting tasks.
+func TestFullQueueAdmitsNoMoreTurnsOfItsNamespace(t *testing.T) {
 	p := NewTasks(nil, nil, 1, logr.Discard())
 	for i := range maxWaiting {
 		if !p.admit("busy", task.Evaluate) {
@@ -25,6 +26,6 @@ func TestAFullQueueTakesNoMoreTurnsOfItsNamespace(t *testing.T) {
 	}
 	p.storeMeasurement([]task.Use{{Namespace: "busy", Waiting: maxWaiting - 1}}, time.Time{})
 	if !p.admit("busy", task.Evaluate) || p.admit("busy", task.Evaluate) {
-		t.Error("want room for one Turn after one was evaluated")
+		t.Error("want exactly one Turn admitted after one was evaluated")
 	}
 }

@@ -22,15 +22,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// questioned is a model that gives its answers one after another, and repeats the last one. An answer is a usage or an
-// error.
-type questioned struct {
+// scriptedModel is a model that gives its answers one after another, and repeats the last answer. An answer is a usage
+// or an error; any other answer is a panic.
+type scriptedModel struct {
 	answers []any
 	asked   int
 	limits  []int
 }
 
-func (q *questioned) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
+func (q *scriptedModel) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
 	q.asked++
 	limit := 0
 	if most := r.Parameters.MaxOutputTokens; most != nil {
@@ -61,17 +61,17 @@ func (s *refusingStore) ChargeTask(ctx context.Context, h task.Held, c task.Char
 	return s.Memory.ChargeTask(ctx, h, c)
 }
 
-// judging is the evaluation of a Turn that has begun, on a store in memory.
-type judging struct {
+// evaluationHarness is an evaluation that has begun, with a store in memory.
+type evaluationHarness struct {
 	store *refusingStore
 	work  *followUp
 	rule  budget.Rule
 }
 
-// newJudging begins the evaluation of a Turn to which a Budget of a day applies.
-func newJudging(t *testing.T, limits budget.Limits) *judging {
+// newEvaluationHarness begins the evaluation of a Turn to which a daily Budget with these limits applies.
+func newEvaluationHarness(t *testing.T, limits budget.Limits) *evaluationHarness {
 	t.Helper()
-	j := &judging{store: &refusingStore{Memory: &journaltest.Memory{}}}
+	j := &evaluationHarness{store: &refusingStore{Memory: &journaltest.Memory{}}}
 	j.rule = budget.Rule{UID: "b", Name: "team", Unit: budget.Day, Zone: time.UTC, Limits: limits, Currency: "USD"}
 	one := turnWith()
 	k := task.Task{
@@ -99,9 +99,8 @@ func newJudging(t *testing.T, limits budget.Limits) *judging {
 	return j
 }
 
-// ask asks one question, whose replies never make sense, and returns the account, the end of the attempt, and the
-// error.
-func (j *judging) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, error) {
+// ask asks one question whose replies are never usable. It returns the account, the end of the attempt, and the error.
+func (j *evaluationHarness) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, error) {
 	t.Helper()
 	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 60, nil); end != nil {
 		t.Fatalf("begin: %+v", end)
@@ -119,7 +118,7 @@ func question(bool) model.Request {
 }
 
 // account returns the account of the Budget and the expenses in the record, which must agree.
-func (j *judging) account(t *testing.T) budget.Account {
+func (j *evaluationHarness) account(t *testing.T) budget.Account {
 	t.Helper()
 	all, err := j.store.Accounts(t.Context(), now)
 	records, errRecords := j.store.Records(t.Context(), store.RecordQuery{})
@@ -145,8 +144,8 @@ func (j *judging) account(t *testing.T) budget.Account {
 }
 
 // priced returns a model whose tokens cost a millionth each, and whose replies have at most 3000 tokens.
-func priced(name string, answers ...any) (loop.Candidate, *questioned) {
-	q := &questioned{answers: answers}
+func priced(name string, answers ...any) (loop.Candidate, *scriptedModel) {
+	q := &scriptedModel{answers: answers}
 	price := decimal.NewFromInt(1)
 	return loop.Candidate{
 		ProviderName: "main", Model: name, Provider: q, MaxOutputTokens: 3000,
@@ -155,14 +154,14 @@ func priced(name string, answers ...any) (loop.Candidate, *questioned) {
 	}, q
 }
 
-func unpriced(name string, answers ...any) (loop.Candidate, *questioned) {
+func unpriced(name string, answers ...any) (loop.Candidate, *scriptedModel) {
 	c, q := priced(name, answers...)
 	c.Pricing = nil
 	return c, q
 }
 
-// TestRequestsOfTasksKeepToBudgets checks that each request is reserved before it is sent, whatever models do: a Budget
-// is not exceeded, and the record has the same usage.
+// TestRequestsOfTasksKeepToBudgets checks that each request is reserved before it is sent, so that no Budget is
+// exceeded, and that the record has the same usage as the Budget.
 func TestRequestsOfTasksKeepToBudgets(t *testing.T) {
 	longest := model.Usage{InputTokens: 100, OutputTokens: 2000} // the prompt has about 100 tokens
 	billed := &model.Error{Kind: model.Timeout, Message: "too slow", MayBeBilled: true}
@@ -179,8 +178,8 @@ func TestRequestsOfTasksKeepToBudgets(t *testing.T) {
 		end           task.Skip
 		message       string
 	}{
-		"nonsense is requested once more": {tokens(5000), []any{longest}, nil, false, [2]int{2, 0}, 4200, "", "no usable verdict"},
-		"but not beyond the Budget": {
+		"an unusable reply is requested once more": {tokens(5000), []any{longest}, nil, false, [2]int{2, 0}, 4200, "", "no usable verdict"},
+		"an unusable reply at the end of the Budget": {
 			tokens(4000), []any{longest}, nil, false, [2]int{1, 0}, 2100, "", `Budget "team" allows 4000 tokens`,
 		},
 		"nothing fits": {tokens(2000), []any{longest}, nil, false, [2]int{}, 0, task.BudgetExceeded, `Budget "team"`},
@@ -193,15 +192,15 @@ func TestRequestsOfTasksKeepToBudgets(t *testing.T) {
 		},
 		"a model without a price": {cost("1"), []any{auth}, []any{longest}, true, [2]int{1, 0}, 0, "", "has no price"},
 		"the cost":                {cost("0.004"), []any{longest}, nil, false, [2]int{1, 0}, 2100, "", "0.004 USD"},
-		"an estimate of what may be billed": {
+		"a failure that may be billed": {
 			tokens(5000), []any{billed}, nil, false, [2]int{1, 0}, 101, "", "too slow",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJudging(t, c.limits)
+			j := newEvaluationHarness(t, c.limits)
 			first, one := priced("first", c.first...)
 			chain := []loop.Candidate{first}
-			two := &questioned{}
+			two := &scriptedModel{}
 			if len(c.second) > 0 {
 				var second loop.Candidate
 				second, two = priced("second", c.second...)
@@ -236,10 +235,10 @@ func TestRequestsOfTasksKeepToBudgets(t *testing.T) {
 	}
 }
 
-// TestRequestsWaitForThoseOfOthers checks that work is put off, and not skipped, while others have reserved the rest of
-// a Budget.
-func TestRequestsWaitForThoseOfOthers(t *testing.T) {
-	j := newJudging(t, budget.Limits{Tokens: new(int64(3000))})
+// TestFollowUpWaitsForABudgetThatOthersReserved checks that work is postponed, and not skipped, while requests of
+// Turns have reserved the rest of a Budget.
+func TestFollowUpWaitsForABudgetThatOthersReserved(t *testing.T) {
+	j := newEvaluationHarness(t, budget.Limits{Tokens: new(int64(3000))})
 	period, err := budget.PeriodAt(budget.Day, time.UTC, now)
 	if err != nil {
 		t.Fatal(err)
@@ -259,10 +258,10 @@ func TestRequestsWaitForThoseOfOthers(t *testing.T) {
 	}
 }
 
-// TestAQuestionWithoutTimeEndsNoAttempt checks that questions for which no time is left have failed, and that the
-// answers to earlier ones are kept: otherwise these would be asked, and paid for, again and again.
-func TestAQuestionWithoutTimeEndsNoAttempt(t *testing.T) {
-	j := newJudging(t, budget.Limits{})
+// TestQuestionOutOfTimeDoesNotEndTheAttempt checks that only a question for which no time is left fails, and that the
+// answers to earlier questions are kept. Otherwise the earlier questions would be asked, and paid for, again.
+func TestQuestionOutOfTimeDoesNotEndTheAttempt(t *testing.T) {
+	j := newEvaluationHarness(t, budget.Limits{})
 	c, q := priced("first", model.Usage{InputTokens: 7, OutputTokens: 1})
 	chain := []loop.Candidate{c}
 	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 60, nil); end != nil {
@@ -281,17 +280,17 @@ func TestAQuestionWithoutTimeEndsNoAttempt(t *testing.T) {
 	}
 	cancel()
 	if err := put(ended); err == nil || account.err != nil || q.asked != 1 {
-		t.Errorf("the error is %v, that of the account %v, after %d requests; want an error of the question alone",
-			err, account.err, q.asked)
+		t.Errorf("after %d requests, the error of the question is %v, and the error of the account is %v; want only the first",
+			q.asked, err, account.err)
 	}
 	if end := account.close(t.Context(), true, false); end != nil || account.used != 8 {
 		t.Errorf("the attempt ends with %+v after %d tokens, want that its answers are kept", end, account.used)
 	}
 }
 
-// TestRequestsWithAStoreThatFails checks that nothing is sent without a reservation, and what happens to an answer that
-// cannot be charged.
-func TestRequestsWithAStoreThatFails(t *testing.T) {
+// TestNoRequestIsSentWithoutAReservation checks that nothing is sent without a reservation, and that an answer that
+// cannot be charged for a moment is charged later.
+func TestNoRequestIsSentWithoutAReservation(t *testing.T) {
 	away := errors.New("the store is away")
 	usage := model.Usage{InputTokens: 7, OutputTokens: 5}
 	failing := func(times int, err error, ended bool) func(c task.Charge) error {
@@ -315,7 +314,7 @@ func TestRequestsWithAStoreThatFails(t *testing.T) {
 		"the claim is lost then":  {failing(9, task.ErrLost, true), 1, 0, task.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJudging(t, budget.Limits{})
+			j := newEvaluationHarness(t, budget.Limits{})
 			j.store.refuse = c.refuse
 			first, q := priced("first", usage)
 			_, end, err := j.ask(t, first)

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestFewFramesWhileTheModelWorks bounds the calls between a run and its provider: each of thousands of waiting Turns
-// has their frames on its stack. A real provider adds one frame.
+// TestFewFramesWhileTheModelWorks bounds the number of function calls between a run and its provider, because each of
+// thousands of waiting Turns has their frames on its stack. A real provider adds one frame.
 func TestFewFramesWhileTheModelWorks(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
 		t.Spec.Execution = v1alpha1.ExecutionRun
@@ -34,15 +34,15 @@ func TestFewFramesWhileTheModelWorks(t *testing.T) {
 			return &model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
 		})
 	}
-	runs(t, e)
+	runTurn(t, e)
 	if len(between) > 8 || !strings.HasSuffix(between[len(between)-1], "executor.(*run).run") {
 		t.Errorf("%d calls are between a run and its provider, want at most 8:\n%s", len(between), strings.Join(between, "\n"))
 	}
 }
 
-// TestLinesAboutATurnNameItsRequester runs a Turn whose model panics and whose status cannot be written, and checks
-// that each line about it says who asked for it.
-func TestLinesAboutATurnNameItsRequester(t *testing.T) {
+// TestLogLinesAboutATurnNameItsRequester runs a Turn whose model panics and whose status cannot be written, and checks
+// that each line about the Turn names its requester.
+func TestLogLinesAboutATurnNameItsRequester(t *testing.T) {
 	e, _ := newExecutor(t, failing(broken), append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
 		t.Spec.Execution = v1alpha1.ExecutionRun
 		t.Spec.RequestedBy = &v1alpha1.Requester{Username: "ada"}
@@ -52,7 +52,7 @@ func TestLinesAboutATurnNameItsRequester(t *testing.T) {
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider {
 		return modelFunc(func(context.Context, *model.Request) (*model.Reply, error) { panic("a bug") })
 	}
-	runs(t, e)
+	runTurn(t, e)
 	about := 0
 	for _, line := range lines {
 		if !strings.Contains(line, `"turn"=`) {

@@ -16,7 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// TestRunsStopWhenTheQuotaIsUsedUp checks that runs continue until then.
+// TestRunsStopWhenTheQuotaIsUsedUp checks that a run stops at its next safe point once the quota of its namespace is
+// used up, and not earlier.
 func TestRunsStopWhenTheQuotaIsUsedUp(t *testing.T) {
 	budget := func(used int64) *quota.Report {
 		return &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: used, Limit: 100}}}
@@ -64,7 +65,7 @@ func TestRunsEndWhileTheQuotaIsMeasured(t *testing.T) {
 	<-ended
 }
 
-// TestRunThatMayNotBeginWaitsForSpace uses a fake clock.
+// TestRunThatMayNotBeginWaitsForSpace checks how long a run waits for journal space before it stops.
 func TestRunThatMayNotBeginWaitsForSpace(t *testing.T) {
 	const full, tight, free = 100, 85, 10
 	for name, tc := range map[string]struct {
@@ -74,13 +75,13 @@ func TestRunThatMayNotBeginWaitsForSpace(t *testing.T) {
 		waits   time.Duration
 		stopped bool
 	}{
-		"free":               {"there is enough space", free, func(*run) {}, 0, false},
-		"new, tight":         {"the controller did not know that yet", tight, func(r *run) { r.first = true }, untilPublished, true},
-		"begun, tight":       {"running Turns may finish", tight, func(*run) {}, 0, false},
-		"tried, tight":       {"it already runs", tight, func(r *run) { r.first, r.tried = true, true }, 0, false},
-		"begun, used up":     {"no Turn continues", full, func(*run) {}, untilPublished, true},
-		"asked to stop":      {"it stops at once", full, func(r *run) { r.stopSoon() }, 0, true},
-		"cancelled meantime": {"it then ends", full, func(r *run) { time.AfterFunc(time.Second, r.cancel) }, time.Second, false},
+		"free":           {"there is enough space", free, func(*run) {}, 0, false},
+		"new, tight":     {"the controller did not know that yet", tight, func(r *run) { r.first = true }, untilPublished, true},
+		"begun, tight":   {"running Turns may finish", tight, func(*run) {}, 0, false},
+		"tried, tight":   {"it already runs", tight, func(r *run) { r.first, r.tried = true, true }, 0, false},
+		"begun, used up": {"no Turn continues", full, func(*run) {}, untilPublished, true},
+		"asked to stop":  {"it stops immediately", full, func(r *run) { r.stopSoon() }, 0, true},
+		"cancelled":      {"it then ends", full, func(r *run) { time.AfterFunc(time.Second, r.cancel) }, time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -120,6 +121,6 @@ func TestLeasePublishesJournalUse(t *testing.T) {
 	e.Quota = nil
 	h.describe(lease)
 	if said, there := lease.Annotations[JournalUseAnnotation]; there {
-		t.Errorf("the Lease says %q of an earlier process, want nothing", said)
+		t.Errorf("the Lease still has the journal use %q, want none", said)
 	}
 }

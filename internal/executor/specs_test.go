@@ -38,20 +38,20 @@ func TestSpecOfARunningTurnIsShared(t *testing.T) {
 		return unsafe.StringData(again.Spec.Message) == unsafe.StringData(running.Spec.Message)
 	}
 	if !decoded(func(*v1alpha1.Turn) {}) {
-		t.Error("a new copy of the Turn has a spec of its own, want that of the run")
+		t.Error("a new copy of the Turn has its own spec, want the spec of the run")
 	}
 	if decoded(func(t *v1alpha1.Turn) { t.Generation++ }) || decoded(func(t *v1alpha1.Turn) { t.UID = "other" }) {
-		t.Error("another spec was replaced by that of the run")
+		t.Error("another spec was replaced by the spec of the run")
 	}
 	close(answer)
 	e.all.Wait()
 	if decoded(func(*v1alpha1.Turn) {}) || len(e.Specs.byUID) > 0 {
-		t.Error("the run has ended and its spec is kept")
+		t.Error("the spec is kept after the end of the run")
 	}
 }
 
 // TestStatusWriteKeepsTheSpec checks that the Turn that a status write returns has the spec of the Turn that was
-// written, also after a conflict.
+// written, even after a conflict.
 func TestStatusWriteKeepsTheSpec(t *testing.T) {
 	conflicts := 1
 	e, _ := newExecutor(t, interceptor.Funcs{SubResourceUpdate: func(

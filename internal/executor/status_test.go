@@ -37,7 +37,7 @@ func TestUpdate(t *testing.T) {
 		"writes a Turn that is bound to it":                        {failing(), turnWith(), turnWith(), 1, true, false},
 		"writes after conflicts if the Turn is still bound to it":  {failing(conflict, conflict), turnWith(), turnWith(), 1, true, false},
 		"writes no Turn that was bound elsewhere when it was read": {failing(), turnWith(), turnWith(boundTo("other", 1)), 1, false, false},
-		"writes no Turn that was bound elsewhere meanwhile": {
+		"writes no Turn that was bound elsewhere since the read": {
 			failing(conflict), turnWith(boundTo("other", 2)),
 			turnWith(), 1, false, false,
 		},
@@ -163,7 +163,7 @@ func TestSuspendResetsTheTimeLimit(t *testing.T) {
 	r.writeOutcome(t.Context(), nil, &loop.Parked{Turns: []string{"child"}})
 	got := stored(t, e)
 	if a := got.Status.AwaitedTurns; len(a) != 1 || a[0] != "child" {
-		t.Errorf("awaited %v, want the Turn that was just made: one that is deleted meanwhile must not be made anew", a)
+		t.Errorf("awaited %v, want the Turn that was just created, so that it is not created again if it is deleted", a)
 	}
 	if got.Status.StartTime != nil || got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonSuspended {
 		t.Errorf("the Turn must be unbound, without a start, at its epoch: %+v", got.Status)
@@ -248,20 +248,20 @@ func TestAnnounce(t *testing.T) {
 				got = append(got, <-recorded)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("the Events are others (-want +got):\n%s", diff)
+				t.Errorf("the Events differ (-want +got):\n%s", diff)
 			}
 			if strings.Contains(strings.Join(got, ""), "secret") {
-				t.Error("an Event must not hold words of the Turn")
+				t.Error("an Event must not have texts of the Turn")
 			}
 			if d := stored(t, e).Status.DurationMilliseconds; d == nil || time.Duration(*d)*time.Millisecond != time.Second {
-				t.Errorf("the Turn took a second, not %v", d)
+				t.Errorf("the duration is %v milliseconds, want 1000", d)
 			}
 		})
 	}
 }
 
-// TestContextWarningComesAtItsTime checks that the Event is emitted at once, and not again at the end.
-func TestContextWarningComesAtItsTime(t *testing.T) {
+// TestContextWarningIsEmittedImmediately checks that the Event is emitted immediately, and not again at the end.
+func TestContextWarningIsEmittedImmediately(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(me, 2)))
 	r := &run{executor: e, turn: stored(t, e), epoch: 2}
 	r.warnContext(loop.Warning{Tokens: 900, ContextWindow: 1000})
@@ -279,7 +279,7 @@ func TestContextWarningComesAtItsTime(t *testing.T) {
 	}
 }
 
-func TestRefusedStatusEndsTheTurnWithoutIt(t *testing.T) {
+func TestTurnEndsWithoutARefusedStatus(t *testing.T) {
 	refused := apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
 	e, _ := newExecutor(t, failing(refused), append(surroundings(), turnWith())...)
 	e.observe(t.Context(), stored(t, e))

@@ -27,7 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// callHelper calls the sub-agent; each time it is the same call.
+// callHelper calls the sub-agent. Without a change, each use makes the same call.
 func callHelper(ctx context.Context, e *Executor, parent *v1alpha1.Turn, change ...func(*tool.Call)) (tool.Result, error) {
 	c := tool.Call{
 		Step: 1, CallID: "call-1",
@@ -55,8 +55,8 @@ func children(t *testing.T, e *Executor) []v1alpha1.Turn {
 	return all
 }
 
-// ends ends the only child.
-func ends(t *testing.T, e *Executor, status metav1.ConditionStatus, reason string, result *v1alpha1.TurnResult) *v1alpha1.Turn {
+// endChild ends the only child.
+func endChild(t *testing.T, e *Executor, status metav1.ConditionStatus, reason string, result *v1alpha1.TurnResult) *v1alpha1.Turn {
 	t.Helper()
 	child := &children(t, e)[0]
 	child.Status.Result = result
@@ -81,7 +81,7 @@ func TestSubAgentCallIsOneTurn(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	for range 3 {
 		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
-			t.Fatalf("error %v, want one that says that it has not ended", err)
+			t.Fatalf("error %v, want a *tool.Pending", err)
 		}
 	}
 	all := children(t, e)
@@ -109,7 +109,7 @@ func TestResultOfASubAgent(t *testing.T) {
 		failure string
 	}{
 		"an answer": {"it is the result", metav1.ConditionTrue, "Completed", "42", "42", ""},
-		"no answer": {"is an empty one", metav1.ConditionTrue, "Completed", "", "", ""},
+		"no answer": {"the result is empty", metav1.ConditionTrue, "Completed", "", "", ""},
 		"a failure": {
 			"it is data for the model", metav1.ConditionFalse, "ModelFailed", "", "",
 			"the sub-agent did not succeed (ModelFailed): so it ended",
@@ -128,7 +128,7 @@ func TestResultOfASubAgent(t *testing.T) {
 			if tc.text != "" {
 				answer = &v1alpha1.TurnResult{Text: tc.text}
 			}
-			spent.Turn = ends(t, e, tc.status, tc.end, answer).Name
+			spent.Turn = endChild(t, e, tc.status, tc.end, answer).Name
 			got, err := callHelper(t.Context(), e, stored(t, e))
 			if diff := cmp.Diff(tool.Result{Content: tc.want, Spent: spent, Descendants: new(1)}, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
@@ -159,7 +159,7 @@ func TestLongAnswerOfASubAgentIsComplete(t *testing.T) {
 			}
 			whole := strings.Repeat("long ", 10_000)
 			a := journal.NewArtifact([]byte(whole))
-			child := ends(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
+			child := endChild(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
 				Text: "long", Truncated: true, Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}},
 			})
 			want := "long"
@@ -188,7 +188,7 @@ func TestLongAnswerOfASubAgentWaitsForMemory(t *testing.T) {
 		}
 		whole := strings.Repeat("long ", 100_000)
 		a := journal.NewArtifact([]byte(whole))
-		child := ends(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
+		child := endChild(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
 			Text: "long", Truncated: true, Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}},
 		})
 		if err := store.Append(t.Context(), string(child.UID),
@@ -297,12 +297,12 @@ func TestCallWhileTheAPIServerIsUnavailable(t *testing.T) {
 		defer cancel()
 		_, err := callHelper(ctx, e, stored(t, e), func(c *tool.Call) { c.CallID = "call-2" })
 		if !isPending(err) || ctx.Err() == nil {
-			t.Errorf("error %v, want a call that the next attempt looks for, at the end of its time: the Turn may have been made", err)
+			t.Errorf("error %v, want a pending call at the end of its time, because the Turn may have been created", err)
 		}
 	})
 }
 
-// TestRepeatedCall checks that a repeated call finds its Turn, and does not create the Turn anew if it was
+// TestRepeatedCall checks that a repeated call finds its Turn, and does not create the Turn again if it was
 // deleted.
 func TestRepeatedCall(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -343,7 +343,7 @@ func TestRepeatedCall(t *testing.T) {
 				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
 			}
 			if creates != tc.creates {
-				t.Errorf("%d Turns were made, want %d: %s", creates, tc.creates, tc.reason)
+				t.Errorf("%d Turns were created, want %d: %s", creates, tc.creates, tc.reason)
 			}
 		})
 	}
@@ -356,7 +356,7 @@ func (unreadable) Artifact(context.Context, string, string) (journal.Artifact, e
 	return journal.Artifact{}, errors.New("connection refused")
 }
 
-// TestUnreadableAnswer checks that the call waits for the answer and loses nothing of it.
+// TestUnreadableAnswer checks that a call whose answer cannot be read stays pending, with the usage of the child.
 func TestUnreadableAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
@@ -364,7 +364,7 @@ func TestUnreadableAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := journal.NewArtifact([]byte("long"))
-		ends(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
+		endChild(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
 			Text: "lo", Truncated: true, Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}},
 		})
 		e.Engine.Journal = unreadable{store}
@@ -377,8 +377,8 @@ func TestUnreadableAnswer(t *testing.T) {
 	})
 }
 
-// TestDescendantsOfACall checks the number of descendants: 0 if the call surely created no Turn, and none if
-// that is unknown.
+// TestDescendantsOfACall checks that a call reports 0 descendants if it certainly created no Turn, and no number if it
+// may have created a Turn.
 func TestDescendantsOfACall(t *testing.T) {
 	forbidden := apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota"))
 	lost := errors.New("connection lost")
@@ -444,9 +444,9 @@ func TestUsageOfAChild(t *testing.T) {
 		t.Error("a Turn that is interrupted has ended while its child works")
 	}
 	if got, err := r.child(t.Context(), loop.Intent{Step: 2, CallID: "call-1"}, ""); err != nil || got.Spent != nil {
-		t.Errorf("%+v, %v; want nothing of a child that is not there", got, err)
+		t.Errorf("%+v, %v; want no usage of a child that does not exist", got, err)
 	}
-	ends(t, e, metav1.ConditionFalse, "Cancelled", nil)
+	endChild(t, e, metav1.ConditionFalse, "Cancelled", nil)
 	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
 		t.Errorf("%+v, %v; want the usage of the child", got, err)
 	}
@@ -461,6 +461,6 @@ func TestUsageOfAChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent != nil {
-		t.Errorf("%+v, %v; want nothing of a Turn with another owner", got, err)
+		t.Errorf("%+v, %v; want no usage of a Turn with another owner", got, err)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// hangingTasks is a store with tasks of a kind that this version does not know, which are therefore given back. The
-// call for that hangs for the tasks of one namespace, until open is closed.
+// hangingTasks is a store with tasks of a kind that this version does not support, so each task is postponed. The call
+// of PostponeTask hangs for the tasks of one namespace, until open is closed.
 type hangingTasks struct {
 	*journaltest.Memory
 	namespace string
@@ -38,9 +38,9 @@ func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, d task.Del
 	return s.Memory.PostponeTask(ctx, h, d)
 }
 
-// TestANamespaceLeavesSlotsOfTasks checks that a namespace whose tasks hang delays no other one, however many it has,
-// and that it gets on when they end.
-func TestANamespaceLeavesSlotsOfTasks(t *testing.T) {
+// TestNamespaceWithHangingTasksLeavesSlotsToOthers checks that a namespace whose tasks hang delays no other
+// namespace, however many tasks it has, and that its own tasks continue when the calls no longer hang.
+func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		slots, hang int
 	}{
@@ -70,10 +70,10 @@ func TestANamespaceLeavesSlotsOfTasks(t *testing.T) {
 				handed := slices.Sorted(slices.Values(s.handed))
 				s.mu.Unlock()
 				if want := []string{"b-1", "b-2", "b-3"}; !slices.Equal(handed, want) {
-					t.Errorf("while the tasks of a hang, those that ended are %q, want %q", handed, want)
+					t.Errorf("while the tasks of namespace a hang, the postponed tasks are %q, want %q", handed, want)
 				}
 				if busy := tasks.busy(); !slices.Equal(busy, []string{"a"}) || tasks.working["a"] != tc.hang {
-					t.Errorf("busy are %q, and a has %d slots; want it alone, with %d", busy, tasks.working["a"], tc.hang)
+					t.Errorf("the busy namespaces are %q, and a has %d slots; want only a, with %d", busy, tasks.working["a"], tc.hang)
 				}
 				close(s.open)
 				time.Sleep(pollTasks)
@@ -81,7 +81,7 @@ func TestANamespaceLeavesSlotsOfTasks(t *testing.T) {
 				handed = slices.Sorted(slices.Values(s.handed))
 				s.mu.Unlock()
 				if !slices.Equal(handed, all) {
-					t.Errorf("at the end, those that ended are %q, want all", handed)
+					t.Errorf("at the end, the postponed tasks are %q, want all", handed)
 				}
 				cancel()
 				wait()
@@ -106,8 +106,9 @@ func (s *panickingTasks) PublishTask(ctx context.Context, h task.Held, now time.
 	return s.Memory.PublishTask(ctx, h, now)
 }
 
-// TestAPanicWhilePublishing checks that it does not end the process, and that the result is published later.
-func TestAPanicWhilePublishing(t *testing.T) {
+// TestPanicDuringPublishDoesNotEndTheProcess checks that the process continues after a panic, and that the
+// result is published later.
+func TestPanicDuringPublishDoesNotEndTheProcess(t *testing.T) {
 	for _, kind := range task.Kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestAPanicWhilePublishing(t *testing.T) {
 				}
 				for line := range strings.Lines(logs.String()) {
 					if strings.Contains(line, `"turn"=`) && !strings.Contains(line, `"requester"="ada"`) {
-						t.Errorf("a line about a Turn does not say who asked for it: %s", line)
+						t.Errorf("a line about a Turn does not name its requester: %s", line)
 					}
 				}
 			})

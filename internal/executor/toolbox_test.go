@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// equipped returns surroundings whose Agent has these tools, and whose profile pins two of them.
+// equipped returns surroundings whose Agent has these tools, and whose profile pins the tools search and ask.
 func equipped(tools ...v1alpha1.AgentTool) []client.Object {
 	all := surroundings()
 	all[0].(*v1alpha1.Agent).Spec.Tools = tools
@@ -44,13 +44,13 @@ func TestToolboxOfATurn(t *testing.T) {
 			"", "",
 		},
 		"without depth": {
-			"the Turn says so",
+			"the limit of the Turn is 0",
 			func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(0))} },
 			[]v1alpha1.AgentTool{agentTool("support")},
 			"", "",
 		},
 		"without descendants": {
-			"the Turn says so",
+			"the limit of the Turn is 0",
 			func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDescendants: new(int32(0))} },
 			[]v1alpha1.AgentTool{agentTool("support")},
 			"", "",
