@@ -11,34 +11,35 @@ import (
 )
 
 // Memories keeps what was learned from Turns. A task that is finished with memories stores them: see Tasks. The store
-// deletes the memories and observations of a Turn or a Session when its journal is retired. It keeps the memories of a
-// Turn, and those of scope User from a Session, that was deleted because its time to live was over, until they expire.
+// deletes the memories and observations of a Turn or a Session when its journal is retired. If the object was deleted
+// because its time to live was over, ReleaseMemories first lets its memories outlive it: all memories of a Turn, but of
+// a Session only the memories of scope User.
 type Memories interface {
 	memories.Learner
 
-	// FindMemories returns the memories of owners that may fit a text and have not expired at a time. Of each owner it
-	// returns, in any order: those with a word of the text, found by a full-text index; the memories.MaxNewest newest
-	// ones; and, if the search has a vector, the memories.MaxNearest ones with the most similar vectors. Each memory
-	// with a vector of the same space has its similarity. An owner keeps at most memories.MaxItems, so the cost is
-	// bounded.
+	// FindMemories returns the memories of owners that may fit a text and have not expired at a time. For each owner it
+	// returns, in any order, the memories that contain a word of the text, found by a full-text index; the
+	// memories.MaxNewest newest memories; and, if the search has a vector, the memories.MaxNearest memories with the
+	// most similar vectors. FindMemories sets Similarity of each memory whose vector is of the same space. An owner
+	// keeps at most memories.MaxItems memories, so the cost is bounded.
 	FindMemories(ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time) ([]memories.Memory, error)
 
-	// EmbedMemories sets the vectors of memories. Memories that do not exist any more are skipped. A memory that is
-	// learned again keeps its vector, because its words are the same.
+	// EmbedMemories sets the vectors of memories. It skips memories that no longer exist. A memory that is learned
+	// again keeps its vector, because its words are the same.
 	EmbedMemories(ctx context.Context, all []memories.Embedded) error
 
 	// ListMemories returns the memories that a query selects, newest first, at most MaxMemories.
 	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)
 
-	// DeleteMemories deletes up to limit memories that a selector selects. Unless the selector has an ID or a scope, it
-	// also ends the waiting tasks that would learn from the selected Turns, and deletes their observations. If it has a
-	// scope, these tasks learn nothing more in this scope, and the claims of those in progress are lost. It returns the
-	// number of deleted memories; fewer than limit means that there are no more.
+	// DeleteMemories deletes up to limit memories that a selector selects. It returns the number of deleted memories;
+	// fewer than limit means that there are no more. The tasks that would learn from the selected Turns depend on the
+	// selector. If it has an ID, these tasks continue. If it has a scope and no ID, they learn nothing more in this
+	// scope, and lose their claims. Otherwise they end, and the observations of the Turns are deleted.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
-	// ReleaseMemories makes the memories of a Turn outlive it: Retire does not delete them any more. They then have no
-	// TurnUID. For the UID of a Session, it does so with the memories of scope User that were learned in the Session.
-	// They then have no SessionUID.
+	// ReleaseMemories makes the memories of a Turn outlive the Turn: it clears their TurnUID, so that Retire no longer
+	// deletes them. If uid is the UID of a Session, ReleaseMemories clears the SessionUID of the memories of scope User
+	// that were learned in the Session.
 	ReleaseMemories(ctx context.Context, uid string) error
 
 	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
@@ -55,7 +56,7 @@ const MaxMemories = 500
 // MemoryQuery selects memories and a page of them.
 type MemoryQuery struct {
 	MemorySelector
-	// After is the position of the last memory of the page before. The zero value selects the first page.
+	// After is the position of the last memory of the previous page. The zero value selects the first page.
 	After MemoryPosition
 	// Limit is the maximum number of memories; 0 or more than MaxMemories means MaxMemories.
 	Limit int
@@ -77,7 +78,8 @@ type MemorySelector struct {
 	ID                                         string
 }
 
-// Source yields the columns that limit the Turns from which memories were learned, with their values.
+// Source yields the columns, with their values, that select the Turns from which memories were learned. It leaves out
+// the scope and the ID of the memories.
 func (s MemorySelector) Source(yield func(column, value string) bool) {
 	RecordSelector{s.Namespace, s.Turn, s.Agent, s.Session, s.Requester}.Conditions(yield)
 }
@@ -103,15 +105,15 @@ func (s MemorySelector) Selects(m *memories.Memory) bool {
 		is(s.Requester, m.Requester) && is(string(s.Scope), string(m.Scope)) && is(s.ID, m.ID)
 }
 
-// Newest sorts memories, newest first.
-func Newest(all []memories.Memory) {
+// SortNewestFirst sorts memories by the time at which they were learned, newest first.
+func SortNewestFirst(all []memories.Memory) {
 	slices.SortFunc(all, func(a, b memories.Memory) int {
 		return cmp.Or(b.Learned.Compare(a.Learned), strings.Compare(b.ID, a.ID))
 	})
 }
 
-// Owners returns the keys of the owners of memories, each once and in a fixed order.
-func Owners(all []memories.Memory) []string {
+// OwnerKeys returns the keys of the owners of memories, each once and in a fixed order.
+func OwnerKeys(all []memories.Memory) []string {
 	var keys []string
 	for i := range all {
 		keys = append(keys, all[i].Owner().Key())

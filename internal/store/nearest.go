@@ -10,18 +10,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 )
 
-// Nearest finds the memories of an owner whose vectors are most similar to another one. The zero value finds none.
+// Nearest finds the memories of an owner whose vectors are most similar to the vector To. The zero value finds no
+// memories.
 //
-// It looks at each vector. An owner has at most memories.MaxItems, so an index would be slower to write and no faster
-// to search.
+// Nearest compares all vectors. An owner has at most memories.MaxItems memories, so an index would be slower to write
+// and no faster to search.
 type Nearest struct {
-	// To is the vector to which the others are compared.
+	// To is the vector with which the vectors of the memories are compared.
 	To ranking.Vector
-	// similarity is that of each memory with a vector, by its ID.
+	// similarity maps the ID of each added memory to the similarity of its vector.
 	similarity map[string]float64
 }
 
-// Add adds the vector of a memory, as bytes. It must be of the same space.
+// Add adds the vector of a memory, as bytes. The vector must be of the same space as To. Add ignores a vector that
+// cannot be compared with To.
 func (n *Nearest) Add(id string, vector []byte) {
 	s, ok := n.To.SimilarityTo(vector)
 	if !ok {
@@ -41,8 +43,8 @@ func (n *Nearest) IDs() []string {
 	return ids[:min(len(ids), memories.MaxNearest)]
 }
 
-// Rate sets the similarity of memories.
-func (n *Nearest) Rate(all []memories.Memory) {
+// SetSimilarities sets the similarity of each memory whose vector was added.
+func (n *Nearest) SetSimilarities(all []memories.Memory) {
 	for i := range all {
 		if s, ok := n.similarity[all[i].ID]; ok {
 			all[i].Similarity = &s

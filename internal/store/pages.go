@@ -9,13 +9,14 @@ import (
 const (
 	// PageEntries is the maximum number of entries that a store reads at once.
 	PageEntries = 256
-	// PageBytes limits the payloads of a page. The entry that reaches the limit still belongs to the page.
+	// PageBytes limits the total size of the payloads of a page. The entry that reaches the limit is the last one of
+	// the page.
 	PageBytes = 4 << 20
 )
 
-// Pages yields the entries after a sequence number page by page, as Read of journal.Journal does. It reads a whole
-// page before it yields the entries. No query is therefore open while the consumer works or after the consumer
-// stops. more reports that there may be entries after the page.
+// Pages yields the entries after a sequence number, as Read of journal.Journal does. It reads a whole page before it
+// yields the entries of the page, so no query is open while the consumer works or after the consumer stops. The
+// function page reads one page; its result more reports whether there may be entries after the page.
 func Pages(after int64, page func(after int64) (entries []journal.Entry, more bool, err error)) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		for at, more := after, true; more; {

@@ -11,17 +11,17 @@ import (
 // ErrNoRecord is returned if a Turn has no record.
 var ErrNoRecord = errors.New("there is no record of the turn")
 
-// ErrTurnDeleted is returned for a comment to a Turn that was deleted.
+// ErrTurnDeleted is returned for a comment on a Turn that was deleted.
 var ErrTurnDeleted = errors.New("the turn was deleted, and comments are kept only as long as their turn: give a score without a comment")
 
-// Records keeps one record of each Turn that has ended, also after the journal of the Turn was purged. An append with
-// the end of a Turn stores the record of that Turn: see journal.Entry.
+// Records keeps one record of each Turn that has ended, even after the journal of the Turn was purged. The append that
+// ends a Turn stores its record: see journal.Entry.
 type Records interface {
-	// AddRecords adds records of Turns that ended without an entry in a journal. A record is added once: one of a Turn
-	// that has a record already is ignored. It returns the number of added records.
+	// AddRecords adds records of Turns that ended without an entry in a journal. If a Turn already has a record, the new
+	// record is ignored. AddRecords returns the number of added records.
 	AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error)
 
-	// Unrecorded returns those UIDs that have no record, in any order.
+	// Unrecorded returns the given UIDs that have no record, in any order.
 	Unrecorded(ctx context.Context, uids []string) ([]string, error)
 
 	// Records returns the records that a query selects, newest first, at most MaxRecords.
@@ -31,13 +31,14 @@ type Records interface {
 	// of deleted records, even with an error; fewer than limit means that there are no more.
 	PurgeRecords(ctx context.Context, before time.Time, limit int) (purged int, err error)
 
-	// TrimRecords deletes up to limit records of the namespace that has the most, oldest first, as long as it has
-	// more than most. It returns the number of deleted records, even with an error; 0 means that no namespace has
-	// more than most.
+	// TrimRecords deletes up to limit records of the namespace that has the most records, oldest first. It keeps at
+	// least most records of this namespace. It returns the number of deleted records, even with an error; 0 means that
+	// no namespace has more than most records.
 	TrimRecords(ctx context.Context, most, limit int) (trimmed int, err error)
 
-	// DeletedUntil returns the latest end of a Turn of a namespace whose record was deleted by PurgeRecords or
-	// TrimRecords, or the zero time if there is none. An empty namespace stands for all.
+	// DeletedUntil considers the Turns of a namespace whose records PurgeRecords or TrimRecords has deleted. It returns
+	// the latest time at which one of these Turns ended, or the zero time if no record was deleted. An empty namespace
+	// means all namespaces.
 	DeletedUntil(ctx context.Context, namespace string) (time.Time, error)
 
 	// DeleteRecords deletes up to limit records that a selector selects. It returns the number of deleted records,
@@ -45,9 +46,9 @@ type Records interface {
 	DeleteRecords(ctx context.Context, s RecordSelector, limit int) (deleted int, err error)
 
 	// AddFeedback adds feedback to the record of a Turn, given by its namespace, its name and its UID, and replaces
-	// earlier feedback of the same person. If uid is empty, it is the newest record of the name. Retire deletes the
-	// comments to a Turn, and keeps the scores. AddFeedback returns ErrNoRecord if there is no record, ErrTurnDeleted
-	// for a comment if the journal of the Turn is retired, and another error if the record keeps no more feedback.
+	// earlier feedback of the same person. If uid is empty, AddFeedback uses the newest record with this name. Retire
+	// deletes the comments on a Turn, and keeps the scores. AddFeedback returns ErrNoRecord if there is no record,
+	// ErrTurnDeleted for a comment if the journal of the Turn is retired, and another error if the record is full.
 	AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error
 }
 
@@ -59,7 +60,7 @@ type RecordQuery struct {
 	RecordSelector
 	// Since and Until limit the time of the end: Since is included, and Until is not. A zero time is no limit.
 	Since, Until time.Time
-	// After is the position of the last record of the page before. The zero value selects the first page.
+	// After is the position of the last record of the previous page. The zero value selects the first page.
 	After RecordPosition
 	// Limit is the maximum number of records; 0 or more than MaxRecords means MaxRecords.
 	Limit int

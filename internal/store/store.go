@@ -27,45 +27,45 @@ type Store interface {
 	// each time, because a failover may happen between two calls.
 	State(ctx context.Context) (State, error)
 
-	// Mark gives the store a new position if this process has appended since its last mark. When Mark returns, the
-	// mark is as durable as an append. least is the greatest position that the store is known to have had.
+	// Mark gives the store a new position if there may be appends since the last mark. When Mark returns, the new
+	// position is as durable as an append. least is the greatest position that the store is known to have had.
 	//
-	// Mark also assigns a new incarnation, and a position beyond least, in the same write if the store is behind
-	// least, or has failed over to a server that may be incomplete. If there is nothing to write, Mark only returns
-	// the state.
+	// If the position of the store is less than least, or the store has failed over to a server that may lack
+	// entries, the same write also assigns a new incarnation and a position greater than least. If there is nothing
+	// to write, Mark only returns the state.
 	Mark(ctx context.Context, least int64) (State, error)
 
-	// Check fails if the journal cannot be written now, or if a write would be lost. The error says what to do.
-	// Check takes at most as long as ctx allows.
+	// Check returns an error if the store cannot write now, or if a write would be lost. The error says what to do.
+	// Check returns when ctx ends.
 	Check(ctx context.Context) error
 
 	// Close closes the store. Later calls return ErrClosed. Close may be called more than once.
 	Close() error
 }
 
-// Keeper keeps journals for a while after their objects are gone, and then deletes them.
+// Keeper keeps journals for a while after their Turns and Sessions were deleted, and then deletes the journals.
 type Keeper interface {
 	// Retire marks the journals of deleted Turns and Sessions as retired at the given time, to the microsecond. A
-	// retired journal keeps its first time, and UIDs without entries are skipped. A retired journal can still be
-	// read. It accepts appends of a run that has not stopped yet, and stays retired. Reservations of these Turns that
-	// are still open are charged to their budgets, because no run continues.
+	// journal that is retired already keeps its earlier time, and UIDs without entries are skipped. A retired journal
+	// can still be read. It accepts appends of a run that has not stopped yet, and stays retired. Open reservations of
+	// these Turns are charged to their budgets, because no later run will close them.
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 
-	// Forget deletes at once what Retire deletes of what was learned from deleted Turns and Sessions. It is for the
-	// journals of deleted objects that must not be retired yet.
+	// Forget deletes the memories and observations that were learned from deleted Turns and Sessions, as Retire does,
+	// but does not retire their journals. It is for deleted objects whose journals must not be retired yet.
 	Forget(ctx context.Context, uids ...string) error
 
 	// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It returns the
 	// number of deleted journals, even with an error; fewer than limit means that there are no more.
 	//
-	// A later append of a run that has not stopped yet is refused as out of sequence, because no entry is left. A
-	// concurrent reader may see a part of the journal. Purge takes as long as ctx allows, and does not block
-	// appends for long.
+	// If a run has not stopped yet, its next append fails with journal.ErrSequence, because no entry is left. A
+	// concurrent reader may see a part of the journal. Purge may run until ctx ends, and does not block appends for
+	// long.
 	Purge(ctx context.Context, before time.Time, limit int) (purged int, err error)
 
-	// UIDs returns up to limit UIDs of journals that have entries and are not retired. They follow the UID after, in
-	// an order that the store defines. To list all, start with the empty string and continue with the last UID of
-	// each page.
+	// UIDs returns up to limit UIDs of journals that have entries and are not retired. It returns the UIDs that follow
+	// the UID after, in an order that the store defines. To list all UIDs, start with the empty string and continue
+	// with the last UID of each page.
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
 
 	// Size returns the size of the store. It is cheap even for a large store.
@@ -82,6 +82,6 @@ type Size struct {
 	Entries int64
 	// Artifacts is the number of artifacts of all journals.
 	Artifacts int64
-	// Bytes is the disk space of the store, including indexes and the space that purged journals have left.
+	// Bytes is the disk space of the store, including indexes and the free space that purged journals have left.
 	Bytes int64
 }

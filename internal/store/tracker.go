@@ -25,22 +25,22 @@ type Tracker struct {
 
 // TrackerOptions configures a Tracker. The zero value is ready to use.
 type TrackerOptions struct {
-	// Published returns the greatest position that any process has published for the store with an ID, or 0 if
-	// there is none. If Published is nil, only the positions that this process has seen count.
+	// Published returns the greatest position that any process has published for the store with this ID, or 0 if no
+	// position was published. If Published is nil, only the positions that this process has seen count.
 	Published func(ctx context.Context, id string) (int64, error)
-	// Lost is called when this process has found that the store may have lost acknowledged appends. known is the
-	// greatest known position of the store. found is the state before the mark that detected the loss, and now the
-	// state after it. found has a smaller position than known, or has failed over. If Lost is nil, losses are not
-	// reported.
+	// Lost is called when this process finds that the store may have lost acknowledged appends. known is the greatest
+	// known position of the store. found is the state before the mark that detected the loss, and now is the state
+	// after the mark. Either the position of found is less than known, or the store has failed over. If Lost is nil,
+	// losses are not reported.
 	Lost func(known int64, found, now State)
 }
 
 // NewTracker returns a Tracker of a store. It sends no request yet.
 func NewTracker(s PositionStore, o TrackerOptions) *Tracker { return &Tracker{store: s, o: o} }
 
-// Identity returns the identity of the store. It first compares the store with the greatest known position in three
-// cases: on the first call, if the store is behind the positions that this process has seen, or if its identity has
-// changed. A failed attempt does not change the result of Last.
+// Identity returns the identity of the store. It first compares the store with the greatest known position on the
+// first call, and whenever the store may have lost entries: its position is less than the last known one, its identity
+// has changed, or its state is Unsure. If Identity fails, the result of Last does not change.
 func (t *Tracker) Identity(ctx context.Context) (Identity, error) {
 	now, err := t.store.State(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (t *Tracker) Identity(ctx context.Context) (Identity, error) {
 	return now.Identity, err
 }
 
-// Mark does the same as Identity, and then gives the store a new position if this process has appended to it.
+// Mark does the same as Identity, and then gives the store a new position if there may be appends since the last mark.
 func (t *Tracker) Mark(ctx context.Context) error {
 	if _, err := t.Identity(ctx); err != nil {
 		return err
@@ -79,13 +79,14 @@ func (t *Tracker) Last() State {
 	return State{}
 }
 
-// isContinued reports whether a state belongs to the store as this process knows it.
+// isContinued reports whether a state follows the last known state without a loss: the identity is the same, the
+// position has not decreased, and the state is not Unsure.
 func (t *Tracker) isContinued(now State) bool {
 	last := t.last.Load()
 	return last != nil && !now.Unsure && now.Identity == last.Identity && now.Position >= last.Position
 }
 
-// compare compares the store with the greatest known position.
+// compare marks the store with the greatest known position, which detects a loss, and returns the new state.
 func (t *Tracker) compare(ctx context.Context) (State, error) {
 	t.comparing.Lock()
 	defer t.comparing.Unlock()
@@ -93,7 +94,7 @@ func (t *Tracker) compare(ctx context.Context) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	if t.isContinued(now) { // another call has judged it
+	if t.isContinued(now) { // a concurrent call has compared the store
 		return now, nil
 	}
 	var known int64
@@ -125,8 +126,8 @@ func (t *Tracker) storeMark(known int64, found, now State) {
 	}
 }
 
-// storeState stores a state of the same identity. Concurrent calls may deliver an older state last, which is
-// ignored.
+// storeState stores a state of the same identity. It ignores a state that is older than the stored one, because
+// concurrent calls may store their states in any order.
 func (t *Tracker) storeState(now State) {
 	for {
 		last := t.last.Load()

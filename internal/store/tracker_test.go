@@ -17,7 +17,7 @@ import (
 // loss is a loss that a Tracker has reported.
 type loss struct{ known, found int64 }
 
-// follower is a process that follows a store. It records reported losses.
+// follower is a process with a Tracker. It records the losses that the Tracker reports.
 type follower struct {
 	*store.Tracker
 	published int64
@@ -45,16 +45,16 @@ func appendTo(t *testing.T, m *journaltest.Memory, uid string) {
 	}
 }
 
-// TestStoreIsComparedWithPublishedPosition: the comparison happens on the first call of Identity.
+// TestStoreIsComparedWithPublishedPosition checks that only the first call of Identity compares the store.
 func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string
 		published int64
 		losses    []loss
 	}{
-		"never published":           {"nothing is known of it", 0, nil},
-		"at the published position": {"it has all acknowledged entries", 1, nil},
-		"behind":                    {"it had reached more", 5, []loss{{5, 1}}},
+		"never published":               {"no position of the store is known", 0, nil},
+		"at the published position":     {"the store has all acknowledged entries", 1, nil},
+		"behind the published position": {"the store had a greater position", 5, []loss{{5, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &journaltest.Memory{}
@@ -72,26 +72,26 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(tc.losses, f.losses, cmp.AllowUnexported(loss{})); diff != "" || f.asked != 1 {
-				t.Errorf("asked %d times for the published position, want once; losses (-want +got):\n%s", f.asked, diff)
+				t.Errorf("Published was called %d times, want once; losses (-want +got):\n%s", f.asked, diff)
 			}
 		})
 	}
 }
 
-// TestIncomparableStoreIsNotUsed: the API server is out of reach.
+// TestIncomparableStoreIsNotUsed makes Published fail, as if the API server were out of reach.
 func TestIncomparableStoreIsNotUsed(t *testing.T) {
 	f := follow(&journaltest.Memory{})
 	f.failure = errors.New("away")
 	if id, err := f.Identity(t.Context()); !errors.Is(err, f.failure) || id != (store.Identity{}) || f.Last() != (store.State{}) {
-		t.Errorf("Identity: %+v, %v; want the error, and nothing known", id, err)
+		t.Errorf("Identity: %+v, %v; want the error of Published, and no state", id, err)
 	}
 	f.failure = nil
 	if _, err := f.Identity(t.Context()); err != nil {
-		t.Errorf("Identity: %v, want it to work again", err)
+		t.Errorf("Identity: %v, want no error when Published works again", err)
 	}
 }
 
-// TestStoreIsReplacedByOlderCopy: the process notices on its next call.
+// TestStoreIsReplacedByOlderCopy checks that the next call of Identity detects the replacement.
 func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	older, newer := &journaltest.Memory{}, &journaltest.Memory{}
 	used := &replaceable{newer}
@@ -120,7 +120,7 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	group.Wait()
 	now, err := older.State(t.Context())
 	if err != nil || f.Last().Incarnation != now.Incarnation || now.Incarnation == "1" {
-		t.Errorf("%+v is known, and the store says %+v, %v; want its new incarnation", f.Last(), now, err)
+		t.Errorf("Last: %+v, and the state of the store is %+v, %v; want its new incarnation", f.Last(), now, err)
 	}
 	if diff := cmp.Diff(1, len(f.losses)); diff != "" {
 		t.Errorf("losses %v, want one report", f.losses)

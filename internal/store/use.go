@@ -8,8 +8,8 @@ import (
 
 // Meter measures how much space a store uses, in total and by namespace.
 type Meter interface {
-	// Use returns how much space is used. It reads the head of each journal, so its time grows with the number of
-	// journals. Callers must wait for some time between two calls.
+	// Use returns how much space is used. It reads the head of each journal, so a call takes longer the more journals
+	// there are. Callers must not call Use often.
 	Use(ctx context.Context) (Use, error)
 }
 
@@ -25,7 +25,7 @@ type Use struct {
 	Namespaces map[string]int64
 }
 
-// entryBytes is counted for each entry in addition to its payload: its sequence number, kind, time and index row.
+// entryBytes is counted for each entry and each artifact in addition to its content: the other columns and the index.
 const entryBytes = 128
 
 // BytesOf returns the number of bytes that are counted for entries and their artifacts.

@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// upsertMemory stores a memory, or replaces the same one that was learned from an older Turn. The column
-// turn_expires_at is for older versions, which run beside this one for a while.
+// upsertMemory stores a memory. If the same memory was learned earlier, the new memory replaces it. Only older versions
+// of Capstan, which may use the database at the same time during an upgrade, use the column turn_expires_at.
 const upsertMemory = `INSERT INTO capstan_memory AS m (id, owner, namespace, agent, scope, requester, session, session_uid, turn,
 		turn_uid, text, words, confidence, model, learned_at, expires_at, turn_expires_at)
 	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, array_to_tsvector($12::text[]), $13, $14, $15, $16, 0)
@@ -27,12 +27,12 @@ const upsertMemory = `INSERT INTO capstan_memory AS m (id, owner, namespace, age
 		expires_at = excluded.expires_at
 	WHERE excluded.learned_at >= m.learned_at`
 
-// memoryLock is the first key of the locks of keep. The second one is a hash of the owner.
+// memoryLock is the first key of the advisory locks that keep takes. The second key is a hash of the owner.
 const memoryLock = 0x6d65_6d6f
 
-// keep stores memories, and deletes the oldest ones beyond what their owners may keep. It leaves out the memories of a
-// Session that was deleted: the lock on the row of its journal excludes a concurrent deletion. The locks of owners are
-// taken in a fixed order, so that two transactions cannot deadlock.
+// keep stores memories, and then deletes the oldest memories of each owner that exceed the owner's limits. It skips the
+// memories of a Session that was deleted; a lock on the row of the Session's journal excludes a concurrent deletion.
+// keep locks the owners in a fixed order, so that two transactions cannot deadlock.
 func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	live := map[string]bool{"": true}
 	var kept []memories.Memory
@@ -50,7 +50,7 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 			kept = append(kept, m)
 		}
 	}
-	owners := store.Owners(kept)
+	owners := store.OwnerKeys(kept)
 	for _, owner := range owners {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, hashtext($2))`, memoryLock, owner); err != nil {
 			return err
@@ -75,8 +75,8 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	return nil
 }
 
-// forget deletes what was learned from deleted Turns and Sessions, at the end of a transaction. Their tasks have ended
-// before it, and their journals are retired in it, so that nothing is added afterwards.
+// forget queues the statements that delete what was learned from deleted Turns and Sessions. Retire first ends the
+// tasks of the Turns, and marks the journals as retired in the same transaction, so that nothing is learned afterwards.
 func forget(batch *pgx.Batch, uids []string) {
 	batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND turn_uid <> ''`, uids)
 	batch.Queue(`DELETE FROM capstan_memory WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
@@ -96,7 +96,7 @@ func scanMemory(row pgx.CollectableRow) (m memories.Memory, err error) {
 	return m, err
 }
 
-// findMemories finds the memories of one owner, which keeps few.
+// findMemories finds the memories of one owner. It needs no special index, because an owner keeps few memories.
 const findMemories = `SELECT ` + memoryColumns + ` FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND id IN (
 		(SELECT id FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND words @@ $3::tsquery
 			ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4)
@@ -134,14 +134,14 @@ func (s *Store) FindMemories(
 		if err != nil {
 			return nil, err
 		}
-		nearest.Rate(found)
+		nearest.SetSimilarities(found)
 		all = append(all, found...)
 	}
 	return all, nil
 }
 
-// EmbedMemories sets the vectors of memories, each in a transaction of its own, so that they wait for no other locks.
-// It takes at most 10 s for each.
+// EmbedMemories sets the vectors of memories. Each memory has its own transaction, so that no transaction waits for one
+// lock while it holds another. Each transaction takes at most 10 s.
 func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -159,7 +159,8 @@ func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 	return nil
 }
 
-// selected returns conditions with their arguments, which follow others. The first condition is always true.
+// selected returns the conditions of a WHERE clause, and all arguments of the query: the arguments before and those of
+// the conditions. The first condition is always true, so that the clause is never empty.
 func selected(columns func(yield func(column, value string) bool), prefix string, before ...any) (where string, args []any) {
 	where, args = "true", before
 	for column, value := range columns {
@@ -185,8 +186,8 @@ func (s *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memori
 		ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $%d`, where, len(args)), args...)
 }
 
-// DeleteMemories deletes selected memories. It first ends the tasks that would learn them again, each in a transaction
-// of its own, so the caller must repeat it after an error. A step takes at most a minute.
+// DeleteMemories deletes selected memories. It first ends the tasks that would learn them again. Each task has its own
+// transaction, so the caller must repeat DeleteMemories after an error. A step takes at most a minute.
 func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at time.Time, limit int) (deleted int, err error) {
 	if sel.ID == "" {
 		if err := s.forgetSources(ctx, sel, at); err != nil {
@@ -205,14 +206,14 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 	return deleted, nil
 }
 
-// completeTasks completes the waiting tasks that an executor of an older version has added: it does not know their
-// Sessions and requesters, but the records of their Turns do.
+// completeTasks sets the Sessions and requesters of waiting tasks that an executor of an older version has added
+// without them. It reads them from the records of the Turns.
 const completeTasks = `UPDATE capstan_task AS k SET session = r.session, requester = r.requester FROM capstan_record AS r
 	WHERE k.state < 2 AND k.kind = 'memory' AND k.session = '' AND k.requester = '' AND r.uid = left(k.uid, -length('/memory'))
 		AND (r.session <> '' OR r.requester <> '')`
 
-// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns. If the
-// selector has a scope, the tasks go on in the other scopes.
+// forgetSources ends the tasks that would learn from selected Turns, and deletes the observations of these Turns. If
+// the selector has a scope, the tasks continue to learn in other scopes, and the observations stay.
 func (s *Store) forgetSources(ctx context.Context, sel store.MemorySelector, at time.Time) error {
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, completeTasks)
@@ -245,8 +246,8 @@ func (s *Store) forgetSources(ctx context.Context, sel store.MemorySelector, at 
 	})
 }
 
-// endScope makes a task learn nothing more in a scope. An attempt in progress loses its claim; the next claim charges
-// its request under way.
+// endScope makes a task learn nothing more in a scope. An attempt in progress loses its claim, and the next claim
+// charges the open request of this attempt.
 func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -272,7 +273,8 @@ func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) 
 	})
 }
 
-// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it. It takes at most 10 s.
+// ReleaseMemories makes the memories of a Turn, or the memories of scope User of a Session, outlive the object. It
+// takes at most 10 s.
 func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {

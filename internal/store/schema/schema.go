@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// Up applies the pending migrations. It returns journal.ErrNewer if the schema is newer than the newest migration,
-// even if a newer program has migrated it in the meantime.
+// Up applies the pending migrations. It returns journal.ErrNewer if the schema is newer than the newest migration. It
+// checks this before and after the migration, because a newer program may migrate the schema at the same time.
 func Up(ctx context.Context, p *goose.Provider) error {
 	sources := p.ListSources()
 	newest := sources[len(sources)-1].Version
@@ -37,7 +37,6 @@ func Check(has, newest int64) error {
 	if has <= newest {
 		return nil
 	}
-	return fmt.Errorf("its schema has version %d, and the newest version that this program knows is %d: %w; to "+
-		"return to this version, restore a backup "+
-		"from before the upgrade", has, newest, journal.ErrNewer)
+	return fmt.Errorf("its schema has version %d, and the newest version that this program knows is %d: %w; to return "+
+		"to this version, restore a backup from before the upgrade", has, newest, journal.ErrNewer)
 }

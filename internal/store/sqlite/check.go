@@ -15,12 +15,12 @@ const (
 	maxProbe = 64 << 20
 )
 
-// Check fails if the journal cannot be written now, or if a write would be lost. The causes are: the file was
-// deleted, replaced or damaged, the disk is full or read-only, or another process holds the file.
+// Check returns an error if the journal cannot be written now, or if a write would be lost. The causes are: the file
+// was deleted, replaced or damaged, the disk is full or read-only, or another process has locked the file.
 //
-// Check writes one page, so that a success proves something. After an append that failed for lack of space, it
-// writes as many bytes as that append. It does not search the file for damage, but reports damage that another call
-// has found. It waits for a lock as long as ctx and 10 s allow.
+// Check writes one page to prove that writes work. After an append that failed because the disk was full or failed, it
+// writes as many bytes as that append, but at most 64 MiB. Check does not search the file for damage, but reports
+// damage that another call has found. It waits for a lock until ctx ends, but at most 10 s.
 func (s *Store) Check(ctx context.Context) error {
 	if s.isClosed() {
 		return ErrClosed
@@ -41,13 +41,13 @@ func (s *Store) Check(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("failed to write to the journal %q in time: the disk is slow, or another process holds the file: %w", s.path,
+		return fmt.Errorf("failed to write to the journal %q in time: the disk is slow, or another process has locked the file: %w", s.path,
 			context.Cause(ctx))
 	}
 	return fmt.Errorf("failed to write to the journal %q: %w", s.path, s.failed(err))
 }
 
-// checkFile fails if the file is not the one that was opened.
+// checkFile returns an error if the file is not the file that was opened, or if its header has changed.
 func (s *Store) checkFile() error {
 	now, err := os.Stat(s.path)
 	if err != nil {
@@ -64,10 +64,10 @@ func (s *Store) checkFile() error {
 	// Read through the open file. Opening and closing the file again would release SQLite's locks on it.
 	var header [headerBytes]byte
 	if _, err := s.file.ReadAt(header[:], 0); err != nil {
-		return fmt.Errorf("failed to read the head of the journal %q; %s: %w", s.path, damaged, err)
+		return fmt.Errorf("failed to read the header of the journal %q; %s: %w", s.path, damaged, err)
 	}
 	if !bytes.Equal(header[:], s.header[:]) {
-		return fmt.Errorf("the head of the journal %q was overwritten; %s", s.path, damaged)
+		return fmt.Errorf("the header of the journal %q was overwritten; %s", s.path, damaged)
 	}
 	return nil
 }

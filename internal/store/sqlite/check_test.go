@@ -81,7 +81,7 @@ func TestFileHeldByAnotherProcess(t *testing.T) {
 		},
 		"Append": func() error { return s.Append(t.Context(), "a", entry(2)) },
 	} {
-		group.Go(func() { must(t, name, call(), "another process holds the") })
+		group.Go(func() { must(t, name, call(), "another process has locked the") })
 	}
 	if got, err := journal.Collect(t.Context(), s, "a"); err != nil || len(got) != 1 {
 		t.Errorf("%d entries (error %v), want the journal to be readable nevertheless", len(got), err)

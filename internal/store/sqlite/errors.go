@@ -10,20 +10,20 @@ import (
 
 // advice maps SQLite's primary result code of an error to a text that says what to do.
 var advice = map[int]string{
-	sqlite3.SQLITE_BUSY: "another process holds the journal: stop it; it may be a second manager or a shell that has the file open",
-	sqlite3.SQLITE_READONLY: "the file, its folder or the volume is read-only: mount the volume for writing and let the user of this " +
+	sqlite3.SQLITE_BUSY: "another process has locked the journal: stop that process; it may be a second manager or a shell",
+	sqlite3.SQLITE_READONLY: "the file, its directory or the volume is read-only: mount the volume for writing and let the user of this " +
 		"process own both, then restart the manager if it does not continue by itself",
 	sqlite3.SQLITE_IOERR: "the disk reported an error: check the volume and its limits; the manager continues " +
 		"by itself when the disk works again",
 	sqlite3.SQLITE_CORRUPT: damaged,
 	sqlite3.SQLITE_NOTADB:  damaged,
 	sqlite3.SQLITE_FULL:    "the disk is full: free space or enlarge the volume; the manager then continues by itself",
-	sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: its folder must exist, and the user of this process must have the right to read " +
-		"and write both",
+	sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: its directory must exist, and the user of this process must have permission to " +
+		"read and write both",
 }
 
-const damaged = "the file is damaged: stop the manager, keep a copy of the file and of the files beside it that end in -wal and -shm, " +
-	"and replace the file by a backup or by the output of `sqlite3 FILE .recover`"
+const damaged = "the file is damaged: stop the manager, keep a copy of the file and of the files next to it that end in -wal and -shm, " +
+	"and replace the file with a backup or with the output of `sqlite3 FILE .recover`"
 
 // code returns the primary result code of a SQLite error, or 0.
 func code(err error) int {
@@ -39,7 +39,7 @@ func isDamage(err error) bool {
 	return c == sqlite3.SQLITE_CORRUPT || c == sqlite3.SQLITE_NOTADB || errors.Is(err, errDamaged)
 }
 
-// explain adds what to do to an error.
+// explain adds advice about what to do to an error, if there is any.
 func explain(err error) error {
 	help := advice[code(err)]
 	if isDamage(err) {
@@ -51,9 +51,8 @@ func explain(err error) error {
 	return fmt.Errorf("%w; %s", err, help)
 }
 
-// failed returns the error of a call: ErrClosed after Close, or else the explained error. It stores the first sign
-// of damage, and Check reports it from then on, because earlier successful reads do not prove that the file is
-// sound.
+// failed returns the error of a call: ErrClosed after Close, or else the explained error. It stores the first error
+// that means damage. Check reports this error from then on, because other calls may not read the damaged part.
 func (s *Store) failed(err error) error {
 	switch {
 	case err == nil:

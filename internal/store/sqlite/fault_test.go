@@ -160,7 +160,7 @@ func TestOverwrittenHeaderIsDetected(t *testing.T) {
 	filled(t, path)
 	s := openAt(t, path)
 	overwrite(t, path, 0, 0.001)
-	must(t, "Check", s.Check(t.Context()), path, "the head of the journal", "the file is damaged", ".recover")
+	must(t, "Check", s.Check(t.Context()), path, "the header of the journal", "the file is damaged", ".recover")
 }
 
 // pragma changes a setting of the store's only connection.

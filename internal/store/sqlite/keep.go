@@ -10,24 +10,24 @@ import (
 const (
 	// retireAtOnce is the maximum number of journals that one transaction retires.
 	retireAtOnce = 500
-	// purgePages limits the pages that one transaction deletes. Appends wait for this transaction.
+	// purgePages limits the number of pages that one transaction deletes, because appends wait for the transaction.
 	purgePages = 512
 	// pageBytes is the approximate size of a page.
 	pageBytes = 4096
 )
 
-// Retire marks journals as retired at the given time.
+// Retire marks journals as retired at the given time, in transactions of at most 500 journals.
 func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
-	for some := range slices.Chunk(uids, retireAtOnce) {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.change(ctx, func(t *tx) error {
-			for _, uid := range some {
+			for _, uid := range chunk {
 				n, err := t.exec(`UPDATE head SET retired_at = ? WHERE uid = ? AND retired_at IS NULL`, at.UnixMicro(), uid)
 				if err != nil {
 					return err
 				}
 				t.added.Retired += n
 			}
-			return errors.Join(t.closeHolds(some), t.endTasks(some, at), t.forget(some), t.dropComments(some))
+			return errors.Join(t.closeHolds(chunk), t.endTasks(chunk, at), t.forget(chunk), t.dropComments(chunk))
 		})
 		if err != nil {
 			return err
@@ -38,8 +38,8 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 
 // Forget deletes what was learned from deleted Turns and Sessions.
 func (s *Store) Forget(ctx context.Context, uids ...string) error {
-	for some := range slices.Chunk(uids, retireAtOnce) {
-		if err := s.change(ctx, func(t *tx) error { return t.forget(some) }); err != nil {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
+		if err := s.change(ctx, func(t *tx) error { return t.forget(chunk) }); err != nil {
 			return err
 		}
 	}
@@ -49,7 +49,7 @@ func (s *Store) Forget(ctx context.Context, uids ...string) error {
 // Purge deletes up to limit journals that were retired at or before the given time, oldest first, in many small
 // transactions. The file does not shrink; later entries reuse the space.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
-	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at <= ? ORDER BY retired_at, uid LIMIT ?`,
+	uids, err := s.queryStrings(ctx, `SELECT uid FROM head WHERE retired_at <= ? ORDER BY retired_at, uid LIMIT ?`,
 		before.UnixMicro(), max(limit, 0))
 	if err != nil {
 		return 0, s.failed(err)
@@ -68,37 +68,37 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged 
 	return purged, nil
 }
 
-// purge deletes journals up to the limit of pages, and returns how many it has deleted completely. It deletes the
-// head of a journal last, so that a later purge finds the rest.
-func (t *tx) purge(uids []string) (gone int, err error) {
+// purge deletes at most about purgePages pages of journals, and returns how many journals it has deleted completely.
+// It deletes the head of a journal last, so that a later purge finds the rest.
+func (t *tx) purge(uids []string) (purged int, err error) {
 	left := int64(purgePages)
 	for _, uid := range uids {
 		entries, err := t.prune(ofEntries, uid, &left)
 		t.added.Entries -= entries
 		if err != nil || left <= 0 {
-			return gone, err
+			return purged, err
 		}
 		artifacts, err := t.prune(ofArtifacts, uid, &left)
 		t.added.Artifacts -= artifacts
 		if err != nil || left <= 0 {
-			return gone, err
+			return purged, err
 		}
 		heads, err := t.exec(`DELETE FROM head WHERE uid = ?`, uid)
 		if err != nil {
-			return gone, err
+			return purged, err
 		}
 		t.added.Journals -= heads
 		t.added.Retired -= heads
-		gone++
+		purged++
 		if left--; left <= 0 {
-			return gone, nil
+			return purged, nil
 		}
 	}
-	return gone, nil
+	return purged, nil
 }
 
-// part holds the statements for one table: find returns a key and the bytes of each row of a journal, and remove
-// deletes the rows up to a key.
+// part holds the statements for one table. find returns the key and the size of each row of a journal, and remove
+// deletes the rows of a journal up to a key.
 type part struct{ find, remove string }
 
 var (
@@ -112,18 +112,19 @@ var (
 	}
 )
 
-// prune deletes rows of a journal while pages are left, and subtracts their pages. If pages are left afterwards,
-// all rows are deleted.
+// prune deletes rows of a journal while left is positive, and subtracts the pages of each row from left. If left is
+// still positive afterwards, prune has deleted all rows.
 func (t *tx) prune(p part, uid string, left *int64) (deleted int64, err error) {
-	last, err := t.reach(p, uid, left)
+	last, err := t.lastKey(p, uid, left)
 	if err != nil || last == nil {
 		return 0, err
 	}
 	return t.exec(p.remove, uid, last)
 }
 
-// reach returns the key of the last row for which pages are left, or nil if there is no row.
-func (t *tx) reach(p part, uid string, left *int64) (last any, err error) {
+// lastKey returns the key of the last row that prune may delete, or nil if there is no row. It subtracts the pages of
+// the rows from left.
+func (t *tx) lastKey(p part, uid string, left *int64) (last any, err error) {
 	rows, err := t.Query(p.find, uid) //nolint:noctx // because the transaction carries the context
 	if err != nil {
 		return nil, err

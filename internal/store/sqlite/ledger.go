@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// applyLedger applies the effects of entries on the ledger. refusal is not nil if budgets do not allow them; then the
-// ledger is unchanged.
+// applyLedger applies the ledger changes of entries. If budgets do not allow a change, applyLedger returns a refusal,
+// and has not applied that change.
 func (t *tx) applyLedger(uid string, entries []journal.Entry) (refusal *budget.Refusal, err error) {
 	for _, e := range entries {
 		if e.Ledger == nil {
@@ -32,7 +32,7 @@ func (t *tx) applyLedger(uid string, entries []journal.Entry) (refusal *budget.R
 	return nil, nil //nolint:nilnil // because nothing is refused
 }
 
-// closeHolds charges the open reservations of holders that nobody continues.
+// closeHolds charges the open reservations of holders whose work no process continues.
 func (t *tx) closeHolds(holders []string) error {
 	for _, holder := range holders {
 		if err := budget.Apply(ledger{t}, holder, &budget.Change{}); err != nil {
@@ -42,7 +42,7 @@ func (t *tx) closeHolds(holders []string) error {
 	return nil
 }
 
-// ledger is the ledger within a transaction of the writer, which is the only one.
+// ledger is the ledger of budgets within a transaction. It needs no locks, because there is only one writer.
 type ledger struct{ *tx }
 
 // Holds returns the open reservations of a Turn.
@@ -65,7 +65,7 @@ func (l ledger) Holds(turn string) (holds []budget.Hold, err error) {
 	return holds, rows.Err()
 }
 
-// Lock returns accounts.
+// Lock returns the accounts with the given keys. An account that does not exist has only its key.
 func (l ledger) Lock(keys []budget.Key) ([]budget.Account, error) {
 	accounts := make([]budget.Account, len(keys))
 	for i, k := range keys {
@@ -134,24 +134,24 @@ func (s *Store) Accounts(ctx context.Context, at time.Time) (accounts []budget.A
 
 // CloseReservations charges the open reservations of Turns that have ended.
 func (s *Store) CloseReservations(ctx context.Context, turns ...string) error {
-	open, err := s.strings(ctx, `SELECT DISTINCT turn_uid FROM budget_hold`) // at most one request of each Turn that runs
+	open, err := s.queryStrings(ctx, `SELECT DISTINCT turn_uid FROM budget_hold`) // at most one request of each Turn that runs
 	if err != nil {
 		return s.failed(err)
 	}
 	turns = slices.DeleteFunc(slices.Clone(turns), func(turn string) bool { return !slices.Contains(open, turn) })
-	for some := range slices.Chunk(turns, retireAtOnce) {
-		if err := s.change(ctx, func(t *tx) error { return t.closeHolds(some) }); err != nil {
+	for chunk := range slices.Chunk(turns, retireAtOnce) {
+		if err := s.change(ctx, func(t *tx) error { return t.closeHolds(chunk) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ForgetBudgets deletes everything about budgets.
+// ForgetBudgets deletes the accounts and the reservations of budgets.
 func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
-	for some := range slices.Chunk(uids, retireAtOnce) {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		if err := s.change(ctx, func(t *tx) error {
-			for _, uid := range some {
+			for _, uid := range chunk {
 				for _, table := range []string{"budget", "budget_hold"} {
 					if _, err := t.exec(`DELETE FROM `+table+` WHERE budget_uid = ?`, uid); err != nil {
 						return err
@@ -166,7 +166,7 @@ func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
 	return nil
 }
 
-// EndPeriods deletes the accounts of periods that ended before a time.
+// EndPeriods deletes the accounts and the reservations of periods that ended before a time.
 func (s *Store) EndPeriods(ctx context.Context, before time.Time) error {
 	return s.change(ctx, func(t *tx) error {
 		for _, table := range []string{"budget", "budget_hold"} {

@@ -4,6 +4,6 @@ package sqlite
 
 import "os"
 
-// flock locks nothing, because the locks of these systems differ too much. Even so, the journal lets only one of
-// two concurrent runs of a Turn continue.
+// flock locks nothing, because the locks of these systems differ too much. Even without a lock, the journal lets only
+// one of two concurrent runs of a Turn continue.
 func flock(*os.File) (taken bool, err error) { return true, nil }

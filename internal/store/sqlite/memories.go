@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// keep stores memories, and deletes the oldest ones beyond what their owners may keep. It leaves out the memories of a
-// Session that was deleted. The column turn_expires_at is for older versions, which run beside this one for a while.
+// keep stores memories, and then deletes the oldest memories of each owner that exceed the owner's limits. It skips the
+// memories of a Session that was deleted. Only older versions of Capstan use the column turn_expires_at.
 func (t *tx) keep(l *task.Learned) error {
 	live := map[string]bool{"": true}
 	var kept []memories.Memory
@@ -48,7 +48,7 @@ func (t *tx) keep(l *task.Learned) error {
 		}
 		kept = append(kept, m)
 	}
-	for _, owner := range store.Owners(kept) {
+	for _, owner := range store.OwnerKeys(kept) {
 		if _, err := t.exec(`DELETE FROM memory WHERE number IN (SELECT number FROM (
 				SELECT number, row_number() OVER newest AS n, sum(octet_length(text)) OVER newest AS bytes FROM memory WHERE owner = ?
 				WINDOW newest AS (ORDER BY learned_at DESC, id DESC)) WHERE n > ? OR bytes > ?)`,
@@ -125,7 +125,7 @@ func (s *Store) FindMemories(
 	return all, nil
 }
 
-// find returns the memories of an owner that may fit a text.
+// find returns the memories of one owner that may fit a text.
 func (s *Store) find(ctx context.Context, owner string, search memories.Search, now int64) ([]memories.Memory, error) {
 	var all []memories.Memory
 	seen := map[string]bool{}
@@ -167,11 +167,11 @@ func (s *Store) find(ctx context.Context, owner string, search memories.Search, 
 			return nil, err
 		}
 	}
-	nearest.Rate(all)
+	nearest.SetSimilarities(all)
 	return all, nil
 }
 
-// nearest compares the vectors of an owner.
+// nearest compares the vectors of all memories of an owner with the vector to.
 func (s *Store) nearest(ctx context.Context, owner string, to ranking.Vector, now int64) (*store.Nearest, error) {
 	rows, err := s.db.QueryContext(ctx, `SELECT id, vector FROM memory WHERE owner = ? AND expires_at > ? AND space = ?`,
 		owner, now, to.Space)
@@ -204,7 +204,8 @@ func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 	})
 }
 
-// selected returns conditions with their arguments. The first condition is always true.
+// selected returns the conditions of a WHERE clause with their arguments. The first condition is always true, so that
+// the clause is never empty.
 func selected(columns func(yield func(column, value string) bool), prefix string) (where string, args []any) {
 	where = "true"
 	for column, value := range columns {
@@ -249,8 +250,8 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 	return deleted, nil
 }
 
-// forgetSources ends the tasks that would learn from selected Turns, and deletes observations of these Turns. If the
-// selector has a scope, the tasks go on in the other scopes.
+// forgetSources ends the tasks that would learn from selected Turns, and deletes the observations of these Turns. If
+// the selector has a scope, the tasks continue to learn in other scopes, and the observations stay.
 func (t *tx) forgetSources(sel store.MemorySelector, at time.Time) error {
 	where, args := selected(sel.Source, "")
 	query := `SELECT uid FROM task WHERE state < 2 AND kind = 'memory' AND ` + where
@@ -279,8 +280,8 @@ func (t *tx) forgetSources(sel store.MemorySelector, at time.Time) error {
 	return err
 }
 
-// endScope makes a task learn nothing more in a scope. An attempt in progress loses its claim; the next claim charges
-// its request under way.
+// endScope makes a task learn nothing more in a scope. An attempt in progress loses its claim, and the next claim
+// charges the open request of this attempt.
 func (t *tx) endScope(key string, scope memories.Scope) error {
 	var k task.Task
 	var result string
@@ -303,7 +304,7 @@ func (t *tx) endScope(key string, scope memories.Scope) error {
 	return err
 }
 
-// collect reads rows of one text each, and closes them.
+// collect reads rows with one text column, and closes the rows.
 func collect(rows *sql.Rows) (all []string, err error) {
 	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
 	for rows.Next() {
@@ -316,10 +317,10 @@ func collect(rows *sql.Rows) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it. Most Turns have none, so
-// it writes only if there are some.
+// ReleaseMemories makes the memories of a Turn, or the memories of scope User of a Session, outlive the object. Most
+// Turns have no memories, so ReleaseMemories first checks whether there are any.
 func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
-	found, err := s.strings(ctx, `SELECT id FROM memory WHERE turn_uid = ? AND turn_uid <> ''
+	found, err := s.queryStrings(ctx, `SELECT id FROM memory WHERE turn_uid = ? AND turn_uid <> ''
 		UNION ALL SELECT id FROM memory WHERE session_uid = ? AND session_uid <> '' AND scope = ? LIMIT 1`, uid, uid, string(memories.User))
 	if err != nil {
 		return s.failed(err)

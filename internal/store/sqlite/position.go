@@ -9,8 +9,8 @@ import (
 
 const selectState = `SELECT id, incarnation, position FROM store`
 
-// State returns the ID that the migration gave to the file, its incarnation and its position. Unsure is always
-// false, because a file cannot know that it was restored from a copy.
+// State returns the ID that the migration gave to the file, its incarnation and its position. Unsure is always false,
+// because nothing in a file shows that the file was restored from a copy.
 func (s *Store) State(ctx context.Context) (st store.State, err error) {
 	if err := s.db.QueryRowContext(ctx, selectState).Scan(&st.ID, &st.Incarnation, &st.Position); err != nil {
 		return store.State{}, s.failed(err)
@@ -18,8 +18,8 @@ func (s *Store) State(ctx context.Context) (st store.State, err error) {
 	return st, nil
 }
 
-// Mark gives the file a new position if this process has appended, and a new incarnation if its position is less
-// than least.
+// Mark gives the file a new position if there may be appends since the last mark. If the position of the file is less
+// than least, Mark also gives it a new incarnation.
 func (s *Store) Mark(ctx context.Context, least int64) (st store.State, err error) {
 	var wrote bool
 	err = s.change(ctx, func(t *tx) error {
@@ -37,7 +37,7 @@ func (s *Store) Mark(ctx context.Context, least int64) (st store.State, err erro
 		st.Position = max(st.Position, least) + 1
 		_, err := t.exec(`UPDATE store SET position = ?, incarnation = ?`, st.Position, st.Incarnation)
 		if err == nil {
-			s.unmarked.Store(false) // only the writer appends, so no append can come between
+			s.unmarked.Store(false) // the writer runs this transaction, so no append runs at the same time
 		}
 		return err
 	})

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// queue holds the appends that wait for the writer. Namespaces take turns, measured by the bytes that they write.
-// An append neither waits for all waiting appends of another namespace, nor shares a transaction with more than
-// maxBatchBytes of it. Appends of one namespace keep their order.
+// queue holds the appends that wait for the writer. Namespaces take turns, measured by the bytes that they write: an
+// append does not wait for all waiting appends of another namespace. Appends of one namespace keep their order.
 type queue struct {
 	// ready holds an item while appends are waiting.
 	ready chan struct{}
@@ -16,9 +15,9 @@ type queue struct {
 	mu    sync.Mutex
 	calls calls
 	added uint64
-	// now is the start of the last append that the writer took, measured in bytes that each namespace has written
-	// by then. ends holds the end of the last append of each namespace, in the same measure. Both are reset when no
-	// append is waiting.
+	// now is the start of the last append that the writer took. The start of an append is the number of bytes that its
+	// namespace has written before it, but not less than now when the append arrived. ends holds the end of the last
+	// append of each namespace: its start plus its bytes. Both are reset when no append is waiting.
 	now  int64
 	ends map[string]int64
 }
@@ -48,7 +47,7 @@ func (q *queue) remove(call *appendCall) bool {
 	return true
 }
 
-// take returns the appends of the next transaction. There are none if all were removed.
+// take removes and returns the appends of the next transaction. It returns none if all were removed.
 func (q *queue) take() []*appendCall {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -82,7 +82,7 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 
 // UIDs returns the UIDs after a given one that have entries and are not retired, in byte order.
 func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
-	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at IS NULL AND uid > ? ORDER BY uid LIMIT ?`, after, max(limit, 0))
+	uids, err := s.queryStrings(ctx, `SELECT uid FROM head WHERE retired_at IS NULL AND uid > ? ORDER BY uid LIMIT ?`, after, max(limit, 0))
 	return uids, s.failed(err)
 }
 
@@ -95,8 +95,8 @@ func (s *Store) Size(ctx context.Context) (store.Size, error) {
 	return z, s.failed(err)
 }
 
-// strings returns the values of a text column.
-func (s *Store) strings(ctx context.Context, query string, args ...any) ([]string, error) {
+// queryStrings returns the values of a text column.
+func (s *Store) queryStrings(ctx context.Context, query string, args ...any) ([]string, error) {
 	rows, err := s.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

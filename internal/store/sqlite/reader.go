@@ -38,7 +38,7 @@ func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	return nil, err
 }
 
-// errOlder means that the schema of a file is older than the newest schema.
+// errOlder means that the schema of a file is older than this program's schema.
 var errOlder = errors.New("its schema is older than this program's")
 
 func openReader(ctx context.Context, path string) (*Reader, error) {

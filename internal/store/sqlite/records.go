@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// addRecord adds a record, unless its Turn has one.
+// addRecord adds a record, unless its Turn already has a record. added is 1 or 0.
 func (t *tx) addRecord(r *turnrecord.Record) (added int64, err error) {
 	details, err := r.MarshalDetails()
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	missing, err := s.strings(ctx, `SELECT value FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM turn_record WHERE uid = value)`,
+	missing, err := s.queryStrings(ctx, `SELECT value FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM turn_record WHERE uid = value)`,
 		string(list))
 	return missing, s.failed(err)
 }
@@ -66,7 +66,7 @@ func conditions(s store.RecordSelector) (where string, args []any) {
 	return where, args
 }
 
-// Records returns a page of records. It is one query, which reads an index from the newest record on.
+// Records returns a page of records. It executes one query, which reads an index, newest record first.
 func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrecord.Record, err error) {
 	where, args := conditions(q.RecordSelector)
 	for _, limit := range []struct {
@@ -111,8 +111,8 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrec
 	return all, s.failed(rows.Err())
 }
 
-// deleteRecords deletes up to limit records for which a condition holds, oldest first. If note is true, DeletedUntil
-// takes them into account.
+// deleteRecords deletes up to limit records that match a condition, oldest first. If note is true, it notes the times
+// of the records for DeletedUntil.
 func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, where string, args ...any) (deleted int, err error) {
 	chosen := ` WHERE uid IN (SELECT uid FROM turn_record WHERE ` + where + ` ORDER BY completed, uid LIMIT ?)`
 	args = append(args, max(limit, 0))
@@ -138,7 +138,7 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 	return s.deleteRecords(ctx, limit, true, "completed < ?", before.UnixMicro())
 }
 
-// DeletedUntil reads one row, or one of each namespace.
+// DeletedUntil reads the row of a namespace, or the rows of all namespaces.
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
 	var until sql.NullInt64
 	err := s.db.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
@@ -148,7 +148,7 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 	return time.UnixMicro(until.Int64).UTC(), nil
 }
 
-// TrimRecords deletes the oldest records of the namespace that has the most, in one transaction.
+// TrimRecords deletes the oldest records of the namespace that has the most records, in one transaction.
 func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
 	var namespace string
 	var n int
@@ -176,11 +176,11 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f 
 	var refused error
 	err := s.change(ctx, func(t *tx) error {
 		refused = nil
-		var of, text string
+		var recordUID, text string
 		//nolint:noctx // because the transaction carries the context
 		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ? AND (? = '' OR uid = ?)
 			ORDER BY completed DESC, uid DESC LIMIT 1`,
-			namespace, turn, uid, uid).Scan(&of, &text)
+			namespace, turn, uid, uid).Scan(&recordUID, &text)
 		if errors.Is(err, sql.ErrNoRows) {
 			refused = store.ErrNoRecord
 			return nil
@@ -195,7 +195,7 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f 
 		if f.Comment != "" {
 			var retired int
 			//nolint:noctx // because the transaction carries the context
-			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NOT NULL`, of).Scan(&retired)
+			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NOT NULL`, recordUID).Scan(&retired)
 			if err != nil {
 				return err
 			}
@@ -205,19 +205,19 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f 
 			}
 		}
 		if all, refused = turnrecord.WithFeedback(all, f); refused != nil {
-			return nil //nolint:nilerr // because a refused feedback is no failure of the transaction
+			return nil //nolint:nilerr // because refused feedback is not a failure of the transaction
 		}
 		data, err := json.Marshal(all)
 		if err != nil {
 			return err
 		}
-		_, err = t.exec(`UPDATE turn_record SET feedback = ? WHERE uid = ?`, string(data), of)
+		_, err = t.exec(`UPDATE turn_record SET feedback = ? WHERE uid = ?`, string(data), recordUID)
 		return err
 	})
 	return errors.Join(err, refused)
 }
 
-// dropComments deletes the comments to deleted Turns.
+// dropComments deletes the comments on deleted Turns.
 func (t *tx) dropComments(uids []string) error {
 	for _, uid := range uids {
 		var text string
@@ -231,7 +231,7 @@ func (t *tx) dropComments(uids []string) error {
 		}
 		var all []turnrecord.Feedback
 		if err := json.Unmarshal([]byte(text), &all); err != nil {
-			return fmt.Errorf("failed to read the feedback to %q: %w", uid, err)
+			return fmt.Errorf("failed to read the feedback on %q: %w", uid, err)
 		}
 		kept, had := turnrecord.WithoutComments(all)
 		if !had {

@@ -20,10 +20,11 @@ import (
 var migrations embed.FS
 
 const (
-	// prepareFor limits the attempts to migrate the schema, because another process may be migrating it.
+	// prepareFor limits the time of all attempts to check and migrate the file. An attempt may fail because another
+	// process is migrating the file.
 	prepareFor = 10 * time.Second
-	// structureTimeout limits the check for damage. It is enough for some hundred MiB. Damage in the rest of a
-	// larger file is found when that part is read. A longer check would delay a restarted manager, which has Turns
+	// structureTimeout limits the check for damage. It is enough for some hundred MiB. In a larger file, damage in the
+	// unchecked part is found when that part is read. A longer check would delay a restarted manager, which has Turns
 	// to continue.
 	structureTimeout = 2 * time.Second
 )
@@ -56,7 +57,7 @@ func (s *Store) prepare(ctx context.Context) error {
 // errDamaged means that the check for damage has failed.
 var errDamaged = errors.New("its pages are inconsistent")
 
-// checkStructure fails if the structure of the file is damaged, as far as it can check within structureTimeout. It
+// checkStructure returns an error if it finds, within structureTimeout, that the structure of the file is damaged. It
 // does not interpret payloads.
 func checkStructure(ctx context.Context, db *sql.DB) error {
 	bounded, cancel := context.WithTimeout(ctx, structureTimeout)
@@ -77,14 +78,14 @@ func checkStructure(ctx context.Context, db *sql.DB) error {
 }
 
 func migrate(ctx context.Context, db *sql.DB) error {
-	provider, err := provide(db)
+	provider, err := newProvider(db)
 	if err != nil {
 		return err
 	}
 	return schema.Up(ctx, provider)
 }
 
-func provide(db *sql.DB) (*goose.Provider, error) {
+func newProvider(db *sql.DB) (*goose.Provider, error) {
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func provide(db *sql.DB) (*goose.Provider, error) {
 // versions returns the schema version of a file, and the newest version that this program knows. It changes
 // nothing.
 func versions(ctx context.Context, db *sql.DB) (has, newest int64, err error) {
-	provider, err := provide(db)
+	provider, err := newProvider(db)
 	if err != nil {
 		return 0, 0, err
 	}

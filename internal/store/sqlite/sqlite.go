@@ -1,5 +1,5 @@
-// Package sqlite keeps journals in an SQLite file, without a server. One goroutine writes. Appends that wait at the
-// same time share one transaction, and therefore one flush to disk.
+// Package sqlite keeps journals in an SQLite file, without a server. A single goroutine writes. Appends that wait at
+// the same time share one transaction, and therefore one flush to disk.
 package sqlite
 
 import (
@@ -22,14 +22,14 @@ import (
 // ErrClosed is returned by calls on a closed store.
 var ErrClosed = store.ErrClosed
 
-// busyTimeout is how long a call waits for another process that holds the file.
+// busyTimeout is how long a call waits for another process that has locked the file.
 const busyTimeout = 10 * time.Second
 
 // Store keeps journals in a file. It implements store.Store.
 type Store struct {
 	path    string
-	lock    *os.File // locked until the store is closed
-	file    *os.File // the opened file, to detect a replaced one; SQLite opens it separately
+	lock    *os.File // the lock file, locked until the store is closed
+	file    *os.File // the opened journal, to detect that the file was replaced; SQLite opens it separately
 	header  [headerBytes]byte
 	db      *sql.DB
 	appends *queue
@@ -44,19 +44,19 @@ type Store struct {
 	unmarked atomic.Bool
 
 	damage  atomic.Pointer[error] // the first sign that the file is damaged
-	missing atomic.Int64          // the bytes that could not be written because the disk was full or failed
+	missing atomic.Int64          // the number of bytes that could not be written because the disk was full or failed
 }
 
-// Open opens the journals in a file. It creates the file and its folder if necessary; only the owner may read them.
-// It returns when the file has the newest schema. It fails if a newer version wrote the file, or if a check of 2 s
-// finds damage.
+// Open opens the journals in a file. It creates the file and its directory if necessary; only the owner may read them.
+// It returns when the file has the newest schema. It fails if a newer version of Capstan wrote the file, or if a check
+// of at most 2 s finds damage.
 //
-// Only this store may use the file until Close is called or the process ends. Open returns ErrInUse if another
-// process, or another store of this process, has the file for longer than 2 s. The lock file FILE.lock marks the
-// use and is never removed. The caller must call Close.
+// Open locks the lock file FILE.lock until Close is called or the process exits, so that only this store uses the
+// file. It returns ErrInUse if another process, or another store of this process, does not release the lock within 5 s.
+// The lock file is never removed. The caller must call Close.
 func Open(ctx context.Context, path string) (_ *Store, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("failed to create the folder of the journal: %w", err)
+		return nil, fmt.Errorf("failed to create the directory of the journal: %w", err)
 	}
 	s := &Store{
 		path:    path,
@@ -98,7 +98,7 @@ func dsn(path string) string {
 // waitForLocks makes calls wait for the locks of other processes.
 var waitForLocks = fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds())
 
-// location returns the URL of a file with settings.
+// location returns the URL of a file for SQLite, with settings as its query.
 func location(path string, settings url.Values) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: settings.Encode()}).String()
 }

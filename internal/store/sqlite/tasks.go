@@ -12,13 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// States of tasks: the work is done, and its result is published.
+// States of tasks. A task whose work is not done yet has the state 0.
 const (
-	done      = 1
-	published = 2
+	done      = 1 // the result is stored, and is not published yet
+	published = 2 // the work has ended
 )
 
-// addTask adds a task, unless its Turn has one of its kind.
+// addTask adds a task, unless its Turn already has a task of this kind.
 func (t *tx) addTask(k *task.Task) error {
 	_, err := t.exec(`INSERT INTO task (uid, kind, namespace, turn, agent, session, requester, created_at, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`, k.Key(), string(k.Kind), k.Namespace, k.Turn, k.Agent, k.Session,
@@ -26,7 +26,7 @@ func (t *tx) addTask(k *task.Task) error {
 	return err
 }
 
-// endTasks ends the work on the tasks of deleted Turns, and charges their open reservations.
+// endTasks ends the work on the tasks of deleted Turns, and charges their open requests.
 func (t *tx) endTasks(uids []string, at time.Time) error {
 	for _, uid := range uids {
 		for _, kind := range task.Kinds {
@@ -38,7 +38,7 @@ func (t *tx) endTasks(uids []string, at time.Time) error {
 	return nil
 }
 
-// endTask ends the work on a task, and charges its request under way.
+// endTask ends the work on a task, and charges its open request.
 func (t *tx) endTask(h task.Held, at time.Time) error {
 	if err := t.charge(h, &task.Charge{}); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (t *tx) endTask(h task.Held, at time.Time) error {
 	return t.dropUnbegun(h.Key())
 }
 
-// charge applies a charge to the requests of a task. A *budget.Refusal means that nothing has changed.
+// charge applies a charge to the requests of a task. If it returns a *budget.Refusal, it has changed nothing.
 func (t *tx) charge(h task.Held, c *task.Charge) error {
 	var account task.Account
 	var open, expenses string
@@ -81,7 +81,7 @@ func (t *tx) charge(h task.Held, c *task.Charge) error {
 	return t.setJSON(`UPDATE task SET open = ? WHERE uid = ?`, next.Open, h.Key())
 }
 
-// setJSON executes a statement that sets a column to a value in JSON, where the key is a value.
+// setJSON executes a statement that sets a column of the row with a key to a value in JSON.
 func (t *tx) setJSON(query string, value any, key string) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -91,13 +91,13 @@ func (t *tx) setJSON(query string, value any, key string) error {
 	return err
 }
 
-// dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
+// dropUnbegun deletes a task whose work has ended before it began, because such a task counts for no limit.
 func (t *tx) dropUnbegun(key string) error {
 	_, err := t.exec(`DELETE FROM task WHERE uid = ? AND state = 2 AND begun_at = 0`, key)
 	return err
 }
 
-// dueTask finds the next task of the namespaces after one, without some.
+// dueTask finds the next due task of the namespaces after a given namespace, except for the excluded namespaces.
 const dueTask = `SELECT uid FROM task WHERE state < 2 AND due_at <= ? AND namespace > ?
 	AND namespace NOT IN (SELECT value FROM json_each(?)) ORDER BY namespace, due_at, uid LIMIT 1`
 
@@ -109,8 +109,8 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (*task.Task, 
 	}
 	for _, after := range []string{search.After, ""} {
 		wanted := []any{search.Now.UnixMicro(), after, string(except)}
-		// A transaction of the writer costs a flush, so look first.
-		due, err := s.strings(ctx, dueTask, wanted...)
+		// A transaction of the writer costs a flush to disk, so first check whether a task is due.
+		due, err := s.queryStrings(ctx, dueTask, wanted...)
 		if err != nil {
 			return nil, s.failed(err)
 		}
@@ -162,8 +162,8 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 	return claimed, nil
 }
 
-// held executes a statement for a claimed task in a state below some, and then the rest of the transaction, unless that
-// is nil. It returns task.ErrLost if the claim does not count any more.
+// held executes a statement for a claimed task whose state is less than below, and then the function rest in the same
+// transaction. rest may be nil. held returns task.ErrLost if the claim is no longer valid.
 func (s *Store) held(ctx context.Context, h task.Held, below int, rest func(t *tx) error, query string, args ...any) error {
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
@@ -179,12 +179,12 @@ func (s *Store) held(ctx context.Context, h task.Held, below int, rest func(t *t
 	return err
 }
 
-// RenewTask makes a claim last.
+// RenewTask extends a claim.
 func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
 	return s.held(ctx, h, published, nil, `UPDATE task SET due_at = ?`, until.UnixMicro())
 }
 
-// BeginTask counts an attempt.
+// BeginTask counts an attempt and reserves its tokens.
 func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error {
 	var refused error
 	err := s.change(ctx, func(t *tx) error {
@@ -208,7 +208,7 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 			return err
 		}
 		if refused = b.Check(begun, tokens); refused != nil {
-			return nil //nolint:nilerr // because a refused task is no failure of the transaction
+			return nil //nolint:nilerr // because a refused attempt is not a failure of the transaction
 		}
 		_, err = t.exec(`UPDATE task SET attempts = attempts + 1, begun_at = ?, tokens = tokens + ?, reserved = ? WHERE uid = ?`,
 			b.Now.UnixMicro(), b.Tokens, b.Tokens, h.Key())
@@ -220,7 +220,7 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 	return refused
 }
 
-// ChargeTask ends a request, begins the next one, and stores what was found.
+// ChargeTask ends a request, begins the next request, and stores the partial result.
 func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
 	var found []byte
 	if c.Found != nil {
@@ -240,7 +240,7 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 		if err != nil || c.Found == nil {
 			return err
 		}
-		if err := t.found(h, c.Found); err != nil {
+		if err := t.keepFound(h, c.Found); err != nil {
 			return err
 		}
 		_, err = t.exec(`UPDATE task SET result = ? WHERE uid = ?`, string(found), h.Key())
@@ -249,8 +249,8 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 	return errors.Join(err, refused)
 }
 
-// found keeps the memories of a result, and adds its evaluations to the record of the Turn.
-func (t *tx) found(h task.Held, r *task.Result) error {
+// keepFound stores the memories of a result, and sets its evaluations in the record of the Turn.
+func (t *tx) keepFound(h task.Held, r *task.Result) error {
 	if r.Learned != nil {
 		if err := t.keep(r.Learned); err != nil {
 			return err
@@ -267,7 +267,7 @@ func (t *tx) found(h task.Held, r *task.Result) error {
 	return err
 }
 
-// PostponeTask gives a claim back.
+// PostponeTask ends a claim and delays the task.
 func (s *Store) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	return s.held(ctx, h, published, func(t *tx) error { return t.charge(h, &task.Charge{}) },
 		`UPDATE task SET claim = claim + 1, due_at = ?, attempts = attempts - iif(reserved > 0 AND NOT ?, 1, 0),
@@ -282,7 +282,7 @@ func (s *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used
 		return err
 	}
 	return s.held(ctx, h, done, func(t *tx) error {
-		if err := t.found(h, &r); err != nil {
+		if err := t.keepFound(h, &r); err != nil {
 			return err
 		}
 		return t.charge(h, &task.Charge{})
@@ -307,7 +307,7 @@ func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) erro
 	return err
 }
 
-// TaskUse returns the namespaces with tasks.
+// TaskUse returns the namespaces that have tasks whose work has not ended.
 func (s *Store) TaskUse(ctx context.Context) (all []task.Use, err error) {
 	rows, err := s.db.QueryContext(ctx, `SELECT namespace, count(*), min(created_at) FROM task WHERE state < 2 GROUP BY namespace`)
 	if err != nil {
@@ -326,7 +326,7 @@ func (s *Store) TaskUse(ctx context.Context) (all []task.Use, err error) {
 	return all, s.failed(rows.Err())
 }
 
-// PurgeTasks deletes old tasks in one transaction.
+// PurgeTasks deletes tasks whose work ended before a time, in one transaction.
 func (s *Store) PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	err = s.change(ctx, func(t *tx) error {
 		n, err := t.exec(`DELETE FROM task WHERE uid IN (SELECT uid FROM task WHERE state = 2 AND ended_at < ? ORDER BY ended_at LIMIT ?)`,

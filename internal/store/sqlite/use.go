@@ -17,7 +17,7 @@ func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 		return store.Use{}, s.failed(err)
 	}
 	if u.Free, err = available(filepath.Dir(s.path)); err != nil {
-		u.Free = -1 // unknown; the quotas that do not need it still apply
+		u.Free = -1 // unknown; the quotas that do not depend on the free space still apply
 	} else {
 		u.Free += spare
 	}

@@ -27,24 +27,24 @@ type appendCall struct {
 	namespace string
 	entries   []journal.Entry
 	bytes     int64
-	refused   error      // why the append is refused; set by the writer
+	refused   error      // the reason why the append is refused, or nil; set by the writer
 	done      chan error // buffered, so that the writer never waits
 
-	// The queue sets these fields: the start of the append in the queue's measure, its number, its index in the
-	// heap, and whether the append has left the queue.
+	// The queue sets these fields: the start of the append in bytes (see queue.now), its number in the order of arrival,
+	// its index in the heap, and whether the append has left the queue.
 	start  int64
 	number uint64
 	at     int
 	taken  bool
 }
 
-// change is another kind of transaction. The writer executes it between appends.
+// change is a transaction other than an append. The writer executes it between appends.
 type change struct {
 	do   func(*tx) error
 	done chan error // buffered, so that the writer never waits
 }
 
-// frequent holds the statements of appends, which are prepared once.
+// frequent holds the statements that appends execute. They are prepared once.
 var frequent = [...]string{
 	selectHead: `SELECT seq, epoch FROM head WHERE uid = ?`,
 	moveHead: `INSERT INTO head (uid, seq, epoch, namespace, bytes) VALUES (?, ?, ?, ?, ?)
@@ -88,8 +88,8 @@ func changed(result sql.Result, err error) (int64, error) {
 }
 
 // Append passes entries to the writer and waits until they are on disk. It returns journal.ErrFenced or
-// journal.ErrSequence for entries that do not follow the existing ones, and ErrClosed after Close. The end of ctx
-// stops the wait only until the writer has taken the entries.
+// journal.ErrSequence for entries that do not follow the existing ones, and ErrClosed after Close. If ctx ends before
+// the writer has taken the entries, Append writes nothing and returns. Later, the end of ctx has no effect.
 func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -114,7 +114,7 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	if s.appends.remove(call) {
 		return err
 	}
-	return <-call.done // the writer has taken it
+	return <-call.done // the writer has taken the append
 }
 
 // change passes a transaction to the writer and waits until it is on disk.
@@ -178,7 +178,7 @@ func (s *Store) commit(batch []*appendCall) {
 	}
 }
 
-// recordMissing stores how many bytes could not be written, for Check, until a write of that size succeeds.
+// recordMissing stores the number of bytes that could not be written, for Check, until a write of that size succeeds.
 func (s *Store) recordMissing(bytes int64, err error) {
 	switch c := code(err); {
 	case c == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR:
@@ -188,8 +188,8 @@ func (s *Store) recordMissing(bytes int64, err error) {
 	}
 }
 
-// transaction runs a transaction that no caller's context can end: a batch has many callers, and its result must
-// not be in doubt.
+// transaction runs a transaction. The context of a caller cannot end it, because a batch has many callers, and its
+// outcome must be known.
 func (s *Store) transaction(do func(*tx) error) error {
 	if err := s.checkFile(); err != nil {
 		return err // a write would be lost now
@@ -201,7 +201,7 @@ func (s *Store) transaction(do func(*tx) error) error {
 		return s.failed(err)
 	}
 	t := &tx{Tx: begun, frequent: &s.frequent}
-	if err := errors.Join(do(t), t.count()); err != nil {
+	if err := errors.Join(do(t), t.updateTotals()); err != nil {
 		// After some errors SQLite has already rolled back, so an error of Rollback means nothing.
 		_ = t.Rollback()
 		return s.failed(err)
@@ -209,8 +209,8 @@ func (s *Store) transaction(do func(*tx) error) error {
 	return s.failed(t.Commit())
 }
 
-// count updates the numbers of journals, entries and artifacts.
-func (t *tx) count() error {
+// updateTotals updates the numbers of journals, entries and artifacts.
+func (t *tx) updateTotals() error {
 	if t.added == (store.Size{}) {
 		return nil
 	}

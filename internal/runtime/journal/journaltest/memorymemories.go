@@ -36,7 +36,7 @@ func (m *Memory) keep(l *task.Learned) {
 			m.memories[memory.ID] = memory
 		}
 	}
-	for _, owner := range store.Owners(kept) {
+	for _, owner := range store.OwnerKeys(kept) {
 		all := m.memoriesWhere(func(memory *memories.Memory) bool { return memory.Owner().Key() == owner })
 		bytes := 0
 		for i := range all {
@@ -55,7 +55,7 @@ func (m *Memory) memoriesWhere(selects func(*memories.Memory) bool) []memories.M
 			all = append(all, memory)
 		}
 	}
-	store.Newest(all)
+	store.SortNewestFirst(all)
 	return all
 }
 
@@ -87,7 +87,7 @@ func (m *Memory) FindMemories(
 				nearest.Add(memory.ID, v.Bytes())
 			}
 		}
-		nearest.Rate(own)
+		nearest.SetSimilarities(own)
 		near := nearest.IDs()
 		for _, memory := range own {
 			fits := slices.ContainsFunc(memories.Words(memory.Text), func(w string) bool { return slices.Contains(s.Words, w) })

@@ -156,7 +156,7 @@ func testMemoriesStored(t *testing.T, s MemoryStore, reopen func(t *testing.T, s
 	expectMemories(t, s, "before the task ends", store.MemorySelector{})
 	expectError(t, "FinishTask", s.FinishTask(t.Context(), k.Held(), learnedResult(want...), 0), nil)
 	s = reopen(t, s) // killed before the result is published
-	store.Newest(want)
+	store.SortNewestFirst(want)
 	if diff := cmp.Diff(want, list(t, s, store.MemorySelector{})); diff != "" {
 		t.Errorf("after a restart: -want +got:\n%s", diff)
 	}
