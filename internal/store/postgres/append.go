@@ -14,13 +14,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Both statements update the journal's row of capstan_turn, and write entries and artifacts only if that row
-// changed.
+// The statement begin adds the first entries of a journal, and advance adds later entries. Both write the journal's row
+// of capstan_turn, and write entries and artifacts only if they could write this row.
 //
-//  1. Of two concurrent appends, the later one waits for the transaction of the earlier one and then evaluates the
-//     row as that transaction left it. PostgreSQL's isolation level "read committed" does so for ON CONFLICT and for
-//     the condition of an UPDATE.
-//  2. A statement is a transaction, so an append takes one round trip and writes all entries or none.
+//  1. Of two concurrent appends, the later one waits until the transaction of the earlier one has ended, and then
+//     checks the row that this transaction has written. The isolation level "read committed" guarantees this for ON
+//     CONFLICT and for the condition of an UPDATE.
+//  2. Each statement is one transaction, so an append takes one round trip and writes all entries or none.
 const (
 	begin = `WITH head AS (
     INSERT INTO capstan_turn (turn_uid, seq, epoch, namespace, bytes) VALUES ($1, $2, $3, $14, $15)
@@ -46,11 +46,11 @@ SELECT head.turn_uid, e.* FROM head,
 
 // Append adds entries and their artifacts to the end of a journal, all or none, and returns when they are on the
 // server's disk. It returns journal.ErrFenced or journal.ErrSequence for entries that do not follow the existing
-// ones, and ErrClosed after Close. It takes at most 10 s; a refused append takes up to 10 s more to find the
-// reason.
+// ones, and ErrClosed after Close. It takes at most 10 s; if the entries are refused, it takes up to 10 s more to find
+// the reason.
 //
-// If the connection is lost or ctx ends during the write, the error says that the outcome is unknown. The caller
-// may repeat the append: it is refused with journal.ErrSequence if the entries had been written.
+// If the connection is lost or ctx ends during the write, the error says that the outcome is unknown. The caller may
+// repeat the append. If the entries had been written, the repeated append returns journal.ErrSequence.
 func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -72,12 +72,12 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 			write = func() { refused, err = s.writeWithLedger(ctx, uid, entries, query, args) }
 		}
 		write()
-		// Either the connection broke before the server received the statement, or the server takes no writes.
+		// Repeat the write if the connection broke before the server received the statement, or the server takes no writes.
 		if (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err) {
 			write()
 		}
 		refusal, _ = errors.AsType[*budget.Refusal](err)
-		unknown = err != nil && refusal == nil && !pgconn.SafeToRetry(err) && !rejected(err) && !errors.Is(err, errNoConnection)
+		unknown = err != nil && refusal == nil && !pgconn.SafeToRetry(err) && !isRejected(err) && !errors.Is(err, errNoConnection)
 		return err
 	})
 	switch {
@@ -91,10 +91,10 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	return err
 }
 
-// errNoConnection means that the pool had no connection.
+// errNoConnection means that the pool could not provide a connection.
 var errNoConnection = errors.New("failed to get a connection")
 
-// write executes the statement of an append.
+// write executes the statement of an append. refused is true if the entries do not follow the existing entries.
 func (s *Store) write(ctx context.Context, query string, args []any) (refused bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -150,14 +150,14 @@ func notNull[S ~[]E, E any](s S) []E {
 	return s
 }
 
-// confirm returns the end of a journal and writes it unchanged. The standbys for which the server waits must
-// confirm this commit, and thereby all earlier ones. This matters after an append that timed out while it waited
-// for them: its entries are only on the server's own disk, and a reader must not rely on them before the standbys
-// have them.
+// confirm returns the end of a journal and writes it unchanged. If the server waits for standbys, they must confirm
+// this commit, and thereby all earlier commits. This matters after an append that timed out while it waited for the
+// standbys: its entries are only on the server's own disk, and a reader must not rely on them before the standbys have
+// them.
 const confirm = `UPDATE capstan_turn SET seq = seq WHERE turn_uid = $1 RETURNING seq, epoch`
 
-// refusal returns the reason for which entries were refused. The sequence and the epoch of a journal only grow, so
-// the reason still applies.
+// refusal returns the reason why entries were refused. The sequence number and the epoch of a journal never decrease,
+// so the reason still applies after the refusal.
 func (s *Store) refusal(ctx context.Context, uid string, entries []journal.Entry) error {
 	var seq, epoch int64
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {

@@ -26,12 +26,12 @@ type ledgerStore interface {
 	budget.Ledger
 }
 
-// modest is a model that works for a second, uses fewer tokens than its requests reserve, and fails from time to time.
-// Some of its requests are not sent.
-type modest struct{}
+// flakyModel is a model that works for a second, uses fewer tokens than its requests reserve, and fails from time to
+// time. Some of its requests are not sent.
+type flakyModel struct{}
 
 // Generate returns a reply or an error.
-func (modest) Generate(ctx context.Context, _ *model.Request) (*model.Reply, error) {
+func (flakyModel) Generate(ctx context.Context, _ *model.Request) (*model.Reply, error) {
 	select {
 	case <-time.After(time.Second):
 	case <-ctx.Done():
@@ -47,8 +47,8 @@ func (modest) Generate(ctx context.Context, _ *model.Request) (*model.Reply, err
 	return &model.Reply{Text: "Fine.", FinishReason: model.FinishStop, Usage: used}, nil
 }
 
-// allowance is a Budget that lets Turns wait, and that is raised whenever all Turns that have not ended wait for it.
-type allowance struct {
+// tightBudget is a Budget that lets Turns wait, and that is raised whenever all Turns that have not ended wait for it.
+type tightBudget struct {
 	mu                  sync.Mutex
 	tokens, turns       int64
 	generation          int64
@@ -62,7 +62,7 @@ type allowance struct {
 }
 
 // rules returns the Budget as it is.
-func (a *allowance) rules() ([]budget.Rule, error) {
+func (a *tightBudget) rules() ([]budget.Rule, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return []budget.Rule{{
@@ -72,7 +72,7 @@ func (a *allowance) rules() ([]budget.Rule, error) {
 }
 
 // await waits until the Budget is raised.
-func (a *allowance) await() {
+func (a *tightBudget) await() {
 	a.mu.Lock()
 	a.refused++
 	a.waiting++
@@ -83,14 +83,14 @@ func (a *allowance) await() {
 }
 
 // end notes that a Turn has ended.
-func (a *allowance) end() {
+func (a *tightBudget) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.unfinished--
 	a.raiseIfAllWait()
 }
 
-func (a *allowance) raiseIfAllWait() {
+func (a *tightBudget) raiseIfAllWait() {
 	if a.unfinished == 0 || a.waiting < a.unfinished {
 		return
 	}
@@ -128,16 +128,16 @@ func TestKilledTurnsOfATightBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stores := open(t)
-			synctest.Test(t, func(t *testing.T) { runTight(t, stores(t)) })
+			synctest.Test(t, func(t *testing.T) { runTightBudget(t, stores(t)) })
 		})
 	}
 }
 
-// runTight runs the Turns.
-func runTight(t *testing.T, stores []ledgerStore) {
+// runTightBudget runs the Turns.
+func runTightBudget(t *testing.T, stores []ledgerStore) {
 	const turns = 16
 	const reserved = 500 // each request reserves at least this many tokens
-	a := &allowance{
+	a := &tightBudget{
 		tokens: 4 * reserved, moreTokens: 2 * reserved, turns: turns / 2, moreTurns: turns / 2, unfinished: turns,
 		raised: make(chan struct{}),
 	}
@@ -163,7 +163,7 @@ func runTight(t *testing.T, stores []ledgerStore) {
 			timeLeft := 10 * time.Minute
 			for epoch := int64(1); ; epoch++ {
 				begun := time.Now()
-				result, err := runMortal(t, stores[(int64(i)+epoch)%2], a, fmt.Sprintf("turn-%02d", i), epoch, timeLeft)
+				result, err := runKillable(t, stores[(int64(i)+epoch)%2], a, fmt.Sprintf("turn-%02d", i), epoch, timeLeft)
 				timeLeft -= time.Since(begun)
 				waits, parked := errors.AsType[*loop.Parked](err)
 				switch {
@@ -200,11 +200,11 @@ func runTight(t *testing.T, stores []ledgerStore) {
 	t.Logf("%d killed runs, %d refused, %d times raised, %d tokens", a.kills, a.refused, a.generation, sum)
 }
 
-// runMortal runs a Turn in a process that is killed in the first epochs.
-func runMortal(t *testing.T, j journal.Journal, a *allowance, uid string, epoch int64, timeLeft time.Duration) (*turn.Result, error) {
+// runKillable runs a Turn in a process that is killed in the first epochs.
+func runKillable(t *testing.T, j journal.Journal, a *tightBudget, uid string, epoch int64, timeLeft time.Duration) (*turn.Result, error) {
 	ctx, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)
-	m := &mortal{Journal: j, appendsLeft: 1 << 30, kill: kill}
+	m := &killableStore{Journal: j, appendsLeft: 1 << 30, kill: kill}
 	if epoch <= 8 {
 		m.appendsLeft, m.after = 1+rand.IntN(3), rand.IntN(4) > 0
 	}

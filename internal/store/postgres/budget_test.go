@@ -30,8 +30,8 @@ const turnsVariable = "CAPSTAN_TEST_BUDGET_TURNS"
 // errKilled stands for the death of a process.
 var errKilled = errors.New("killed")
 
-// mortal is a store whose process is killed at an append: before the append, or after it.
-type mortal struct {
+// killableStore is a store whose process is killed at an append: before the append, or after it.
+type killableStore struct {
 	journal.Journal
 	mu          sync.Mutex
 	appendsLeft int // until the kill
@@ -40,7 +40,7 @@ type mortal struct {
 }
 
 // Append appends, unless the process is killed.
-func (m *mortal) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+func (m *killableStore) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	m.mu.Lock()
 	m.appendsLeft--
 	killed, after := m.appendsLeft <= 0, m.appendsLeft == 0 && m.after
@@ -57,12 +57,12 @@ func (m *mortal) Append(ctx context.Context, uid string, entries ...journal.Entr
 	return err
 }
 
-// talkative is a model that needs one to three tokens for each reply, fails from time to time, and sometimes reports a
-// million tokens.
-type talkative struct{}
+// erraticModel is a model that needs one to three tokens for each reply, fails from time to time, and sometimes reports
+// a million tokens.
+type erraticModel struct{}
 
 // Generate returns a reply or an error.
-func (talkative) Generate(context.Context, *model.Request) (*model.Reply, error) {
+func (erraticModel) Generate(context.Context, *model.Request) (*model.Reply, error) {
 	used := model.Usage{InputTokens: 5 + rand.Int64N(20), OutputTokens: 1 + rand.Int64N(3)}
 	switch rand.IntN(10) {
 	case 0:
@@ -127,12 +127,12 @@ func TestBudgetEqualsUsage(t *testing.T) {
 			defer func() { <-slots }()
 			for epoch := int64(1); ; epoch++ {
 				ctx, kill := context.WithCancelCause(t.Context())
-				m := &mortal{Journal: stores[(int64(i)+epoch)%2], appendsLeft: 1 << 30, kill: kill}
+				m := &killableStore{Journal: stores[(int64(i)+epoch)%2], appendsLeft: 1 << 30, kill: kill}
 				if epoch <= 4 {
 					m.appendsLeft, m.after = 1+rand.IntN(6), rand.IntN(2) == 0
 				}
 				engine := &turn.Engine{Journal: m, Now: func() time.Time { return noon }}
-				result, err := engine.Run(ctx, budgeted(fmt.Sprintf("turn-%d", i), epoch, talkative{}, rules))
+				result, err := engine.Run(ctx, budgeted(fmt.Sprintf("turn-%d", i), epoch, erraticModel{}, rules))
 				kill(nil)
 				mu.Lock()
 				if err == nil {

@@ -26,8 +26,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// versions is the table of the applied migrations. Its name starts with capstan_, because others may use the
-// database, too.
+// versions is the table of the applied migrations. Its name starts with capstan_, because other programs may use the
+// same database.
 const versions = "capstan_schema_version"
 
 // maxConns is the maximum number of connections of a process, unless the URL has a pool_max_conns. Each append
@@ -37,9 +37,9 @@ const maxConns = 16
 // pingTimeout limits the check of a connection that was idle for a second or more.
 const pingTimeout = 2 * time.Second
 
-// session overrides the defaults of the server that would break the promises of Append: a stricter isolation would
-// make concurrent appends fail, and an asynchronous commit could lose appends in a crash. Stronger settings, such
-// as remote_apply, stay.
+// session sets the timeouts of a session, and overrides defaults of the server that would break the contract of Append:
+// a stricter isolation level would make concurrent appends fail, and an asynchronous commit could lose appends in a
+// crash. Other values of synchronous_commit, such as remote_apply, stay.
 const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%dms', false),
     set_config('lock_timeout', '%dms', false),
@@ -49,15 +49,15 @@ const session = `SELECT set_config('default_transaction_isolation', 'read commit
 // wantURL describes a valid URL in errors. The URL itself is not shown, because it may contain a password.
 const wantURL = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with %-escapes for : / ? # @ in the user and the password"
 
-// configure parses a URL.
+// configure returns the configuration of the pool for a URL. Its errors do not contain the URL.
 func configure(databaseURL string) (*pgxpool.Config, error) {
 	u, err := url.Parse(databaseURL)
-	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || misplaced(u) {
-		return nil, errors.New("failed to read the URL of the journal's database (not shown, it may hold a password): " + wantURL)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || hasUnescapedPassword(u) {
+		return nil, errors.New("failed to read the URL of the journal's database (not shown, because it may contain a password): " + wantURL)
 	}
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
-		return nil, fmt.Errorf("failed to read the URL of the journal's database (not shown, it may hold a password)%s: %s",
+		return nil, fmt.Errorf("failed to read the URL of the journal's database (not shown, because it may contain a password)%s: %s",
 			reason(err, u), wantURL)
 	}
 	if !u.Query().Has("pool_max_conns") {
@@ -76,7 +76,7 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 	}
 	c.DialFunc = dial
 	if c.ValidateConnect == nil {
-		// Of several hosts, connect to the one that takes writes, and after a failover not to the former primary.
+		// Connect only to a host that takes writes, and therefore not to the former primary after a failover.
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	if c.RuntimeParams["application_name"] == "" {
@@ -85,8 +85,8 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// Target returns the destination of a URL for logs: the hosts with their ports, or the folder of a Unix socket, and
-// the database. Neither the results nor the error contain a user or a password.
+// Target returns the destination of a URL for logs: the hosts with their ports, or the directory of a Unix socket,
+// and the database. Neither the results nor the error contain a user or a password.
 func Target(databaseURL string) (hosts []string, database string, err error) {
 	config, err := configure(databaseURL)
 	if err != nil {
@@ -94,7 +94,7 @@ func Target(databaseURL string) (hosts []string, database string, err error) {
 	}
 	c := config.ConnConfig
 	hosts = []string{address(c.Host, c.Port)}
-	for _, other := range c.Fallbacks { // fallbacks repeat a host if TLS is tried first
+	for _, other := range c.Fallbacks { // the fallbacks contain a host twice if it is tried with and without TLS
 		if a := address(other.Host, other.Port); !slices.Contains(hosts, a) {
 			hosts = append(hosts, a)
 		}
@@ -109,13 +109,13 @@ func address(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// misplaced reports whether the URL was probably cut inside a password that contains an unescaped character. The
-// rest of the password would be taken for a port or a database, and would be shown.
-func misplaced(u *url.URL) bool {
+// hasUnescapedPassword reports whether the password of a URL probably contains an unescaped character, which ends the
+// password too early. The driver would use the rest as a port or a database, and errors would show it.
+func hasUnescapedPassword(u *url.URL) bool {
 	return u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@")
 }
 
-// reason returns the driver's reason for rejecting a URL, unless it repeats a secret.
+// reason returns the driver's reason for rejecting a URL, or an empty string if the reason contains a secret.
 func reason(err error, u *url.URL) string {
 	cause := errors.Unwrap(err)
 	if cause == nil {
@@ -133,7 +133,8 @@ func reason(err error, u *url.URL) string {
 	return ": " + cause.Error()
 }
 
-// migrate applies the migrations of a folder. Concurrent processes wait for one another and check once per second.
+// migrate applies the migrations in dir. Only one process migrates at a time; the others check once per second whether
+// they can continue.
 func migrate(ctx context.Context, pool *pgxpool.Pool, dir fs.FS) (err error) {
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, uint64(openTimeout/time.Second)))
 	if err != nil {

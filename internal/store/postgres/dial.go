@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// silence is how long a connection stays in use without a sign of life from the server's machine, for example after
-// a loss of power or network. Calls have timeouts of their own, but this limit ends the connection of a read before
-// the read's timeout of a minute.
-const silence = 15 * time.Second
+// maxSilence is how long a connection stays in use while the server's machine acknowledges nothing, for example after a
+// loss of power or network. Calls have their own timeouts, but a read would wait for a minute without this limit.
+const maxSilence = 15 * time.Second
 
 // dial connects to a server.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 3, Interval: silence / 3, Count: 2},
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: maxSilence / 3, Interval: maxSilence / 3, Count: 2},
 		Control:         limitUnacknowledged,
 	}
 	return d.DialContext(ctx, network, address)

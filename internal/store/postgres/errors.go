@@ -24,19 +24,18 @@ var advice = map[string]string{
 	"53100": "free space on the server's disk",
 	"55000": readOnly,
 	"53300": "raise the server's max_connections, or lower pool_max_conns in the URL",
-	"55P03": "another process holds the turn's row: look for it in pg_stat_activity",
-	"57014": "the server is too slow, or an administrator has stopped the statement",
+	"55P03": "another transaction holds the lock of a row: look for that transaction in pg_stat_activity",
+	"57014": "the server is too slow, or an administrator has cancelled the statement",
 	"57P01": "the server is stopping or failing over: wait for it",
 	"57P02": "the server has crashed and is restarting: wait for it",
 	"57P03": "the server is starting or stopping: wait for it",
 }
 
-const readOnly = "this server takes no writes: it is a standby, or was demoted. The URL must lead to the " +
-	"primary; it may name all servers, " +
-	"as in HOST1,HOST2, and the one that takes writes is used"
+const readOnly = "this server takes no writes: it is a standby, or was demoted. The URL must lead to the primary. It may " +
+	"name all servers, as in HOST1,HOST2; Capstan then uses the server that takes writes"
 
-// explain adds what to do to an error. It keeps only the causes of a failed connection, because the driver's error
-// contains the whole URL.
+// explain adds advice about what to do to an error. If a connection has failed, explain keeps only the cause of the
+// driver's error, because the error itself contains the configuration of the connection.
 func explain(err error) error {
 	connect, unconnected := errors.AsType[*pgconn.ConnectError](err)
 	if unconnected {
@@ -58,21 +57,20 @@ func explain(err error) error {
 	return err
 }
 
-// temporary lists the SQLSTATEs of temporary states of a server: a start, a stop, a failover, too many clients.
+// temporary lists the SQLSTATEs of a server that is starting, stopping, failing over, or has too many clients.
 var temporary = []string{"25006", "53300", "55000", "57P01", "57P02", "57P03"}
 
 // demoted lists the SQLSTATEs of a server that takes no writes: read_only_sql_transaction, and
 // object_not_in_prerequisite_state for the position of a server in recovery.
 var demoted = []string{"25006", "55000"}
 
-// sessionEnded lists the SQLSTATEs that mean that a session has ended or is useless: admin_shutdown, crash_shutdown,
-// cannot_connect_now, database_dropped, idle_session_timeout, idle_in_transaction_session_timeout. A server sends them
-// when it ends the session. A pooler in between may send them and keep the connection.
+// sessionEnded lists the SQLSTATEs that a server sends when it ends a session: idle_in_transaction_session_timeout,
+// admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout. A pooler between this
+// process and the server may send them, too, and keep the connection open.
 var sessionEnded = []string{"25P03", "57P01", "57P02", "57P03", "57P04", "57P05"}
 
 // IsAway reports whether an error of Open means that the server is temporarily out of reach, so that another
-// attempt may succeed. It returns false if the server refused the connection, and if the URL or a certificate is
-// wrong.
+// attempt may succeed. It returns false if the server rejected the user, or if the URL or a certificate is invalid.
 func IsAway(err error) bool {
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return slices.Contains(temporary, server.Code)
@@ -82,24 +80,26 @@ func IsAway(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// rejected reports whether the server has refused a statement and rolled it back. FATAL is different: it ends the
-// session, maybe after the commit. Errors of a pooler that has lost the server do not count, either.
-func rejected(err error) bool {
+// isRejected reports whether the server has rejected a statement and rolled it back. It returns false for an error of
+// severity FATAL, because the server may end a session after the commit, and for an error of a pooler that has lost the
+// server.
+func isRejected(err error) bool {
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (server.SeverityUnlocalized == "ERROR" || server.SeverityUnlocalized == "" && server.Severity == "ERROR") &&
 		!slices.Contains(sessionEnded, server.Code) && !strings.HasPrefix(server.Code, "08")
 }
 
-// isDemoted reports whether a server has refused a statement because it takes no writes. Another server may be the
-// primary now.
+// isDemoted reports whether a server has rejected a statement because the server takes no writes. Another server may be
+// the primary now.
 func isDemoted(err error) bool {
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && slices.Contains(demoted, server.Code)
 }
 
-// lost reports whether an error means that a connection is broken, or that its server is useless.
-func lost(err error) bool {
-	if err == nil || rejected(err) && !isDemoted(err) {
+// isConnectionLost reports whether an error means that an established connection is broken, or that its server takes no
+// writes.
+func isConnectionLost(err error) bool {
+	if err == nil || isRejected(err) && !isDemoted(err) {
 		return false
 	}
 	_, unconnected := errors.AsType[*pgconn.ConnectError](err)

@@ -11,33 +11,34 @@ import (
 const (
 	// retireAtOnce is the maximum number of journals that one statement retires.
 	retireAtOnce = 1000
-	// entriesAtOnce is the maximum number of entries that one statement deletes, artifactsAtOnce that of artifacts.
-	entriesAtOnce   = 1000
+	// entriesAtOnce is the maximum number of entries that one statement deletes from a large journal.
+	entriesAtOnce = 1000
+	// artifactsAtOnce is the maximum number of artifacts that one statement deletes from a large journal.
 	artifactsAtOnce = 200
 )
 
-// Retire marks journals as retired at the given time. It handles 1000 journals at once, in a few transactions of at
-// most 10 s each. The mark comes with the last one: journals without it are retired again, so nothing is left over if
-// the process is killed between two of them.
+// Retire marks journals as retired at the given time. It handles groups of up to 1000 journals, in transactions of at
+// most 10 s each. The last transaction of a group marks its journals. If the process is killed before, the journals are
+// not marked, and a later Retire completes the work.
 func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
-	for some := range slices.Chunk(uids, retireAtOnce) {
-		if err := s.closeHolds(ctx, some); err != nil {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
+		if err := s.closeHolds(ctx, chunk); err != nil {
 			return err
 		}
-		if err := s.endTasks(ctx, some, at); err != nil {
+		if err := s.endTasks(ctx, chunk, at); err != nil {
 			return err
 		}
-		// This is one transaction. The first statement waits for what is just being learned in a Session, and later
-		// nothing is.
+		// This is one transaction. The first statement waits for transactions that are storing memories of a Session.
+		// Later transactions find that the journal is retired, and store none.
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}
-				batch.Queue(`UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, some, at)
-				forget(batch, some)
+				batch.Queue(`UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, chunk, at)
+				forget(batch, chunk)
 				if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 					return err
 				}
-				return dropComments(ctx, tx, some)
+				return dropComments(ctx, tx, chunk)
 			})
 		})
 		if err != nil {
@@ -47,14 +48,14 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
-// Forget deletes what was learned from deleted Turns and Sessions. It handles 1000 of them at once, in a transaction of
-// at most 10 s.
+// Forget deletes what was learned from deleted Turns and Sessions. It handles groups of up to 1000 UIDs, each in a
+// transaction of at most 10 s.
 func (s *Store) Forget(ctx context.Context, uids ...string) error {
-	for some := range slices.Chunk(uids, retireAtOnce) {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}
-				forget(batch, some)
+				forget(batch, chunk)
 				return tx.SendBatch(ctx, batch).Close()
 			})
 		})
@@ -103,7 +104,7 @@ func (s *Store) purge(ctx context.Context, heads []head) (int, error) {
 		}
 		uids = append(uids, h.uid)
 	}
-	// This is one transaction. The first statement waits for an append in progress and blocks later ones, so that
+	// This is one transaction. The first statement waits for an append in progress and blocks later appends, so that
 	// the other statements see all entries. It locks the rows in a fixed order, so that two purges cannot deadlock.
 	err := s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
 		batch := &pgx.Batch{}
@@ -116,7 +117,8 @@ func (s *Store) purge(ctx context.Context, heads []head) (int, error) {
 	return len(uids), err
 }
 
-// trim deletes most of a large journal. It keeps the head, so that a later purge finds the rest.
+// trim deletes the artifacts and most entries of a large journal. It keeps the head, so that a later purge finds the
+// rest.
 func (s *Store) trim(ctx context.Context, h head) error {
 	for upTo := int64(entriesAtOnce); upTo < h.seq; upTo += entriesAtOnce {
 		err := s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {

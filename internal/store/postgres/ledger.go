@@ -18,9 +18,9 @@ func changesLedger(entries []journal.Entry) bool {
 	return slices.ContainsFunc(entries, func(e journal.Entry) bool { return e.Ledger != nil })
 }
 
-// writeWithLedger executes the statement of an append and its effects on the ledger in one transaction. The row of the
-// journal is locked first, and then the accounts in a fixed order, so that two appends cannot deadlock. It returns a
-// *budget.Refusal, and changes nothing, if budgets do not allow the entries.
+// writeWithLedger executes the statement of an append, and applies the ledger changes of its entries, in one
+// transaction. It first locks the row of the journal, and then the accounts in a fixed order, so that two appends
+// cannot deadlock. If budgets do not allow the entries, it returns a *budget.Refusal and changes nothing.
 func (s *Store) writeWithLedger(ctx context.Context, uid string, entries []journal.Entry, query string, args []any) (
 	refused bool, err error,
 ) {
@@ -53,15 +53,15 @@ func (s *Store) writeWithLedger(ctx context.Context, uid string, entries []journ
 
 // CloseReservations charges the open reservations of Turns that have ended.
 func (s *Store) CloseReservations(ctx context.Context, turns ...string) error {
-	for some := range slices.Chunk(turns, retireAtOnce) {
-		if err := s.closeHolds(ctx, some); err != nil {
+	for chunk := range slices.Chunk(turns, retireAtOnce) {
+		if err := s.closeHolds(ctx, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// closeHolds charges the open reservations of Turns that no run continues.
+// closeHolds charges the open reservations of holders whose work no process continues.
 func (s *Store) closeHolds(ctx context.Context, uids []string) error {
 	turns, err := read(ctx, s, func(row pgx.CollectableRow) (turn string, err error) {
 		return turn, row.Scan(&turn)
@@ -86,9 +86,9 @@ func (s *Store) closeHolds(ctx context.Context, uids []string) error {
 	return nil
 }
 
-// ledger is the ledger within a transaction.
+// ledger is the ledger of budgets within a transaction.
 type ledger struct {
-	ctx context.Context //nolint:containedctx // because budget.Apply has none, and a ledger lives as long as one call
+	ctx context.Context //nolint:containedctx // because budget.Apply takes no context, and a ledger lives as long as one call
 	tx  pgx.Tx
 }
 
@@ -105,7 +105,8 @@ func (l *ledger) Holds(turn string) ([]budget.Hold, error) {
 	})
 }
 
-// Lock creates accounts that do not exist, and locks all in the order of their keys, which is that of budget.Apply.
+// Lock creates the accounts that do not exist, and locks all accounts in the order of keys, which budget.Apply has
+// sorted.
 func (l *ledger) Lock(keys []budget.Key) ([]budget.Account, error) {
 	var c accountColumns
 	for _, k := range keys {
@@ -161,7 +162,8 @@ func (l *ledger) Write(turn string, accounts []budget.Account, holds []budget.Ho
 }
 
 const (
-	// namesOfAccount are the names of the columns of an account, and columnsOfAccount the same in a query.
+	// namesOfAccount are the names of the columns of an account. columnsOfAccount are the same columns in a query in
+	// which the table has the alias b.
 	namesOfAccount   = `budget_uid, start_at, end_at, turns, tokens, cost, unpriced, reserved_tokens, reserved_cost`
 	columnsOfAccount = `b.budget_uid, b.start_at, b.end_at, b.turns, b.tokens, b.cost, b.unpriced, b.reserved_tokens, b.reserved_cost`
 )
@@ -177,23 +179,23 @@ func (s *Store) Accounts(ctx context.Context, at time.Time) ([]budget.Account, e
 		`SELECT `+columnsOfAccount+` FROM capstan_budget AS b WHERE b.end_at > $1 AND b.start_at <= $1`, at.Unix())
 }
 
-// ForgetBudgets deletes everything about budgets.
+// ForgetBudgets deletes the accounts and the reservations of budgets.
 func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
-	for some := range slices.Chunk(uids, retireAtOnce) {
-		if err := s.dropAccounts(ctx, `budget_uid = ANY($1)`, some); err != nil {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
+		if err := s.dropAccounts(ctx, `budget_uid = ANY($1)`, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// EndPeriods deletes the accounts of periods that ended before a time.
+// EndPeriods deletes the accounts and the reservations of periods that ended before a time.
 func (s *Store) EndPeriods(ctx context.Context, before time.Time) error {
 	return s.dropAccounts(ctx, `end_at < $1`, before.Unix())
 }
 
-// dropAccounts deletes accounts, and then the reservations in them. A reservation without an account is harmless: its
-// request creates the account again when it ends.
+// dropAccounts deletes accounts, and then their reservations. A reservation without an account is harmless: when its
+// request ends, the charge creates the account again.
 func (s *Store) dropAccounts(ctx context.Context, condition string, arg any) error {
 	for _, table := range []string{"capstan_budget", "capstan_budget_hold"} {
 		err := s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {

@@ -15,16 +15,17 @@ const (
 	// thisServer is the server's system identifier and timeline. A promoted standby and a server that was restored
 	// to a point in time start a new timeline. A server that loaded a dump has another system identifier.
 	thisServer = `(SELECT system_identifier FROM pg_control_system()) || '-' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
-	// noServer replaces thisServer if the server does not reveal its identity; Aurora, for example, has no WAL of
-	// its own. It is not compared with other values, because another process may use a user that can read the
-	// identity.
+	// noServer replaces thisServer if the server does not reveal its identity; Aurora, for example, has no WAL of its
+	// own. A difference between noServer and another value is not a change of the server, because the user of another
+	// process may be able to read the identity.
 	noServer = `'1'`
-	// waits is true if a commit of this session is acknowledged only after a standby has it.
-	waits = `current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ` +
+	// standbyConfirms is true if a commit of this session is acknowledged only after a standby has it.
+	standbyConfirms = `current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ` +
 		`('on', 'remote_write', 'remote_apply')`
 )
 
-// withheld lists the SQLSTATEs of a server that denies these functions to the user, or does not have them.
+// withheld lists the SQLSTATEs of a server that does not let the user execute the functions of thisServer, or does not
+// have them.
 var withheld = []string{"42501", "42883", "0A000"}
 
 // row is the row of capstan_store, together with facts that the server reports about itself.
@@ -47,7 +48,7 @@ func (s *Store) row(ctx context.Context) (r row, err error) {
 		return s.pool.QueryRow(ctx, onPrimary+`SELECT s.id, CASE WHEN s.incarnation = '' THEN now.server ELSE s.incarnation END, s.position,
 				now.unsure, now.unsure OR s.confirmed <> now.confirmed
 			FROM capstan_store AS s, LATERAL (SELECT n.*, s.server <> n.server AND (n.server <> '1' OR s.server = '') AS unsure
-				FROM (SELECT `+server+` AS server, `+waits+` AS confirmed) AS n) AS now`).
+				FROM (SELECT `+server+` AS server, `+standbyConfirms+` AS confirmed) AS n) AS now`).
 			Scan(&r.ID, &r.Incarnation, &r.Position, &r.Unsure, &r.unsettled)
 	})
 	if err != nil {
@@ -56,12 +57,12 @@ func (s *Store) row(ctx context.Context) (r row, err error) {
 	return r, nil
 }
 
-// Mark gives the database a new position if this process has appended. It assigns a new incarnation in the
-// following cases:
+// Mark gives the database a new position if there may be appends since the last mark. It also assigns a new incarnation
+// in each of the following cases:
 //
 // 1. The position of the database is less than least.
 // 2. The server has another system identifier than at the last mark.
-// 3. The server has another timeline, and commits did not wait for a standby before.
+// 3. The server has another timeline than at the last mark, and at that mark commits did not wait for a standby.
 //
 // It takes at most 20 s.
 func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
@@ -69,11 +70,11 @@ func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 	if err != nil {
 		return store.State{}, err
 	}
-	marks := s.unmarked.Swap(false) // before the write: appends that are acknowledged from now on need the next mark
-	if !marks && !r.unsettled && r.Position >= least {
+	hadUnmarked := s.unmarked.Swap(false) // before the write: appends that are acknowledged from now on need the next mark
+	if !hadUnmarked && !r.unsettled && r.Position >= least {
 		return r.State, nil
 	}
-	made := rand.Text()
+	newIncarnation := rand.Text()
 	var st store.State
 	err = s.withServerIdentity(ctx, func(ctx context.Context, server string) error {
 		return s.pool.QueryRow(ctx, `UPDATE capstan_store AS s SET
@@ -87,16 +88,16 @@ func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 				END,
 				server = CASE WHEN now.server = '1' AND s.server <> '' THEN s.server ELSE now.server END,
 				confirmed = now.confirmed
-			FROM (SELECT `+server+` AS server, `+waits+` AS confirmed) AS now
-			RETURNING s.id, s.incarnation, s.position`, least, made).Scan(&st.ID, &st.Incarnation, &st.Position)
+			FROM (SELECT `+server+` AS server, `+standbyConfirms+` AS confirmed) AS now
+			RETURNING s.id, s.incarnation, s.position`, least, newIncarnation).Scan(&st.ID, &st.Incarnation, &st.Position)
 	})
 	if err != nil {
-		if marks {
+		if hadUnmarked {
 			s.unmarked.Store(true)
 		}
 		return store.State{}, err
 	}
-	st.Lost = st.Incarnation == made
+	st.Lost = st.Incarnation == newIncarnation
 	return st, nil
 }
 

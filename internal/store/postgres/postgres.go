@@ -1,5 +1,5 @@
-// Package postgres keeps journals in PostgreSQL, for several processes that share their Turns. The database, not
-// the process, decides which of two appends to a journal comes first and whether an epoch is too old.
+// Package postgres keeps journals in PostgreSQL, for several processes that share their Turns. The database, not the
+// process, decides which of two appends to a journal comes first, and whether the epoch of an append is too old.
 package postgres
 
 import (
@@ -18,21 +18,23 @@ import (
 var ErrClosed = store.ErrClosed
 
 const (
-	// connectTimeout limits one attempt to connect, unless the URL has a connect_timeout. There are two attempts if
-	// the URL neither requires nor forbids TLS.
+	// connectTimeout limits one attempt to connect, unless the URL has a connect_timeout. If the URL neither requires
+	// nor forbids TLS, there are two attempts: with and without TLS.
 	connectTimeout = 4 * time.Second
 	// appendTimeout limits an append, including the wait for a connection.
 	appendTimeout = 10 * time.Second
-	// readTimeout limits the read of a page and a step of a deletion, including the wait for a connection. No
-	// statement of this package runs longer on the server.
+	// readTimeout limits one query, or one step of a deletion, including the wait for a connection. The server stops a
+	// statement that runs longer.
 	readTimeout = time.Minute
-	// lockTimeout is how long a statement waits for another writer of the same journal.
+	// lockTimeout is how long a statement waits for the lock of another transaction, such as an append to the same
+	// journal.
 	lockTimeout = 5 * time.Second
-	// idleTimeout is how long a transaction may wait for the next statement of its process. Then the server rolls it
-	// back, so that a process that is paused, or cut off from the server, does not keep the rows of a Budget, for which
-	// the Turns of all executors wait. It is less than lockTimeout, so that they do not fail meanwhile.
+	// idleTimeout is how long the server waits for the next statement of a transaction before it rolls the transaction
+	// back. Without this limit, a process that is paused, or cut off from the server, could keep the row of a Budget
+	// locked, and the Turns of all executors would wait. idleTimeout is less than lockTimeout, so that the appends of
+	// these Turns wait longer than the lock can last.
 	idleTimeout = 4 * time.Second
-	// openTimeout limits Open, because another process may be migrating the schema.
+	// openTimeout limits Open, which may wait for another process that is migrating the schema.
 	openTimeout = 2 * time.Minute
 )
 
@@ -48,10 +50,10 @@ type Store struct {
 // The URL may have the parameters of libpq, and pool_max_conns. The password may also come from PGPASSWORD or
 // PGPASSFILE.
 //
-// Open creates tables in the first schema of the search_path; their names start with capstan_. It returns when they
-// have the newest schema, even if several processes open a new database at once. It fails after two minutes. It
-// returns journal.ErrNewer if the schema is newer than this program's. No error contains the URL or the password.
-// The caller must call Close.
+// Open creates tables in the first schema of the search_path; their names start with capstan_. It returns when the
+// tables have the newest version. Several processes may open a new database at the same time. Open fails after two
+// minutes. It returns journal.ErrNewer if the version of the tables is newer than this program. No error contains the
+// URL or the password. The caller must call Close.
 func Open(ctx context.Context, databaseURL string) (*Store, error) {
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -60,7 +62,7 @@ func Open(ctx context.Context, databaseURL string) (*Store, error) {
 	return open(ctx, databaseURL, dir)
 }
 
-// open is Open with the migrations of a folder.
+// open does the same as Open, with the migrations in dir.
 func open(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
 	config, err := configure(databaseURL)
 	if err != nil {
@@ -89,7 +91,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Check fails if the server does not reply, takes no writes or does not let this user change the journal. It
+// Check returns an error if the server does not reply, takes no writes or does not let this user change the journal. It
 // changes nothing and takes at most 10 s.
 func (s *Store) Check(ctx context.Context) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
@@ -98,8 +100,8 @@ func (s *Store) Check(ctx context.Context) error {
 	})
 }
 
-// retryOnce does the same as the method call, for idempotent operations. If the connection is lost, it repeats do once
-// on a new connection.
+// retryOnce does the same as the method call, but repeats do once, on a new connection, if the connection is lost. do
+// must be idempotent.
 func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
 	return s.call(ctx, timeout, func(ctx context.Context) error {
 		err := do(ctx)
@@ -134,11 +136,11 @@ func (s *Store) call(parent context.Context, timeout time.Duration, do func(cont
 	return explain(err)
 }
 
-// dropLost reports whether an error means that the server is gone or takes no writes any more. It then drops all
-// idle connections, because they lead to the same server. The next call connects again, and of several hosts
-// reaches the one that takes writes.
+// dropLost reports whether an error means that the server is gone or no longer takes writes. In this case it closes all
+// idle connections, because they lead to the same server. The next call connects again. If the URL has several hosts,
+// the next call connects to the host that takes writes.
 func (s *Store) dropLost(ctx context.Context, err error) bool {
-	if ctx.Err() != nil || !lost(err) {
+	if ctx.Err() != nil || !isConnectionLost(err) {
 		return false
 	}
 	s.pool.Reset()

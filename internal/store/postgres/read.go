@@ -12,13 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// onPrimary is put before a query, so that the query fails on a server that takes no writes. A primary that was demoted
-// keeps its connections, but gets no new data: a journal would seem to have lost its last entries. The DELETE deletes
-// nothing and costs no round trip.
+// onPrimary is a prefix that makes a query fail on a server that takes no writes. Without the prefix, a query could
+// read from a primary that was demoted: it keeps its connections but gets no new data, so a journal would seem to have
+// lost its last entries. The DELETE deletes nothing and costs no round trip.
 const onPrimary = `WITH writable AS (DELETE FROM capstan_turn WHERE false) `
 
-// page selects entries until the page has enough entries or bytes. The length of a payload is known without reading
-// it.
+// page selects entries until the page has enough entries or bytes. The server knows the length of a payload without
+// reading the payload.
 const page = `SELECT seq, epoch, kind, version, time, payload, artifact FROM (
     SELECT *, sum(octet_length(payload)) OVER (ORDER BY seq) - octet_length(payload) AS before
     FROM capstan_journal WHERE turn_uid = $1 AND seq > $2 ORDER BY seq LIMIT $3
@@ -94,9 +94,9 @@ func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, er
 		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(limit, 0))
 }
 
-// size takes the numbers of rows from the server's statistics. Two values may each be too low for some time: the live
-// count starts at 0 after a crash, and the result of the last ANALYZE may be old. The greater one is too low only for
-// a short time.
+// size takes the numbers of rows from the server's statistics. It uses the greater of two numbers, because each may be
+// too low for some time: the count of live rows starts at 0 after a crash, and the result of the last ANALYZE may be
+// old.
 const size = onPrimary + `, kept AS (
     SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes, greatest(live, c.reltuples)::bigint AS rows
     FROM pg_class AS c, pg_stat_get_live_tuples(c.oid) AS live

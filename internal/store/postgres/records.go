@@ -29,8 +29,8 @@ func recordArgs(r *turnrecord.Record) ([]any, error) {
 	return []any{r.UID, r.Namespace, r.Turn, r.Agent, r.Session, r.Requester, r.Reason, r.Completed, details}, nil
 }
 
-// withRecord adds the record of a Turn that ends with one of the entries to the statement of an append. So the record
-// is written if and only if the entries are. Entries without a record leave the statement unchanged.
+// withRecord extends the statement of an append. If one of the entries ends the Turn and has its record, the statement
+// also writes the record, so the record is written if and only if the entries are written.
 func withRecord(query string, args []any, entries []journal.Entry) (string, []any, error) {
 	for _, e := range entries {
 		if e.TurnRecord == nil {
@@ -52,7 +52,7 @@ func withRecord(query string, args []any, entries []journal.Entry) (string, []an
 	return query, args, nil
 }
 
-// withTasks adds the tasks of a Turn that ends to the statement of its append, if there are any.
+// withTasks extends the statement of an append, so that it also adds the tasks in the entries, if there are any.
 func withTasks(query string, args []any, entries []journal.Entry) (string, []any) {
 	var keys, kinds, turns []string
 	var first *task.Task
@@ -121,7 +121,7 @@ func (s *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error)
 		WHERE NOT EXISTS (SELECT FROM capstan_record WHERE uid = u)`, uids)
 }
 
-// where collects the conditions of a query with their arguments.
+// where collects the conditions of a WHERE clause with their arguments.
 type where struct {
 	text string
 	args []any
@@ -178,8 +178,8 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 		fmt.Sprintf(` ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT %d`, limit), w.args...)
 }
 
-// deleteRecords deletes up to limit records for which conditions hold, oldest first. If note is true, DeletedUntil
-// takes them into account.
+// deleteRecords deletes up to limit records that match conditions, oldest first. If note is true, it notes the times of
+// the records for DeletedUntil.
 func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, w *where) (deleted int, err error) {
 	text := `WITH gone AS (DELETE FROM capstan_record WHERE uid IN (SELECT uid FROM capstan_record WHERE ` + w.text +
 		fmt.Sprintf(` ORDER BY completed, uid COLLATE "C" LIMIT %d) RETURNING namespace, completed)`, max(limit, 0))
@@ -203,7 +203,7 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 	return s.deleteRecords(ctx, limit, true, w)
 }
 
-// DeletedUntil reads one row, or one of each namespace. It takes at most a minute.
+// DeletedUntil reads the row of a namespace, or the rows of all namespaces. It takes at most a minute.
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (until time.Time, err error) {
 	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
 		var latest *time.Time
@@ -217,7 +217,7 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (until time.
 	return until, err
 }
 
-// TrimRecords deletes the oldest records of the namespace that has the most. It takes at most two minutes.
+// TrimRecords deletes the oldest records of the namespace that has the most records. It takes at most two minutes.
 func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
 	type row struct {
 		Namespace string
@@ -236,14 +236,14 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 	return s.deleteRecords(ctx, limit, false, whereSelected(sel))
 }
 
-// AddFeedback adds feedback in one transaction, which holds the record meanwhile. It takes at most 10 s.
+// AddFeedback adds feedback in one transaction, which locks the record. It takes at most 10 s.
 func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			var of string
+			var recordUID string
 			var text []byte
 			err := tx.QueryRow(ctx, `SELECT uid, feedback FROM capstan_record WHERE namespace = $1 AND turn = $2 AND ($3 = '' OR uid = $3)
-				ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT 1 FOR UPDATE`, namespace, turn, uid).Scan(&of, &text)
+				ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT 1 FOR UPDATE`, namespace, turn, uid).Scan(&recordUID, &text)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return store.ErrNoRecord
 			}
@@ -254,9 +254,9 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f 
 			if err := json.Unmarshal(text, &all); err != nil {
 				return err
 			}
-			if f.Comment != "" { // Retire waits for the lock of the record, or has ended
+			if f.Comment != "" { // a concurrent Retire waits for the lock of the record, and then deletes the comment
 				var retired bool
-				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`, of).
+				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`, recordUID).
 					Scan(&retired)
 				if err != nil {
 					return err
@@ -272,14 +272,14 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f 
 			if err != nil {
 				return err
 			}
-			_, err = tx.Exec(ctx, `UPDATE capstan_record SET feedback = $2 WHERE uid = $1`, of, data)
+			_, err = tx.Exec(ctx, `UPDATE capstan_record SET feedback = $2 WHERE uid = $1`, recordUID, data)
 			return err
 		})
 	})
 }
 
-// dropComments deletes the comments to deleted Turns. It locks their records until the end of the transaction, so that
-// no comment is added before the Turns count as deleted.
+// dropComments deletes the comments on deleted Turns. It locks their records until the end of the transaction, so that
+// no comment is added before the journals are marked as retired.
 func dropComments(ctx context.Context, tx pgx.Tx, uids []string) error {
 	rows, err := tx.Query(ctx, `SELECT uid, feedback FROM capstan_record WHERE uid = ANY($1) ORDER BY uid FOR UPDATE`, uids)
 	if err != nil {
@@ -296,7 +296,7 @@ func dropComments(ctx context.Context, tx pgx.Tx, uids []string) error {
 	for _, f := range found {
 		var all []turnrecord.Feedback
 		if err := json.Unmarshal(f.Data, &all); err != nil {
-			return fmt.Errorf("failed to read the feedback to %q: %w", f.UID, err)
+			return fmt.Errorf("failed to read the feedback on %q: %w", f.UID, err)
 		}
 		kept, had := turnrecord.WithoutComments(all)
 		if !had {

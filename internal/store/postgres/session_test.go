@@ -103,7 +103,7 @@ func TestPausedProcessLosesItsLocks(t *testing.T) {
 	if err != nil {
 		t.Errorf("another process cannot write: %v", err)
 	}
-	if _, err := conn.Exec(t.Context(), `COMMIT`); err == nil || !lost(err) {
+	if _, err := conn.Exec(t.Context(), `COMMIT`); err == nil || !isConnectionLost(err) {
 		t.Errorf("the process that was paused goes on in its transaction: %v", err)
 	}
 	conn.Release()

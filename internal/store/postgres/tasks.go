@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// endTasks ends the work on the tasks of deleted Turns, and charges their requests under way.
+// endTasks ends the work on the tasks of deleted Turns, and charges their open requests.
 func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error {
 	keys, err := read(ctx, s, pgx.RowTo[string], `SELECT uid FROM capstan_task WHERE uid = ANY($1) AND (state < 2 OR open <> 'null')`,
 		task.Keys(uids...))
@@ -25,12 +25,12 @@ func (s *Store) endTasks(ctx context.Context, uids []string, at time.Time) error
 			return err
 		}
 	}
-	return s.closeHolds(ctx, task.Holders(uids...)) // those that an older version has reserved
+	return s.closeHolds(ctx, task.Holders(uids...)) // the reservations that an older version has made
 }
 
-// endTask ends the work on a task, and charges its request under way. Both are one transaction, so a kill leaves no
-// reservation of a task that has ended. Each task has a transaction of its own: one that locks the accounts of several
-// tasks could wait for an append, and the append for it.
+// endTask ends the work on a task and charges its open request in one transaction, so that a task that has ended never
+// has a reservation, even if the process is killed. Each task has its own transaction, because a transaction that locks
+// the accounts of several tasks could deadlock with an append.
 func (s *Store) endTask(ctx context.Context, h task.Held, at time.Time) error {
 	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -51,7 +51,7 @@ func (s *Store) endTask(ctx context.Context, h task.Held, at time.Time) error {
 	return nil
 }
 
-// charge applies a charge to the requests of a task, whose row it locks.
+// charge applies a charge to the requests of a task. It locks the row of the task.
 func charge(ctx context.Context, tx pgx.Tx, h task.Held, c *task.Charge) error {
 	var account task.Account
 	err := tx.QueryRow(ctx, `SELECT open FROM capstan_task WHERE uid = $1 FOR UPDATE`, h.Key()).Scan(fromJSON{&account.Open})
@@ -79,7 +79,7 @@ func charge(ctx context.Context, tx pgx.Tx, h task.Held, c *task.Charge) error {
 	return setJSON(ctx, tx, `UPDATE capstan_task SET open = $2 WHERE uid = $1`, h.Key(), next.Open)
 }
 
-// fromJSON reads a column with JSON into what it points to.
+// fromJSON scans a column with JSON into the value to which the field into points.
 type fromJSON struct{ into any }
 
 // ScanBytes reads the column.
@@ -95,7 +95,7 @@ func setJSON(ctx context.Context, tx pgx.Tx, query, key string, value any) error
 	return err
 }
 
-// dropUnbegun deletes a task whose work has ended before it began, because it counts for no limit.
+// dropUnbegun deletes a task whose work has ended before it began, because such a task counts for no limit.
 const dropUnbegun = `DELETE FROM capstan_task WHERE uid = $1 AND state = 2 AND begun_at = 0`
 
 // claimTask claims the next task. Of two concurrent claims, the later one takes another task.
@@ -104,8 +104,8 @@ const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE 
 		ORDER BY namespace, due_at, uid LIMIT 1 FOR UPDATE SKIP LOCKED)
 	RETURNING uid, kind, namespace, turn, agent, session, requester, created_at, claim, attempts, state, result, reserved`
 
-// ClaimTask claims a task. It takes at most 20 s. If the connection is lost, a task may stay claimed until the given
-// time.
+// ClaimTask claims a task. It takes at most 20 s. If the connection is lost, ClaimTask returns an error, but a task may
+// be claimed until the given time.
 func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *task.Task, err error) {
 	for _, after := range []string{search.After, ""} {
 		err := s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -140,7 +140,7 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			return nil
 		})
 		if err != nil {
-			return nil, err // also if the transaction was not committed after it had claimed a task
+			return nil, err // also if the transaction has claimed a task but was not committed
 		}
 		if claimed != nil {
 			return claimed, nil
@@ -149,8 +149,8 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 	return nil, nil //nolint:nilnil // because no task is due
 }
 
-// held executes a transaction about a claimed task. It returns task.ErrLost, and changes nothing, if the statement
-// finds no such task. next is the rest of the transaction, or nil.
+// held executes a statement for a claimed task, and then the function next in the same transaction. next may be nil. If
+// the statement changes no row, the claim is no longer valid: held returns task.ErrLost and changes nothing.
 func (s *Store) held(ctx context.Context, next func(ctx context.Context, tx pgx.Tx) error, query string, args ...any) error {
 	return s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, query, args...)
@@ -166,7 +166,7 @@ func (s *Store) held(ctx context.Context, next func(ctx context.Context, tx pgx.
 	})
 }
 
-// change executes a transaction once. It takes at most 10 s.
+// change executes a transaction, and does not repeat it if the connection is lost. It takes at most 10 s.
 func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.Tx) error) error {
 	var kept error
 	err := s.call(ctx, appendTimeout, func(ctx context.Context) error {
@@ -184,16 +184,17 @@ func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.
 	return kept
 }
 
-// RenewTask makes a claim last. It takes at most 10 s.
+// RenewTask extends a claim. It takes at most 10 s.
 func (s *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
 	return s.held(ctx, nil, `UPDATE capstan_task SET due_at = $3 WHERE uid = $1 AND claim = $2 AND state < 2`,
 		h.Key(), h.Claim, until.UnixMicro())
 }
 
-// taskLock is the first key of the locks of BeginTask. The second one is a hash of the Agent.
+// taskLock is the first key of the advisory locks that BeginTask takes. The second key is a hash of the Agent.
 const taskLock = 0x6361_7074
 
-// BeginTask counts an attempt. Beginnings of one Agent exclude each other. It takes at most 10 s.
+// BeginTask counts an attempt and reserves its tokens. Calls for the same Agent wait for each other. It takes at most
+// 10 s.
 func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error {
 	return s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var namespace, agent string
@@ -224,8 +225,8 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 	})
 }
 
-// ChargeTask ends a request, begins the next one, and stores what was found. It takes its locks in the order of
-// FinishTask. It takes at most 10 s.
+// ChargeTask ends a request, begins the next request, and stores the partial result. It takes its locks in the same
+// order as FinishTask, so that both cannot deadlock. It takes at most 10 s.
 func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
 	var found []byte // nil leaves the partial result unchanged
 	if c.Found != nil {
@@ -245,7 +246,7 @@ func (s *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) erro
 		h.Key(), h.Claim, found)
 }
 
-// keepFound keeps the memories of a result, and adds its evaluations to the record of the Turn.
+// keepFound stores the memories of a result, and sets its evaluations in the record of the Turn.
 func keepFound(ctx context.Context, tx pgx.Tx, h task.Held, r *task.Result) error {
 	if r.Learned != nil {
 		if err := keep(ctx, tx, r.Learned); err != nil {
@@ -263,7 +264,7 @@ func keepFound(ctx context.Context, tx pgx.Tx, h task.Held, r *task.Result) erro
 	return err
 }
 
-// PostponeTask gives a claim back. It takes at most 10 s.
+// PostponeTask ends a claim and delays the task. It takes at most 10 s.
 func (s *Store) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	return s.held(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		return charge(ctx, tx, h, &task.Charge{})
@@ -300,7 +301,7 @@ func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) erro
 		WHERE uid = $1 AND claim = $2 AND state = 1`, h.Key(), h.Claim, at.UnixMicro())
 }
 
-// TaskUse returns the namespaces with tasks. It takes at most a minute.
+// TaskUse returns the namespaces that have tasks whose work has not ended. It takes at most a minute.
 func (s *Store) TaskUse(ctx context.Context) ([]task.Use, error) {
 	return read(ctx, s, func(row pgx.CollectableRow) (u task.Use, err error) {
 		var oldest int64
@@ -310,7 +311,7 @@ func (s *Store) TaskUse(ctx context.Context) ([]task.Use, error) {
 	}, `SELECT namespace, count(*), min(created_at) FROM capstan_task WHERE state < 2 GROUP BY namespace`)
 }
 
-// PurgeTasks deletes old tasks. It takes at most a minute.
+// PurgeTasks deletes tasks whose work ended before a time. It takes at most a minute.
 func (s *Store) PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
 		tag, err := s.pool.Exec(ctx, `DELETE FROM capstan_task WHERE uid IN (
