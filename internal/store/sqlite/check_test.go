@@ -20,8 +20,8 @@ func TestCheck(t *testing.T) {
 		harm   func(t *testing.T, path string)
 		want   string
 	}{
-		"Sound": {reason: "a journal that can be written is fine", harm: func(*testing.T, string) {}},
-		"Deleted": {
+		"unchanged": {reason: "the journal can be written", harm: func(*testing.T, string) {}},
+		"deleted": {
 			reason: "writes to a deleted file are lost", want: "failed to find the file of the journal",
 			harm: func(t *testing.T, path string) {
 				if err := os.Remove(path); err != nil {
@@ -29,8 +29,8 @@ func TestCheck(t *testing.T) {
 				}
 			},
 		},
-		"Replaced": {
-			reason: "the restored file is not the open one", want: "was replaced: restart the manager",
+		"replaced": {
+			reason: "the store writes to the old file, which is lost", want: "was replaced: restart the manager",
 			harm: func(t *testing.T, path string) {
 				other := path + ".copy"
 				if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Rename(other, path)); err != nil {
@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestFileHeldByAnotherProcess(t *testing.T) {
+func TestFileLockedByAnotherProcess(t *testing.T) {
 	t.Parallel() // takes as long as a call waits for a lock
 	path := filepath.Join(t.TempDir(), "journal.db")
 	s := openAt(t, path)
@@ -74,23 +74,23 @@ func TestFileHeldByAnotherProcess(t *testing.T) {
 	var group sync.WaitGroup
 	for name, call := range map[string]func() error{
 		"Check": func() error { return s.Check(t.Context()) },
-		"Check that has less time": func() error {
+		"Check with a short timeout": func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			return s.Check(ctx)
 		},
 		"Append": func() error { return s.Append(t.Context(), "a", entry(2)) },
 	} {
-		group.Go(func() { must(t, name, call(), "another process has locked the") })
+		group.Go(func() { wantErrorText(t, name, call(), "another process has locked the") })
 	}
 	if got, err := journal.Collect(t.Context(), s, "a"); err != nil || len(got) != 1 {
-		t.Errorf("%d entries (error %v), want the journal to be readable nevertheless", len(got), err)
+		t.Errorf("%d entries (error %v), want the 1 entry in spite of the lock", len(got), err)
 	}
 	group.Wait()
 	if err := errors.Join(conn.Close(), db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	fine(t, s, "a", 1)
+	checkWorks(t, s, "a", 1)
 }
 
 func TestCheckWritesToTheFile(t *testing.T) {
@@ -108,7 +108,7 @@ func TestCheckWritesToTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := size(); after <= before {
-		t.Errorf("the file's log has %d bytes after a check and %d before, want more: a check that writes nothing sees no full disk",
+		t.Errorf("the write-ahead log has %d bytes after Check and %d before, want more: Check must write to detect a full disk",
 			after, before)
 	}
 }

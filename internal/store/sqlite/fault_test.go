@@ -14,32 +14,32 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// must fails the test unless an error contains the given texts, which say what happened and what to do.
-func must(t *testing.T, what string, err error, want ...string) {
+// wantErrorText fails the test unless an error contains the given texts, which say what happened and what to do.
+func wantErrorText(t *testing.T, what string, err error, want ...string) {
 	t.Helper()
 	for _, text := range want {
 		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: error %v, want it to say %q", what, err, text)
+			t.Errorf("%s: error %v, want it to contain %q", what, err, text)
 		}
 	}
 }
 
-// fine fails the test unless the store works, and the journal has n entries and accepts another one.
-func fine(t *testing.T, s *sqlite.Store, uid string, n int) {
+// checkWorks fails the test unless the store works, and the journal has n entries and accepts another one.
+func checkWorks(t *testing.T, s *sqlite.Store, uid string, n int) {
 	t.Helper()
 	if got, err := journal.Collect(t.Context(), s, uid); err != nil || len(got) != n {
-		t.Errorf("journal %q has %d entries (error %v), want the %d that were written", uid, len(got), err, n)
+		t.Errorf("journal %q has %d entries (error %v), want the %d written entries", uid, len(got), err, n)
 	}
 	if err := s.Append(t.Context(), uid, entry(int64(n+1))); err != nil {
 		t.Errorf("Append to %q: %v, want it to succeed", uid, err)
 	}
 	if err := s.Check(t.Context()); err != nil {
-		t.Errorf("Check: %v, want all to be well", err)
+		t.Errorf("Check: %v, want no error", err)
 	}
 }
 
-// filled creates a file with journals of 20 entries each, some MiB in total, and returns their UIDs.
-func filled(t *testing.T, path string) (uids []string) {
+// writeJournals creates a file with 20 journals of 20 entries each, some MiB in total, and returns their UIDs.
+func writeJournals(t *testing.T, path string) (uids []string) {
 	t.Helper()
 	s := openAt(t, path)
 	for i := range 20 {
@@ -84,7 +84,7 @@ func TestOpenFindsDamage(t *testing.T) {
 		reason string
 		harm   func(t *testing.T, path string)
 	}{
-		"Header": {
+		"cleared header": {
 			reason: "a file without its header cannot be read",
 			harm: func(t *testing.T, path string) {
 				f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -97,20 +97,20 @@ func TestOpenFindsDamage(t *testing.T) {
 				}
 			},
 		},
-		"Middle": {
-			reason: "a Turn whose pages are gone would fail when it is at work",
+		"overwritten pages": {
+			reason: "a Turn whose entries are damaged would fail while it runs",
 			harm:   func(t *testing.T, path string) { overwrite(t, path, 0.5, 0.6) },
 		},
-		"Truncated": {
-			reason: "a copy that was cut short is no backup",
+		"truncated file": {
+			reason: "an incomplete copy must not be used as a backup",
 			harm: func(t *testing.T, path string) {
 				if err := os.Truncate(path, 1<<20); err != nil {
 					t.Fatal(err)
 				}
 			},
 		},
-		"Text": {
-			reason: "another program's file must not be touched",
+		"text file": {
+			reason: "a file of another program must not be changed",
 			harm: func(t *testing.T, path string) {
 				if err := os.WriteFile(path, []byte(strings.Repeat("this is no database. ", 1000)), 0o600); err != nil {
 					t.Fatal(err)
@@ -120,24 +120,24 @@ func TestOpenFindsDamage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "journal.db")
-			filled(t, path)
+			writeJournals(t, path)
 			tc.harm(t, path)
 			s, err := sqlite.Open(t.Context(), path)
 			if err == nil {
-				t.Fatal(errors.Join(fmt.Errorf("Open has found nothing wrong: %s", tc.reason), s.Close()))
+				t.Fatal(errors.Join(fmt.Errorf("Open returned no error: %s", tc.reason), s.Close()))
 			}
-			must(t, "Open", err, path, "the file is damaged", "backup", ".recover")
+			wantErrorText(t, "Open", err, path, "the file is damaged", "backup", ".recover")
 		})
 	}
 }
 
-func TestCheckReportsDamageThatACallHasFound(t *testing.T) {
+func TestCheckReportsDamageFoundByRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	uids := filled(t, path)
+	uids := writeJournals(t, path)
 	s := openAt(t, path)
 	overwrite(t, path, 0.5, 0.6)
 	if err := s.Check(t.Context()); err != nil {
-		t.Errorf("Check: %v, want no error before a call has found the damage", err)
+		t.Errorf("Check: %v, want no error before Read has found the damage", err)
 	}
 	var damaged, whole int
 	for _, uid := range uids {
@@ -147,20 +147,20 @@ func TestCheckReportsDamageThatACallHasFound(t *testing.T) {
 			continue
 		}
 		damaged++
-		must(t, "Read", err, "the file is damaged", ".recover")
+		wantErrorText(t, "Read", err, "the file is damaged", ".recover")
 	}
 	if damaged == 0 || whole == 0 {
-		t.Errorf("%d journals are damaged and %d are whole, want some of both", damaged, whole)
+		t.Errorf("%d journals are damaged and %d are complete, want at least one of each", damaged, whole)
 	}
-	must(t, "Check", s.Check(t.Context()), path, "the file is damaged", ".recover")
+	wantErrorText(t, "Check", s.Check(t.Context()), path, "the file is damaged", ".recover")
 }
 
 func TestOverwrittenHeaderIsDetected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	filled(t, path)
+	writeJournals(t, path)
 	s := openAt(t, path)
 	overwrite(t, path, 0, 0.001)
-	must(t, "Check", s.Check(t.Context()), path, "the header of the journal", "the file is damaged", ".recover")
+	wantErrorText(t, "Check", s.Check(t.Context()), path, "the header of the journal", "the file is damaged", ".recover")
 }
 
 // pragma changes a setting of the store's only connection.
@@ -171,23 +171,23 @@ func pragma(t *testing.T, db *sql.DB, set string, args ...any) {
 	}
 }
 
-func TestReadOnly(t *testing.T) {
+func TestReadOnlyFile(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
 	db := s.SingleConn()
 	pragma(t, db, "query_only = on")
-	must(t, "Append", s.Append(t.Context(), "a", entry(2)), "read-only", "mount the volume for writing")
-	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "mount the volume for writing")
+	wantErrorText(t, "Append", s.Append(t.Context(), "a", entry(2)), "read-only", "mount the volume for writing")
+	wantErrorText(t, "Check", s.Check(t.Context()), "failed to write to the journal", "mount the volume for writing")
 	if got, err := journal.Collect(t.Context(), s, "a"); err != nil || len(got) != 1 {
-		t.Errorf("%d entries (error %v), want the written one to be readable nevertheless", len(got), err)
+		t.Errorf("%d entries (error %v), want the 1 entry that was written before", len(got), err)
 	}
 	pragma(t, db, "query_only = off")
-	fine(t, s, "a", 1)
+	checkWorks(t, s, "a", 1)
 }
 
-func TestFull(t *testing.T) {
+func TestFullDisk(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
@@ -198,18 +198,18 @@ func TestFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	pragma(t, db, "max_page_count = %d", pages+10)
-	must(t, "Append", s.Append(t.Context(), "a", large(2)), "full", "free space or enlarge the volume")
-	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "free space or enlarge the volume")
+	wantErrorText(t, "Append", s.Append(t.Context(), "a", large(2)), "full", "free space or enlarge the volume")
+	wantErrorText(t, "Check", s.Check(t.Context()), "failed to write to the journal", "free space or enlarge the volume")
 	if err := s.Append(t.Context(), "b", entry(1)); err != nil {
-		t.Errorf("Append of an entry for which there is room: %v", err)
+		t.Errorf("Append of a small entry: %v, want no error", err)
 	}
-	must(t, "Check after an append that was small enough", s.Check(t.Context()), "free space or enlarge the volume")
+	wantErrorText(t, "Check after a small append", s.Check(t.Context()), "free space or enlarge the volume")
 	pragma(t, db, "max_page_count = %d", pages+10_000)
-	fine(t, s, "a", 1)
+	checkWorks(t, s, "a", 1)
 	if err := s.Append(t.Context(), "a", large(3)); err != nil {
-		t.Errorf("Append after space was freed: %v", err)
+		t.Errorf("Append of a large entry with enough space: %v", err)
 	}
-	fine(t, s, "b", 1)
+	checkWorks(t, s, "b", 1)
 }
 
 // large returns an entry with an artifact of 2 MiB.

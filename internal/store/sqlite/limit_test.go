@@ -16,12 +16,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-func TestDiskLimit(t *testing.T) {
+func TestFileSizeLimit(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
-	// No file of this process may grow beyond the limit. A write to the log then fails as on a broken disk.
+	// No file of this process may grow beyond the limit. A write to the write-ahead log then fails as on a broken disk.
 	var before syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
 		t.Fatal(err)
@@ -37,16 +37,16 @@ func TestDiskLimit(t *testing.T) {
 		limit(before)
 		signal.Reset(syscall.SIGXFSZ)
 	}()
-	must(t, "Append", s.Append(t.Context(), "a", large(2)), "the disk reported an error", "check the volume and its limits")
-	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "check the volume and its limits")
+	wantErrorText(t, "Append", s.Append(t.Context(), "a", large(2)), "the disk reported an error", "check the volume and its limits")
+	wantErrorText(t, "Check", s.Check(t.Context()), "failed to write to the journal", "check the volume and its limits")
 	limit(before)
-	fine(t, s, "a", 1)
+	checkWorks(t, s, "a", 1)
 	if err := s.Append(t.Context(), "a", large(3)); err != nil {
-		t.Errorf("Append of what could not be written: %v", err)
+		t.Errorf("Append of a large entry without the limit: %v", err)
 	}
 }
 
-// nobody is the environment variable with the file that a child process opens as a user without any files.
+// nobody is the environment variable with the file that a child process opens as the user nobody.
 const nobody = "CAPSTAN_TEST_OPEN_AS_NOBODY"
 
 // openAsNobody opens a file as the user nobody, and prints the result.
@@ -68,22 +68,22 @@ func openAsNobody(path string) error {
 
 func TestOpenWithoutWritePermission(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason       string
-		file, folder os.FileMode
-		want         string
+		reason    string
+		file, dir os.FileMode
+		want      string
 	}{
-		"File":   {"a file of another user", 0o444, 0o755, "let the user of this process own both"},
-		"Folder": {"the log beside the file cannot be made", 0o666, 0o555, "let the user of this process own both"},
+		"read-only file":      {"the file cannot be written", 0o444, 0o755, "let the user of this process own both"},
+		"read-only directory": {"the write-ahead log cannot be created", 0o666, 0o555, "let the user of this process own both"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			folder := t.TempDir()
-			path := filepath.Join(folder, "journal.db")
-			filled(t, path)
-			if err := errors.Join(os.Chmod(filepath.Dir(folder), 0o755), os.Chmod(path, tc.file), os.Chmod(folder, tc.folder)); err != nil {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "journal.db")
+			writeJournals(t, path)
+			if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(path, tc.file), os.Chmod(dir, tc.dir)); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := os.Chmod(folder, 0o700); err != nil {
+				if err := os.Chmod(dir, 0o700); err != nil {
 					t.Error(err)
 				}
 			})
@@ -93,11 +93,11 @@ func TestOpenWithoutWritePermission(t *testing.T) {
 			}
 			child := exec.CommandContext(t.Context(), program)
 			child.Env = append(os.Environ(), nobody+"="+path)
-			said, err := child.Output()
+			output, err := child.Output()
 			if err != nil {
-				t.Fatalf("the child failed: %v: %s", err, said)
+				t.Fatalf("the child process failed: %v: %s", err, output)
 			}
-			must(t, "Open: "+tc.reason, errors.New(string(said)), path, tc.want)
+			wantErrorText(t, "Open: "+tc.reason, errors.New(string(output)), path, tc.want)
 		})
 	}
 }

@@ -21,7 +21,7 @@ import (
 // ends.
 const holder = "CAPSTAN_TEST_HOLD"
 
-// holdOpen opens a file, appends an entry, reports that and waits.
+// holdOpen opens a file, appends an entry, prints "opened" and waits until its standard input ends.
 func holdOpen(path string) error {
 	ctx := context.Background()
 	s, err := sqlite.Open(ctx, path)
@@ -38,7 +38,7 @@ func holdOpen(path string) error {
 	return errors.Join(err, s.Close())
 }
 
-// startHolder starts a process that holds a file, and returns when it does.
+// startHolder starts a process that opens a file, and returns when the file is open. Closing end stops the process.
 func startHolder(t *testing.T, path string) (child *exec.Cmd, end io.Closer) {
 	t.Helper()
 	program, err := os.Executable()
@@ -52,26 +52,26 @@ func startHolder(t *testing.T, path string) (child *exec.Cmd, end io.Closer) {
 	if err := errors.Join(inErr, outErr, child.Start()); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := bufio.NewReader(out).ReadString('\n'); said != "opened\n" {
-		t.Fatalf("the child said %q (%v), want it to hold the journal", said, err)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "opened\n" {
+		t.Fatalf("the child process printed %q (error %v), want \"opened\"", line, err)
 	}
 	return child, in
 }
 
-func TestSecondProcessIsRefused(t *testing.T) {
+func TestOpenWhileAnotherProcessUsesFile(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		end    func(child *exec.Cmd, in io.Closer) error
 	}{
-		"Killed": {"the kernel releases the lock, and all acknowledged entries are there", func(child *exec.Cmd, _ io.Closer) error {
+		"killed": {"the kernel releases the lock, and no acknowledged entry is lost", func(child *exec.Cmd, _ io.Closer) error {
 			err := child.Process.Kill()
 			if waited := child.Wait(); waited == nil {
-				err = errors.Join(err, errors.New("it was not killed"))
+				err = errors.Join(err, errors.New("the child process was not killed"))
 			}
 			return err
 		}},
-		"Closed": {
-			"the process gives the lock back",
+		"closed": {
+			"the process releases the lock",
 			func(child *exec.Cmd, in io.Closer) error { return errors.Join(in.Close(), child.Wait()) },
 		},
 	} {
@@ -80,31 +80,31 @@ func TestSecondProcessIsRefused(t *testing.T) {
 			child, in := startHolder(t, path)
 			s, err := sqlite.Open(t.Context(), path)
 			if err == nil {
-				t.Fatal(errors.Join(errors.New("Open took a journal that another process uses"), s.Close()))
+				t.Fatal(errors.Join(errors.New("Open succeeded while another process used the file"), s.Close()))
 			}
 			if !errors.Is(err, sqlite.ErrInUse) || !sqlite.IsInUse(err) {
 				t.Errorf("Open: %v, want ErrInUse", err)
 			}
-			must(t, "Open", err, path, "another process uses it", fmt.Sprintf("process %d on ", child.Process.Pid),
+			wantErrorText(t, "Open", err, path, "another process uses it", fmt.Sprintf("process %d on ", child.Process.Pid),
 				"wait for that process or stop it")
 
 			r, err := sqlite.OpenReader(t.Context(), path)
 			if err != nil {
-				t.Fatalf("OpenReader: %v, want a journal that is in use to be read", err)
+				t.Fatalf("OpenReader: %v, want no error for a file that is in use", err)
 			}
 			if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 1 {
-				t.Errorf("%d entries (error %v), want the one that the other process wrote", len(got), err)
+				t.Errorf("%d entries (error %v), want the 1 entry of the other process", len(got), err)
 			}
-			must(t, "Append of a reader", r.Append(t.Context(), "a", entry(2)), path, "opened for reading only")
+			wantErrorText(t, "Append of a reader", r.Append(t.Context(), "a", entry(2)), path, "opened for reading only")
 			if err := errors.Join(r.Close(), tc.end(child, in)); err != nil {
 				t.Fatal(err)
 			}
-			fine(t, openAt(t, path), "a", 1) // tc.reason
+			checkWorks(t, openAt(t, path), "a", 1) // tc.reason
 		})
 	}
 }
 
-func TestSecondStoreOfProcessIsRefused(t *testing.T) {
+func TestOpenWhileAnotherStoreUsesFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	first := openAt(t, path)
 	if second, err := sqlite.Open(t.Context(), path); !errors.Is(err, sqlite.ErrInUse) {
@@ -121,10 +121,10 @@ func TestSecondStoreOfProcessIsRefused(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	fine(t, openAt(t, path), "a", 1)
+	checkWorks(t, openAt(t, path), "a", 1)
 }
 
-func TestReaderOfAKilledProcess(t *testing.T) {
+func TestReaderAfterWriterWasKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	child, _ := startHolder(t, path)
 	if err := child.Process.Kill(); err != nil {
@@ -136,17 +136,17 @@ func TestReaderOfAKilledProcess(t *testing.T) {
 		t.Fatalf("OpenReader: %v", err)
 	}
 	if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 1 {
-		t.Errorf("%d entries (error %v), want the one that is in the log beside the file", len(got), err)
+		t.Errorf("%d entries (error %v), want the 1 entry in the write-ahead log", len(got), err)
 	}
 	s := openAt(t, path) // a reader does not block a writer
 	if err := s.Append(t.Context(), "a", entry(2)); err != nil {
 		t.Error(err)
 	}
 	if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 2 {
-		t.Errorf("%d entries (error %v), want the reader to see the new one", len(got), err)
+		t.Errorf("%d entries (error %v), want 2, with the new entry", len(got), err)
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
-	fine(t, s, "a", 2)
+	checkWorks(t, s, "a", 2)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// BenchmarkFindMemories measures a search among as many memories as one owner may have, each with a vector, and the
-// ranking of what it finds.
+// BenchmarkFindMemories measures a search among the maximum number of memories of one owner, each with a vector, and
+// the ranking of the found memories.
 func BenchmarkFindMemories(b *testing.B) {
 	for _, dimensions := range []int{0, 256, 1536, 4096} {
 		b.Run(fmt.Sprint(dimensions), func(b *testing.B) {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// batches takes all waiting appends.
+// batches takes all waiting appends, and returns the UIDs of each batch.
 func batches(q *queue) (all [][]string) {
 	for {
 		batch := q.take()
@@ -29,7 +29,7 @@ func TestAppendsOfNamespacesTakeTurns(t *testing.T) {
 		added  []appendCall
 		want   [][]string
 	}{
-		"short ones": {
+		"short appends of one namespace": {
 			"they share a transaction, in their order",
 			[]appendCall{
 				{uid: "a1", namespace: "a", bytes: 200},
@@ -38,8 +38,8 @@ func TestAppendsOfNamespacesTakeTurns(t *testing.T) {
 			},
 			[][]string{{"a1", "a2", "a3"}},
 		},
-		"a long one is alone": {
-			"a short one does not wait for its transaction",
+		"long appends of one namespace and short ones of another": {
+			"each long append has its own transaction, and the short ones wait for only one of them",
 			[]appendCall{
 				{uid: "a1", namespace: "a", bytes: 2 * long},
 				{uid: "a2", namespace: "a", bytes: 2 * long},
@@ -48,8 +48,8 @@ func TestAppendsOfNamespacesTakeTurns(t *testing.T) {
 			},
 			[][]string{{"a1"}, {"v1", "v2"}, {"a2"}},
 		},
-		"many short ones of another": {
-			"those of a namespace with few come before",
+		"many short appends of one namespace and one of another": {
+			"the single append does not wait for the many",
 			slices.Concat(many("a", 600, long/256), []appendCall{{uid: "v", namespace: "v", bytes: 200}}),
 			[][]string{
 				slices.Concat([]string{"a", "v"}, slices.Repeat([]string{"a"}, 254)), slices.Repeat([]string{"a"}, 256),
@@ -66,7 +66,7 @@ func TestAppendsOfNamespacesTakeTurns(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
 			if len(q.ends) != 0 {
-				t.Errorf("the empty queue remembers %v, so that it would grow with the namespaces", q.ends)
+				t.Errorf("the empty queue has the ends %v, want none: otherwise it would grow with the number of namespaces", q.ends)
 			}
 		})
 	}
@@ -79,23 +79,23 @@ func many(namespace string, n int, bytes int64) (all []appendCall) {
 	return all
 }
 
-func TestAppendIsRemoved(t *testing.T) {
+func TestRemoveTakesOnlyWaitingAppends(t *testing.T) {
 	q := newQueue()
 	first, second := &appendCall{uid: "1", bytes: 200}, &appendCall{uid: "2", bytes: 200}
 	q.add(first)
 	q.add(second)
 	if !q.remove(first) || q.remove(first) {
-		t.Error("an append that waits must be taken back, once")
+		t.Error("want a waiting append to be removed exactly once")
 	}
 	if diff := cmp.Diff([][]string{{"2"}}, batches(q)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+		t.Errorf("batches after the removal (-want +got):\n%s", diff)
 	}
 	if q.remove(second) {
-		t.Error("an append that the writer has was taken back")
+		t.Error("an append that the writer has taken was removed, want false")
 	}
 	select {
 	case <-q.ready:
 	default:
-		t.Error("the writer is not told of the appends")
+		t.Error("the channel ready is empty, want an item for the waiting appends")
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// at migrates a file up or down to a version of the schema and calls do.
-func at(t *testing.T, path string, version int64, do func(db *sql.DB)) {
+// migrateTo migrates a file up or down to a version of the schema and calls do.
+func migrateTo(t *testing.T, path string, version int64, do func(db *sql.DB)) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
 	if err != nil {
@@ -48,7 +48,7 @@ func at(t *testing.T, path string, version int64, do func(db *sql.DB)) {
 
 func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	at(t, path, 1, func(db *sql.DB) {
+	migrateTo(t, path, 1, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO journal (turn_uid, seq, epoch, kind, time, payload) VALUES
 			('a', 1, 1, 'prepared', '1970-01-01T00:00:01Z', '{}'),
 			('a', 2, 3, 'prepared', '1970-01-01T00:00:02.5Z', '[1]'),
@@ -58,7 +58,7 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	})
 	want := []journal.Entry{entry(1), entry(2)}
 	want[1].Epoch, want[1].Time, want[1].Payload = 3, time.Unix(2, 5e8).UTC(), []byte("[1]")
-	for range 2 { // before the second time, the schema is migrated down
+	for range 2 { // the loop migrates the schema down at its end
 		s := openAt(t, path)
 		got, err := journal.Collect(t.Context(), s, "a")
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -74,7 +74,7 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 		next := entry(int64(len(want) + 1))
 		next.Epoch = 2
 		if err := s.Append(t.Context(), "a", next); !errors.Is(err, journal.ErrFenced) {
-			t.Errorf("Append of an epoch that was fenced off before: %v, want ErrFenced", err)
+			t.Errorf("Append with an older epoch: %v, want ErrFenced", err)
 		}
 		next.Epoch = 3
 		if err := s.Append(t.Context(), "a", next); err != nil {
@@ -84,15 +84,15 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		at(t, path, 1, func(*sql.DB) {})
+		migrateTo(t, path, 1, func(*sql.DB) {})
 	}
 }
 
-// TestTasksOfPreviousVersion checks that tasks which wait during an upgrade get the requester and the Session of the
-// records of their Turns, as far as there are any.
-func TestTasksOfPreviousVersion(t *testing.T) {
+// TestTasksOfPreviousVersionAreCompleted checks that the migration sets the requester and the Session of waiting tasks
+// whose Turns have records.
+func TestTasksOfPreviousVersionAreCompleted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	at(t, path, 10, func(db *sql.DB) {
+	migrateTo(t, path, 10, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO turn_record (uid, namespace, turn, agent, session, requester, reason,
 				completed, details) VALUES ('a', 'n', 'one', 'desk', 'talk', 'ada', 'Completed', 1, '{}');
 			INSERT INTO task (uid, kind, namespace, turn, agent, created_at, due_at) VALUES ('a', 'evaluation', 'n', 'one', 'desk', 1, 1),
@@ -119,24 +119,24 @@ func TestTasksOfPreviousVersion(t *testing.T) {
 
 func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	at(t, path, 2, func(db *sql.DB) {
+	migrateTo(t, path, 2, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {
 			t.Fatal(err)
 		}
 	})
 	s, err := sqlite.Open(t.Context(), path)
 	if err == nil {
-		t.Fatal(errors.Join(errors.New("Open took a schema of which it knows nothing"), s.Close()))
+		t.Fatal(errors.Join(errors.New("Open succeeded with a newer schema"), s.Close()))
 	}
 	if !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("Open: %v, want ErrNewer", err)
 	}
-	must(t, "Open", err, path, "version 99", "knows is 13", "run that version, or a later one")
+	wantErrorText(t, "Open", err, path, "version 99", "knows is 13", "run that version, or a later one")
 }
 
-func TestReaderOfAnotherSchema(t *testing.T) {
+func TestReaderOfOlderAndNewerSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	at(t, path, 1, func(db *sql.DB) {
+	migrateTo(t, path, 1, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO journal (turn_uid, seq, epoch, kind, time, payload) VALUES
 			('a', 1, 1, 'prepared', '1970-01-01T00:00:01Z', '{}')`); err != nil {
 			t.Fatal(err)
@@ -160,7 +160,7 @@ func TestReaderOfAnotherSchema(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	at(t, path, 4, func(db *sql.DB) {
+	migrateTo(t, path, 4, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {
 			t.Fatal(err)
 		}

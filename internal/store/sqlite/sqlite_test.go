@@ -54,7 +54,7 @@ func entry(seq int64) journal.Entry {
 
 var _ store.Store = (*sqlite.Store)(nil)
 
-// shelf opens stores in files, and reopens them.
+// shelf opens stores, and reopens them. It maps each store to the path of its file.
 type shelf map[journal.Journal]string
 
 func (f shelf) open(t *testing.T) *sqlite.Store {
@@ -197,7 +197,7 @@ func TestConcurrentOpenOfNewJournal(t *testing.T) {
 			group.Go(func() {
 				s, err := sqlite.Open(t.Context(), path)
 				if err != nil {
-					t.Errorf("Open: %v, want all to get the new journal", err)
+					t.Errorf("Open: %v, want all calls to open the new file", err)
 					return
 				}
 				if err := s.Close(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// TestUse: one namespace writes until it must wait, and the other one can still write. Purged journals leave space
-// for new entries, although the file keeps its size.
+// TestUse lets the namespace "hog" write until it must wait, and checks that the namespace "victim" can still write. It
+// also checks that purged journals leave space for new entries, although the file keeps its size.
 func TestUse(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	limits := quota.Limits{Total: 8 << 20}
@@ -55,7 +55,7 @@ func TestUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if hog, _, _ := judge(); !hog.New {
-		t.Error("journals that are kept take no room, want their namespace to wait")
+		t.Error("the namespace need not wait, want it to wait while its retired journals are kept")
 	}
 	if _, err := s.Purge(t.Context(), time.Unix(1, 0), len(uids)); err != nil {
 		t.Fatal(err)
