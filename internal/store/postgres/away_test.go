@@ -29,15 +29,15 @@ func TestIsAway(t *testing.T) {
 		reason, url string
 		want        bool
 	}{
-		"NobodyListens":  {"the server is not started yet", gone.url, true},
-		"NoSuchHost":     {"the name may come with the server", "postgres://u@db.invalid/d", true},
-		"NoSocket":       {"the server is not started yet", "postgres://u@/d?host=/nowhere", true},
-		"ReadOnly":       {"a failover ends", readOnly, true},
-		"Stranger":       {"the server has refused, and will again", stranger.String(), false},
-		"NoDatabase":     {"waiting does not create it", unknown.String(), false},
-		"BadURL":         {"trying again would not help", "postgres://u:p/q@h/d", false},
-		"NoCertificate":  {"trying again would not help", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", false},
-		"AnotherProgram": {"trying again would not help", "mysql://h/d", false},
+		"no server listens":       {"the server may not have started yet", gone.url, true},
+		"unknown host":            {"the host name may appear when the server starts", "postgres://u@db.invalid/d", true},
+		"no socket":               {"the server may not have started yet", "postgres://u@/d?host=/nowhere", true},
+		"read-only server":        {"a failover may be in progress", readOnly, true},
+		"unknown user":            {"the server will reject the user again", stranger.String(), false},
+		"unknown database":        {"waiting does not create the database", unknown.String(), false},
+		"invalid URL":             {"the URL stays invalid", "postgres://u:p/q@h/d", false},
+		"missing certificate":     {"the configuration stays invalid", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", false},
+		"URL of another database": {"the URL stays invalid", "mysql://h/d", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := postgres.Open(t.Context(), tc.url)
@@ -60,12 +60,12 @@ func TestCheck(t *testing.T) {
 	}
 	postgrestest.Exec(t, databaseURL, `ALTER TABLE capstan_turn RENAME TO hidden`)
 	if err := s.Check(t.Context()); err == nil {
-		t.Error("Check found nothing wrong with a table that is not there")
+		t.Error("Check returned no error for a missing table")
 	}
 	postgrestest.Exec(t, databaseURL, `ALTER TABLE hidden RENAME TO capstan_turn`)
 	p.shut()
 	if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "check the host") {
-		t.Errorf("Check of a server that went away: %v, want an error that says what to look at", err)
+		t.Errorf("Check of a server that is gone: %v, want an error that says what to check", err)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestTarget(t *testing.T) {
 			}
 			if text := strings.Join(append(hosts, database), " "); strings.Contains(text, secret) || err != nil &&
 				strings.Contains(err.Error(), secret) {
-				t.Errorf("the password is in %q, %v", text, err)
+				t.Errorf("the password is in the hosts and the database %q, or in the error %v", text, err)
 			}
 		})
 	}

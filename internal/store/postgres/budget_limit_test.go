@@ -61,7 +61,7 @@ type tightBudget struct {
 	check func(budget.Limits)
 }
 
-// rules returns the Budget as it is.
+// rules returns the Budget with its current limits.
 func (a *tightBudget) rules() ([]budget.Rule, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,7 +71,7 @@ func (a *tightBudget) rules() ([]budget.Rule, error) {
 	}}, nil
 }
 
-// await waits until the Budget is raised.
+// await waits until the limits of the Budget are raised.
 func (a *tightBudget) await() {
 	a.mu.Lock()
 	a.refused++
@@ -82,7 +82,7 @@ func (a *tightBudget) await() {
 	<-raised
 }
 
-// end notes that a Turn has ended.
+// end counts a Turn as ended.
 func (a *tightBudget) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,11 +100,10 @@ func (a *tightBudget) raiseIfAllWait() {
 	a.raised = make(chan struct{})
 }
 
-// TestKilledTurnsOfATightBudget runs Turns on executors that are killed at random appends, under a Budget with room for
-// few requests at a time and for few Turns before it is raised. All Turns end within their time, because killed
-// requests keep no tokens reserved, and a killed Turn is not counted twice in limits.turns. In the end, the Budget
-// equals the usage.
-func TestKilledTurnsOfATightBudget(t *testing.T) {
+// TestKilledTurnsUnderTightBudget runs Turns on executors that are killed at random appends. The Budget allows only few
+// requests at a time, and few Turns before its limits are raised. All Turns end within their time, because a request
+// that was cut off keeps no reservation and does not count as a Turn. In the end, the Budget equals the usage.
+func TestKilledTurnsUnderTightBudget(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) func(t *testing.T) []ledgerStore{
 		"sqlite": func(t *testing.T) func(*testing.T) []ledgerStore {
 			path := filepath.Join(t.TempDir(), "journal.db")
@@ -133,7 +132,7 @@ func TestKilledTurnsOfATightBudget(t *testing.T) {
 	}
 }
 
-// runTightBudget runs the Turns.
+// runTightBudget runs the Turns of TestKilledTurnsUnderTightBudget on two stores.
 func runTightBudget(t *testing.T, stores []ledgerStore) {
 	const turns = 16
 	const reserved = 500 // each request reserves at least this many tokens
@@ -209,7 +208,7 @@ func runKillable(t *testing.T, j journal.Journal, a *tightBudget, uid string, ep
 		m.appendsLeft, m.after = 1+rand.IntN(3), rand.IntN(4) > 0
 	}
 	engine := &turn.Engine{Journal: m, Now: func() time.Time { return noon }}
-	in := budgeted(uid, epoch, modest{}, a.rules)
+	in := budgeted(uid, epoch, flakyModel{}, a.rules)
 	in.Timeout = timeLeft
 	result, err := engine.Run(ctx, in)
 	if errors.Is(err, errKilled) {

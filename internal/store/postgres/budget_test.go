@@ -24,10 +24,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// turnsVariable is the variable with the number of Turns of TestBudgetEqualsUsage, for a larger run on request.
+// turnsVariable is the environment variable with the number of Turns of TestBudgetEqualsUsage, for a larger run.
 const turnsVariable = "CAPSTAN_TEST_BUDGET_TURNS"
 
-// errKilled stands for the death of a process.
+// errKilled is the error of calls whose process was killed.
 var errKilled = errors.New("killed")
 
 // killableStore is a store whose process is killed at an append: before the append, or after it.

@@ -55,10 +55,10 @@ var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 	"Check": func(ctx context.Context, s *postgres.Store) error { return s.Check(ctx) },
 }
 
-// TestFailoverThatKeepsConnections: the primary is demoted and takes no writes, but its connections stay open. The
+// TestFailoverThatKeepsConnections demotes the primary, so that it takes no writes, but keeps its connections open. The
 // first call of each kind must reach the new primary.
 func TestFailoverThatKeepsConnections(t *testing.T) {
-	for name, service := range map[string]bool{"a URL with both servers": false, "a Service that leads to the new one": true} {
+	for name, service := range map[string]bool{"a URL with both servers": false, "a Service that leads to the new primary": true} {
 		t.Run(name, func(t *testing.T) {
 			primary, standby := postgrestest.Pair(t)
 			stores, proxies := map[string]*postgres.Store{}, []*proxy{}
@@ -83,14 +83,14 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			primary.CaughtUp(t, standby)
+			primary.WaitForStandby(t, standby)
 
 			primary.Set(t, "default_transaction_read_only", "on")
 			if err := standby.Promote(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range proxies {
-				p.lead(t, standby.URL("postgres"))
+				p.directTo(t, standby.URL("postgres"))
 			}
 			promoted := openAt(t, standby.URL("postgres"))
 			if err := promoted.Append(t.Context(), "behind", entry(2, 1)); err != nil {
@@ -105,7 +105,7 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 				}
 				slowest = max(slowest, time.Since(began))
 			}
-			t.Logf("all %d stores went on within %s, the slowest took %s", len(calls), time.Since(since), slowest)
+			t.Logf("all %d stores continued within %s, the slowest took %s", len(calls), time.Since(since), slowest)
 			after, err := first.State(t.Context())
 			if err != nil || after.ID != before.ID {
 				t.Errorf("State: %+v, %v; want the ID of %+v", after, err, before)
@@ -114,8 +114,8 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 	}
 }
 
-// TestReadOnlyServer: no other server exists, so all calls fail and give the reason. The store recovers
-// when the server takes writes again.
+// TestReadOnlyServer checks that all calls fail and return the reason if the only server takes no writes, and that the
+// store recovers when the server takes writes again.
 func TestReadOnlyServer(t *testing.T) {
 	server := postgrestest.NewServer(t)
 	s := openAt(t, server.URL("postgres"))
@@ -128,19 +128,18 @@ func TestReadOnlyServer(t *testing.T) {
 			err := call(t.Context(), s)
 			if err == nil || !strings.Contains(err.Error(), "takes no writes") ||
 				strings.Contains(err.Error(), "not known") || !postgres.IsAway(err) {
-				t.Errorf("%s: %v, want an error that says that the server takes no writes, and no doubt that nothing was written", name,
+				t.Errorf("%s: %v, want an error that says that the server takes no writes, and not that the outcome is unknown", name,
 					err)
 			}
 		}
 	}
 	server.Set(t, "default_transaction_read_only", "off")
 	if err := s.Append(t.Context(), "a", entry(2, 1)); err != nil {
-		t.Errorf("Append after it: %v", err)
+		t.Errorf("Append when the server takes writes again: %v", err)
 	}
 }
 
-// TestReplicaWithoutLastEntries: an asynchronous replica becomes the primary without the last acknowledged
-// entries.
+// TestReplicaWithoutLastEntries promotes an asynchronous standby that does not have the last acknowledged entry.
 func TestReplicaWithoutLastEntries(t *testing.T) {
 	primary, standby := postgrestest.Pair(t)
 	s := openAt(t, primary.Both(standby, "postgres"))
@@ -151,8 +150,8 @@ func TestReplicaWithoutLastEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	primary.CaughtUp(t, standby)
-	standby.Set(t, "primary_conninfo", "") // the connection between them breaks
+	primary.WaitForStandby(t, standby)
+	standby.Set(t, "primary_conninfo", "") // disconnects the standby from the primary
 	if err := log.Append(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +165,7 @@ func TestReplicaWithoutLastEntries(t *testing.T) {
 	if err := log.Append(t.Context(), record); !errors.Is(err, journal.ErrLost) {
 		t.Errorf("Append: %v, want ErrLost", err)
 	}
-	t.Logf("the loss was noticed %s after the promotion", time.Since(since))
+	t.Logf("the loss was detected %s after the promotion", time.Since(since))
 	for known, want := range map[int64]error{2: nil, 3: journal.ErrLost} {
 		_, err := journal.Open(t.Context(), "a", 2, journal.Options{
 			Journal: s, Now: time.Now, Apply: func(journal.Entry) error { return nil }, Known: known,
@@ -177,8 +176,8 @@ func TestReplicaWithoutLastEntries(t *testing.T) {
 	}
 }
 
-// TestSilentServer: the connections of a server stay open, but it sends no replies. No call may wait
-// forever, and the next one must connect again.
+// TestSilentServer checks a server whose connections stay open but that sends no replies. No call may wait forever, and
+// the next call must connect again.
 func TestSilentServer(t *testing.T) {
 	t.Parallel() // takes as long as the timeout of an append
 	primary, standby := postgrestest.Pair(t)
@@ -189,24 +188,24 @@ func TestSilentServer(t *testing.T) {
 	if err := log.Append(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
-	primary.CaughtUp(t, standby)
+	primary.WaitForStandby(t, standby)
 	if err := standby.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.lead(t, standby.URL("postgres"))
+	p.directTo(t, standby.URL("postgres"))
 	p.freeze()
 	since := time.Now()
 	if err := log.Append(t.Context(), record); err != nil {
 		t.Fatalf("Append: %v, want it to reach the new primary", err)
 	}
-	t.Logf("the append came %s after the old primary had fallen silent", time.Since(since))
+	t.Logf("the append succeeded %s after the old primary stopped replying", time.Since(since))
 	if got := entries(t, s, "a"); len(got) != 2 {
 		t.Errorf("%d entries, want 2", len(got))
 	}
 }
 
-// TestAppendWithoutStandbyIsNotTrusted: an append that times out while the server waits for its standby is only on
-// the server's own disk. A later append that finds it there must not rely on it.
+// TestAppendWithoutStandbyIsNotTrusted makes an append time out while the server waits for its standby. The entry is
+// then only on the server's own disk, and a repeated append that finds the entry there must not succeed.
 func TestAppendWithoutStandbyIsNotTrusted(t *testing.T) {
 	t.Parallel() // takes as long as the timeouts of two calls
 	primary, standby := postgrestest.Pair(t)
@@ -223,26 +222,26 @@ func TestAppendWithoutStandbyIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: "reply"}); err == nil {
-		t.Error("Append relied on an entry that no standby has")
+		t.Error("Append succeeded with an entry that no standby has, want an error")
 	}
 	primary.Set(t, "synchronous_standby_names", "")
 	if err := s.Append(t.Context(), "a", entry(2, 1)); !errors.Is(err, journal.ErrSequence) {
-		t.Errorf("Append: %v, want ErrSequence, for the entry is on the server's disk", err)
+		t.Errorf("Append: %v, want ErrSequence, because the entry is on the server's disk", err)
 	}
 }
 
-// TestIncarnationAfterAFailover: the incarnation changes, except if all commits had waited for a standby and the
+// TestIncarnationAfterFailover checks that the incarnation changes, unless all commits had waited for a standby and the
 // new server has the last known mark.
-func TestIncarnationAfterAFailover(t *testing.T) {
+func TestIncarnationAfterFailover(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason      string
 		synchronous string
 		behind      int64
 		lost        bool
 	}{
-		"synchronous standby":                   {"each entry that was acknowledged is on it", "*", 0, false},
-		"asynchronous standby":                  {"it may lack the last entries", "", 0, true},
-		"synchronous standby that lacks a mark": {"it was not the one that commits waited for", "*", 1, true},
+		"synchronous standby":                   {"the standby has each acknowledged entry", "*", 0, false},
+		"asynchronous standby":                  {"the standby may lack the last entries", "", 0, true},
+		"synchronous standby that lacks a mark": {"commits waited for another standby", "*", 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -257,7 +256,7 @@ func TestIncarnationAfterAFailover(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			primary.CaughtUp(t, standby)
+			primary.WaitForStandby(t, standby)
 			if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
 				t.Fatal(err)
 			}
@@ -265,7 +264,7 @@ func TestIncarnationAfterAFailover(t *testing.T) {
 				t.Fatal(err)
 			}
 			if st, err := s.State(t.Context()); err != nil || !st.Unsure {
-				t.Errorf("State: %+v, %v; want it unsure until the next mark", st, err)
+				t.Errorf("State: %+v, %v; want Unsure until the next mark", st, err)
 			}
 			found := make([]store.State, 0, len(stores))
 			for _, s := range stores { // only one of several processes reports the loss
@@ -277,14 +276,15 @@ func TestIncarnationAfterAFailover(t *testing.T) {
 				found = append(found, st)
 			}
 			if found[0].Lost != tc.lost || found[1].Lost || found[0].Identity != found[1].Identity {
-				t.Errorf("Mark: %+v, want one that reports a loss: %t", found, tc.lost)
+				t.Errorf("Mark: %+v, want the first state to report a loss: %t, the second to report none, and the same identity", found, tc.lost)
 			}
 		})
 	}
 }
 
-// TestRestoredBackup: a dump is loaded over newer data, which leaves the store behind. A dump that is loaded into
-// another server gives a new incarnation, even if no position is known or commits had waited for a standby.
+// TestRestoredBackup checks that the incarnation changes when a dump replaces newer data, because the position
+// decreases. It also changes when a dump is loaded into another server, even if no position is known and commits had
+// waited for a standby.
 func TestRestoredBackup(t *testing.T) {
 	server := postgrestest.NewServer(t)
 	s := openAt(t, server.URL("postgres"))

@@ -43,7 +43,7 @@ func entry(seq, epoch int64) journal.Entry {
 	}
 }
 
-// weaken gives a database the default settings that are worst for a journal.
+// weaken sets the defaults of a database that are most likely to break the contract of a journal.
 func weaken(tb testing.TB, databaseURL string) {
 	tb.Helper()
 	for _, set := range []string{
@@ -56,13 +56,13 @@ func weaken(tb testing.TB, databaseURL string) {
 
 var _ store.Store = (*postgres.Store)(nil)
 
-// shelf opens stores in databases, and reopens them.
+// shelf opens stores, and reopens them. It maps each store to the URL of its database.
 type shelf map[journal.Journal]string
 
 func (f shelf) open(t *testing.T) *postgres.Store {
 	t.Helper()
 	databaseURL := postgrestest.Database(t)
-	// Default settings of a server must not weaken the promises of a journal.
+	// The contract must hold with any default settings of a server.
 	weaken(t, databaseURL)
 	s := openAt(t, databaseURL)
 	f[s] = databaseURL
@@ -91,7 +91,7 @@ func TestKeeperContract(t *testing.T) {
 	journaltest.RunKeeper(t,
 		func(t *testing.T) journaltest.Keeper { return f.open(t) },
 		func(t *testing.T, k journaltest.Keeper) journaltest.Keeper {
-			// A session reports its row counts when it ends at the latest, and ANALYZE counts the rows.
+			// Size uses statistics. They are up to date when all sessions have ended and ANALYZE has counted the rows.
 			if err := k.(*postgres.Store).Close(); err != nil {
 				t.Fatalf("Close: %v", err)
 			}
@@ -140,7 +140,7 @@ func TestStateWithoutServerIdentity(t *testing.T) {
 		"position":          `REVOKE EXECUTE ON FUNCTION pg_current_wal_lsn() FROM PUBLIC`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			plain := ordinary(t, databaseURL)
+			plain := createUser(t, databaseURL)
 			s := openAt(t, plain)
 			before, err := s.State(t.Context())
 			if err != nil || before.Incarnation == "1" {
@@ -159,8 +159,9 @@ func TestStateWithoutServerIdentity(t *testing.T) {
 	}
 }
 
-// ordinary creates a user with rights to its own schema only, and returns its URL for the database.
-func ordinary(t *testing.T, databaseURL string) string {
+// createUser creates a user with permissions for its own schema only, and returns the URL of the database for this
+// user.
+func createUser(t *testing.T, databaseURL string) string {
 	t.Helper()
 	name := "user_" + strings.ToLower(rand.Text())
 	postgrestest.Exec(t, databaseURL, `CREATE ROLE `+name+` LOGIN PASSWORD 'ordinary'`)
@@ -203,7 +204,7 @@ func TestConcurrentOpenOfNewDatabase(t *testing.T) {
 		group.Go(func() {
 			s, err := postgres.Open(t.Context(), databaseURL)
 			if err != nil {
-				t.Errorf("Open: %v, want all to get the new journal", err)
+				t.Errorf("Open: %v, want all calls to open the new database", err)
 				return
 			}
 			if err := s.Append(t.Context(), fmt.Sprint(i), entry(1, 1)); err != nil {
@@ -225,7 +226,7 @@ func TestStoreWorksAfterCancelledCalls(t *testing.T) {
 		t.Errorf("Append: %v, want the context's error", err)
 	}
 	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
-		t.Errorf("Append after a cancelled one: %v", err)
+		t.Errorf("Append after a cancelled call: %v", err)
 	}
 }
 

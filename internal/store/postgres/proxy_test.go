@@ -21,7 +21,7 @@ type proxy struct {
 	url      string
 	lose     atomic.Bool               // close the connection instead of forwarding the next response to loseAnswer
 	lost     atomic.Int64              // number of lost responses
-	asked    atomic.Int64              // number of pieces from the client, each one round trip
+	requests atomic.Int64              // number of reads from clients, each of which is one round trip
 	target   atomic.Pointer[[2]string] // the network and the address for new connections
 	frozen   atomic.Int64              // number of calls of freeze
 	over     chan struct{}             // closed by shut
@@ -46,7 +46,7 @@ func newProxy(t *testing.T, databaseURL string) *proxy {
 		Path: "/" + config.Database, RawQuery: "sslmode=disable&pool_max_conns=1",
 	}
 	p := &proxy{url: u.String(), listener: listener, over: make(chan struct{})}
-	p.lead(t, databaseURL)
+	p.directTo(t, databaseURL)
 	p.group.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -67,8 +67,8 @@ func newProxy(t *testing.T, databaseURL string) *proxy {
 	return p
 }
 
-// lead directs new connections to a server. Existing connections stay, as with a Service whose endpoint changes.
-func (p *proxy) lead(t *testing.T, databaseURL string) {
+// directTo directs new connections to a server. Existing connections stay, as with a Service whose endpoint changes.
+func (p *proxy) directTo(t *testing.T, databaseURL string) {
 	t.Helper()
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *proxy) lead(t *testing.T, databaseURL string) {
 	p.target.Store(&[2]string{network, address})
 }
 
-// freeze makes existing connections forward nothing more. They stay open without replies.
+// freeze makes existing connections forward no more requests. They stay open without replies.
 func (p *proxy) freeze() { p.frozen.Add(1) }
 
 // join forwards data between two connections.
@@ -94,7 +94,7 @@ func (p *proxy) join(client, server net.Conn) {
 				<-p.over
 				return false
 			}
-			p.asked.Add(1)
+			p.requests.Add(1)
 			if bytes.Contains(said, []byte(loseAnswer)) && p.lose.CompareAndSwap(true, false) {
 				lose.Store(true)
 			}
@@ -111,7 +111,7 @@ func (p *proxy) join(client, server net.Conn) {
 	})
 }
 
-// pass copies data until a side is closed or look returns true. It then closes both sides.
+// pass copies data until a side is closed or look returns false. It then closes both sides.
 func pass(to io.WriteCloser, from io.ReadCloser, look func(said []byte) bool) {
 	defer hangUp(to)
 	defer hangUp(from)

@@ -38,7 +38,7 @@ func TestOneOfConcurrentAppendsWins(t *testing.T) {
 					t.Errorf("Append: %v, want ErrSequence or nil", err)
 					return
 				}
-				seq += batch // whoever has won, this sequence number is taken
+				seq += batch // one of the writers has written these sequence numbers
 			}
 		})
 	}
@@ -49,7 +49,7 @@ func TestOneOfConcurrentAppendsWins(t *testing.T) {
 	}
 	for i, e := range got {
 		if e.Seq != int64(i+1) || string(e.Payload) != string(got[i-i%batch].Payload) {
-			t.Fatalf("entry %d is %d of %s: the append of one writer was mixed with that of another", i+1, e.Seq, e.Payload)
+			t.Fatalf("entry %d has seq %d and payload %s, want each append to be contiguous", i+1, e.Seq, e.Payload)
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestNewerEpochFencesConcurrentWriter(t *testing.T) {
 	zombie, heir := openAt(t, databaseURL), openAt(t, databaseURL)
 	for round := range 20 {
 		uid := fmt.Sprintf("turn-%d", round)
-		var taken atomic.Int64 // the last sequence number of the old epoch
+		var taken atomic.Int64 // the last sequence number that the old epoch has written
 		var old sync.WaitGroup
 		old.Go(func() {
 			for seq := int64(1); ; seq++ {
@@ -74,7 +74,7 @@ func TestNewerEpochFencesConcurrentWriter(t *testing.T) {
 				taken.Store(seq)
 			}
 		})
-		for err := journal.ErrSequence; errors.Is(err, journal.ErrSequence); { // until it is the first one to write a sequence number
+		for err := journal.ErrSequence; errors.Is(err, journal.ErrSequence); { // until it writes before the old epoch
 			if err = heir.Append(t.Context(), uid, entry(taken.Load()+1, 2)); err != nil && !errors.Is(err, journal.ErrSequence) {
 				t.Errorf("Append of the newer epoch: %v, want ErrSequence or nil", err)
 			}
@@ -87,7 +87,7 @@ func TestNewerEpochFencesConcurrentWriter(t *testing.T) {
 			}
 		}
 		if last := got[len(got)-1]; last.Epoch != 2 {
-			t.Fatalf("the last entry is of epoch %d, want the newer one's", last.Epoch)
+			t.Fatalf("the last entry has epoch %d, want 2", last.Epoch)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestConcurrentPurgesDeleteAll(t *testing.T) {
 		for _, s := range []*postgres.Store{one, other} {
 			group.Go(func() {
 				if _, err := s.Purge(t.Context(), at, 100); err != nil {
-					t.Errorf("Purge: %v, want two to get along", err)
+					t.Errorf("Purge: %v, want no error of concurrent calls", err)
 				}
 			})
 		}
@@ -130,15 +130,16 @@ func TestConcurrentPurgesDeleteAll(t *testing.T) {
 func TestAppendIsOneRoundTrip(t *testing.T) {
 	p := newProxy(t, postgrestest.Database(t))
 	s := openAt(t, p.url)
-	least := int64(100) // the first append of each kind prepares its statement, and one after a pause checks the connection
+	// The first append of each kind also prepares its statement, and an append after a pause also checks the connection.
+	least := int64(100)
 	for seq := range int64(10) {
 		first := entry(2*seq+1, 1)
 		first.Artifacts = []journal.Artifact{journal.NewArtifact(fmt.Append(nil, seq)), journal.NewArtifact([]byte("the same each time"))}
-		before := p.asked.Load()
+		before := p.requests.Load()
 		if err := s.Append(t.Context(), "a", first, entry(2*seq+2, 1)); err != nil {
 			t.Fatal(err)
 		}
-		least = min(least, p.asked.Load()-before)
+		least = min(least, p.requests.Load()-before)
 	}
 	if least != 1 {
 		t.Errorf("an append of two entries with artifacts took %d round trips, want 1", least)
@@ -166,13 +167,13 @@ func TestAppendWaitsForOtherWriterWithTimeout(t *testing.T) {
 	}
 	err = s.Append(t.Context(), "a", entry(2, 1)) // takes as long as lock_timeout
 	if err == nil || !strings.Contains(err.Error(), "pg_stat_activity") || strings.Contains(err.Error(), "not known") {
-		t.Errorf("Append behind a writer that stands still: %v, want an error that says where to look, and no "+
-			"doubt that nothing was written", err)
+		t.Errorf("Append behind a writer that keeps its lock: %v, want an error that says where to look, and not that "+
+			"the outcome is unknown", err)
 	}
 	if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Append(t.Context(), "a", entry(2, 1)); err != nil {
-		t.Errorf("Append after it: %v", err)
+		t.Errorf("Append after the lock was released: %v", err)
 	}
 }

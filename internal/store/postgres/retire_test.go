@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// TestInterruptedRetireIsRepeated breaks off Retire at each of the tables that it changes. The journal must not count
-// as retired, because only then the next sweep retires it again.
+// TestInterruptedRetireIsRepeated makes Retire fail at each of the tables that it changes. The journal must not be
+// marked as retired, because the next sweep retires only journals that UIDs returns.
 func TestInterruptedRetireIsRepeated(t *testing.T) {
 	for _, table := range []string{"capstan_budget_hold", "capstan_task", "capstan_turn", "capstan_memory", "capstan_observation"} {
 		t.Run(table, func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestInterruptedRetireIsRepeated(t *testing.T) {
 				t.Fatal(err)
 			}
 			rename := `ALTER TABLE %s RENAME TO %s`
-			if table == "capstan_turn" { // which UIDs reads
+			if table == "capstan_turn" { // UIDs reads this table, so rename only a column
 				rename = `ALTER TABLE %[1]s RENAME COLUMN retired_at TO %[2]s`
 			}
 			postgrestest.Exec(t, databaseURL, fmt.Sprintf(rename, table, "away"))
@@ -46,7 +46,7 @@ func TestInterruptedRetireIsRepeated(t *testing.T) {
 				return uids
 			}
 			if got := left(); !slices.Equal(got, []string{"one"}) {
-				t.Fatalf("the journals for the next sweep are %q, want the one that was not retired completely", got)
+				t.Fatalf("the journals for the next sweep are %q, want the journal that Retire has not marked", got)
 			}
 			if err := s.Retire(t.Context(), at, "one"); err != nil || len(left()) != 0 {
 				t.Fatalf("Retire: %v, %q are left; want none", err, left())

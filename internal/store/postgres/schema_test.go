@@ -21,8 +21,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// bring migrates a database up or down to a version of the schema.
-func bring(t *testing.T, databaseURL string, version int64) {
+// migrateTo migrates a database up or down to a version of the schema.
+func migrateTo(t *testing.T, databaseURL string, version int64) {
 	t.Helper()
 	db, err := goose.OpenDBWithDriver("pgx", databaseURL)
 	if err != nil {
@@ -51,8 +51,8 @@ func bring(t *testing.T, databaseURL string, version int64) {
 
 func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
-	bring(t, databaseURL, 1)
-	// write appends an entry like a process of the previous version, which may run beside this version.
+	migrateTo(t, databaseURL, 1)
+	// write appends an entry like a process of the previous version, which may use the database at the same time.
 	write := func(seq int64) {
 		postgrestest.Exec(t, databaseURL, `WITH head AS (
 				INSERT INTO capstan_turn (turn_uid, seq, epoch) VALUES ('a', $1, 3)
@@ -63,7 +63,7 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	}
 	write(1)
 	want := []journal.Entry{entry(1, 3)}
-	for range 2 { // before the second time, the schema is migrated down
+	for range 2 { // the loop migrates the schema down at its end
 		s, err := postgres.Open(t.Context(), databaseURL)
 		if err != nil {
 			t.Fatalf("Open: %v", err)
@@ -71,7 +71,7 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 		write(int64(len(want) + 1))
 		want = append(want, entry(int64(len(want)+1), 3))
 		if err := s.Append(t.Context(), "a", entry(int64(len(want)+1), 2)); !errors.Is(err, journal.ErrFenced) {
-			t.Errorf("Append of an epoch that was fenced off before: %v, want ErrFenced", err)
+			t.Errorf("Append with an older epoch: %v, want ErrFenced", err)
 		}
 		next := entry(int64(len(want)+1), 3)
 		if err := s.Append(t.Context(), "a", next); err != nil {
@@ -87,15 +87,15 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		bring(t, databaseURL, 1)
+		migrateTo(t, databaseURL, 1)
 	}
 }
 
-// TestTasksOfPreviousVersion checks that tasks which an older version has added before or after the migration get the
-// requester and the Session of the records of their Turns.
-func TestTasksOfPreviousVersion(t *testing.T) {
+// TestTasksOfPreviousVersionAreCompleted checks the tasks that an older version adds before or after the migration.
+// They get the requester and the Session of the records of their Turns.
+func TestTasksOfPreviousVersionAreCompleted(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
-	bring(t, databaseURL, 10)
+	migrateTo(t, databaseURL, 10)
 	// write adds a waiting task and the record of its Turn, like a process of version 10.
 	write := func(uid string) {
 		postgrestest.Exec(t, databaseURL, `INSERT INTO capstan_record (uid, namespace, turn, agent, session, requester, reason, completed,
@@ -118,7 +118,7 @@ func TestTasksOfPreviousVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if use, err := s.TaskUse(t.Context()); len(use) > 0 || err != nil {
-		t.Errorf("TaskUse: %v, %v; want no task to wait after the deletion", use, err)
+		t.Errorf("TaskUse: %v, %v; want no waiting task after the deletion", use, err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -127,19 +127,19 @@ func TestTasksOfPreviousVersion(t *testing.T) {
 
 func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	for name, base := range map[string]int64{
-		"this program's migrations were done":     newest,
-		"those of the version before, and others": newest - 1,
+		"all migrations of this program, and a newer one":   newest,
+		"all but the last of this program, and a newer one": newest - 1,
 	} {
 		t.Run(name, func(t *testing.T) {
 			databaseURL := postgrestest.Database(t)
-			bring(t, databaseURL, base)
+			migrateTo(t, databaseURL, base)
 			postgrestest.Exec(t, databaseURL, `INSERT INTO `+postgres.Versions+` (version_id, is_applied) VALUES (99, true)`)
 			s, err := postgres.Open(t.Context(), databaseURL)
 			if err == nil {
-				t.Fatal(errors.Join(errors.New("Open took a schema of which it knows nothing"), s.Close()))
+				t.Fatal(errors.Join(errors.New("Open succeeded with a newer schema"), s.Close()))
 			}
 			if !errors.Is(err, journal.ErrNewer) || postgres.IsAway(err) {
-				t.Errorf("Open: %v, want ErrNewer, and no reason to try again", err)
+				t.Errorf("Open: %v, want ErrNewer, for which IsAway is false", err)
 			}
 			for _, want := range []string{"version 99", "knows is 13", "run that version, or a later one", "restore a backup"} {
 				if !strings.Contains(err.Error(), want) {
@@ -153,8 +153,8 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 // newest is the version of the schema that this program creates.
 const newest = 13
 
-// TestConcurrentMigrationByTwoVersions: in any order, the newer program works. The older one either has used its
-// own schema or refuses the newer one.
+// TestConcurrentMigrationByTwoVersions checks that the newer program works in any order of migrations. The older
+// program either opens the database before it has the newer schema, or returns ErrNewer.
 func TestConcurrentMigrationByTwoVersions(t *testing.T) {
 	t.Parallel()
 	all, err := postgres.Migrations()
@@ -192,10 +192,10 @@ func TestConcurrentMigrationByTwoVersions(t *testing.T) {
 		group.Wait()
 		s, err := postgres.Open(t.Context(), databaseURL)
 		if err != nil {
-			t.Fatalf("Open: %v, want the newest schema whole", err)
+			t.Fatalf("Open: %v, want the complete newest schema", err)
 		}
 		if i, err := s.State(t.Context()); err != nil || i.ID == "" {
-			t.Errorf("State: %+v, %v; want one that was made once", i, err)
+			t.Errorf("State: %+v, %v; want a state with an ID", i, err)
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

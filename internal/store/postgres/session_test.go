@@ -15,15 +15,15 @@ func TestSessionSettings(t *testing.T) {
 		reason, server, want string
 	}{
 		"defaults": {
-			reason: "every call is bounded on the server, too",
+			reason: "the server limits the time of each statement",
 			server: "on", want: "on",
 		},
 		"asynchronous commit": {
-			reason: "an append that returned must survive a crash",
+			reason: "an acknowledged append must survive a crash",
 			server: "off", want: "on",
 		},
-		"more than the server's own disk": {
-			reason: "an administrator who wants standbys to have the entry as well must get that",
+		"commits that wait for standbys": {
+			reason: "the store must not weaken the setting of the administrator",
 			server: "remote_apply", want: "remote_apply",
 		},
 	}
@@ -64,9 +64,9 @@ func TestSessionSettings(t *testing.T) {
 	}
 }
 
-// TestPausedProcessLosesItsLocks has a process that stops in the middle of a transaction, as at SIGSTOP: its connection
-// stays open, and it sends nothing. Another process must be able to write soon, and the first one again when it wakes
-// up.
+// TestPausedProcessLosesItsLocks pauses a process in the middle of a transaction, as SIGSTOP does: its connection stays
+// open, and it sends nothing. Another process must be able to write soon. The paused process must be able to write
+// again when it continues.
 func TestPausedProcessLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)
@@ -97,17 +97,17 @@ func TestPausedProcessLosesItsLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = other.Append(t.Context(), "a", entry(2))
-	for tries := 0; err != nil && tries < 3; tries++ { // as a run does; the first may time out on a busy machine
+	for tries := 0; err != nil && tries < 3; tries++ { // a run also retries; an append may time out on a busy machine
 		err = other.Append(t.Context(), "a", entry(2))
 	}
 	if err != nil {
-		t.Errorf("another process cannot write: %v", err)
+		t.Errorf("Append of another process: %v, want no error", err)
 	}
 	if _, err := conn.Exec(t.Context(), `COMMIT`); err == nil || !isConnectionLost(err) {
-		t.Errorf("the process that was paused goes on in its transaction: %v", err)
+		t.Errorf("COMMIT of the paused process: %v, want an error that means a lost connection", err)
 	}
 	conn.Release()
 	if err := paused.Append(t.Context(), "a", entry(3)); err != nil {
-		t.Errorf("the process that was paused cannot write again: %v", err)
+		t.Errorf("Append of the process that was paused: %v, want no error", err)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// TestADeletionThatFailsLeavesNoReservation makes the charge of a request fail while its task is ended, as a kill
-// would, and checks that the task has not ended either, so that the request is charged later.
-func TestADeletionThatFailsLeavesNoReservation(t *testing.T) {
+// TestFailedDeletionLeavesNoReservation makes the charge of an open request fail while DeleteMemories ends the task, as
+// if the process were killed. It checks that a second call ends the task and charges the request.
+func TestFailedDeletionLeavesNoReservation(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	s, err := postgres.Open(t.Context(), databaseURL)
 	if err != nil {
@@ -67,6 +67,6 @@ func TestADeletionThatFailsLeavesNoReservation(t *testing.T) {
 	}
 	accounts, err := s.Accounts(t.Context(), begin)
 	if err != nil || len(accounts) != 1 || accounts[0].ReservedTokens != 0 || accounts[0].Tokens != 10 {
-		t.Errorf("after the deletion was repeated, the ledger has %+v (error %v), want 10 tokens and nothing reserved", accounts, err)
+		t.Errorf("accounts after the second deletion: %+v (error %v), want 10 tokens and nothing reserved", accounts, err)
 	}
 }

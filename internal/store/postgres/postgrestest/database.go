@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// namedServer is the environment variable with the URL of a server for tests. Its user must have the right to
-	// create databases.
+	// namedServer is the environment variable with the URL of a server for tests. The user in the URL must have
+	// permission to create databases.
 	namedServer = "CAPSTAN_TEST_POSTGRES"
-	// programs is the environment variable with the folder of initdb, pg_ctl and postgres.
+	// programs is the environment variable with the directory of initdb, pg_ctl and postgres.
 	programs = "CAPSTAN_POSTGRES_BIN"
 )
 
-// shared is the server that all tests of this process share. It ends with the process.
+// shared returns the server that all tests of this process share. The server stops when the process exits.
 var shared = sync.OnceValues(func() (*Server, error) {
 	return Start(context.Background(), os.Getenv(programs), "fsync=off", "full_page_writes=off")
 })
@@ -48,7 +48,7 @@ func Restartable(tb testing.TB, settings ...string) (databaseURL string, restart
 	tb.Helper()
 	if named := os.Getenv(namedServer); named != "" {
 		databaseURL = database(tb, named)
-		return databaseURL, func(Mode) { cut(tb, named, databaseURL) }
+		return databaseURL, func(Mode) { closeConnections(tb, named, databaseURL) }
 	}
 	s := NewServer(tb, settings...)
 	return s.URL("postgres"), func(mode Mode) {
@@ -102,7 +102,7 @@ func execute(ctx context.Context, tb testing.TB, databaseURL, statement string, 
 func mustHavePrograms(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv(programs) == "" {
-		tb.Fatalf("there is no PostgreSQL for the tests: run `make test`, or set %s to the folder that hack/postgres/get.sh prints, "+
+		tb.Fatalf("there is no PostgreSQL for the tests: run `make test`, or set %s to the directory that hack/postgres/get.sh prints, "+
 			"or %s to the URL of a server", programs, namedServer)
 	}
 }
@@ -122,8 +122,8 @@ func database(tb testing.TB, server string) string {
 	return u.String()
 }
 
-// cut closes all connections to a database.
-func cut(tb testing.TB, server, databaseURL string) {
+// closeConnections closes all connections to a database.
+func closeConnections(tb testing.TB, server, databaseURL string) {
 	tb.Helper()
 	u, err := url.Parse(databaseURL)
 	if err != nil {

@@ -24,22 +24,23 @@ const (
 	password = "not-to-be-shown"
 )
 
-// watch is a shell script that stops the server when its standard input closes. That happens at the latest when
-// this process ends, for whatever reason.
+// watch is a shell script that stops the server when the standard input of the script closes. This happens at the
+// latest when this process exits, even if it is killed.
 const watch = `while read -r _; do :; done; "$1/pg_ctl" stop -D "$2/data" -m immediate -s; rm -rf "$2"`
 
-// Server is a PostgreSQL server in a temporary folder. It listens on a Unix socket in that folder, and on no port.
+// Server is a PostgreSQL server in a temporary directory. It listens on a Unix socket in that directory, and on no
+// port.
 type Server struct {
 	bin, dir, settings string
 	watcher            *exec.Cmd
 	alive              io.Closer // closing it ends the watcher
 }
 
-// Start starts a server with the programs in a folder and settings such as "fsync=off". If this process runs as
-// root, the server runs as another user, because PostgreSQL refuses to run as root. The caller must call Close; the
-// server also stops when this process ends.
+// Start starts a server with the programs in the directory bin, and with settings such as "fsync=off". If this process
+// runs as root, the server runs as another user, because PostgreSQL refuses to run as root. The caller must call Close;
+// the server also stops when this process exits.
 func Start(ctx context.Context, bin string, settings ...string) (s *Server, err error) {
-	s, err = place(bin, settings...)
+	s, err = newServer(bin, settings...)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func Start(ctx context.Context, bin string, settings ...string) (s *Server, err 
 		}
 	}()
 	secret := filepath.Join(s.dir, "password")
-	//nolint:gosec // because the server's user must read it, in a folder that no other user can enter
+	//nolint:gosec // because the server's user must read it, in a directory that no other user can enter
 	if err := os.WriteFile(secret, []byte(password), 0o644); err != nil {
 		return s, err
 	}
@@ -60,8 +61,8 @@ func Start(ctx context.Context, bin string, settings ...string) (s *Server, err 
 	return s, s.Resume(ctx)
 }
 
-// place creates the folder of a server, which is removed when this process ends.
-func place(bin string, settings ...string) (s *Server, err error) {
+// newServer creates the directory of a server, which is removed when this process exits.
+func newServer(bin string, settings ...string) (s *Server, err error) {
 	dir, err := os.MkdirTemp("", "capstan-pg-")
 	if err != nil {
 		return nil, err
@@ -70,7 +71,7 @@ func place(bin string, settings ...string) (s *Server, err error) {
 	for _, setting := range append([]string{"listen_addresses=", "unix_socket_directories=" + dir}, settings...) {
 		s.settings += " -c '" + setting + "'"
 	}
-	if err = giveAway(dir); err == nil {
+	if err = chownToOwner(dir); err == nil {
 		err = s.watch()
 	}
 	if err != nil {
@@ -95,9 +96,9 @@ func (s *Server) URL(database string) string {
 type Mode string
 
 const (
-	// Fast stops the server in order: it tells clients and closes their sessions.
+	// Fast is an orderly stop: the server notifies clients and closes their sessions.
 	Fast Mode = "fast"
-	// Immediate is a crash: clients are not told, and the server recovers when it is started again.
+	// Immediate is a crash: the server does not notify clients, and recovers when it is started again.
 	Immediate Mode = "immediate"
 )
 
@@ -110,14 +111,14 @@ func (s *Server) Stop(ctx context.Context, mode Mode) error {
 func (s *Server) Resume(ctx context.Context) error {
 	err := s.run(ctx, "pg_ctl", "start", "-D", s.data(), "-l", s.log(), "-w", "-s", "-o", s.settings)
 	if err != nil {
-		said, _ := os.ReadFile(s.log()) //nolint:gosec // because place has made the folder
-		return fmt.Errorf("%w\n%s", err, said)
+		text, _ := os.ReadFile(s.log()) //nolint:gosec // because newServer has created the directory
+		return fmt.Errorf("%w\n%s", err, text)
 	}
 	return nil
 }
 
 // Dump writes a snapshot of a database into a file. It returns a function that replaces the content of the database
-// by the snapshot.
+// with the snapshot.
 func (s *Server) Dump(ctx context.Context, database string) (restore func(ctx context.Context) error, err error) {
 	file := filepath.Join(s.dir, "dump")
 	if err := s.run(ctx, "pg_dump", "-Fc", "-f", file, "-d", s.URL(database)); err != nil {
@@ -128,25 +129,25 @@ func (s *Server) Dump(ctx context.Context, database string) (restore func(ctx co
 	}, nil
 }
 
-// Close stops the server and removes its folder. It may be called more than once.
+// Close stops the server and removes its directory. It may be called more than once.
 func (s *Server) Close() error {
 	var err error
 	if s.watcher != nil {
 		err = errors.Join(s.alive.Close(), s.watcher.Wait())
 		s.watcher = nil
 	}
-	return errors.Join(err, os.RemoveAll(s.dir)) //nolint:gosec // because Start has made the folder
+	return errors.Join(err, os.RemoveAll(s.dir)) //nolint:gosec // because newServer has created the directory
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 func (s *Server) log() string  { return filepath.Join(s.dir, "log") }
 
 func (s *Server) watch() (err error) {
-	//nolint:gosec,noctx // because the caller names the folder, and it lives as long as the server
+	//nolint:gosec,noctx // because the caller names the directory, and the script runs as long as the server
 	watcher := exec.Command("/bin/sh", "-c", watch, "sh", s.bin, s.dir)
 	watcher.Dir = s.dir
 	watcher.SysProcAttr = unprivileged()
-	watcher.SysProcAttr.Setpgid = true // otherwise the terminal's Ctrl-C would end it before the server
+	watcher.SysProcAttr.Setpgid = true // otherwise Ctrl-C in the terminal would end the script before the server
 	if s.alive, err = watcher.StdinPipe(); err != nil {
 		return err
 	}
@@ -157,14 +158,14 @@ func (s *Server) watch() (err error) {
 	return nil
 }
 
-// run runs a PostgreSQL program as the server's user. Its output goes to a file, because a server that it starts
-// keeps the output open.
+// run runs a PostgreSQL program as the server's user. It writes the output of the program to a file, because a server
+// that the program starts keeps the output open.
 func (s *Server) run(ctx context.Context, program string, args ...string) error {
 	output, err := os.CreateTemp(s.dir, program)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), args...) //nolint:gosec // because the caller names the folder
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), args...) //nolint:gosec // because the caller names the directory
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, output, output
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.SysProcAttr = unprivileged()
@@ -172,6 +173,6 @@ func (s *Server) run(ctx context.Context, program string, args ...string) error 
 	if closing := output.Close(); err == nil {
 		return closing
 	}
-	said, _ := os.ReadFile(output.Name()) //nolint:gosec // because place has made the folder
-	return fmt.Errorf("failed to run %s: %w: %s", program, err, strings.TrimSpace(string(bytes.ToValidUTF8(said, nil))))
+	text, _ := os.ReadFile(output.Name()) //nolint:gosec // because newServer has created the directory
+	return fmt.Errorf("failed to run %s: %w: %s", program, err, strings.TrimSpace(string(bytes.ToValidUTF8(text, nil))))
 }

@@ -14,7 +14,7 @@ import (
 
 // Standby starts an asynchronous standby of this server that accepts reads. The caller must call Close.
 func (s *Server) Standby(ctx context.Context) (standby *Server, err error) {
-	standby, err = place(s.bin)
+	standby, err = newServer(s.bin)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func (s *Server) Promote(ctx context.Context) error {
 	return s.run(ctx, "pg_ctl", "promote", "-D", s.data(), "-w", "-s")
 }
 
-// Both returns the URL of a database on two servers.
+// Both returns the URL of a database that names this server and another one.
 func (s *Server) Both(other *Server, database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(user, password), Path: "/" + database,
@@ -70,15 +70,15 @@ func (s *Server) Set(tb testing.TB, name, value string) {
 	}
 }
 
-// CaughtUp returns when the standby has applied all writes of this server.
-func (s *Server) CaughtUp(tb testing.TB, standby *Server) {
+// WaitForStandby waits until the standby has applied all writes of this server.
+func (s *Server) WaitForStandby(tb testing.TB, standby *Server) {
 	tb.Helper()
 	at := s.show(tb, "SELECT pg_current_wal_flush_lsn()")
 	for standby.show(tb, "SELECT pg_last_wal_replay_lsn() >= '"+at+"'::pg_lsn") != "true" {
 	}
 }
 
-// show returns the single value of a query as text. It uses a new connection.
+// show returns the only value of a query as text. It uses a new connection.
 func (s *Server) show(tb testing.TB, query string) (value string) {
 	tb.Helper()
 	conn, err := pgx.Connect(tb.Context(), s.URL("postgres"))
@@ -87,7 +87,7 @@ func (s *Server) show(tb testing.TB, query string) (value string) {
 	}
 	err = conn.QueryRow(tb.Context(), "SELECT x::text FROM ("+query+") AS q (x)").Scan(&value)
 	if err := errors.Join(err, conn.Close(tb.Context())); err != nil {
-		tb.Fatalf("failed to ask %q: %v", query, err)
+		tb.Fatalf("failed to execute %q: %v", query, err)
 	}
 	return value
 }

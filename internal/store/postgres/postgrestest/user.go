@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// owner returns the user of the server processes, or nil for the user of this process. If this process runs as
-// root, it is the user postgres, which Debian's package creates, or else nobody.
+// owner returns the user of the server processes, or nil for the user of this process. If this process runs as root,
+// owner returns the user postgres, which Debian's package creates, or else the user nobody.
 var owner = sync.OnceValue(func() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -37,14 +37,14 @@ var owner = sync.OnceValue(func() *syscall.Credential {
 
 func unprivileged() *syscall.SysProcAttr { return &syscall.SysProcAttr{Credential: owner()} }
 
-// giveAway makes the user of the servers the owner of a folder.
-func giveAway(dir string) error {
+// chownToOwner makes the user of the server processes the owner of a directory.
+func chownToOwner(dir string) error {
 	c := owner()
 	if c == nil {
 		return nil
 	}
 	if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
-		return fmt.Errorf("failed to change the owner of a folder to PostgreSQL's user: %w", err)
+		return fmt.Errorf("failed to change the owner of a directory to PostgreSQL's user: %w", err)
 	}
 	return nil
 }
