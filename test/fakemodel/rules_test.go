@@ -19,22 +19,22 @@ func TestDemoRules(t *testing.T) {
 		facts []string
 		want  string
 	}{
-		"None": {
+		"no fact": {
 			nil,
 			"Thank you for your message, “What are my open loops?”. I was given no facts to go with it, so I can only say " +
 				"that it reached me. Add some under the Turn's context and ask me again!",
 		},
-		"One": {
+		"one fact": {
 			[]string{"- [a] A &lt;b&gt; c."},
 			"I looked through what I was given and found one thing that may answer “What are my open loops?”. " +
 				"It is: A <b> c. Shall we go through it now?",
 		},
-		"Two": {
+		"two facts": {
 			[]string{"- [t-1] Ticket 1 waits. (source: t/1.md)", "- [t-2] Ticket 2 (urgent), too", "  more of it"},
 			"I looked through what I was given and found 2 things that may answer “What are my open loops?”. They are: " +
 				"(1) Ticket 1 waits [t/1.md]; (2) Ticket 2 (urgent), too. Which of them shall we go through first?",
 		},
-		"Many": {
+		"more facts than the answer lists": {
 			manyFacts(7),
 			"I looked through what I was given and found 7 things that may answer “What are my open loops?”. They are: " +
 				"(1) F0; (2) F1; (3) F2; (4) F3; (5) F4; and 2 more. Which of them shall we go through first?",
@@ -67,7 +67,7 @@ func TestDocumentedRulesLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?s)```text\n(.*?)```").FindAllSubmatch(page, -1)
-	rules := []int{3, 3, 3, 1} // of the examples, in their order
+	rules := []int{3, 3, 3, 1} // the number of rules of each example, in order
 	if len(blocks) != len(rules) {
 		t.Fatalf("want %d examples in the page, have %d", len(rules), len(blocks))
 	}

@@ -21,7 +21,7 @@ const (
 	ticket977 = "Ticket 0977 [closed]: Printer on floor 3 prints stripes\nRequester: Alan\n- The drum was worn.\n- Closed."
 )
 
-// TestToolRules plays the Agent of examples/tools and its sub-agent: the calls of each, and the final answers.
+// TestToolRules checks the calls and the final answers of the Agent of examples/tools and of its sub-agent.
 func TestToolRules(t *testing.T) {
 	const (
 		desk       = "You look after the tickets of the helpdesk."
@@ -43,38 +43,38 @@ func TestToolRules(t *testing.T) {
 		want                 string
 	}{
 		"approved": {
-			"the whole story", desk, message,
+			"an approved call closes the ticket", desk, message,
 			[]string{foundTwo, ticket42, ticket977, like, "Ticket 1042 is closed."},
 			closing,
 			"I closed ticket 1042, Printer on floor 3 jams. The researcher found one like it. " + like,
 		},
 		"denied": {
-			"a refused call leaves the ticket open, and the answer says so", desk, message,
+			"a denied call leaves the ticket open, and the answer says so", desk, message,
 			[]string{foundTwo, ticket42, ticket977, like, "error (denied): not now"},
 			closing,
 			"I left ticket 1042, Printer on floor 3 jams, as it is: I was not allowed to close it, or could " +
 				"not. The researcher found one like it. " + like,
 		},
 		"a question": {
-			"no ticket is closed without a request", desk, "What is with the printer?",
+			"the agent closes no ticket without a request to close it", desk, "What is with the printer?",
 			[]string{foundTwo, ticket42, ticket977, like},
 			[]string{`search_tickets{"query": "What is with the printer?", "limit": 2}`, begin[1], begin[2], begin[3]},
 			"I found ticket 1042, Printer on floor 3 jams. The researcher found one like it. " + like,
 		},
 		"one ticket": {
-			"the only one is read twice, which costs no second call", desk, "What is with the printer?",
+			"the agent reads the only ticket twice", desk, "What is with the printer?",
 			[]string{"1042 [open] Printer on floor 3 jams, for Grace", ticket42, ticket42, "No earlier ticket is like it."},
 			[]string{`search_tickets{"query": "What is with the printer?", "limit": 2}`, begin[1], begin[1], begin[3]},
 			"I found ticket 1042, Printer on floor 3 jams.",
 		},
 		"no ticket": {
-			"a search in vain is the end", desk, "Hello",
+			"the agent stops after a search without a result", desk, "Hello",
 			[]string{"no ticket matches: use other words"},
 			[]string{`search_tickets{"query": "Hello", "limit": 2}`},
 			"I found no ticket that fits. Tell me its number, or some words of its title.",
 		},
-		"server away": {
-			"errors of all tools", desk, "Close 1",
+		"server unavailable": {
+			"all tools return errors", desk, "Close 1",
 			[]string{
 				"error (unavailable): away", "error (unavailable): away", "error (unavailable): away",
 				"error (failed): away", "error (unavailable): away",
@@ -87,13 +87,13 @@ func TestToolRules(t *testing.T) {
 			"I could not look at the tickets. Please ask me again later.",
 		},
 		"sub-agent": {
-			"it searches and reads", researcher, task,
+			"the sub-agent searches and reads the closed ticket", researcher, task,
 			[]string{foundTwo, ticket977},
 			[]string{`search_tickets{"query": "` + task + `"}`, `get_ticket{"id": "0977"}`},
 			like,
 		},
 		"sub-agent finds none": {
-			"no closed ticket is none like it", researcher, task,
+			"without a closed ticket, no earlier ticket is similar", researcher, task,
 			[]string{"1042 [open] Printer on floor 3 jams, for Grace"},
 			[]string{`search_tickets{"query": "` + task + `"}`},
 			"No earlier ticket is like it.",
@@ -165,7 +165,7 @@ func fenced(output string) string {
 		"%s\n</tool-output 5F0C>", output)
 }
 
-// demoModel serves the demo's rules without their delays, which are for people, and returns a client.
+// demoModel serves the demo's rules and returns a client. It removes the delays, which only make the demo look real.
 func demoModel(t *testing.T) *openai.Client {
 	t.Helper()
 	cfg, err := server.LoadConfig("rules.yaml")

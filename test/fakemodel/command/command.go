@@ -67,8 +67,8 @@ func run(ctx context.Context, listen, rules string, log *slog.Logger) error {
 	return serve(ctx, listener, fake)
 }
 
-// serve answers requests until ctx ends. After that, unfinished answers get some time; hangs and long delays are
-// cut at once.
+// serve answers requests until ctx ends. After that, unfinished answers have a grace period, but hangs and delays end
+// immediately.
 func serve(ctx context.Context, listener net.Listener, fake *server.Server) error {
 	web := &http.Server{Handler: fake} //nolint:gosec // because serving.Serve bounds the headers
 	web.RegisterOnShutdown(fake.Close)

@@ -79,7 +79,7 @@ func TestBadArgumentsEndInAnError(t *testing.T) {
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
-	// written is called after each write, unless it is nil.
+	// written is called after each write. It may be nil.
 	written func()
 }
 

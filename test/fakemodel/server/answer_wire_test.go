@@ -63,7 +63,7 @@ rules:
     usage: {cachedTokens: 2, reasoningTokens: 7}
 `
 
-func TestStreamAndWholeResponseSayTheSame(t *testing.T) {
+func TestStreamAndWholeResponseHaveTheSameContent(t *testing.T) {
 	fake := serveRules(t, usageRules)
 	wantUsage := openai.Usage{
 		PromptTokens: 2, CompletionTokens: 11, TotalTokens: 13,
@@ -107,7 +107,7 @@ func TestStreamWithoutUsageHasNone(t *testing.T) {
 	fake := serveRules(t, usageRules)
 	got, err := receive(openStream(t.Context(), t, fake.client, ask("hello")))
 	if err != nil || got.Usage != nil {
-		t.Errorf("usage is sent only to those who ask for it, have %+v and error %v", got.Usage, err)
+		t.Errorf("the request did not ask for usage, have usage %+v and error %v", got.Usage, err)
 	}
 }
 

@@ -13,8 +13,8 @@ const (
 )
 
 // Bill is the cost of one request. A request is billed after its reply is computed and before any latency, because
-// a provider bills the tokens that it has generated. A client that goes away or a rule that cuts the response
-// changes nothing. Errors, hangs and rubbish have no reply and cost nothing.
+// a provider bills the tokens that it has generated. The bill stays if the client disconnects or if the rule cuts the
+// response. Errors, hangs and rubbish have no reply and cost nothing.
 type Bill struct {
 	// ClientRequestID is the first 256 bytes of the header X-Client-Request-Id, or empty if the header is missing.
 	ClientRequestID string `json:"clientRequestID"`
@@ -23,8 +23,7 @@ type Bill struct {
 	// InputTokens and OutputTokens are the prompt and completion tokens of the reply's usage.
 	InputTokens  int64 `json:"inputTokens"`
 	OutputTokens int64 `json:"outputTokens"`
-	// Delivered reports whether the whole answer was written to the network while the client was connected. It is
-	// false until then.
+	// Delivered reports whether the whole answer was written to the network while the client was connected.
 	Delivered bool `json:"delivered"`
 }
 
@@ -70,8 +69,8 @@ func (e *entry) setDelivered(delivered bool) {
 	}
 }
 
-// lost marks an answer as not delivered, because its last bytes could not be sent.
-func (e *entry) lost() {
+// setUndelivered marks an answer as not delivered, because its last bytes could not be sent.
+func (e *entry) setUndelivered() {
 	e.recorder.mu.Lock()
 	defer e.recorder.mu.Unlock()
 	e.setDelivered(false)

@@ -47,40 +47,46 @@ func TestBilling(t *testing.T) {
 		gone bool
 		want []Bill
 	}{
-		"whole":    {"an answer costs", "", wholeRequest, false, []Bill{{"r", "m", 3, 4, true}}},
-		"streamed": {"also without usage in the stream", "", streamedRequest, false, []Bill{{"r", "m", 3, 4, true}}},
+		"whole": {"an answer costs", "", wholeRequest, false, []Bill{{"r", "m", 3, 4, true}}},
+		"streamed": {
+			"a streamed answer costs, even without usage in the stream", "", streamedRequest, false,
+			[]Bill{{"r", "m", 3, 4, true}},
+		},
 		"gone in latency": {
 			"generated tokens cost, even if no client reads them", "fault: {latencyMilliseconds: 3600000}",
 			wholeRequest, true,
 			[]Bill{{"r", "m", 3, 4, false}},
 		},
 		"gone in between": {
-			"also in a stream", "fault: {chunkDelayMilliseconds: 3600000}", streamedRequest, true,
+			"generated tokens of a stream cost, too", "fault: {chunkDelayMilliseconds: 3600000}", streamedRequest, true,
 			[]Bill{{"r", "m", 3, 4, false}},
 		},
 		"cut": {
-			"a connection that breaks gives nothing back", "fault: {cutAfterChunks: 1}", streamedRequest,
+			"a broken connection does not reduce the bill", "fault: {cutAfterChunks: 1}", streamedRequest,
 			false,
 			[]Bill{{"r", "m", 3, 4, false}},
 		},
-		"cut whole": {"nor in one body", "fault: {cutAfterChunks: 1}", wholeRequest, false, []Bill{{"r", "m", 3, 4, false}}},
+		"cut whole": {
+			"a response that is cut costs, too", "fault: {cutAfterChunks: 1}", wholeRequest, false,
+			[]Bill{{"r", "m", 3, 4, false}},
+		},
 		"without an end": {
-			"nor an answer that is not finished", "fault: {endWithoutFinish: true}", streamedRequest,
+			"an unfinished answer costs, too", "fault: {endWithoutFinish: true}", streamedRequest,
 			false,
 			[]Bill{{"r", "m", 3, 4, false}},
 		},
-		"rate limit": {"a refusal costs nothing", "fault: {status: 429}", wholeRequest, false, []Bill{}},
+		"rate limit": {"a rate limit error costs nothing", "fault: {status: 429}", wholeRequest, false, []Bill{}},
 		"late rate limit": {
-			"nor a late error for a client that has gone",
+			"a late error for a disconnected client costs nothing",
 			"fault: {status: 429, latencyMilliseconds: 3600000}", wholeRequest, true,
 			[]Bill{},
 		},
-		"failure":     {"nor a failure", "fault: {status: 503}", streamedRequest, false, []Bill{}},
-		"bad request": {"nor a request that is not valid", "", `{"model":"m","messages":[]}`, false, []Bill{}},
-		"hang":        {"nor a hang, which decides nothing", "fault: {hang: AfterHeaders}", streamedRequest, true, []Bill{}},
-		"rubbish":     {"nor rubbish", "fault: {rubbish: HTML}", wholeRequest, false, []Bill{}},
+		"failure":     {"a server error costs nothing", "fault: {status: 503}", streamedRequest, false, []Bill{}},
+		"bad request": {"an invalid request costs nothing", "", `{"model":"m","messages":[]}`, false, []Bill{}},
+		"hang":        {"a hang has no reply, so it costs nothing", "fault: {hang: AfterHeaders}", streamedRequest, true, []Bill{}},
+		"rubbish":     {"rubbish costs nothing", "fault: {rubbish: HTML}", wholeRequest, false, []Bill{}},
 		"template failure": {
-			"nor a rule that fails", "x",
+			"a template that fails costs nothing", "x",
 			`{"model":"m","messages":[{"role":"system","content":"none"}]}`, false,
 			[]Bill{},
 		},
@@ -108,13 +114,13 @@ func TestBilling(t *testing.T) {
 			}
 			kept, stats, n := fake.Requests()[0], fake.Stats(), int64(len(tc.want))
 			if kept.ClientRequestID != "r" || kept.Billed != (n == 1) || kept.InputTokens != 3*n || kept.OutputTokens != 4*n {
-				t.Errorf("the kept request must say the same: %+v", kept)
+				t.Errorf("the kept request is %+v, want the values of the bill", kept)
 			}
 			if stats.Billed != n || stats.BilledInputTokens != 3*n || stats.BilledOutputTokens != 4*n {
-				t.Errorf("the totals must say the same: %+v", stats)
+				t.Errorf("the totals are %+v, want the values of the bills", stats)
 			}
 			if n == 1 && kept.Delivered != tc.want[0].Delivered {
-				t.Errorf("delivered: want %t in the kept request too", tc.want[0].Delivered)
+				t.Errorf("the kept request must have delivered %t, as the bill has", tc.want[0].Delivered)
 			}
 		})
 	}
@@ -171,8 +177,8 @@ func TestAnswerWhoseEndIsLostIsNotDelivered(t *testing.T) {
 	}
 }
 
-// TestBillingIsExactUnderConcurrency runs three kinds of clients at once: clients that read everything, clients
-// that leave in the middle, and clients that are refused.
+// TestBillingIsExactUnderConcurrency runs three kinds of clients at the same time: clients that read everything,
+// clients that disconnect in the middle, and clients that get an error.
 func TestBillingIsExactUnderConcurrency(t *testing.T) {
 	const each = 60
 	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))

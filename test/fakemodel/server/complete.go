@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxBodyBytes bounds the size of a request; a larger one is refused with 413.
+// maxBodyBytes bounds the size of a request; a larger request is rejected with 413.
 const maxBodyBytes = 32 << 20
 
-// exchange is one completion request being served.
+// exchange is one request for a completion or for embeddings while it is served.
 type exchange struct {
 	server *Server
 	w      http.ResponseWriter
@@ -104,13 +104,13 @@ func (x *exchange) refuseInvalid(readErr, decodeErr error) bool {
 // serve applies the rule.
 func (x *exchange) serve() {
 	fault := x.rule.Fault
-	err := x.decide() // before the pause, so that a reply is billed even if the client leaves during the pause
+	err := x.computeReply() // before the pause, so that a reply is billed even if the client leaves during the pause
 	if !x.pause(fault.LatencyMilliseconds) {
 		return
 	}
 	switch {
 	case fault.isError():
-		x.failAsAsked(fault)
+		x.failWithFault(fault)
 		return
 	case fault.Hang != "":
 		x.hang(fault.Hang)
@@ -135,8 +135,8 @@ func (x *exchange) serve() {
 	}
 }
 
-// decide computes the answer and bills it, unless the rule gives none.
-func (x *exchange) decide() error {
+// computeReply computes the answer and bills it. It does nothing if the rule's fault replaces the reply.
+func (x *exchange) computeReply() error {
 	if !x.rule.Fault.hasReply() {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (x *exchange) respond() {
 	}
 	body := x.envelope("chat.completion")
 	message := &replyMessage{Role: "assistant", Content: x.answer.text, Annotations: []struct{}{}, ToolCalls: x.answer.calls}
-	message.think(x.rule.Reply.ReasoningField, x.answer.reasoning)
+	message.setReasoning(x.rule.Reply.ReasoningField, x.answer.reasoning)
 	body.Choices = []wireChoice{{Message: message, FinishReason: finish}}
 	body.Usage = x.answer.usage.raw()
 	switch {
@@ -175,7 +175,7 @@ func (x *exchange) respond() {
 	default:
 		x.finish(OutcomeAnswered)
 		if err := sendJSON(x.w, http.StatusOK, body); err != nil {
-			x.entry.lost()
+			x.entry.setUndelivered()
 		}
 	}
 }
@@ -195,7 +195,8 @@ func (x *exchange) fail(outcome Outcome, status int, e wireError) {
 	writeError(x.w, status, e)
 }
 
-// pause waits and reports whether the exchange continues. If it returns false, it has finished the request.
+// pause waits this long and reports whether the exchange continues. If pause returns false, the client has disconnected
+// and the request is finished.
 func (x *exchange) pause(milliseconds int) bool {
 	if milliseconds == 0 {
 		return true
@@ -219,7 +220,7 @@ func (x *exchange) finish(outcome Outcome) { x.entry.finish(outcome, x.answer.us
 // end logs one line for the request, with sizes and names but without texts. If the request has no outcome because
 // its handler has panicked, end records OutcomeFailed.
 func (x *exchange) end(ctx context.Context, started time.Time) {
-	x.finish(OutcomeFailed) // only after a panic: finish changes nothing if the exchange has finished the request
+	x.finish(OutcomeFailed) // changes nothing if the request has an outcome
 	request := x.entry.request
 	x.server.log.LogAttrs(ctx, slog.LevelInfo, "Served completion",
 		slog.Int64("request", request.Number),

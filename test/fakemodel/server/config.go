@@ -2,23 +2,24 @@ package server
 
 // Config is a whole rules file.
 type Config struct {
-	// APIKeys are the accepted bearer tokens. Empty: the server requires no key.
+	// APIKeys are the accepted bearer tokens. If it is empty, the server requires no key.
 	APIKeys []string `json:"apiKeys,omitempty"`
-	// Models are the model names that are served and listed. Empty: the server accepts any name and lists none.
+	// Models are the model names that are served and listed. If it is empty, the server accepts any name and lists no
+	// model.
 	Models []string `json:"models,omitempty"`
-	// ContextTokens is the context window. A request whose messages have more estimated tokens is refused with 400
-	// context_length_exceeded before the rules are evaluated. 1 or more; unset: no bound.
+	// ContextTokens is the context window. A request whose messages have more estimated tokens is rejected with 400
+	// context_length_exceeded before the rules are evaluated. It must be 1 or more. Unset: no bound.
 	ContextTokens *int `json:"contextTokens,omitempty"`
-	// Embeddings are the embeddings of texts.
+	// Embeddings configures the vectors of texts.
 	Embeddings Embeddings `json:"embeddings,omitzero"`
-	// Rules are tried in order; the first match decides. Without a match, the answer repeats the last user message.
+	// Rules are tried in order; the first match applies. Without a match, the answer repeats the last user message.
 	Rules []Rule `json:"rules,omitempty"`
 }
 
-// Embeddings say how vectors are made of texts: each word adds to one dimension, so that texts with the same words are
-// similar.
+// Embeddings configures the vectors of texts. Each word of a text adds to one dimension of its vector, so that texts
+// with the same words are similar.
 type Embeddings struct {
-	// Dimensions is the length of the vectors unless a request says otherwise, 1 to 4096. Unset: 256.
+	// Dimensions is the length of the vectors if a request does not set it, 1 to 4096. Unset: 256.
 	Dimensions int `json:"dimensions,omitempty"`
 	// Synonyms are lists of words that have the same meaning.
 	Synonyms [][]string `json:"synonyms,omitempty"`
@@ -26,9 +27,9 @@ type Embeddings struct {
 
 // Rule defines the response to the requests that it matches.
 type Rule struct {
-	// When limits the rule to some requests. Empty: it matches every request.
+	// When holds the conditions of the rule. If it is empty, the rule matches every request.
 	When When `json:"when,omitzero"`
-	// Times is the number of matches after which the rule is skipped; 1 or more. Unset: no limit.
+	// Times is the number of requests that the rule can match, 1 or more. Unset: no limit.
 	Times *int64 `json:"times,omitempty"`
 	// Reply is the answer.
 	Reply Reply `json:"reply,omitzero"`
@@ -51,13 +52,13 @@ type When struct {
 	// ToolMessages is the exact number of tool messages after the last user message. If each step makes one call,
 	// this is the number of finished steps. 0 or more.
 	ToolMessages *int `json:"toolMessages,omitempty"`
-	// HasTools is whether the request must offer tools or must not.
+	// HasTools is true if the request must offer tools, and false if it must not.
 	HasTools *bool `json:"hasTools,omitempty"`
 	// ResponseFormat is the type of the answer that the request asks for: json_object, json_schema, or text, which
 	// is the default of a request.
 	ResponseFormat ResponseFormat `json:"responseFormat,omitempty"`
-	// Embeddings is true for a rule about requests for embeddings, whose texts count as the last user message. Such a
-	// rule has no reply; it is for faults. Other rules do not match these requests.
+	// Embeddings is true for a rule that matches only requests for embeddings. The texts to embed count as the last
+	// user message. Only the fault of such a rule has an effect. Other rules do not match requests for embeddings.
 	Embeddings bool `json:"embeddings,omitempty"`
 }
 
@@ -72,10 +73,10 @@ type Reply struct {
 	// ReasoningField is the name of the field for the reasoning: reasoning_content or reasoning, because servers
 	// differ. Unset: reasoning_content.
 	ReasoningField ReasoningField `json:"reasoningField,omitempty"`
-	// FinishReason is stop, length, tool_calls or content_filter. Unset: tool_calls if there are any, length if the
-	// answer was cut at the request's token limit, otherwise stop.
+	// FinishReason is stop, length, tool_calls or content_filter. Unset: tool_calls if the reply has tool calls, length
+	// if the text was cut at the request's token limit, otherwise stop.
 	FinishReason FinishReason `json:"finishReason,omitempty"`
-	// ToolCalls are the tool calls of the reply, in order.
+	// ToolCalls are the calls of tools in the reply, in order.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
 	// Usage replaces single values of the estimated usage.
 	Usage UsageOverride `json:"usage,omitzero"`
@@ -99,14 +100,14 @@ type ToolCall struct {
 	Arguments *string `json:"arguments,omitempty"`
 }
 
-// UsageOverride replaces values of the usage. Values that are not set are estimated (or 0 for the details). All
-// values must be 0 or more.
+// UsageOverride replaces values of the usage. All values must be 0 or more. PromptTokens and CompletionTokens are
+// estimated if they are not set.
 type UsageOverride struct {
 	// PromptTokens replaces the estimate for the request.
 	PromptTokens *int `json:"promptTokens,omitempty"`
 	// CompletionTokens replaces the estimate for the answer, reasoning included.
 	CompletionTokens *int `json:"completionTokens,omitempty"`
-	// CachedTokens is the number of prompt tokens that are reported as cached.
+	// CachedTokens is the number of prompt tokens that are reported as cached. Unset: 0.
 	CachedTokens *int `json:"cachedTokens,omitempty"`
 	// ReasoningTokens is added to the estimate of the completion tokens and reported among their details. Unset:
 	// the estimate for the reply's reasoning.
@@ -131,10 +132,10 @@ type Fault struct {
 	// EchoAuthorization appends the request's Authorization header to the error's message, like a careless proxy.
 	// Without a Status the error is a 401.
 	EchoAuthorization bool `json:"echoAuthorization,omitempty"`
-	// Hang stops before or after the response's headers. The server then sends nothing until the client goes away.
+	// Hang is the point at which the server stops sending. It then waits until the client disconnects.
 	Hang Hang `json:"hang,omitempty"`
 	// CutAfterChunks closes the connection after this many content chunks, 0 or more, before a finish reason or
-	// [DONE]. A response without a stream is cut in the middle, whatever the number.
+	// [DONE]. A response without a stream is cut in the middle, independent of the number.
 	CutAfterChunks *int `json:"cutAfterChunks,omitempty"`
 	// EndWithoutFinish ends a stream properly after the content, but without finish reason, usage and [DONE]. A
 	// response without a stream has a finish reason of null.
@@ -161,7 +162,7 @@ type ReasoningField string
 const (
 	// ReasoningContentField is the name that most servers use.
 	ReasoningContentField ReasoningField = "reasoning_content"
-	// ReasoningPlainField is the name that others use.
+	// ReasoningPlainField is the name that other servers use.
 	ReasoningPlainField ReasoningField = "reasoning"
 )
 

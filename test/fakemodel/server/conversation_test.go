@@ -34,16 +34,16 @@ func TestConversationOfSeveralSteps(t *testing.T) {
 		text      string
 	}{
 		"three steps": {
-			"each with its number", `turn=a"1 steps=3`, 9,
+			"each step has its number", `turn=a"1 steps=3`, 9,
 			[]string{`{"turn": "a\"1", "step": 1}`, `{"turn": "a\"1", "step": 2}`, `{"turn": "a\"1", "step": 3}`},
 			"Done after 3.",
 		},
-		"out of turn": {
-			"without tools there is an answer", "turn=b steps=3", 2,
+		"tools withdrawn": {
+			"a request without tools gets an answer", "turn=b steps=3", 2,
 			[]string{`{"turn": "b", "step": 1}`, `{"turn": "b", "step": 2}`},
 			"No tools, 2 results.",
 		},
-		"one step": {"no more than the rules say", "hello", 9, []string{"{}"}, "This is m. You said: hello"},
+		"one step": {"there are no more calls than the rules define", "hello", 9, []string{"{}"}, "This is m. You said: hello"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake := serveRules(t, steps)

@@ -5,12 +5,12 @@
 //	fake, err := server.New(cfg)
 //	web := httptest.NewServer(fake)
 //	defer web.Close()
-//	defer fake.Close() // runs first, and ends hangs, for which web.Close would wait
+//	defer fake.Close() // runs before web.Close, which would otherwise wait for hangs
 //	baseURL := web.URL + "/v1"
 //	err = fake.Wait(ctx, func(s server.Stats) bool { return s.InFlight == 1 })
 //
-// It serves POST /v1/chat/completions, GET /v1/models and GET /v1/models/{model}. It also has endpoints for the
-// owner of the server, which require no key:
+// It serves POST /v1/chat/completions, POST /v1/embeddings, GET /v1/models and GET /v1/models/{model}. It also has
+// endpoints for the owner of the server, which require no key:
 //
 //   - GET /_fake/stats returns [Stats].
 //   - GET /_fake/requests returns a list of [Request].
@@ -25,14 +25,14 @@
 // # Rules files
 //
 // A rules file is YAML or JSON with the fields of [Config]; an unknown field is an error. The first rule whose
-// conditions all hold decides. Without such a rule, the answer repeats the last user message.
+// conditions all hold defines the response. If there is no such rule, the answer repeats the last user message.
 //
-//	apiKeys: [demo-key]           # accepted bearer tokens; none: no key is required
-//	models: [demo-small]          # other models get a 404 model_not_found; none: all are served
+//	apiKeys: [demo-key]           # accepted bearer tokens; if empty, no key is required
+//	models: [demo-small]          # other models get a 404 model_not_found; if empty, all are served
 //	contextTokens: 8000           # longer prompts get a 400 context_length_exceeded
 //	rules:
 //	- when: {contains: weather}   # see When for all conditions
-//	  times: 1                    # the first match only: later requests fall through to the rules below
+//	  times: 1                    # only the first matching request; later ones use the rules below
 //	  reply:
 //	    toolCalls:
 //	    - name: forecast
@@ -75,14 +75,14 @@
 // A reply's text and the arguments of a tool call are Go templates over a [View]. In addition to the functions of
 // text/template there are:
 //
-//	add a b, sub a b        whole numbers
+//	add a b, sub a b        the sum and the difference of whole numbers
 //	join list sep           the texts of a list, with sep between
 //	lower, upper, trim      as in package strings
 //	trimEnd cutset text     text without the characters of cutset at its end
 //	contains text part      whether part is within text
 //	truncate n text         at most n characters, the last an ellipsis if text was longer
-//	groups pattern text     every match of a regular expression: a list of lists of the match and its groups
-//	first pattern text      the first group of the first match, or all of it without groups; nothing without a match
+//	groups pattern text     every match of a regular expression, each as a list: the match, then its groups
+//	first pattern text      the first group of the first match, or the whole match if the pattern has no groups
 //	json value              a value as JSON, a text with its quotes
 //	unescape text           &lt;, &amp; and other HTML entities as characters
 //

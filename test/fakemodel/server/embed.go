@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// defaultDimensions is the length of vectors unless the configuration or a request says otherwise, and
-	// maxDimensions the greatest one.
+	// defaultDimensions is the length of the vectors if neither the configuration nor the request sets it.
+	// maxDimensions is the greatest length.
 	defaultDimensions, maxDimensions = 256, 4096
-	// maxInputs is the number of texts of one request, as at OpenAI.
+	// maxInputs is the greatest number of texts in one request, the same as OpenAI's.
 	maxInputs = 2048
 )
 
@@ -44,7 +44,7 @@ func (s *Server) embed(w http.ResponseWriter, r *http.Request) {
 		body = nil // an incomplete body is useless
 	}
 	decodeErr := json.Unmarshal(body, x.embeds)
-	asMessage, _ := json.Marshal(map[string]any{ // a message of text cannot fail
+	asMessage, _ := json.Marshal(map[string]any{ // encoding strings cannot fail
 		"model": x.embeds.Model, "messages": []map[string]string{{"role": "user", "content": strings.Join(x.embeds.Input, "\n")}},
 	})
 	if err := json.Unmarshal(asMessage, &x.req); err != nil && decodeErr == nil {
@@ -99,12 +99,12 @@ func (x *exchange) respondVectors() {
 		"object": "list", "data": data, "model": x.req.Model, "usage": map[string]int{"prompt_tokens": n, "total_tokens": n},
 	})
 	if err != nil {
-		x.entry.lost()
+		x.entry.setUndelivered()
 	}
 }
 
-// vector returns the vector of a text, with the length 1. Each word adds to one dimension, and two words with the same
-// meaning to the same one. A text without words has the vector of the empty word.
+// vector returns the vector of a text, with the Euclidean length 1. Each word adds to one dimension, and synonyms add
+// to the same dimension. A text without words has the vector of the empty word.
 func (s *ruleset) vector(text string, dimensions int) []float64 {
 	v := make([]float64, dimensions)
 	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
@@ -126,7 +126,7 @@ func (s *ruleset) vector(text string, dimensions int) []float64 {
 	return v
 }
 
-// synonymsOf returns the word that stands for each word of the lists: the first one of its list.
+// synonymsOf maps each word of the lists to the first word of its list.
 func synonymsOf(lists [][]string) map[string]string {
 	all := map[string]string{}
 	for _, list := range lists {

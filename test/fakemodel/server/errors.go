@@ -43,10 +43,10 @@ func writeError(w http.ResponseWriter, status int, e wireError) {
 	writeJSON(w, status, errorBody{Error: e})
 }
 
-// writeJSON sends a whole JSON body. It ignores a client that has gone away, because the request is counted already.
+// writeJSON sends a whole JSON body. It ignores that a client has disconnected, because the request is counted already.
 func writeJSON(w http.ResponseWriter, status int, body any) { _ = sendJSON(w, status, body) }
 
-// sendJSON sends a whole JSON body. It returns an error if the client has gone away.
+// sendJSON sends a whole JSON body. It returns an error if the client has disconnected.
 func sendJSON(w http.ResponseWriter, status int, body any) error {
 	data, err := json.Marshal(body)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// failAsAsked answers with the error of the rule.
-func (x *exchange) failAsAsked(f Fault) {
+// failWithFault answers with the error that the rule's fault describes.
+func (x *exchange) failWithFault(f Fault) {
 	status := cmp.Or(f.Status, http.StatusUnauthorized)
 	e := usualError(status)
 	e.Message = cmp.Or(f.Message, e.Message)
@@ -33,7 +33,7 @@ func (x *exchange) hang(at Hang) {
 			x.w.Header().Set("Content-Type", "application/json")
 		}
 		x.w.WriteHeader(http.StatusOK)
-		// If the client is already gone, the wait below ends at once.
+		// If the client has already disconnected, the select below ends immediately.
 		_ = http.NewResponseController(x.w).Flush()
 	}
 	select {
@@ -67,7 +67,7 @@ func (x *exchange) rubbish(kind Rubbish) {
 	case RubbishHTML:
 		x.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		body = page
-	case RubbishNotSSE: // prose, with the content type of an answer
+	case RubbishNotSSE: // body and the content type are set above
 	}
 	x.finish(OutcomeRubbish)
 	_, _ = x.w.Write([]byte(body))

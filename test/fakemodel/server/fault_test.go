@@ -12,7 +12,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-func TestClientThatGoesAwayIsCountedAtOnce(t *testing.T) {
+func TestDisconnectedClientIsCountedAsCancelled(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault string
 		// begins reports whether the client receives the beginning of a response.
@@ -43,7 +43,7 @@ func TestClientThatGoesAwayIsCountedAtOnce(t *testing.T) {
 			}
 			cancel()
 			if err := <-done; !errors.Is(err, context.Canceled) {
-				t.Errorf("the client must see its own cancellation, has: %v", err)
+				t.Errorf("the client's error is %v, want its own cancellation", err)
 			}
 			fake.await(t, func(s Stats) bool {
 				return s.InFlight == 0 && s.Cancelled == 1 && s.ByOutcome[OutcomeCancelled] == 1
@@ -99,7 +99,7 @@ func TestCutStream(t *testing.T) {
 	}
 }
 
-func TestBrokenEnds(t *testing.T) {
+func TestBrokenResponsesReachTheClient(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault    string
 		streamed func(received, error) bool
@@ -145,11 +145,11 @@ func TestBrokenEnds(t *testing.T) {
 			fake := serveRules(t, "rules: [{reply: {text: abc}, fault: {"+tc.fault+"}}]")
 			got, err := receive(openStream(t.Context(), t, fake.client, askForUsage("hi")))
 			if !tc.streamed(got, err) {
-				t.Errorf("streamed: the client must notice, has %+v and error %v", got, err)
+				t.Errorf("streamed: the client has %+v and error %v, want a result that shows the fault", got, err)
 			}
 			whole, err := fake.client.CreateChatCompletion(t.Context(), ask("hi"))
 			if !tc.whole(whole, err) {
-				t.Errorf("whole: the client must notice, has %+v and error %v", whole, err)
+				t.Errorf("whole: the client has %+v and error %v, want a result that shows the fault", whole, err)
 			}
 			if got := fake.Stats().ByOutcome; got[tc.outcome] != 2 || len(got) != 1 {
 				t.Errorf("want 2 requests counted as %q, have %v", tc.outcome, got)
@@ -158,7 +158,7 @@ func TestBrokenEnds(t *testing.T) {
 	}
 }
 
-func TestLatencyAndChunkDelayAreWaitedFor(t *testing.T) {
+func TestLatencyAndChunkDelayHoldTheResponseBack(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	fake := serveRules(t, `
 rules: [{reply: {text: abcd, chunkChars: 2}, fault: {latencyMilliseconds: 300, chunkDelayMilliseconds: 20}}]

@@ -22,7 +22,7 @@ func (r *completionRequest) format() ResponseFormat {
 	return cmp.Or(r.ResponseFormat.Type, ResponseText)
 }
 
-// invalid returns the error of a response format, in the real API's words, or nil if the format is valid.
+// invalid returns the error of a response format, with the real API's message, or nil if the format is valid.
 func (f *wireResponseFormat) invalid() *wireError {
 	if f == nil || f.Type == ResponseText || f.Type == ResponseJSONObject {
 		return nil

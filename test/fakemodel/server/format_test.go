@@ -45,7 +45,7 @@ func TestTheUsageOfReasoning(t *testing.T) {
 	fake := serveRules(t, `rules: [{reply: {reasoning: "a long thought, that goes on", text: Yes., usage: {reasoningTokens: 0}}}]`)
 	whole, err := fake.client.CreateChatCompletion(t.Context(), ask("hello"))
 	if err != nil || whole.Usage.CompletionTokens != 1 || whole.Usage.CompletionTokensDetails.ReasoningTokens != 0 {
-		t.Errorf("usage %+v, error %v; want that of the rule", whole.Usage, err)
+		t.Errorf("usage %+v, error %v; want the usage of the rule", whole.Usage, err)
 	}
 }
 
@@ -62,38 +62,39 @@ rules:
 		status         int
 		kept           ResponseFormat
 	}{
-		"none":   {"it is text", ``, "A text.", 200, ""},
-		"null":   {"so is that", `,"response_format":null`, "A text.", 200, ""},
-		"text":   {"if one says so, too", `,"response_format":{"type":"text"}`, "A text.", 200, "text"},
+		"none":   {"without a format, the answer is text", ``, "A text.", 200, ""},
+		"null":   {"null means text", `,"response_format":null`, "A text.", 200, ""},
+		"text":   {"the format is text", `,"response_format":{"type":"text"}`, "A text.", 200, "text"},
 		"object": {"any object", `,"response_format":{"type":"json_object"}`, `{\"a\":1}`, 200, "json_object"},
 		"schema": {
-			"one that fits", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{},"strict":false}}`,
+			"the answer has the format of the schema",
+			`,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{},"strict":false}}`,
 			"json_schema", 200, "json_schema",
 		},
-		"unknown": {"there is no other", `,"response_format":{"type":"xml"}`, "Invalid value: 'xml'.", 400, "xml"},
-		"no type": {"it must be said", `,"response_format":{}`, "Missing required parameter: 'response_format.type'.", 400, ""},
+		"unknown": {"the API has no such type", `,"response_format":{"type":"xml"}`, "Invalid value: 'xml'.", 400, "xml"},
+		"no type": {"the type is required", `,"response_format":{}`, "Missing required parameter: 'response_format.type'.", 400, ""},
 		"no schema": {
-			"it must be given", `,"response_format":{"type":"json_schema"}`,
+			"the schema is required", `,"response_format":{"type":"json_schema"}`,
 			"Missing required parameter: 'response_format.json_schema'.", 400, "json_schema",
 		},
 		"no name": {
-			"it has one", `,"response_format":{"type":"json_schema","json_schema":{"schema":{}}}`,
+			"the name is required", `,"response_format":{"type":"json_schema","json_schema":{"schema":{}}}`,
 			"Missing required parameter: 'response_format.json_schema.name'.", 400, "json_schema",
 		},
 		"bad name": {
-			"of few letters", `,"response_format":{"type":"json_schema","json_schema":{"name":"an answer","schema":{}}}`,
+			"the name has no spaces", `,"response_format":{"type":"json_schema","json_schema":{"name":"an answer","schema":{}}}`,
 			"string does not match pattern", 400, "json_schema",
 		},
 		"schema absent": {
-			"it must be given", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer"}}`,
+			"the schema is required", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer"}}`,
 			"Missing required parameter: 'response_format.json_schema.schema'.", 400, "json_schema",
 		},
 		"schema null": {
-			"and be an object", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":null}}`,
+			"the schema must be an object", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":null}}`,
 			"must be a JSON Schema object", 400, "json_schema",
 		},
 		"schema true": {
-			"nothing else", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":true}}`,
+			"the schema must be an object", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":true}}`,
 			"must be a JSON Schema object", 400, "json_schema",
 		},
 	} {
@@ -117,9 +118,9 @@ func TestTheContextWindow(t *testing.T) {
 		reason, message string
 		want            string // the answer; empty for an error
 	}{
-		{"41 characters are 11 tokens, and no rule is asked", strings.Repeat("x", 41), ""},
-		{"40 are 10", strings.Repeat("x", 40), "first"},
-		{"the window is the same for each", strings.Repeat("x", 400), ""},
+		{"41 characters are 11 tokens, and no rule is evaluated", strings.Repeat("x", 41), ""},
+		{"40 characters are 10 tokens", strings.Repeat("x", 40), "first"},
+		{"the window applies to every request", strings.Repeat("x", 400), ""},
 	} {
 		got, err := fake.client.CreateChatCompletion(t.Context(), ask(tc.message))
 		if tc.want != "" {
@@ -141,7 +142,7 @@ func TestTheContextWindow(t *testing.T) {
 	}
 }
 
-func TestFieldsOfFormatsAreChecked(t *testing.T) {
+func TestInvalidFormatFieldsAreErrors(t *testing.T) {
 	for rules, want := range map[string]string{
 		"contextTokens: 0": "contextTokens: must be 1 or more, not 0",
 		"rules: [{when: {responseFormat: xml}}]": `rules[0].when.responseFormat: "xml" is unknown, ` +

@@ -26,7 +26,7 @@ func LoadConfig(path string) (Config, error) {
 	return cfg, nil
 }
 
-// ParseConfig decodes and checks a rules file in YAML or JSON. It refuses unknown and duplicate fields. Its errors
+// ParseConfig decodes and checks a rules file in YAML or JSON. It rejects unknown and duplicate fields. Its errors
 // name the index of the rule (from 0) and the field.
 func ParseConfig(data []byte) (Config, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
@@ -61,7 +61,8 @@ func ParseConfig(data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// decodeStrict refuses unknown fields and wrong types. Its error begins with the path of the field.
+// decodeStrict decodes JSON, and rejects unknown fields and values of the wrong type. Its error begins with the path of
+// the field.
 func decodeStrict(data []byte, into any) error {
 	strict, err := kjson.UnmarshalStrict(data, into)
 	if err != nil {
@@ -73,7 +74,7 @@ func decodeStrict(data []byte, into any) error {
 	return cmp.Or(strict...)
 }
 
-// typeName returns the name of a Go type that an author of YAML understands.
+// typeName returns the name of a Go type in words that an author of YAML understands.
 func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

@@ -4,7 +4,7 @@ import "net/http"
 
 // listModels answers GET /v1/models.
 func (s *Server) listModels(w http.ResponseWriter, r *http.Request) {
-	s.recorder.listedModels()
+	s.recorder.countModelList()
 	rules := s.rules.Load()
 	if !rules.authorized(r) {
 		writeError(w, http.StatusUnauthorized, usualError(http.StatusUnauthorized))
@@ -19,7 +19,7 @@ func (s *Server) listModels(w http.ResponseWriter, r *http.Request) {
 
 // getModel answers GET /v1/models/{model}.
 func (s *Server) getModel(w http.ResponseWriter, r *http.Request) {
-	s.recorder.listedModels()
+	s.recorder.countModelList()
 	rules, name := s.rules.Load(), r.PathValue("model")
 	switch {
 	case !rules.authorized(r):

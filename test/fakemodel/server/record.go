@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// The bounds of the kept data.
+// The bounds of the recorded data.
 const (
 	// maxKeptBytes bounds the total size of the bodies of all kept requests.
 	maxKeptBytes = 64 << 20
-	maxModels    = 1000
-	otherModels  = "(other)"
+	// maxModels bounds the model names with a count of their own. All other names share the count of otherModels.
+	maxModels   = 1000
+	otherModels = "(other)"
 )
 
 // recorder counts and keeps requests. It is safe for concurrent use.
@@ -32,7 +33,7 @@ type recorder struct {
 	changed chan struct{}
 }
 
-// entry is the record of a request. It belongs to the goroutine that serves the request.
+// entry is the record of a request. Only the goroutine that serves the request uses it.
 type entry struct {
 	recorder   *recorder
 	request    *Request
@@ -108,14 +109,15 @@ func (e *entry) finish(outcome Outcome, usage wireUsage) {
 	}
 }
 
-func (r *recorder) listedModels() {
+// countModelList counts a request for the list of models or for one model.
+func (r *recorder) countModelList() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stats.ModelLists++
 	r.notify()
 }
 
-// clear removes everything except the requests in flight.
+// clear removes everything except the number of requests in flight.
 func (r *recorder) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

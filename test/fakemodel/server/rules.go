@@ -21,7 +21,7 @@ type ruleset struct {
 	rules []*compiledRule
 	// byDefault is used if no rule matches.
 	byDefault *compiledRule
-	// synonyms has the word that stands for another one in embeddings.
+	// synonyms maps a word to the word that replaces it in embeddings.
 	synonyms map[string]string
 }
 
@@ -134,7 +134,7 @@ func render(t *template.Template, v View) (string, error) {
 	return out.String(), nil
 }
 
-// match returns the rule that decides about a request, and counts the match.
+// match returns the first rule that applies to a request, and counts the match.
 func (s *ruleset) match(v View) *compiledRule {
 	for _, rule := range s.rules {
 		if rule.holds(v) && rule.take() {
@@ -175,8 +175,8 @@ func (s *ruleset) reset() {
 	}
 }
 
-// tooLong returns the error for a request that exceeds the context window, in the real API's words, or nil if it
-// fits.
+// tooLong returns the error for a request that exceeds the context window, with the real API's message, or nil if
+// the request fits.
 func (s *ruleset) tooLong(req *completionRequest) *wireError {
 	limit, tokens := valueOr(s.cfg.ContextTokens, math.MaxInt), req.promptTokens()
 	if tokens <= limit {

@@ -32,7 +32,7 @@ func TestConditions(t *testing.T) {
 		when   When
 		want   bool
 	}{
-		"Empty":              {"no condition holds always", When{}, true},
+		"Empty":              {"a rule without conditions always matches", When{}, true},
 		"Model":              {"the name is the same", When{Model: "demo-small"}, true},
 		"OtherModel":         {"a part of the name is not enough", When{Model: "demo"}, false},
 		"Contains":           {"a part of the last user message", When{Contains: "is NEW"}, true},
@@ -44,12 +44,12 @@ func TestConditions(t *testing.T) {
 		"SystemContainsUser": {"a user message is no system message", When{SystemContains: "NEW"}, false},
 		"AnyContains":        {"a tool's result counts", When{AnyContains: "17 deg"}, true},
 		"AnyContainsNot":     {"a text that is nowhere", When{AnyContains: "16 deg"}, false},
-		"ToolMessages":       {"as many as come after the last user message", When{ToolMessages: new(2)}, true},
-		"ToolMessagesOld":    {"earlier ones do not count", When{ToolMessages: new(3)}, false},
+		"ToolMessages":       {"the number of tool messages after the last user message", When{ToolMessages: new(2)}, true},
+		"ToolMessagesOld":    {"earlier tool messages do not count", When{ToolMessages: new(3)}, false},
 		"ToolMessagesFewer":  {"the number is exact", When{ToolMessages: new(1)}, false},
-		"ToolMessagesNone":   {"none is a number too", When{ToolMessages: new(0)}, false},
+		"ToolMessagesNone":   {"0 is a number, too", When{ToolMessages: new(0)}, false},
 		"HasTools":           {"tools are offered", When{HasTools: new(true)}, true},
-		"HasNoTools":         {"the opposite", When{HasTools: new(false)}, false},
+		"HasNoTools":         {"tools are offered, so the condition does not hold", When{HasTools: new(false)}, false},
 		"All":                {"all conditions hold", When{Model: "demo-small", Contains: "NEW", AnyContains: "old"}, true},
 		"AllButOne":          {"one condition does not hold", When{Model: "demo-small", Contains: "NEW", AnyContains: "nothing"}, false},
 	} {
@@ -160,7 +160,7 @@ func TestAnswer(t *testing.T) {
 		"Default":   {"no text repeats the user", Reply{}, completionRequest{Model: "m"}, "This is m. You said: ", FinishStop, 6},
 		"Empty":     {"an empty text is kept", Reply{Text: new("")}, completionRequest{}, "", FinishStop, 0},
 		"RoundedUp": {"9 characters are 3 tokens", Reply{Text: &long}, completionRequest{}, long, FinishStop, 3},
-		"Repeat":    {"text is said again", Reply{Text: new("ab"), Repeat: 3}, completionRequest{}, "ababab", FinishStop, 2},
+		"Repeat":    {"the text is repeated", Reply{Text: new("ab"), Repeat: 3}, completionRequest{}, "ababab", FinishStop, 2},
 		"MaxTokens": {"the limit cuts", Reply{Text: &long}, completionRequest{MaxTokens: 2}, long[:16], FinishLength, 2},
 		"NewLimit": {
 			"the newer limit wins",
@@ -168,7 +168,7 @@ func TestAnswer(t *testing.T) {
 			completionRequest{MaxTokens: 9, MaxCompletionTokens: 1},
 			long[:8], FinishLength, 1,
 		},
-		"AtLimit": {"as long as the limit is whole", Reply{Text: &long}, completionRequest{MaxTokens: 3}, long, FinishStop, 3},
+		"AtLimit": {"a text as long as the limit is not cut", Reply{Text: &long}, completionRequest{MaxTokens: 3}, long, FinishStop, 3},
 		"NoLimit": {
 			"the rule ignores it",
 			Reply{Text: &long, IgnoreMaxTokens: true},
@@ -176,7 +176,7 @@ func TestAnswer(t *testing.T) {
 			long, FinishStop, 3,
 		},
 		"Finish": {
-			"the rule says how it ends",
+			"the rule sets the finish reason",
 			Reply{Text: &long, FinishReason: FinishContentFilter},
 			completionRequest{},
 			long, FinishContentFilter, 3,
@@ -188,7 +188,7 @@ func TestAnswer(t *testing.T) {
 			long, FinishStop, 13,
 		},
 		"Overridden": {
-			"a given number is taken",
+			"the number of the rule replaces the estimate",
 			Reply{Text: &long, Usage: UsageOverride{CompletionTokens: new(99)}},
 			completionRequest{},
 			long, FinishStop, 99,
@@ -211,7 +211,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-func TestAnswerThatIsTooLargeIsRefused(t *testing.T) {
+func TestAnswerThatIsTooLargeIsAnError(t *testing.T) {
 	rule, err := compileRule(0, Rule{Reply: Reply{Text: new(strings.Repeat("x", 100)), Repeat: maxRepeat}})
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ type options struct {
 	kept  int
 }
 
-// WithClock sets the clock for latencies and delays. The default is the real time.
+// WithClock sets the clock for latencies, delays and recorded times. The default is the system clock.
 func WithClock(c clock.Clock) Option { return func(o *options) { o.clock = c } }
 
 // WithLogger sets the logger for one line per request. The lines never contain prompts, answers or keys. By default
@@ -104,15 +104,15 @@ func (s *Server) Wait(ctx context.Context, done func(Stats) bool) error {
 	return s.recorder.wait(ctx, done)
 }
 
-// Reset clears the counts, the requests and the bills, and sets the match counts of all rules to 0. Requests in
-// flight stay counted as such.
+// Reset clears the counts, the requests and the bills, and sets the match counts of all rules to 0. The number
+// of requests in flight does not change.
 func (s *Server) Reset() {
 	s.rules.Load().reset()
 	s.recorder.clear()
 }
 
-// Close ends hangs and delays at once by closing their connections, so that an HTTP server around this one can
-// stop. It may be called more than once.
+// Close ends hangs and delays immediately by closing their connections, so that the HTTP server that uses this handler
+// can stop. It may be called more than once.
 func (s *Server) Close() { s.closeOnce.Do(func() { close(s.closed) }) }
 
 // authorized reports whether the request has one of the keys, or no key is required.

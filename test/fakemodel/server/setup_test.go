@@ -49,7 +49,7 @@ func serveRules(t *testing.T, rules string, opts ...Option) *fakeModel {
 	return f
 }
 
-// withKey returns a client that sends another key.
+// withKey returns a client that sends this key.
 func (f *fakeModel) withKey(key string) *openai.Client {
 	cfg := openai.DefaultConfig(key)
 	cfg.BaseURL, cfg.HTTPClient = f.url+"/v1", f.http
@@ -100,7 +100,7 @@ func ask(message string) openai.ChatCompletionRequest {
 	}
 }
 
-// askForUsage is like ask, with the usage at the end of the stream.
+// askForUsage is like ask, but the request asks for the usage at the end of the stream.
 func askForUsage(message string) openai.ChatCompletionRequest {
 	req := ask(message)
 	req.StreamOptions = &openai.StreamOptions{IncludeUsage: true}

@@ -12,15 +12,15 @@ type Outcome string
 const (
 	// OutcomeAnswered means that the whole answer was sent.
 	OutcomeAnswered Outcome = "answered"
-	// OutcomeCancelled means that the client went away before the end, for example in a hang.
+	// OutcomeCancelled means that the client disconnected before the end of the response, for example in a hang.
 	OutcomeCancelled Outcome = "cancelled"
-	// OutcomeUnauthorized means that the key was missing or wrong (401).
+	// OutcomeUnauthorized means that the key was missing or invalid (401).
 	OutcomeUnauthorized Outcome = "unauthorized"
 	// OutcomeUnknownModel means that the model is not served (404).
 	OutcomeUnknownModel Outcome = "unknownModel"
 	// OutcomeInvalidRequest means that the request violated the wire format or its bounds (400, 413).
 	OutcomeInvalidRequest Outcome = "invalidRequest"
-	// OutcomeError means that a rule demanded an error.
+	// OutcomeError means that the server sent the error that the rule's fault describes.
 	OutcomeError Outcome = "error"
 	// OutcomeCut means that a rule cut off the response.
 	OutcomeCut Outcome = "cut"
@@ -34,8 +34,8 @@ const (
 	OutcomeFailed Outcome = "failed"
 )
 
-// Stats counts completion requests since the start or the last reset. Requests for lists of models have their own
-// count.
+// Stats counts the requests for completions and embeddings since the start or the last reset. Requests for lists of
+// models have a count of their own.
 type Stats struct {
 	// Requests counts the requests that arrived, finished or not.
 	Requests int64 `json:"requests"`
@@ -43,7 +43,7 @@ type Stats struct {
 	InFlight int64 `json:"inFlight"`
 	// PeakInFlight is the highest value of InFlight so far.
 	PeakInFlight int64 `json:"peakInFlight"`
-	// Cancelled counts the clients that went away before the end.
+	// Cancelled counts the clients that disconnected before the end of the response.
 	Cancelled int64 `json:"cancelled"`
 	// ByModel counts the requests by model name, served or not. After 1,000 names, all others are counted as
 	// "(other)".
@@ -56,20 +56,20 @@ type Stats struct {
 	CompletionTokens int64 `json:"completionTokens"`
 	CachedTokens     int64 `json:"cachedTokens"`
 	ReasoningTokens  int64 `json:"reasoningTokens"`
-	// Billed counts the requests that were billed, see Bill. BilledInputTokens and BilledOutputTokens are their
-	// total cost.
+	// Billed counts the requests that were billed, see Bill. BilledInputTokens and BilledOutputTokens are the sums of
+	// their billed tokens.
 	Billed             int64 `json:"billed"`
 	BilledInputTokens  int64 `json:"billedInputTokens"`
 	BilledOutputTokens int64 `json:"billedOutputTokens"`
-	// ModelLists counts the requests for the list of models or for one model, with a valid key or not.
+	// ModelLists counts the requests for the list of models or for one model, including those with an invalid key.
 	ModelLists int64 `json:"modelLists"`
 }
 
-// Request is one completion request as it arrived, with its outcome.
+// Request is one request for a completion or for embeddings, with its outcome.
 type Request struct {
 	// Number counts from 1 since the start or the last reset.
 	Number int64 `json:"number"`
-	// Received is the time at which the body had been read.
+	// Received is the time at which the server had read the whole body.
 	Received time.Time `json:"received"`
 	// Authorized reports whether the key was valid, or no key was required. The key itself is not kept.
 	Authorized bool `json:"authorized"`
@@ -87,7 +87,7 @@ type Request struct {
 	// ResponseFormat is the requested type of the answer, or empty if the request does not set it. Its schema is in
 	// the body.
 	ResponseFormat ResponseFormat `json:"responseFormat,omitempty"`
-	// Rule is the index of the rule that decided, or -1 if none did.
+	// Rule is the index of the rule that matched, or -1 if no rule matched.
 	Rule int `json:"rule"`
 	// Outcome is the way in which the request ended. It is empty while the request is in flight.
 	Outcome Outcome `json:"outcome,omitempty"`

@@ -29,7 +29,7 @@ func (x *exchange) stream() {
 	if len(x.answer.calls) == 0 {
 		role.Content = new("")
 	}
-	// Flush the role at once, so that the client measures the latency that the rule sets.
+	// Flush the role before any chunk delay, so that the client measures the latency that the rule sets.
 	if !s.send(role, nil) || !s.flush() || !s.reasoning() || !s.content() || !s.toolCalls() {
 		return
 	}
@@ -46,7 +46,7 @@ func (x *exchange) stream() {
 	if s.send(replyDelta{}, &x.answer.finish) && s.usage() && s.flush() {
 		x.finish(OutcomeAnswered)
 		if _, err := x.w.Write([]byte("data: [DONE]\n\n")); err != nil || s.control.Flush() != nil {
-			x.entry.lost()
+			x.entry.setUndelivered()
 		}
 	}
 }
@@ -62,8 +62,8 @@ func (s *eventStream) reasoning() bool {
 	reply := s.x.rule.Reply
 	for piece := range chunks(s.x.answer.reasoning, cmp.Or(reply.ChunkChars, defaultChunkChars)) {
 		var thought replyDelta
-		thought.think(reply.ReasoningField, piece)
-		if !s.next() || !s.send(thought, nil) {
+		thought.setReasoning(reply.ReasoningField, piece)
+		if !s.beginChunk() || !s.send(thought, nil) {
 			return false
 		}
 	}
@@ -76,24 +76,25 @@ func (s *eventStream) content() bool {
 		return true
 	}
 	for piece := range chunks(*s.x.answer.text, cmp.Or(s.x.rule.Reply.ChunkChars, defaultChunkChars)) {
-		if !s.next() || !s.send(replyDelta{Content: &piece}, nil) {
+		if !s.beginChunk() || !s.send(replyDelta{Content: &piece}, nil) {
 			return false
 		}
 	}
 	return true
 }
 
-// toolCalls sends for each call first its name and then its arguments in pieces, as real servers do.
+// toolCalls sends for each call first its name and then its arguments in pieces, as real servers do. It reports whether
+// the stream continues.
 func (s *eventStream) toolCalls() bool {
 	for i, call := range s.x.answer.calls {
 		head := call
 		head.Index, head.Function.Arguments = &i, ""
-		if !s.next() || !s.send(replyDelta{ToolCalls: []wireToolCall{head}}, nil) {
+		if !s.beginChunk() || !s.send(replyDelta{ToolCalls: []wireToolCall{head}}, nil) {
 			return false
 		}
 		for piece := range chunks(call.Function.Arguments, cmp.Or(s.x.rule.Reply.ChunkChars, defaultChunkChars)) {
 			part := wireToolCall{Index: &i, Function: wireFunction{Arguments: piece}}
-			if !s.next() || !s.send(replyDelta{ToolCalls: []wireToolCall{part}}, nil) {
+			if !s.beginChunk() || !s.send(replyDelta{ToolCalls: []wireToolCall{part}}, nil) {
 				return false
 			}
 		}
@@ -101,9 +102,9 @@ func (s *eventStream) toolCalls() bool {
 	return true
 }
 
-// next must be called before each content chunk. It cuts the connection if the rule says so, and waits for the
-// delay.
-func (s *eventStream) next() bool {
+// beginChunk must be called before each content chunk. It cuts the connection if the rule sets it, waits for the chunk
+// delay, and reports whether the stream continues.
+func (s *eventStream) beginChunk() bool {
 	fault := s.x.rule.Fault
 	if fault.CutAfterChunks != nil && s.sent >= *fault.CutAfterChunks {
 		s.x.cut()
@@ -115,7 +116,8 @@ func (s *eventStream) next() bool {
 	return s.flush() && s.x.pause(fault.ChunkDelayMilliseconds)
 }
 
-// usage sends a chunk with the usage and no choices, if the request asks for it.
+// usage sends a chunk with the usage and no choices, if the request asks for it. It reports whether the stream
+// continues.
 func (s *eventStream) usage() bool {
 	if !s.x.req.StreamOptions.IncludeUsage {
 		return true
@@ -131,20 +133,21 @@ func (s *eventStream) send(delta replyDelta, finish *FinishReason) bool {
 	return s.event(chunk)
 }
 
-// event writes one event and reports whether the client is still connected. If it returns false, it has finished the
-// request.
+// event writes one event and reports whether the client is still connected. If event returns false, the request is
+// finished.
 func (s *eventStream) event(chunk completion) bool {
 	data, err := json.Marshal(chunk)
 	if err != nil {
 		panic(err) // the package's own types always encode
 	}
 	_, err = s.x.w.Write(bytes.Join([][]byte{[]byte("data: "), data, []byte("\n\n")}, nil))
-	return s.stillThere(err)
+	return s.isConnected(err)
 }
 
-func (s *eventStream) flush() bool { return s.stillThere(s.control.Flush()) }
+func (s *eventStream) flush() bool { return s.isConnected(s.control.Flush()) }
 
-func (s *eventStream) stillThere(err error) bool {
+// isConnected reports whether the last write succeeded and the client is connected. If not, it finishes the request.
+func (s *eventStream) isConnected(err error) bool {
 	if err == nil && s.x.r.Context().Err() == nil {
 		return true
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The real API's bounds for tools.
+// The real API's bounds for tools, and its error codes.
 const (
 	maxTools       = 128
 	maxToolName    = 64
@@ -58,8 +58,8 @@ func invalidTools(tools []wireTool) *wireError {
 	return nil
 }
 
-// invalidSchema checks only the outermost type, because arguments are always an object. No schema means no
-// arguments.
+// invalidSchema returns the error of a tool's schema, or nil if it is valid. It checks only the outermost type, which
+// must be an object. A tool without a schema has no arguments.
 func invalidSchema(param string, tool wireTool) *wireError {
 	if len(tool.Function.Parameters) == 0 {
 		return nil
@@ -124,7 +124,7 @@ type openCalls struct {
 	answers map[string]int
 }
 
-// call records the calls of the assistant's message i.
+// call records the calls of the assistant message i. It returns the error of the first invalid call, or nil.
 func (o *openCalls) call(i int, calls []sentToolCall) *wireError {
 	o.answers = map[string]int{}
 	for j, c := range calls {
@@ -153,13 +153,13 @@ func (o *openCalls) call(i int, calls []sentToolCall) *wireError {
 }
 
 // isObject reports whether the arguments of a call are a JSON object. OpenAI's API accepts any text. vLLM, Ollama
-// and llama.cpp parse the arguments and refuse the request if they are not an object.
+// and llama.cpp parse the arguments and reject the request if they are not an object.
 func isObject(arguments string) bool {
 	var object map[string]json.RawMessage
 	return json.Unmarshal([]byte(arguments), &object) == nil && object != nil
 }
 
-// answer records the tool message i.
+// answer records the tool message i as the answer to a call. It returns an error if the message answers no open call.
 func (o *openCalls) answer(i int, m wireMessage) *wireError {
 	param := fmt.Sprintf("messages.[%d].tool_call_id", i)
 	before, known := o.answers[m.ToolCallID]
@@ -181,7 +181,7 @@ func (o *openCalls) answer(i int, m wireMessage) *wireError {
 	return nil
 }
 
-// unanswered returns the error for the calls without an answer before message i.
+// unanswered returns the error for the calls that have no answer before message i, or nil if all have one.
 func (o *openCalls) unanswered(i int) *wireError {
 	var ids []string
 	for _, id := range o.ids {

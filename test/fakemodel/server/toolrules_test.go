@@ -37,8 +37,8 @@ type refusal struct {
 	Code    *string
 }
 
-// complete sends a request with these messages and members, and returns its status and error.
-func (f *fakeModel) complete(t *testing.T, members string, messages ...string) (int, refusal) {
+// sendMessages sends a request with these messages and other JSON members. It returns the status and the error.
+func (f *fakeModel) sendMessages(t *testing.T, members string, messages ...string) (int, refusal) {
 	t.Helper()
 	res := f.do(t, http.MethodPost, "/v1/chat/completions", `{"model":"m",`+members+`"messages":[`+strings.Join(messages, ",")+`]}`)
 	var body struct{ Error refusal }
@@ -71,14 +71,14 @@ func TestToolMessagesThatAreAccepted(t *testing.T) {
 		"long id": {"an id of 40 characters", []string{userMessage, call(strings.Repeat("a", 40)), result(strings.Repeat("a", 40))}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if status, e := serveRules(t, "").complete(t, "", tc.messages...); status != http.StatusOK {
+			if status, e := serveRules(t, "").sendMessages(t, "", tc.messages...); status != http.StatusOK {
 				t.Errorf("%s: want 200, have %d with %q", tc.reason, status, e.Message)
 			}
 		})
 	}
 }
 
-func TestToolMessagesThatAreRefused(t *testing.T) {
+func TestToolMessagesThatAreRejected(t *testing.T) {
 	const unanswered = "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. " +
 		"The following tool_call_ids did not have response messages: "
 	long := strings.Repeat("a", 41)
@@ -169,7 +169,7 @@ func TestToolMessagesThatAreRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, got := serveRules(t, "").complete(t, "", tc.messages...)
+			status, got := serveRules(t, "").sendMessages(t, "", tc.messages...)
 			checkRefusal(t, status, got, tc.param, tc.code, tc.message)
 		})
 	}
@@ -222,7 +222,7 @@ func TestOfferedTools(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, got := serveRules(t, "").complete(t, tc.tools, userMessage)
+			status, got := serveRules(t, "").sendMessages(t, tc.tools, userMessage)
 			if tc.param == "" {
 				if status != http.StatusOK {
 					t.Errorf("want 200, have %d with %q", status, got.Message)
@@ -234,7 +234,7 @@ func TestOfferedTools(t *testing.T) {
 	}
 }
 
-// checkRefusal compares an error with a real server's; an empty code is null.
+// checkRefusal compares a response with the error of a real server. An empty code stands for null.
 func checkRefusal(t *testing.T, status int, got refusal, param, code, message string) {
 	t.Helper()
 	want := refusal{Message: message, Type: "invalid_request_error", Param: &param}

@@ -83,7 +83,7 @@ func (f Fault) validate() error {
 	return cmp.Or(errs...)
 }
 
-// validateOneEnd refuses contradictory faults, because a response ends in one way only.
+// validateOneEnd rejects contradictory faults, because a response ends in one way only.
 func (f Fault) validateOneEnd() error {
 	var given []string
 	for _, end := range []struct {
@@ -106,7 +106,7 @@ func (f Fault) validateOneEnd() error {
 	return nil
 }
 
-// validateNoErrorDetail refuses error details on a rule without an error, because they would be ignored silently.
+// validateNoErrorDetail rejects error details in a fault without an error, because they would be ignored silently.
 func (f Fault) validateNoErrorDetail() error {
 	switch {
 	case f.Message != "":
@@ -126,7 +126,7 @@ func (f Fault) hasReply() bool { return !f.isError() && f.Hang == "" && f.Rubbis
 // isError reports whether the response is an error with a body.
 func (f Fault) isError() bool { return f.Status != 0 || f.EchoAuthorization }
 
-// within allows values from lowest to highest, both included.
+// within returns an error unless the value is from lowest to highest, both included.
 func within(field string, value, lowest, highest int) error {
 	if value < lowest || value > highest {
 		return fmt.Errorf("%s: must be from %d to %d, not %d", field, lowest, highest, value)
@@ -134,7 +134,7 @@ func within(field string, value, lowest, highest int) error {
 	return nil
 }
 
-// oneOf allows the listed values and the empty value, which means unset.
+// oneOf returns an error unless the value is one of the listed values or empty, which means unset.
 func oneOf[T ~string](field string, value T, allowed ...T) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil

@@ -36,15 +36,16 @@ type View struct {
 type Message struct {
 	// Role is system, developer, user, assistant or tool.
 	Role string
-	// Name is the author's name, which is mostly empty.
+	// Name is the author's name, which is usually empty.
 	Name string
-	// Content is the message's text, without parts that are not text.
+	// Content is the text of the message. Other parts, such as images, are left out.
 	Content string
 	// ToolCallID is the ID of the call that a tool message answers.
 	ToolCallID string
 }
 
-// Named returns the first message with this name, or an empty one: in a template, {{ with (.Named "x").Content }}.
+// Named returns the first message with this name, or an empty message if there is none. A template uses it as
+// {{ with (.Named "x").Content }}.
 func (v View) Named(name string) Message {
 	for _, m := range v.Messages {
 		if m.Name == name {

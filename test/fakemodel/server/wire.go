@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The wire types belong to this package and not to a client library. If the server shared them with the client
-// under test, it could not reveal a mistake in both.
+// The wire types are defined here and not taken from a client library. If the server used the types of the client
+// under test, a mistake in the types would stay hidden, because both sides would make it.
 
 // completionRequest is the part of a request's body that the server uses. It ignores parameters that have no effect
 // here.
@@ -88,7 +88,7 @@ type sentToolCall struct {
 // are left out.
 type wireContent string
 
-// UnmarshalJSON accepts both forms.
+// UnmarshalJSON accepts a string and a list of parts.
 func (c *wireContent) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err == nil {
@@ -123,7 +123,8 @@ type wireFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// completion is a whole response, or a chunk of one, which has deltas instead of messages.
+// completion is a whole response, or a chunk of a streamed response. The choices of a chunk have deltas instead of
+// messages.
 type completion struct {
 	ID                string       `json:"id"`
 	Object            string       `json:"object"`
@@ -166,7 +167,8 @@ type thought struct {
 	Reasoning        string `json:"reasoning,omitempty"`
 }
 
-func (t *thought) think(field ReasoningField, text string) {
+// setReasoning sets the field with this name.
+func (t *thought) setReasoning(field ReasoningField, text string) {
 	if field == ReasoningPlainField {
 		t.Reasoning = text
 		return
