@@ -8,17 +8,17 @@ import (
 	"path/filepath"
 )
 
-// programsVariable is the environment variable with the folder of the programs that `make build` has built. With it,
-// several packages of tests need not build the same programs.
+// programsVariable is the environment variable that names the directory of the programs that `make build` has built.
+// If it is set, the packages of tests do not build the same programs again.
 const programsVariable = "CAPSTAN_PROGRAMS"
 
-// Build returns the path of a program of cmd/, such as "manager". If CAPSTAN_PROGRAMS names a folder, the program must
-// be there. Otherwise Build builds it into dir, from the repository with this root folder.
+// Build returns the path of a program of cmd/, such as "manager". If CAPSTAN_PROGRAMS names a directory, the program
+// must be there. Otherwise Build builds the program into dir, from the repository with this root directory.
 func Build(ctx context.Context, root, dir, name string) (path string, err error) {
 	if programs := os.Getenv(programsVariable); programs != "" {
 		path = filepath.Join(programs, name)
 		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("failed to find %s in the folder that %s names: %w; run make build, or unset it",
+			return "", fmt.Errorf("failed to find %s in the directory that %s names: %w; run make build, or unset it",
 				name, programsVariable, err)
 		}
 		return path, nil

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestBuildTakesProgramsThatAreBuilt(t *testing.T) {
+func TestBuildReturnsExistingPrograms(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(programsVariable, dir)
 	if _, err := Build(t.Context(), "../..", t.TempDir(), "capstan"); err == nil || !strings.Contains(err.Error(), programsVariable) {

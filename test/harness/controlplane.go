@@ -15,40 +15,41 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// controlPlaneTimeout bounds the start of etcd and of kube-apiserver, each. On a busy machine with two cores, a
-// start takes a tenth of it.
+// controlPlaneTimeout bounds the start of etcd, and also the start of kube-apiserver. On a busy machine with two cores,
+// each start takes a tenth of this time.
 const controlPlaneTimeout = 60 * time.Second
 
-// assetsVariable is the environment variable with the folder that holds etcd, kube-apiserver and kubectl.
+// assetsVariable is the environment variable with the directory that holds etcd, kube-apiserver and kubectl.
 const assetsVariable = "KUBEBUILDER_ASSETS"
 
-// Install says what a new control plane contains. The zero value stands for an empty API server.
+// Install lists what to install in a new control plane. The zero value stands for an empty API server.
 type Install struct {
-	// CRDs is the folder of Capstan's CRDs: config/crd/bases in the repository. Empty means no CRDs.
+	// CRDs is the directory of Capstan's CRDs: config/crd/bases in the repository. Empty means no CRDs.
 	CRDs string
-	// Policy is the folder of the policy with which the API server checks who decides about calls: config/policy in
-	// the repository. Empty means no policy. With the policy, the start takes some seconds longer, so that decisions
-	// count as soon as it returns.
+	// Policy is the directory of the policy by which the API server checks who decides about calls: config/policy in
+	// the repository. Empty means no policy. With the policy, StartControlPlane takes some seconds longer, because it
+	// waits until managers accept decisions.
 	Policy string
 }
 
 // ControlPlane is a running etcd and kube-apiserver.
 type ControlPlane struct {
-	// Config is the configuration of a client with administrator rights and without a rate limit.
+	// Config is the configuration of a client with administrator permissions and without a rate limit.
 	Config *rest.Config
-	// Kubeconfig is the absolute path of a kubeconfig with the same rights. Only its owner can read the file.
+	// Kubeconfig is the absolute path of a kubeconfig with the same permissions. Only the file's owner can read it.
 	Kubeconfig string
 	// Kubectl is the path of a kubectl of the API server's version.
 	Kubectl string
 
 	env      *envtest.Environment
 	stopOnce sync.Once
-	// certificates is the certificate folder of an API server that was killed, because envtest does not remove it.
+	// certificates is the certificate directory of an API server that was killed. stop removes it, because envtest does
+	// not.
 	certificates string
 }
 
 // StartControlPlane starts etcd and kube-apiserver on free ports of 127.0.0.1, installs the given parts and writes
-// the kubeconfig. It returns an error if KUBEBUILDER_ASSETS does not name a folder with the programs, or if
+// the kubeconfig. It returns an error if KUBEBUILDER_ASSETS does not name a directory with the programs, or if
 // a program does not become ready; in the second case, the error ends with the program's log. A cancelled ctx takes
 // effect only after both have started.
 func (h *Harness) StartControlPlane(ctx context.Context, install Install) (*ControlPlane, error) {
@@ -83,11 +84,12 @@ func (h *Harness) StartControlPlane(ctx context.Context, install Install) (*Cont
 	return c, context.Cause(ctx)
 }
 
-// RunKubectl runs kubectl with administrator rights. The error contains the standard error.
+// RunKubectl runs kubectl with administrator permissions. The error contains the standard error of kubectl.
 func (c *ControlPlane) RunKubectl(ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	var out, errOut strings.Builder
 	cmd := exec.CommandContext(ctx, c.Kubectl, append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
-	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(filepath.Dir(c.Kubeconfig), "cache")) // not the user's
+	// Do not use the cache in the home directory.
+	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(filepath.Dir(c.Kubeconfig), "cache"))
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err = cmd.Run(); err != nil {
 		err = fmt.Errorf("failed to run kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errOut.String()))
@@ -95,7 +97,7 @@ func (c *ControlPlane) RunKubectl(ctx context.Context, args ...string) (stdout, 
 	return out.String(), errOut.String(), err
 }
 
-// stop ends kube-apiserver and etcd and removes their data.
+// stop stops kube-apiserver and etcd and removes their data.
 func (c *ControlPlane) stop() error {
 	var err error
 	c.stopOnce.Do(func() {
@@ -109,7 +111,8 @@ func (c *ControlPlane) stop() error {
 	return err
 }
 
-// logControlPlane opens logs for etcd and kube-apiserver. The returned function closes this process's descriptors.
+// logControlPlane opens log files for etcd and kube-apiserver. The returned function closes the file descriptors of
+// this process.
 func (h *Harness) logControlPlane(env *envtest.Environment) (func(), error) {
 	etcd, err := h.openLog("etcd")
 	if err != nil {
@@ -155,7 +158,7 @@ func findAssets() (string, error) {
 	}
 	for _, program := range []string{"etcd", "kube-apiserver", "kubectl"} {
 		if _, err := os.Stat(filepath.Join(assets, program)); err != nil {
-			return "", fmt.Errorf("failed to find %s in the folder that %s names: %w; "+
+			return "", fmt.Errorf("failed to find %s in the directory that %s names: %w; "+
 				"set it to what hack/controlplane/get.sh prints", program, assetsVariable, err)
 		}
 	}

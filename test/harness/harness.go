@@ -1,6 +1,6 @@
-// Package harness starts and stops a local environment for Capstan: a real etcd and kube-apiserver, programs beside
-// them such as the manager, and servers in this process such as the fake model. The demo, the benchmark, the kill
-// test and tests use it; for tests, package harnesstest wraps it.
+// Package harness starts and stops a local environment for Capstan: a real etcd and kube-apiserver, other programs such
+// as the manager, and servers in this process such as the fake model. The demo, the benchmark, the kill test and
+// other tests use it. Package harnesstest wraps it for tests.
 //
 // One deferred call stops everything in the reverse order of its start:
 //
@@ -31,9 +31,9 @@ type Harness struct {
 // stopper is a part that was started. stop may be called repeatedly; only the first call has an effect.
 type stopper interface{ stop() error }
 
-// New returns an empty harness that keeps its kubeconfig and logs in dir, which it creates when it first needs the
-// folder. If a program ends without being stopped, the harness calls onExit with an error that contains the end of
-// the program's log. onExit may be nil; the cancel function of a context is a suitable value.
+// New returns an empty harness that keeps its kubeconfig and logs in dir, which it creates when it first writes
+// a file. If a program exits without being stopped, the harness calls onExit with an error that contains the end of the
+// program's log. onExit may be nil. The cancel function of a context is a suitable value.
 func New(dir string, onExit func(error)) *Harness {
 	if onExit == nil {
 		onExit = func(error) {}
@@ -41,8 +41,8 @@ func New(dir string, onExit func(error)) *Harness {
 	return &Harness{dir: dir, onExit: onExit}
 }
 
-// Stop stops everything in the reverse order of its start and waits for the ends, for each program at most for its
-// StopTimeout. It returns the errors of this call. A second call returns nil.
+// Stop stops everything in the reverse order of its start. It waits until each program has exited, and kills a program
+// after its StopTimeout. A second call does nothing and returns nil.
 func (h *Harness) Stop() error {
 	h.mu.Lock()
 	running := h.running
@@ -56,8 +56,8 @@ func (h *Harness) Stop() error {
 	return errors.Join(errs...)
 }
 
-// OnStop registers a function that Stop calls once, after everything that is started from now on has stopped. Use
-// it for parts that the harness has not started itself, such as a database.
+// OnStop registers a function that Stop calls once, after it has stopped everything that was started later than this
+// call. Use it for parts that the harness has not started itself, such as a database.
 func (h *Harness) OnStop(stop func() error) { h.push(stopFunc(stop)) }
 
 // stopFunc is a function as a stopper. Only Stop calls it, at most once.
@@ -65,11 +65,11 @@ type stopFunc func() error
 
 func (f stopFunc) stop() error { return f() }
 
-// Logs returns the paths of all logs in the harness's folder, including those of an earlier harness.
+// Logs returns the paths of all logs in the harness's directory, including those of an earlier harness.
 func (h *Harness) Logs() []string {
 	logs, err := filepath.Glob(filepath.Join(h.logDir(), "*.log"))
 	if err != nil {
-		return nil // the name of the folder contains a malformed pattern
+		return nil // the name of the directory contains a malformed pattern
 	}
 	return logs
 }
@@ -82,11 +82,11 @@ func (h *Harness) push(r stopper) {
 
 func (h *Harness) logDir() string { return filepath.Join(h.dir, "logs") }
 
-// openLog creates an empty log with this name. Children write to the file directly, so that they depend on no pipe
-// and on no goroutine of this process.
+// openLog creates an empty log with this name. Child processes write to the file directly, so that they do not depend
+// on a pipe or a goroutine of this process.
 func (h *Harness) openLog(name string) (*os.File, error) {
 	if err := os.MkdirAll(h.logDir(), 0o700); err != nil {
-		return nil, fmt.Errorf("failed to make the folder for logs: %w", err)
+		return nil, fmt.Errorf("failed to create the directory for logs: %w", err)
 	}
 	path := filepath.Join(h.logDir(), name+".log")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 	dir := t.TempDir()
 	s := New(dir, nil)
-	t.Cleanup(func() { stopped(t, s) })
+	t.Cleanup(func() { mustStop(t, s) })
 	cluster, err := s.StartControlPlane(t.Context(), Install{CRDs: filepath.Join("..", "..", "config", "crd", "bases")})
 	if err != nil {
 		t.Fatalf("StartControlPlane: %v", err)
@@ -69,10 +69,10 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 	slices.Sort(kinds)
 	if diff := cmp.Diff([]string{"Agent", "Budget", "ModelProvider", "PromptProfile", "Session", "ToolApproval", "ToolServer", "Turn"},
 		kinds); diff != "" {
-		t.Errorf("kinds that the API server knows (-want +got):\n%s", diff)
+		t.Errorf("kinds that the API server serves (-want +got):\n%s", diff)
 	}
 
-	installsThePolicy(t, cluster)
+	testPolicyInstallation(t, cluster)
 
 	info, err := os.Stat(cluster.Kubeconfig)
 	if err != nil {
@@ -81,15 +81,15 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the kubeconfig has mode %o, want 600: it holds an administrator's key", info.Mode().Perm())
 	}
-	stopped(t, s)
+	mustStop(t, s)
 	if err := c.List(t.Context(), &crds); err == nil {
 		t.Error("the API server still answers after Stop")
 	}
 }
 
-// installsThePolicy checks that a control plane gets the policy of ToolApprovals, and that Capstan uses ToolApprovals
-// after that.
-func installsThePolicy(t *testing.T, cluster *ControlPlane) {
+// testPolicyInstallation checks that installPolicy installs the policy of ToolApprovals, and that Capstan then uses
+// ToolApprovals.
+func testPolicyInstallation(t *testing.T, cluster *ControlPlane) {
 	t.Helper()
 	config := filepath.Join("..", "..", "config", "policy")
 	if err := installPolicy(t.Context(), cluster.Config, config); err != nil {
@@ -108,7 +108,7 @@ func installsThePolicy(t *testing.T, cluster *ControlPlane) {
 		t.Errorf("a decision that is made now is not used: %q, %v", why, err)
 	}
 	if err := installPolicy(t.Context(), cluster.Config, config); err == nil || !strings.Contains(err.Error(), "already exists") {
-		t.Errorf("error %v, want one that says that the policy is there", err)
+		t.Errorf("error %v, want one that says that the policy exists", err)
 	}
 	if err := installPolicy(t.Context(), cluster.Config, t.TempDir()); err == nil ||
 		!strings.Contains(err.Error(), "failed to read the policy of ToolApprovals") {
@@ -117,7 +117,7 @@ func installsThePolicy(t *testing.T, cluster *ControlPlane) {
 }
 
 func TestControlPlaneWithoutProgramsFailsWithAdvice(t *testing.T) {
-	for name, assets := range map[string]string{"not set": "", "an empty folder": t.TempDir()} {
+	for name, assets := range map[string]string{"not set": "", "an empty directory": t.TempDir()} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(assetsVariable, assets)
 			_, err := New(t.TempDir(), nil).StartControlPlane(t.Context(), Install{})
@@ -129,7 +129,7 @@ func TestControlPlaneWithoutProgramsFailsWithAdvice(t *testing.T) {
 }
 
 func TestProgramRunsFromReadyToStop(t *testing.T) {
-	s, program := New(t.TempDir(), failOnExit(t)), served(t, "serve")
+	s, program := New(t.TempDir(), failOnExit(t)), testProgram(t, "serve")
 	p, err := s.StartProgram(t.Context(), program)
 	if err != nil {
 		t.Fatalf("StartProgram: %v", err)
@@ -137,8 +137,8 @@ func TestProgramRunsFromReadyToStop(t *testing.T) {
 	if !answers(t.Context(), http.DefaultClient, program.ReadyURL) {
 		t.Error("the program does not answer although it was reported ready")
 	}
-	stopped(t, s)
-	stopped(t, s)
+	mustStop(t, s)
+	mustStop(t, s)
 	if err := syscall.Kill(p.PID(), 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("signalling the stopped program: %v, want %v", err, syscall.ESRCH)
 	}
@@ -146,17 +146,17 @@ func TestProgramRunsFromReadyToStop(t *testing.T) {
 		t.Errorf("logs (-want +got):\n%s", diff)
 	}
 	if tail := Tail(p.Log, 1); tail != "stopping" {
-		t.Errorf("the log ends with %q, want the program's last words", tail)
+		t.Errorf("the log ends with %q, want the program's last line", tail)
 	}
 }
 
 func TestProgramHasTheEnvironmentOfThisProcessAndItsOwn(t *testing.T) {
-	t.Setenv("STACK_TEST_INHERITED", "inherited")
-	t.Setenv("STACK_TEST_BOTH", "inherited")
+	t.Setenv("HARNESS_TEST_INHERITED", "inherited")
+	t.Setenv("HARNESS_TEST_BOTH", "inherited")
 	s := New(t.TempDir(), nil)
 	p, err := s.StartProgram(t.Context(), Program{
-		Name: "child", Path: "/bin/sh", Args: []string{"-c", "echo $STACK_TEST_INHERITED $STACK_TEST_BOTH $STACK_TEST_OWN"},
-		Env: []string{"STACK_TEST_BOTH=both", "STACK_TEST_OWN=own"},
+		Name: "child", Path: "/bin/sh", Args: []string{"-c", "echo $HARNESS_TEST_INHERITED $HARNESS_TEST_BOTH $HARNESS_TEST_OWN"},
+		Env: []string{"HARNESS_TEST_BOTH=both", "HARNESS_TEST_OWN=own"},
 	})
 	if err != nil {
 		t.Fatalf("StartProgram: %v", err)
@@ -165,11 +165,11 @@ func TestProgramHasTheEnvironmentOfThisProcessAndItsOwn(t *testing.T) {
 	if got, want := Tail(p.Log, 1), "inherited both own"; got != want {
 		t.Errorf("the program's environment is %q, want %q", got, want)
 	}
-	stopped(t, s)
+	mustStop(t, s)
 }
 
 func TestProgramThatIgnoresSIGTERMIsKilled(t *testing.T) {
-	s, program := New(t.TempDir(), failOnExit(t)), served(t, "stubborn")
+	s, program := New(t.TempDir(), failOnExit(t)), testProgram(t, "stubborn")
 	program.StopTimeout = 10 * time.Millisecond
 	p, err := s.StartProgram(t.Context(), program)
 	if err != nil {
@@ -183,7 +183,7 @@ func TestProgramThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	}
 }
 
-func TestProgramThatCannotStart(t *testing.T) {
+func TestFailedStartIsExplained(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -198,12 +198,12 @@ func TestProgramThatCannotStart(t *testing.T) {
 		program Program
 		want    []string
 	}{
-		"ends early": {
+		"exits early": {
 			t.Context(),
 			Program{Path: "/bin/sh", Args: []string{"-c", "echo cannot open the store; exit 3"}, ReadyURL: "http://" + taken},
 			[]string{"failed to start child", "exit status 3", "cannot open the store", "child.log"},
 		},
-		"not there": {
+		"no such file": {
 			t.Context(), Program{Path: filepath.Join(t.TempDir(), "manager")}, []string{"failed to start child", "no such file"},
 		},
 		"address taken": {
@@ -235,12 +235,12 @@ func TestProgramThatCannotStart(t *testing.T) {
 					t.Errorf("error %q lacks %q", err, want)
 				}
 			}
-			stopped(t, s)
+			mustStop(t, s)
 		})
 	}
 }
 
-func TestProgramThatEndsByItselfIsReported(t *testing.T) {
+func TestProgramThatExitsByItselfIsReported(t *testing.T) {
 	exits := make(chan error, 1)
 	s := New(t.TempDir(), func(err error) { exits <- err })
 	if _, err := s.StartProgram(t.Context(),
@@ -248,12 +248,12 @@ func TestProgramThatEndsByItselfIsReported(t *testing.T) {
 		t.Fatalf("StartProgram: %v", err)
 	}
 	err := <-exits
-	for _, want := range []string{"child ended unexpectedly", "exit status 4", "out of luck"} {
+	for _, want := range []string{"child exited unexpectedly", "exit status 4", "out of luck"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q lacks %q", err, want)
 		}
 	}
-	stopped(t, s)
+	mustStop(t, s)
 }
 
 func TestStopEndsProgramsInReverseOrderAndContinuesAfterAFailure(t *testing.T) {
@@ -294,6 +294,6 @@ func TestTail(t *testing.T) {
 		})
 	}
 	if got := Tail(filepath.Join(t.TempDir(), "none"), 2); got != "" {
-		t.Errorf("tail of a file that is not there: %q, want nothing", got)
+		t.Errorf("tail of a file that does not exist: %q, want nothing", got)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// KillAPIServer ends kube-apiserver with SIGKILL, like a crash. restart starts it again, at the same address and
-// with the same certificates, and returns when it answers. etcd keeps running, so that no write is lost.
-// KillAPIServer needs Linux and must not be called while the control plane is stopped.
+// KillAPIServer ends kube-apiserver with SIGKILL, like a crash. etcd keeps running, so that no write is lost. restart
+// starts kube-apiserver again, at the same address and with the same certificates, and returns when it is ready.
+// KillAPIServer requires Linux and must not be called after the control plane has stopped.
 func (c *ControlPlane) KillAPIServer() (restart func() error, err error) {
 	if _, err := c.signalAPIServer(syscall.SIGKILL); err != nil {
 		return nil, err
@@ -32,14 +32,14 @@ func (c *ControlPlane) KillAPIServer() (restart func() error, err error) {
 	}, nil
 }
 
-// PauseAPIServer stops kube-apiserver with SIGSTOP: connections stay open, but nothing answers. resume continues
-// it. PauseAPIServer needs Linux.
+// PauseAPIServer stops kube-apiserver with SIGSTOP: connections stay open, but get no answer. resume continues
+// kube-apiserver. PauseAPIServer requires Linux.
 func (c *ControlPlane) PauseAPIServer(ctx context.Context) (resume func() error, err error) {
 	pid, err := c.signalAPIServer(syscall.SIGSTOP)
 	if err != nil {
 		return nil, err
 	}
-	// A thread that runs on another processor stops a little later, and could still answer.
+	// A thread that runs on another processor stops a little later, and could still answer a request.
 	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
 		return isStopped(pid)
 	})
@@ -63,7 +63,7 @@ func isStopped(pid int) (bool, error) {
 	for _, thread := range threads {
 		stat, err := os.ReadFile(thread)
 		if err != nil {
-			return false, nil //nolint:nilerr // because the thread has ended meanwhile
+			return false, nil //nolint:nilerr // because the thread has exited meanwhile
 		}
 		_, after, _ := strings.Cut(string(stat), ") ") // the name of the program is in parentheses
 		if !strings.HasPrefix(after, "T") {
@@ -85,24 +85,24 @@ func (c *ControlPlane) signalAPIServer(sig syscall.Signal) (pid int, err error) 
 	return pid, nil
 }
 
-// childOf returns the running child of a process with this program and argument.
+// childOf returns the process ID of the child of parent that runs this program with this argument.
 func childOf(parent int, program, argument string) (int, error) {
-	folders, err := filepath.Glob("/proc/[0-9]*")
+	directories, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return 0, err
 	}
-	for _, folder := range folders {
-		command, err := os.ReadFile(filepath.Join(folder, "cmdline"))
+	for _, directory := range directories {
+		command, err := os.ReadFile(filepath.Join(directory, "cmdline"))
 		if err != nil {
-			continue // the process has ended meanwhile
+			continue // the process has exited meanwhile
 		}
 		args := bytes.Split(bytes.TrimRight(command, "\x00"), []byte{0})
-		if filepath.Base(string(args[0])) != program || !contains(args, argument) || !isChild(folder, parent) {
+		if filepath.Base(string(args[0])) != program || !contains(args, argument) || !isChild(directory, parent) {
 			continue
 		}
-		return strconv.Atoi(filepath.Base(folder))
+		return strconv.Atoi(filepath.Base(directory))
 	}
-	return 0, errors.New("there is no such process of ours in /proc")
+	return 0, errors.New("this process has no such child in /proc")
 }
 
 func contains(args [][]byte, argument string) bool {
@@ -114,9 +114,9 @@ func contains(args [][]byte, argument string) bool {
 	return false
 }
 
-// isChild reports whether a process is a child of parent and has not ended.
-func isChild(folder string, parent int) bool {
-	stat, err := os.ReadFile(filepath.Join(folder, "stat"))
+// isChild reports whether the process with this directory in /proc is a child of parent and has not exited.
+func isChild(directory string, parent int) bool {
+	stat, err := os.ReadFile(filepath.Join(directory, "stat"))
 	if err != nil {
 		return false
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestAPIServerKeepsItsObjectsAfterAnOutage(t *testing.T) {
 	s := New(t.TempDir(), nil)
-	t.Cleanup(func() { stopped(t, s) })
+	t.Cleanup(func() { mustStop(t, s) })
 	cluster, err := s.StartControlPlane(t.Context(), Install{})
 	if err != nil {
 		t.Fatalf("StartControlPlane: %v", err)
@@ -33,26 +33,26 @@ func TestAPIServerKeepsItsObjectsAfterAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	paused := func() (func() error, error) { return cluster.PauseAPIServer(t.Context()) }
-	for name, away := range map[string]func() (func() error, error){"Killed": cluster.KillAPIServer, "Paused": paused} {
+	for name, begin := range map[string]func() (func() error, error){"Killed": cluster.KillAPIServer, "Paused": paused} {
 		t.Run(name, func(t *testing.T) {
-			back, err := away()
+			end, err := begin()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if read(300*time.Millisecond) == nil {
-				t.Error("the API server answers while it is away")
+				t.Error("the API server answers during the outage")
 			}
-			if err := back(); err != nil {
+			if err := end(); err != nil {
 				t.Fatal(err)
 			}
 			if err := read(30 * time.Second); err != nil {
-				t.Errorf("the API server is back and has lost objects or its certificates: %v", err)
+				t.Errorf("the API server has lost objects or its certificates in the outage: %v", err)
 			}
 		})
 	}
 	certificates := cluster.certificates
-	stopped(t, s)
+	mustStop(t, s)
 	if _, err := os.Stat(certificates); certificates == "" || !os.IsNotExist(err) {
-		t.Errorf("the folder of the certificates %q stays: %v", certificates, err)
+		t.Errorf("the directory %q of the certificates must be removed, error %v", certificates, err)
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 // installPolicy creates the policy of Install.Policy and its binding. It returns when managers accept decisions made
 // from now on, or with the cause of ctx if ctx ends first.
-func installPolicy(ctx context.Context, config *rest.Config, folder string) error {
+func installPolicy(ctx context.Context, config *rest.Config, directory string) error {
 	var policy admissionv1.ValidatingAdmissionPolicy
 	var binding admissionv1.ValidatingAdmissionPolicyBinding
 	for file, object := range map[string]any{"toolapproval_policy.yaml": &policy, "toolapproval_binding.yaml": &binding} {
-		text, err := os.ReadFile(filepath.Join(folder, file))
+		text, err := os.ReadFile(filepath.Join(directory, file))
 		if err != nil {
 			return fmt.Errorf("failed to read the policy of ToolApprovals: %w", err)
 		}

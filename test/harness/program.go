@@ -21,14 +21,14 @@ const (
 
 // Program describes a program to run and its readiness probe.
 type Program struct {
-	// Name is the name of the program in messages and of its log.
+	// Name is the name of the program in messages, and the name of its log file without the extension.
 	Name string
 	// Path is the path of the executable file.
 	Path string
 	// Args are the arguments of the program, without its name.
 	Args []string
-	// Env holds KEY=VALUE pairs in addition to this process's environment. Pass secrets here, because every user of
-	// the machine can see arguments.
+	// Env holds KEY=VALUE pairs in addition to this process's environment. Pass secrets here and not in Args, because
+	// every user of the machine can see arguments.
 	Env []string
 	// Listen holds the host:port addresses on which the program will listen. They must be free before the start.
 	Listen []string
@@ -49,14 +49,14 @@ type Process struct {
 	cmd      *exec.Cmd
 	stopOnce sync.Once
 	stopping chan struct{} // closed when the process is about to be stopped
-	done     chan struct{} // closed when the process has ended; err is set before
+	done     chan struct{} // closed when the process has exited; err is set before
 	err      error
 }
 
-// StartProgram starts a program and waits until it is ready. The program has a process group of its own, so that a
-// Ctrl-C in the terminal reaches it only through Stop. StartProgram returns an error if an address is in use, or if
-// the program cannot be run, ends early or is not ready in time. The error for a program that ended includes the
-// end of its log.
+// StartProgram starts a program and waits until it is ready. The program has a process group of its own, so that Ctrl-C
+// in the terminal does not signal it; Stop does. StartProgram returns an error if an address is in use, or if the
+// program cannot be run, exits early or is not ready in time. If the program exited or was not ready in time, the error
+// includes the end of its log.
 func (h *Harness) StartProgram(ctx context.Context, program Program) (*Process, error) {
 	for _, address := range program.Listen {
 		if err := checkFree(ctx, address); err != nil {
@@ -92,8 +92,8 @@ func (h *Harness) StartProgram(ctx context.Context, program Program) (*Process, 
 // PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Stop ends the process before the rest of its harness. It sends SIGTERM first, and SIGKILL after StopTimeout, which
-// is an error.
+// Stop stops the process while the rest of its harness continues. It sends SIGTERM. If the process has not exited after
+// StopTimeout, Stop sends SIGKILL and returns an error.
 func (p *Process) Stop() error { return p.stop() }
 
 func (p *Process) stop() error {
@@ -107,7 +107,7 @@ func (p *Process) stop() error {
 
 func (p *Process) terminate() error {
 	if p.ended() || p.signal(syscall.SIGTERM) != nil {
-		<-p.done // a process that cannot be signalled has ended
+		<-p.done // a process that cannot be signalled has exited
 		return nil
 	}
 	timer := time.NewTimer(withDefault(p.program.StopTimeout, defaultStopTimeout))
@@ -137,15 +137,15 @@ func (p *Process) ended() bool {
 	}
 }
 
-// watch reports an unexpected end of the process.
+// watch reports if the process exits without being stopped.
 func (p *Process) watch(report func(error)) {
 	select {
 	case <-p.stopping:
 	case <-p.done:
 		select {
-		case <-p.stopping: // both happened at once: the process was stopped
+		case <-p.stopping: // both channels were closed: the process was stopped
 		default:
-			report(fmt.Errorf("%s ended unexpectedly (%s)%s", p.program.Name, p.exit(), withTail(p.Log)))
+			report(fmt.Errorf("%s exited unexpectedly (%s)%s", p.program.Name, p.exit(), withTail(p.Log)))
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (p *Process) waitReady(ctx context.Context) error {
 	for p.program.ReadyURL != "" && !answers(ctx, client, p.program.ReadyURL) {
 		select {
 		case <-p.done:
-			return fmt.Errorf("failed to start %s: it ended before it was ready (%s)%s", p.program.Name, p.exit(), withTail(p.Log))
+			return fmt.Errorf("failed to start %s: it exited before it was ready (%s)%s", p.program.Name, p.exit(), withTail(p.Log))
 		case <-ctx.Done():
 			return fmt.Errorf("failed to start %s: %w%s", p.program.Name, context.Cause(ctx), withTail(p.Log))
 		case <-ticker.C:

@@ -12,7 +12,7 @@ import (
 )
 
 // Serve serves HTTP from this process on a free port of 127.0.0.1, and returns the URL. Stop closes all connections,
-// even those with a request that is not answered yet.
+// including those with an unanswered request.
 func (h *Harness) Serve(ctx context.Context, handler http.Handler) (url string, err error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

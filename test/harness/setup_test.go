@@ -15,8 +15,8 @@ import (
 
 var clientScheme = runtime.NewScheme()
 
-// served returns a program that runs this test's executable in another role.
-func served(t *testing.T, role string) Program {
+// testProgram returns a program that runs this test's executable in another role.
+func testProgram(t *testing.T, role string) Program {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -29,18 +29,20 @@ func served(t *testing.T, role string) Program {
 	return Program{Name: role, Path: self, Args: []string{role, address}, Listen: []string{address}, ReadyURL: "http://" + address}
 }
 
-func stopped(t *testing.T, s *Harness) {
+func mustStop(t *testing.T, s *Harness) {
 	t.Helper()
 	if err := s.Stop(); err != nil {
 		t.Errorf("Stop: %v", err)
 	}
 }
 
+// failOnExit returns a function for New that fails the test when a program exits without being stopped.
 func failOnExit(t *testing.T) func(error) {
 	t.Helper()
-	return func(err error) { t.Errorf("reported as ended although it was stopped: %v", err) }
+	return func(err error) { t.Errorf("a stopped program was reported as exited by itself: %v", err) }
 }
 
+// serve answers every request with 200 until SIGTERM, and then exits. If stubborn is true, it ignores SIGTERM.
 func serve(stubborn bool, address string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

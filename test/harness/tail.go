@@ -20,7 +20,7 @@ func Tail(path string, lines int) string {
 	if err != nil {
 		return ""
 	}
-	// Read a log that is shorter than tailBytes from its beginning.
+	// The first Seek fails if the log is shorter than tailBytes. Read it from its beginning then.
 	_, seekErr := f.Seek(-tailBytes, io.SeekEnd)
 	if seekErr != nil {
 		_, seekErr = f.Seek(0, io.SeekStart)

@@ -6,12 +6,14 @@ import (
 	"github.com/onsi/gomega/types"
 )
 
-// libraryLeaks are the functions of Kubernetes libraries whose goroutines can outlive what started them.
+// libraryLeaks are functions of Kubernetes libraries whose goroutines can continue after their watch or cache has
+// stopped.
 var libraryLeaks = []any{
 	// A stopped watch of metadata: kubernetes issue 113254.
 	"k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop",
-	// A cache of chosen namespaces waits for its first lists without a context. It waits forever if it is stopped
-	// before they have come, as when a manager ends while it starts. Seen in controller-runtime v0.25.2.
+	// A cache of selected namespaces waits for its first lists without a context. If it is stopped before the lists
+	// arrive, for example because a manager stops while it starts, it waits forever. Seen in
+	// controller-runtime v0.25.2.
 	"sigs.k8s.io/controller-runtime/pkg/cache.newMultiNamespaceInformer.func1",
 	"sigs.k8s.io/controller-runtime/pkg/cache.newMultiNamespaceInformerHandlerRegistration.func1",
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// TestHaveLeakedKnowsCaches stops a cache of one namespace before the API server has answered its first list.
-func TestHaveLeakedKnowsCaches(t *testing.T) {
+// TestHaveLeakedIgnoresStoppedCaches stops a cache of one namespace before the API server has answered its first list.
+func TestHaveLeakedIgnoresStoppedCaches(t *testing.T) {
 	g := NewWithT(t)
 	before := gleak.Goroutines()
 	asked, silent := make(chan struct{}, 10), make(chan struct{})

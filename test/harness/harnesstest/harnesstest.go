@@ -32,7 +32,7 @@ func ControlPlane(tb testing.TB, install harness.Install) *harness.ControlPlane 
 	return c
 }
 
-// Repository returns all that Capstan needs in a control plane, from the repository with this root folder.
+// Repository returns the CRDs and the policy of Capstan, from the repository with this root directory.
 func Repository(root string) harness.Install {
 	return harness.Install{CRDs: filepath.Join(root, "config", "crd", "bases"), Policy: filepath.Join(root, "config", "policy")}
 }
@@ -53,7 +53,7 @@ func Model(tb testing.TB, rules server.Config, options ...server.Option) (model 
 	return model, baseURL
 }
 
-// DemoRules returns the rules of the demo's model without its delays, which are for people. root is the root folder of
+// DemoRules returns the rules of the demo's model without their delays and other faults. root is the root directory of
 // the repository.
 func DemoRules(tb testing.TB, root string) server.Config {
 	tb.Helper()
@@ -73,8 +73,8 @@ func Tickets(tb testing.TB) (desk *tickets.Desk, url string) {
 	return desk, url
 }
 
-// Options returns the options of a manager that watches only this namespace and keeps its Leases there, too. The
-// manager serves neither metrics nor probes nor the read API, may connect to this machine, and stops at once.
+// Options returns the options of a manager that watches only this namespace and has its Leases there. The manager
+// serves neither metrics nor probes nor the read API, and may call tools on this machine.
 func Options(tb testing.TB, namespace string) manager.Options {
 	tb.Helper()
 	return manager.Options{
@@ -85,8 +85,9 @@ func Options(tb testing.TB, namespace string) manager.Options {
 	}
 }
 
-// RunManager runs a manager in this process, with the rights of user. It returns a function that stops the manager and
-// returns when it has stopped, which the end of the test does, too. A manager that ends with an error fails the test.
+// RunManager runs a manager in this process, with the permissions of user. It returns a function that stops the manager
+// and waits until the manager has stopped. The end of the test calls this function, too. A manager that returns an
+// error fails the test.
 func RunManager(tb testing.TB, user *rest.Config, o manager.Options, log logr.Logger) (stop func()) {
 	tb.Helper()
 	must(tb, o.Validate())
