@@ -12,21 +12,21 @@ import (
 )
 
 var _ = Describe("Who may read a journal", func() {
-	It("depends on a token and the rights of its user", func(ctx SpecContext) {
+	It("depends on a token and the permissions of its user", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()...)
 		journalOf := s.path("first", "journal")
 
-		By("refusing who has no token")
+		By("rejecting a request without a token")
 		none := s.get(ctx, "", journalOf)
 		Expect(none.refusal(http.StatusUnauthorized)).To(ContainSubstring("the request has no bearer token"))
 		Expect(none.header.Get("WWW-Authenticate")).To(Equal("Bearer"))
 
-		By("refusing a token that the API server does not know")
+		By("rejecting an unknown token")
 		Expect(s.get(ctx, "invented", journalOf).refusal(http.StatusUnauthorized)).To(ContainSubstring("rejects the token"))
 
-		By("refusing a user who may read the Turn but not its conversation")
+		By("rejecting a user who may read the Turn but not its conversation")
 		viewer := s.user(ctx, "viewer", rbacv1.PolicyRule{
 			APIGroups: []string{"capstan.dev"},
 			Resources: []string{"turns"}, Verbs: []string{"get", "list"},
@@ -36,17 +36,17 @@ var _ = Describe("Who may read a journal", func() {
 			`"system:serviceaccount:` + s.namespace + `:viewer" may not read the conversation of Turn "first"`))
 		Expect(refused).To(ContainSubstring("apiGroups [capstan.dev], resources [turns/log] and verbs [get]"))
 
-		By("not telling them which Turns there are")
+		By("not revealing to that user which Turns exist")
 		absent := s.get(ctx, viewer, s.path("absent", "journal")).refusal(http.StatusForbidden)
 		Expect(strings.ReplaceAll(absent, "absent", "first")).To(Equal(refused))
 
-		By("giving it to who has the right")
+		By("serving a user with the permission")
 		reader := s.user(ctx, "reader", logRule)
 		Expect(s.get(ctx, reader, journalOf).lines()).To(HaveLen(3))
 		Expect(s.get(ctx, reader, s.path("absent", "journal")).refusal(http.StatusNotFound)).To(
 			Equal(`there is no Turn "absent" in namespace "` + s.namespace + `"`))
 
-		By("refusing them another namespace")
+		By("rejecting that user in another namespace")
 		other := newTestEnv(ctx)
 		other.append(ctx, other.turn(ctx, "first"), story()...)
 		Expect(other.get(ctx, reader, other.path("first", "journal")).refusal(http.StatusForbidden)).To(ContainSubstring(other.namespace))
@@ -64,7 +64,7 @@ var _ = Describe("Who may read a journal", func() {
 		s.get(ctx, token, s.path("second", "journal")).refusal(http.StatusForbidden)
 	})
 
-	It("is checked again soon: a new right or an expired token takes effect within seconds", func(ctx SpecContext) {
+	It("is checked again soon: a new permission or an expired token takes effect within seconds", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		s.append(ctx, s.turn(ctx, "first"), story()...)
 		token := s.user(ctx, "reader")
@@ -74,7 +74,7 @@ var _ = Describe("Who may read a journal", func() {
 		Eventually(status).Should(Equal(http.StatusOK))
 
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "reader"}}
-		Expect(apiClient.Delete(ctx, account)).To(Succeed(), "its tokens end with it")
+		Expect(apiClient.Delete(ctx, account)).To(Succeed(), "the tokens of a deleted account are invalid")
 		Eventually(status).Should(Equal(http.StatusUnauthorized))
 	})
 

@@ -26,14 +26,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// approverRules are the rights of an approver.
+// approverRules are the permissions of an approver.
 var approverRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list"}},
 	{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns/log"}, Verbs: []string{"get"}},
 	{APIGroups: []string{"capstan.dev"}, Resources: []string{"toolapprovals"}, Verbs: []string{"create", "get"}},
 }
 
-// at starts a command line at a terminal at which a person types.
+// at starts the command line at a terminal, and types this input.
 func at(ctx context.Context, typed string, args ...string) *command {
 	c := &command{code: make(chan int, 1)}
 	go func() {
@@ -46,7 +46,7 @@ func at(ctx context.Context, typed string, args ...string) *command {
 	return c
 }
 
-// waiting creates a Turn that waits for approvals, with the arguments of the calls in its journal.
+// waiting creates a Turn that waits for approvals. Its journal has the arguments of the calls, by call ID.
 func (s *testEnv) waiting(ctx context.Context, name string, arguments map[string]string) *v1alpha1.Turn {
 	GinkgoHelper()
 	t := s.turn(ctx, name)
@@ -88,7 +88,8 @@ func (s *testEnv) approvals(ctx context.Context) []v1alpha1.ToolApproval {
 	return list.Items
 }
 
-// as returns the flags of a user for the server of the test environment, in which no Turn continues.
+// as returns the flags for a user and the server of the test environment. The commands do not wait, because no manager
+// runs that could continue a Turn.
 func (s *testEnv) as(token string) []string {
 	return []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token}), "--server", s.server.url, "--wait-seconds", "0"}
 }
@@ -109,7 +110,7 @@ var _ = Describe("The commands approve and deny", func() {
 		}
 		Expect(s.approvals(ctx)).To(BeEmpty())
 
-		By("showing all that a decision is based on, of which a terminal acts on nothing")
+		By("showing the call without control characters, which a terminal would act on")
 		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, exit.OK)
 		Expect(yes.err.String()).To(And(
 			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring(
@@ -132,7 +133,7 @@ var _ = Describe("The commands approve and deny", func() {
 			DecidedByGroups: []string{"system:serviceaccounts", "system:serviceaccounts:" + s.namespace, "system:authenticated"},
 		}))
 
-		By("saying that it was decided before")
+		By("reporting that the call has a decision already")
 		again := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...).must(ctx, exit.OK)
 		Expect(again.out.String()).To(And(ContainSubstring("was already approved by "+who), ContainSubstring(": as agreed\n")))
 		late := at(ctx, "y\n", append([]string{"deny", "first"}, as...)...).must(ctx, exit.Failed)
@@ -140,7 +141,7 @@ var _ = Describe("The commands approve and deny", func() {
 		Expect(s.approvals(ctx)).To(HaveLen(1))
 	})
 
-	It("decide about several calls, one by one, by name, or all at once", func(ctx SpecContext) {
+	It("decide about several calls: one by one, by name, or all together", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		both := map[string]string{"call_1": `{"id":1}`, "call_2": `{"id":2}`}
 		s.waiting(ctx, "first", both)
@@ -184,7 +185,7 @@ var _ = Describe("The commands approve and deny", func() {
 		}
 		Expect(s.approvals(ctx)).To(BeEmpty())
 
-		By("saying why, where it may not be read")
+		By("reporting why the arguments cannot be read")
 		blind := s.as(s.user(ctx, "eve", approverRules[0], approverRules[2]))
 		unread := at(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, exit.Failed)
 		Expect(unread.err.String()).To(And(ContainSubstring("the arguments of call_1 cannot be read, so the call was not approved"),
@@ -212,7 +213,7 @@ var _ = Describe("The commands approve and deny", func() {
 		}
 		const why = "the API server has checked who decides only since 2026-11-22T04:01:42Z (ValidatingAdmissionPolicy p): decide again"
 		var names []string
-		for range 2 { // each of them is a new decision, because the Turn does not use the one before
+		for range 2 { // each command makes a new decision, because the Turn does not use the previous one
 			approve := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
 			Eventually(ctx, func() []v1alpha1.ToolApproval { return s.approvals(ctx) }).Should(HaveLen(len(names) + 1))
 			Consistently(approve.code).ShouldNot(Receive())
@@ -236,7 +237,7 @@ var _ = Describe("The commands approve and deny", func() {
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		approve.must(ctx, exit.OK)
 
-		By("saying that the Turn has not continued yet")
+		By("reporting that the Turn has not continued yet")
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
 		slow := at(ctx, "y\n", append([]string{"deny", "second"}, append(as, "--wait-seconds", "1")...)...).must(ctx, exit.OK)
 		Expect(slow.err.String()).To(ContainSubstring(
@@ -318,7 +319,7 @@ var _ = Describe("The command cancel", func() {
 		offered := capstan(ctx, append(append([]string{"__complete", "cancel"}, as...), "")...).must(ctx, exit.OK)
 		Expect(offered.out.String()).To(HavePrefix("first\n:"))
 
-		By("saying what right is missing")
+		By("reporting which permission is missing")
 		s.turn(ctx, "second")
 		viewer := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", approverRules[0])})}
 		refused := capstan(ctx, append([]string{"cancel", "second"}, viewer...)...).must(ctx, exit.Failed)

@@ -49,13 +49,13 @@ func (t *outputBuffer) String() string {
 	return t.text.String()
 }
 
-// command is a running command line.
+// command is a run of the command line, and its output.
 type command struct {
 	out, err outputBuffer
 	code     chan int
 }
 
-// capstan starts a command line.
+// capstan starts the command line without a terminal.
 func capstan(ctx context.Context, args ...string) *command {
 	c := &command{code: make(chan int, 1)}
 	go func() {
@@ -87,7 +87,7 @@ func (s *testEnv) kubeconfig(user clientcmdapi.AuthInfo) string {
 	return path
 }
 
-var _ = Describe("The command line at a server", func() {
+var _ = Describe("The command line with a read API server", func() {
 	It("prints a journal and exports it, without conversation texts unless a flag asks for them", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
@@ -109,14 +109,14 @@ var _ = Describe("The command line at a server", func() {
 		output := capstan(ctx, append([]string{"export", "turn", "first", "--artifact", whole.SHA256}, at...)...).must(ctx, exit.OK)
 		Expect(output.out.String()).To(Equal("the whole output"))
 
-		By("naming the fault")
+		By("reporting errors")
 		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring(`there is no Turn "absent"`))
 		at[len(at)-1] = s.user(ctx, "stranger")
 		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, exit.Failed)
 		Expect(refused.err.String()).To(ContainSubstring("the ClusterRole team-capstan-turn-reader"))
 
-		By("saying that there is nothing yet")
+		By("reporting that a journal is empty")
 		s.turn(ctx, "second")
 		at[len(at)-1] = s.user(ctx, "third", logRule)
 		nothing := capstan(ctx, append([]string{"logs", "second"}, at...)...).must(ctx, exit.OK)
@@ -154,13 +154,13 @@ var _ = Describe("The command line at a server", func() {
 		Expect(none.err.String()).To(ContainSubstring(
 			"the manager accepts only tokens: set --service-account to a ServiceAccount of the Turn's namespace"))
 
-		By("taking a short token of a ServiceAccount where it has a certificate")
+		By("creating a token of a ServiceAccount if the kubeconfig has a certificate")
 		s.user(ctx, "capstan-turn-reader")
 		blind := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server",
 			s.server.url).must(ctx, exit.Failed)
 		Expect(blind.err.String()).To(ContainSubstring(
 			`"system:serviceaccount:`+s.namespace+`:capstan-turn-reader" may not read the conversation of Turn`),
-			"the administrator's own rights do not count")
+			"the administrator's own permissions do not count")
 		s.allow(ctx, "capstan-turn-reader", logRule)
 		Eventually(func() string {
 			c := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url)
@@ -168,7 +168,7 @@ var _ = Describe("The command line at a server", func() {
 			return c.out.String()
 		}).Should(ContainSubstring("Completed: the model answered"))
 
-		By("deciding as the person nevertheless")
+		By("recording the user of the certificate as the approver")
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
 		at(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url,
 			"--wait-seconds", "0").must(ctx, exit.OK)
@@ -191,7 +191,7 @@ var _ = Describe("The command line at a server", func() {
 		Expect(c.out.String()).To(ContainSubstring("Completed: the model answered\n"))
 	})
 
-	It("says why a Turn that it follows waits, if it may get the Turn", func(ctx SpecContext) {
+	It("prints why the Turn that it follows waits, if the user may get the Turn", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		turnstatus.Bind(t, turnstatus.Binding{Executor: "capstan-0"}, time.Now())
@@ -206,7 +206,7 @@ var _ = Describe("The command line at a server", func() {
 			"circuit breaker hold the next request back\n"
 		Eventually(ctx, viewer.err.String).Should(Equal(why))
 		s.append(ctx, t, story()...)
-		Expect(viewer.must(ctx, exit.OK).err.String()).To(Equal(why), "it is said once")
+		Expect(viewer.must(ctx, exit.OK).err.String()).To(Equal(why), "the reason is printed once")
 		Expect(reader.must(ctx, exit.OK).err.String()).To(BeEmpty())
 	})
 
@@ -232,7 +232,7 @@ var _ = Describe("A server that other machines can reach", func() {
 		Expect(unknown.err.String()).To(ContainSubstring("certificate signed by unknown authority"))
 	})
 
-	It("uses a new certificate without a restart, and serves this machine without one", func(ctx SpecContext) {
+	It("loads a new certificate without a restart, and serves HTTP without TLS to this machine", func(ctx SpecContext) {
 		cert, key := certificate()
 		s := newTestEnv(ctx, func(o *readapi.Options) { o.TLSAddress, o.CertFile, o.KeyFile = "127.0.0.1:0", cert, key })
 		s.append(ctx, s.turn(ctx, "first"), story()...)
@@ -249,7 +249,7 @@ var _ = Describe("A server that other machines can reach", func() {
 		Expect(known(cert)).To(Equal(exit.OK))
 		newCert, newKey := certificate()
 		Expect(known(newCert)).To(Equal(exit.Failed))
-		// the server must notice each of the two renames, as it must with the kubelet's updates
+		// The server must notice each of the two renames, because the kubelet also updates files by renames.
 		for from, to := range map[string]string{newCert: cert, newKey: key} {
 			data, err := os.ReadFile(from)
 			Expect(err).NotTo(HaveOccurred())
@@ -259,7 +259,7 @@ var _ = Describe("A server that other machines can reach", func() {
 		Eventually(func() int { return known(newCert) }).Should(Equal(exit.OK))
 	})
 
-	It("is refused without a certificate", func(ctx SpecContext) {
+	It("does not start without a certificate", func(ctx SpecContext) {
 		_, err := readapi.Listen(ctx, readapi.Options{Address: ":0", Now: time.Now})
 		Expect(err).To(MatchError(ContainSubstring("set --read-tls-cert-file and --read-tls-key-file")))
 	})

@@ -119,12 +119,12 @@ var _ = Describe("A journal", func() {
 		Expect(s.get(ctx, token, s.path("first", "artifacts/"+unknown)).refusal(http.StatusNotFound)).To(
 			ContainSubstring("has no artifact " + unknown))
 
-		By("keeping those of other Turns to who may read them")
+		By("not serving the artifact as an artifact of another Turn")
 		s.turn(ctx, "second")
 		s.get(ctx, token, s.path("second", "artifacts/"+output.SHA256)).refusal(http.StatusNotFound)
 	})
 
-	It("has no credentials, also where an earlier version of Capstan recorded one", func(ctx SpecContext) {
+	It("has no credentials, even if an earlier version of Capstan recorded one", func(ctx SpecContext) {
 		const credential, hidden = "sk-a-key-of-the-model", "s\u200bk-a-key-of-the-mo\u200bdel"
 		known := redact.NewSet()
 		s := newTestEnv(ctx, func(o *readapi.Options) { o.Credentials = known })
@@ -141,7 +141,8 @@ var _ = Describe("A journal", func() {
 		e.Artifacts = []journal.Artifact{output}
 		s.append(ctx, t, e)
 		journalPath, artifactPath := s.path("first", "journal"), s.path("first", "artifacts/"+output.SHA256)
-		Expect(s.get(ctx, token, journalPath).body).To(ContainSubstring(credential), "what no provider or server uses is an ordinary text")
+		Expect(s.get(ctx, token, journalPath).body).To(ContainSubstring(credential),
+			"a text that no provider or server uses as a credential is not redacted")
 
 		known.Put(s.namespace, "ModelProvider/demo", []string{credential})
 		for _, path := range []string{journalPath, artifactPath} {
@@ -164,7 +165,7 @@ var _ = Describe("A journal", func() {
 		Expect(body).NotTo(ContainSubstring("secret"))
 	})
 
-	It("of a newer version is refused with advice", func(ctx SpecContext) {
+	It("of a newer version is rejected with advice", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		token := s.user(ctx, "reader", logRule)
 		e := entry(1, journal.RunStarted, `{}`)
@@ -209,7 +210,7 @@ var _ = Describe("Following a journal", func() {
 		Eventually(r.done).Should(Receive(BeNil()))
 	})
 
-	It("ends when the right to it has ended", func(ctx SpecContext) {
+	It("ends when the permission is removed", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		s.append(ctx, s.turn(ctx, "first"), story()[:2]...)
 		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
@@ -223,7 +224,7 @@ var _ = Describe("Following a journal", func() {
 		Expect(refused.Status).To(Equal(http.StatusUnauthorized))
 	})
 
-	It("is broken off when the server stops, so that the reader connects to another server", func(ctx SpecContext) {
+	It("is interrupted when the server stops, so that the reader connects to another server", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		s.append(ctx, s.turn(ctx, "first"), story()[:2]...)
 		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
@@ -252,14 +253,14 @@ var _ = Describe("Following a journal", func() {
 })
 
 var _ = Describe("A slow reader", func() {
-	It("is dropped, and its stream is free for others", func(ctx SpecContext) {
+	It("is disconnected, and its stream is free for other readers", func(ctx SpecContext) {
 		// The timeout applies to the second reader as well, who must not be dropped because this machine is busy.
 		s := newTestEnv(ctx, func(o *readapi.Options) { o.WriteTimeout = 5 * time.Second })
 		t := s.turn(ctx, "first")
 		token := s.user(ctx, "reader", logRule)
 		const entries = 400
-		size := s.long(ctx, t, entries)
-		conn := s.ask(ctx, s.path("first", "journal"), "Authorization: Bearer "+token)
+		size := s.appendLarge(ctx, t, entries)
+		conn := s.openRequest(ctx, s.path("first", "journal"), "Authorization: Bearer "+token)
 
 		By("closing the connection of the reader that does not read")
 		Eventually(func() error { _, err := conn.Write([]byte("\r\n")); return err }).Should(HaveOccurred())
@@ -268,7 +269,7 @@ var _ = Describe("A slow reader", func() {
 		_, _ = got.ReadFrom(conn)
 		Expect(got.Len()).To(BeNumerically("<", entries*size), "the rest must not be in a buffer of the server")
 
-		By("serving who reads")
+		By("serving a reader that reads")
 		Expect(s.get(ctx, token, s.path("first", "journal")).lines()).To(HaveLen(entries))
 	}, NodeTimeout(2*time.Minute))
 })

@@ -23,8 +23,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// ask sends a request and lets the caller read the answer.
-func (s *testEnv) ask(ctx context.Context, path string, headers ...string) net.Conn {
+// openRequest sends a request and returns the connection, from which the caller can read the response.
+func (s *testEnv) openRequest(ctx context.Context, path string, headers ...string) net.Conn {
 	GinkgoHelper()
 	dialer := &net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(s.server.url, "http://"))
@@ -36,9 +36,9 @@ func (s *testEnv) ask(ctx context.Context, path string, headers ...string) net.C
 	return conn
 }
 
-// long gives a Turn a journal with this many entries, more than the buffers between server and reader can hold. It
-// returns the size of an entry.
-func (s *testEnv) long(ctx context.Context, t *v1alpha1.Turn, entries int64) int {
+// appendLarge appends this number of large entries to the journal of a Turn, so that the buffers between server and
+// reader cannot hold the journal. It returns the size of an entry.
+func (s *testEnv) appendLarge(ctx context.Context, t *v1alpha1.Turn, entries int64) int {
 	GinkgoHelper()
 	text := noise(journal.MaxPayload / 2)
 	for i := range entries {
@@ -50,12 +50,12 @@ func (s *testEnv) long(ctx context.Context, t *v1alpha1.Turn, entries int64) int
 // noise returns a text that does not compress well.
 func noise(size int) string {
 	data := make([]byte, size/2)
-	_, _ = rand.Read(data) // it never fails
+	_, _ = rand.Read(data) // Read never returns an error
 	return hex.EncodeToString(data)
 }
 
 var _ = Describe("One reader", func() {
-	It("has a few streams, and leaves the others to other readers", func(ctx SpecContext) {
+	It("can open only some of the streams, so that other readers can open streams", func(ctx SpecContext) {
 		s := newTestEnv(ctx, func(o *readapi.Options) { o.Recheck = time.Minute })
 		s.append(ctx, s.turn(ctx, "first"), story()[0])
 		greedy, other := s.user(ctx, "greedy", logRule), s.user(ctx, "other", logRule)
@@ -69,7 +69,7 @@ var _ = Describe("One reader", func() {
 		s.server.stop()
 	})
 
-	It("has two artifacts in memory, and leaves the others to other readers", func(ctx SpecContext) {
+	It("can load only two artifacts at the same time, so that other readers can load artifacts", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		content := noise(30 << 20)
 		large, payload := journal.NewArtifact([]byte(content)), journal.NewArtifact([]byte(`{"text":"`+noise(1<<20)+`"}`))
@@ -77,8 +77,8 @@ var _ = Describe("One reader", func() {
 		e.Payload, e.Artifact, e.Artifacts = nil, payload.SHA256, []journal.Artifact{large, payload}
 		s.append(ctx, s.turn(ctx, "first"), e)
 		greedy, other := s.user(ctx, "greedy", logRule), s.user(ctx, "other", logRule)
-		for range 4 { // two of them wait and are refused
-			s.ask(ctx, s.path("first", "artifacts/"+large.SHA256), "Authorization: Bearer "+greedy)
+		for range 4 { // two of the requests wait and are then rejected
+			s.openRequest(ctx, s.path("first", "artifacts/"+large.SHA256), "Authorization: Bearer "+greedy)
 		}
 		refused := func() int { return s.get(ctx, greedy, s.path("first", "journal")).status }
 		Eventually(refused).Should(Equal(http.StatusServiceUnavailable))
@@ -86,12 +86,12 @@ var _ = Describe("One reader", func() {
 		Expect(s.get(ctx, other, s.path("first", "journal")).lines()).To(HaveLen(1))
 	})
 
-	It("is cut off when the right is removed during a long journal", func(ctx SpecContext) {
+	It("is disconnected if the permission is removed while a long journal is sent", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		const entries = 400
-		s.long(ctx, s.turn(ctx, "first"), entries)
+		s.appendLarge(ctx, s.turn(ctx, "first"), entries)
 		token := s.user(ctx, "reader", logRule)
-		conn := s.ask(ctx, s.path("first", "journal"), "Authorization: Bearer "+token)
+		conn := s.openRequest(ctx, s.path("first", "journal"), "Authorization: Bearer "+token)
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		Expect(err).NotTo(HaveOccurred())
 		defer response.Body.Close() //nolint:errcheck // because it was only read
@@ -111,7 +111,7 @@ var _ = Describe("One reader", func() {
 	It("that announces a body and never sends it does not block the server", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		for _, header := range []string{"Content-Length: 10", "Transfer-Encoding: chunked"} {
-			answer, err := io.ReadAll(s.ask(ctx, s.path("first", "journal"), header))
+			answer, err := io.ReadAll(s.openRequest(ctx, s.path("first", "journal"), header))
 			Expect(err).NotTo(HaveOccurred(), "the server must close the connection")
 			Expect(string(answer)).To(And(HavePrefix("HTTP/1.1 400 "), ContainSubstring("has no body: send none"),
 				ContainSubstring("Connection: close")))

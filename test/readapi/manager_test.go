@@ -20,8 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// slowly is a model that answers at the second attempt, after the test allows it.
-const slowly = `rules:
+// slowRules are the rules of a model that fails the first request, and does not answer a message with "wait".
+const slowRules = `rules:
 - {times: 1, fault: {status: 503, message: busy}}
 - {when: {contains: wait}, fault: {hang: BeforeHeaders}}
 - {reply: {text: "All is well."}}
@@ -30,7 +30,7 @@ const slowly = `rules:
 var _ = Describe("A manager", func() {
 	It("serves the journals of its Turns to the command line, which finds it by the Lease of the executor", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
-		fake := s.model(ctx)
+		fake := s.createAgent(ctx)
 		s.run()
 		token := s.user(ctx, "reader", logRule,
 			rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get"}},
@@ -57,7 +57,7 @@ var _ = Describe("A manager", func() {
 		exported := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, exit.OK)
 		Expect(exported.out.String()).To(And(ContainSubstring(`"kind":"finalized"`), Not(ContainSubstring("All is well"))))
 
-		By("following one that is cancelled while the model works")
+		By("following a Turn that is cancelled during a request to the model")
 		waiting := &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "second"},
 			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "support"}, Message: "wait"},
@@ -71,7 +71,7 @@ var _ = Describe("A manager", func() {
 		second.must(ctx, exit.OK)
 		Expect(second.out.String()).To(ContainSubstring("Cancelled: the turn was cancelled"))
 
-		By("naming a Turn that is not there, and where to look for a manager")
+		By("reporting a Turn that does not exist, and a namespace without a manager")
 		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring("there is no Turn " + s.namespace + "/absent"))
 		at[1] = "default"
@@ -80,10 +80,10 @@ var _ = Describe("A manager", func() {
 	})
 })
 
-// model serves a model and creates an Agent that uses it.
-func (s *testEnv) model(ctx context.Context) *server.Server {
+// createAgent serves a model and creates an Agent that uses it.
+func (s *testEnv) createAgent(ctx context.Context) *server.Server {
 	GinkgoHelper()
-	cfg, err := server.ParseConfig([]byte(slowly))
+	cfg, err := server.ParseConfig([]byte(slowRules))
 	Expect(err).NotTo(HaveOccurred())
 	fake, baseURL := harnesstest.Model(GinkgoTB(), cfg)
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: s.namespace, Name: name} }

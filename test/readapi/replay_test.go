@@ -18,9 +18,9 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// replayable gives a Turn that has ended the journal of a call of a tool. Its input and the output of the tool are
-// artifacts.
-func (s *testEnv) replayable(ctx context.Context, name string) {
+// createReplayable creates a finished Turn whose journal has one tool call. The input of the preparation and the
+// output of the tool are artifacts.
+func (s *testEnv) createReplayable(ctx context.Context, name string) {
 	GinkgoHelper()
 	t := s.turn(ctx, name)
 	input := journal.NewArtifact([]byte(`{"input":{"Agent":{"Name":"support"},"Profile":{"Name":"house","Version":"1","ID":"house",` +
@@ -45,10 +45,10 @@ func (s *testEnv) replayable(ctx context.Context, name string) {
 }
 
 var _ = Describe("The commands replay and backtest", func() {
-	It("read the journals of a cluster, with the rights of readers", func(ctx SpecContext) {
+	It("read the journals of a cluster, with the permissions of readers", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		for _, name := range []string{"first", "second"} {
-			s.replayable(ctx, name)
+			s.createReplayable(ctx, name)
 		}
 		end(ctx, s.turn(ctx, "third")) // it has no journal
 		s.turn(ctx, "fourth")          // it has not ended
@@ -93,7 +93,7 @@ spec: {type: OpenAI, baseURL: "`+url+`", models: [{name: small}]}
 			ContainSubstring("Skipped: third: its journal is empty"), Not(ContainSubstring("fourth"))))
 		Expect(fake.Stats().Requests).To(BeEquivalentTo(6))
 
-		By("refusing who may not read")
+		By("rejecting a user who may not read the journal")
 		refused := capstan(ctx, append([]string{"replay", "first"}, stranger...)...).must(ctx, exit.Failed)
 		Expect(refused.err.String()).To(ContainSubstring("the ClusterRole team-capstan-turn-reader"))
 		refused = capstan(ctx, append([]string{"backtest", "--agent", "support"}, stranger...)...).must(ctx, exit.Usage)

@@ -1,4 +1,4 @@
-// Package readapi_test reads journals from a manager's read API as people do. It uses tokens and rights of a real
+// Package readapi_test reads journals from a manager's read API as people do. It uses tokens and permissions of a real
 // API server, real HTTP, a real store, and the command line.
 package readapi_test
 
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// patience bounds the wait for a condition that should hold at once, on a busy machine.
+	// patience bounds the wait for a condition that should hold within moments, on a busy machine.
 	patience = 90 * time.Second
 	// polling is the time between two checks of a condition.
 	polling = 20 * time.Millisecond
@@ -49,7 +49,7 @@ var _ = BeforeSuite(func() {
 
 	before := gleak.Goroutines()
 	DeferCleanup(func() { // runs last, when the API server has closed all connections
-		Eventually(gleak.Goroutines).ShouldNot(harnesstest.HaveLeaked(before), "all that the suite started must have ended")
+		Eventually(gleak.Goroutines).ShouldNot(harnesstest.HaveLeaked(before), "all goroutines of the suite must have ended")
 	})
 
 	install := harness.Install{CRDs: filepath.Join("..", "..", "config", "crd", "bases")}

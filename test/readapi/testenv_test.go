@@ -123,7 +123,7 @@ func (s *testEnv) append(ctx context.Context, t *v1alpha1.Turn, entries ...journ
 	Expect(s.store.Append(ctx, string(t.UID), entries...)).To(Succeed())
 }
 
-// user creates a ServiceAccount with these rights in the namespace of the test environment, and returns a token.
+// user creates a ServiceAccount with these permissions in the namespace of the test environment, and returns a token.
 func (s *testEnv) user(ctx context.Context, name string, rules ...rbacv1.PolicyRule) (token string) {
 	GinkgoHelper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
@@ -147,7 +147,7 @@ func (s *testEnv) allow(ctx context.Context, name string, rules ...rbacv1.Policy
 	})).To(Succeed())
 }
 
-// logRule is the right to read journals.
+// logRule is the permission to read journals.
 var logRule = rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns/log"}, Verbs: []string{"get"}}
 
 // answer is a response of the server.

@@ -18,8 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// undoing returns the Turns of the namespace that undo calls.
-func (s *testEnv) undoing(ctx context.Context) []v1alpha1.Turn {
+// undoTurns returns the Turns of the namespace that undo calls.
+func (s *testEnv) undoTurns(ctx context.Context) []v1alpha1.Turn {
 	GinkgoHelper()
 	var list v1alpha1.TurnList
 	Expect(apiClient.List(ctx, &list, client.InNamespace(s.namespace))).To(Succeed())
@@ -56,12 +56,12 @@ var _ = Describe("The command undo", func() {
 		Expect(shown.out.String()).To(Equal("Calls of Turn " + s.namespace + "/first, the newest first:\n  open (call call_1)\n" +
 			"    undo with close of ToolServer desk\n| {\n|   \"id\": \"T-1\"\n| }\n"))
 		Expect(at(ctx, "n\n", as()...).must(ctx, exit.Failed).err.String()).To(ContainSubstring("nothing was undone"))
-		Expect(s.undoing(ctx)).To(BeEmpty())
+		Expect(s.undoTurns(ctx)).To(BeEmpty())
 
 		By("creating the Turn and waiting")
 		c := at(ctx, "y\n", as("--wait-seconds", "120")...)
-		Eventually(s.undoing).WithArguments(ctx).WithTimeout(time.Minute).Should(HaveLen(1))
-		made := s.undoing(ctx)[0]
+		Eventually(s.undoTurns).WithArguments(ctx).WithTimeout(time.Minute).Should(HaveLen(1))
+		made := s.undoTurns(ctx)[0]
 		Expect(made.Name).To(HavePrefix("first-undo-"))
 		Expect(made.Spec.AgentRef).To(Equal(t.Spec.AgentRef))
 		Expect(made.Requester()).To(HaveSuffix(":ada"), "a policy may require that users name themselves")
@@ -74,7 +74,7 @@ var _ = Describe("The command undo", func() {
 		Expect(done.out.String()).To(Equal("open (call call_1): not undone: x\n"))
 		Expect(done.err.String()).To(ContainSubstring("UndoIncomplete: 1 of 1 calls"))
 
-		By("saying which right is missing")
+		By("reporting which permission is missing")
 		token = s.user(ctx, "grace", approverRules...)
 		Expect(capstan(ctx, as("--yes")...).must(ctx, exit.Failed).err.String()).To(
 			ContainSubstring("this requires permission to create turns.capstan.dev"))
