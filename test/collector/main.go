@@ -1,6 +1,6 @@
-// Command collector is the OTLP receiver of the OpenTelemetry collector, without the rest, for tests. It prints "ready"
-// when it accepts requests, and then each batch of spans on a line: OTLP's protobuf message in base64. It ends when its
-// standard input ends.
+// Command collector runs only the OTLP receiver of the OpenTelemetry collector, for tests. It prints "ready" when it
+// accepts requests. It then prints each batch of spans on one line, as OTLP's protobuf message in base64. It exits when
+// its standard input ends.
 package main
 
 import (

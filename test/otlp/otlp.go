@@ -25,7 +25,7 @@ type Span struct {
 	TraceID, ID, Parent, Name string
 	// Start and End are in nanoseconds since 1970.
 	Start, End uint64
-	// Attributes are those of the span, as text. Resource are those of the sender.
+	// Attributes are the span's attributes, and Resource the attributes of the sender, all as text.
 	Attributes, Resource map[string]string
 }
 
@@ -35,25 +35,26 @@ type Receiver struct {
 
 	mu    sync.Mutex
 	spans []Span
-	// news is closed when the next spans arrive. It is nil if nobody waits.
-	news chan struct{}
+	// arrived is closed when the next spans arrive. It is nil if no goroutine waits.
+	arrived chan struct{}
 }
 
-// Wait waits until the spans that have arrived fulfill a condition.
+// Wait waits until done returns true for the spans that have arrived. It returns an error if ctx ends first. done must
+// not call the Receiver.
 func (r *Receiver) Wait(ctx context.Context, done func([]Span) bool) error {
 	for {
 		r.mu.Lock()
 		ok := done(r.spans)
-		if r.news == nil {
-			r.news = make(chan struct{})
+		if r.arrived == nil {
+			r.arrived = make(chan struct{})
 		}
-		news, have := r.news, len(r.spans)
+		arrived, have := r.arrived, len(r.spans)
 		r.mu.Unlock()
 		if ok {
 			return nil
 		}
 		select {
-		case <-news:
+		case <-arrived:
 		case <-ctx.Done():
 			return fmt.Errorf("waited for spans, %d have arrived: %w", have, context.Cause(ctx))
 		}
@@ -83,14 +84,14 @@ func (r *Receiver) Export(_ context.Context, in *collector.ExportTraceServiceReq
 			}
 		}
 	}
-	if r.news != nil {
-		close(r.news)
-		r.news = nil
+	if r.arrived != nil {
+		close(r.arrived)
+		r.arrived = nil
 	}
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// attributes returns attributes as text.
+// attributes returns the values of attributes as text, by name.
 func attributes(all []*common.KeyValue) map[string]string {
 	out := map[string]string{}
 	for _, a := range all {
@@ -151,5 +152,5 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-protobuf")
-	_, _ = w.Write(data) // the sender may be gone
+	_, _ = w.Write(data) // ignore that the sender has disconnected
 }

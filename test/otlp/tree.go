@@ -8,10 +8,11 @@ import (
 // skew bounds the difference between the clocks of two executors, in nanoseconds: see docs/architecture.md.
 const skew = 2_000_000_000
 
-// Tree returns the spans by their IDs, and the reasons why they are not one connected trace below one caller: spans of
-// several traces, several roots, a missing parent, a span outside the time of its parent, or different spans with the
-// same ID. The work that follows the end of a Turn begins after its parent has ended. caller is the ID of the caller's
-// span, or empty. A span may arrive twice, because a sender that receives no answer sends it again.
+// Tree returns the spans by their IDs, and the problems because of which they are not one connected trace below the
+// caller's span: spans of several traces, no root or several roots, a missing parent, a span outside the time of its
+// parent, or different spans with the same ID. The evaluation of a Turn and the extraction of memories must begin after
+// their parent has ended. caller is the ID of the caller's span, or empty. The same span may arrive twice, because a
+// sender that receives no answer sends it again.
 func Tree(spans []Span, caller string) (byID map[string]Span, problems []string) {
 	byID = map[string]Span{}
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -27,7 +28,7 @@ func Tree(spans []Span, caller string) (byID map[string]Span, problems []string)
 			trace = s.TraceID
 		}
 		if s.TraceID != trace {
-			add("the span %q is in the trace %s, others are in %s", s.Name, s.TraceID, trace)
+			add("the span %q is in the trace %s, other spans are in %s", s.Name, s.TraceID, trace)
 		}
 		if s.End < s.Start {
 			add("the span %q ends before its start", s.Name)

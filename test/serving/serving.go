@@ -1,4 +1,4 @@
-// Package serving serves HTTP for the fake model and the tool server as programs.
+// Package serving serves HTTP for the programs fakemodel, toolserver and exampleservers.
 package serving
 
 import (
@@ -13,7 +13,7 @@ import (
 const (
 	// headerTimeout bounds the time in which a client must send its headers.
 	headerTimeout = 10 * time.Second
-	// gracePeriod bounds the time for unfinished requests after ctx has ended.
+	// gracePeriod bounds the wait for unfinished requests after ctx has ended.
 	gracePeriod = 5 * time.Second
 )
 
@@ -26,7 +26,8 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve answers requests until ctx ends. Then unfinished requests get 5 seconds. It closes the listener.
+// Serve answers requests until ctx ends. It then closes the listener, and waits up to 5 seconds for unfinished
+// requests.
 func Serve(ctx context.Context, listener net.Listener, server *http.Server) error {
 	server.ReadHeaderTimeout = headerTimeout
 	served := make(chan error, 1)

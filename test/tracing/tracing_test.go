@@ -32,20 +32,20 @@ const (
 	root = "../.."
 	// patience bounds the wait for a condition.
 	patience = 2 * time.Minute
-	// caller and callerSpan are the trace and the span of the program that runs the Turn.
-	caller, callerSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	// callerTrace and callerSpan are the trace and the span of the program that runs the Turn.
+	callerTrace, callerSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	// parked is the exit code of a Turn that requires approval.
 	parked = 3
 )
 
-// headers remembers the header traceparent of each request to a server.
+// headers records the header traceparent of each request to a server.
 type headers struct {
-	mu    sync.Mutex
-	given []string
+	mu     sync.Mutex
+	values []string
 }
 
-// before returns a proxy that remembers the headers.
-func (h *headers) before(t *testing.T, target string) string {
+// serveProxy serves a proxy of target that records the headers, and returns its URL.
+func (h *headers) serveProxy(t *testing.T, target string) string {
 	t.Helper()
 	to, err := url.Parse(target)
 	if err != nil {
@@ -54,40 +54,40 @@ func (h *headers) before(t *testing.T, target string) string {
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: to.Scheme, Host: to.Host})
 	at := harnesstest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
-		h.given = append(h.given, r.Header.Get("Traceparent"))
+		h.values = append(h.values, r.Header.Get("Traceparent"))
 		h.mu.Unlock()
 		proxy.ServeHTTP(w, r)
 	}))
 	return at + to.Path
 }
 
-// spans returns the IDs of the spans that the requests named.
+// spans returns the span IDs in the recorded headers.
 func (h *headers) spans(t *testing.T) []string {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var ids []string
-	for _, value := range h.given {
+	for _, value := range h.values {
 		if value == "" {
-			continue // no call: the list of tools, or a check
+			continue // the request lists the tools or is a probe
 		}
 		parts := strings.Split(value, "-")
-		if len(parts) != 4 || parts[1] != caller || parts[3] != "01" {
-			t.Fatalf("a request has the header %q, want the trace %s", value, caller)
+		if len(parts) != 4 || parts[1] != callerTrace || parts[3] != "01" {
+			t.Fatalf("a request has the header %q, want the trace %s", value, callerTrace)
 		}
 		ids = append(ids, parts[2])
 	}
 	return ids
 }
 
-// world has the servers of examples/tools.
+// world has the servers and the manifests of examples/tools.
 type world struct {
 	dir, data, program string
 	model              *server.Server
 	toModel, toTools   headers
 	receiver           otlp.Receiver
-	// collector is the environment that makes a program send its spans to the collector over HTTP; overGRPC is that for
-	// gRPC.
+	// collector and overGRPC are environment variables that make a program send its spans to the collector, over HTTP
+	// and over gRPC.
 	collector, overGRPC []string
 }
 
@@ -105,8 +105,8 @@ func newWorld(t *testing.T, hangs bool) *world {
 	var baseURL string
 	w.model, baseURL = harnesstest.Model(t, rules)
 	_, tools := harnesstest.Tickets(t)
-	addresses := strings.NewReplacer("http://127.0.0.1:8089/v1", w.toModel.before(t, baseURL),
-		"http://127.0.0.1:8090/mcp", w.toTools.before(t, tools))
+	addresses := strings.NewReplacer("http://127.0.0.1:8089/v1", w.toModel.serveProxy(t, baseURL),
+		"http://127.0.0.1:8090/mcp", w.toTools.serveProxy(t, tools))
 	files, err := filepath.Glob(filepath.Join(root, "examples", "tools", "*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("found %d files, %v", len(files), err)
@@ -126,12 +126,12 @@ func newWorld(t *testing.T, hangs bool) *world {
 	return w
 }
 
-// start starts the Turn in a process of its own.
+// start starts the command run for the Turn in a process of its own.
 func (w *world) start(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), w.program, append([]string{"run", "-f", w.dir, "--data-dir", w.data}, args...)...)
 	cmd.Env = slices.Concat(os.Environ(), w.collector, []string{
-		"OTEL_SERVICE_NAME=desk", "OTEL_BSP_SCHEDULE_DELAY=20", "TRACEPARENT=00-" + caller + "-" + callerSpan + "-01",
+		"OTEL_SERVICE_NAME=desk", "OTEL_BSP_SCHEDULE_DELAY=20", "TRACEPARENT=00-" + callerTrace + "-" + callerSpan + "-01",
 	})
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Start(); err != nil {
@@ -172,12 +172,12 @@ func (w *world) startCollector(t *testing.T) {
 	}
 	lines := bufio.NewReader(stdout)
 	if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("the collector says %q, %v", line, err)
+		t.Fatalf("the collector prints %q, error %v; want ready", line, err)
 	}
 	received := make(chan error, 1)
 	go func() { received <- w.receive(lines) }()
 	t.Cleanup(func() {
-		_ = stdin.Close() // which ends it
+		_ = stdin.Close() // so that the collector exits
 		if err := errors.Join(<-received, cmd.Wait()); err != nil {
 			t.Error(err)
 		}
@@ -226,10 +226,10 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	return 0
 }
 
-// TestOneTrace runs a Turn with tools, a sub-agent and an approval. Its process is killed during a request, the next
-// one ends because the Turn requires approval, and the third one ends the Turn. The second one sends its spans over
-// gRPC, the others over HTTP. All spans must be one connected trace, below the span of the caller, and no span may have
-// a text.
+// TestOneTrace runs a Turn with tools, a sub-agent and an approval in three processes. The first process is killed
+// during a request, the second exits because the Turn requires approval, and the third completes the Turn. The second
+// process sends its spans over gRPC, the other two over HTTP. All spans must be one connected trace below the span of
+// the caller, and no span may contain a text of the conversation.
 func TestOneTrace(t *testing.T) {
 	w := newWorld(t, true)
 	w.startCollector(t)
@@ -242,7 +242,7 @@ func TestOneTrace(t *testing.T) {
 	called := func(all []otlp.Span) bool {
 		return slices.ContainsFunc(all, func(s otlp.Span) bool { return s.Name == "execute_tool search_tickets" })
 	}
-	if err := w.receiver.Wait(ctx, called); err != nil { // its parent arrives with the third run
+	if err := w.receiver.Wait(ctx, called); err != nil { // the parent of this span arrives with the third run
 		t.Fatal(err)
 	}
 	if err := killed.Process.Kill(); err != nil {
@@ -252,11 +252,11 @@ func TestOneTrace(t *testing.T) {
 	overHTTP := w.collector
 	w.collector = w.overGRPC
 	if code := exitCode(t, w.start(t)); code != parked {
-		t.Fatalf("the second run ends with %d, want %d: an approval is required", code, parked)
+		t.Fatalf("the second run exits with %d, want %d: an approval is required", code, parked)
 	}
 	w.collector = overHTTP
 	if code := exitCode(t, w.start(t, "--approve=all")); code != 0 {
-		t.Fatalf("the third run ends with %d", code)
+		t.Fatalf("the third run exits with %d, want 0", code)
 	}
 
 	spans := w.receiver.Spans()
@@ -271,10 +271,10 @@ func TestOneTrace(t *testing.T) {
 	for _, s := range spans {
 		names[s.Name] = append(names[s.Name], s)
 		switch {
-		case s.TraceID != caller:
-			t.Errorf("the span %q is in the trace %s", s.Name, s.TraceID)
+		case s.TraceID != callerTrace:
+			t.Errorf("the span %q is in the trace %s, want the caller's trace", s.Name, s.TraceID)
 		case s.Resource["service.name"] != "desk":
-			t.Errorf("the span %q is of the service %q", s.Name, s.Resource["service.name"])
+			t.Errorf("the span %q is of the service %q, want desk", s.Name, s.Resource["service.name"])
 		}
 		for name := range s.Attributes {
 			if strings.HasSuffix(name, "messages") || strings.HasSuffix(name, ".arguments") || strings.HasSuffix(name, ".result") {
@@ -321,7 +321,7 @@ func TestOneTrace(t *testing.T) {
 	}
 	for _, id := range w.toModel.spans(t) {
 		if !strings.HasPrefix(byID[id].Name, "chat ") {
-			t.Errorf("the model received the span %s (%q), want that of a request", id, byID[id].Name)
+			t.Errorf("the model received the span %s (%q), want the span of a request", id, byID[id].Name)
 		}
 	}
 	atTools := w.toTools.spans(t)
@@ -330,13 +330,14 @@ func TestOneTrace(t *testing.T) {
 	}
 	for _, id := range atTools {
 		if !strings.HasPrefix(byID[id].Name, "execute_tool ") {
-			t.Errorf("the tool server received the span %s (%q), want that of a call", id, byID[id].Name)
+			t.Errorf("the tool server received the span %s (%q), want the span of a call", id, byID[id].Name)
 		}
 	}
 }
 
-// TestDeadCollector checks that a Turn ends as usual if the collector accepts connections and never answers.
-func TestDeadCollector(t *testing.T) {
+// TestTurnCompletesWithADeadCollector checks that a Turn completes if the collector accepts connections and never
+// answers.
+func TestTurnCompletesWithADeadCollector(t *testing.T) {
 	w := newWorld(t, false)
 	dead := make(chan struct{})
 	defer close(dead)
@@ -348,6 +349,6 @@ func TestDeadCollector(t *testing.T) {
 	}))
 	w.collector = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + at}
 	if code := exitCode(t, w.start(t, "--approve=all")); code != 0 {
-		t.Errorf("the run ends with %d", code)
+		t.Errorf("the run exits with %d, want 0", code)
 	}
 }

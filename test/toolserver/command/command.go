@@ -44,9 +44,10 @@ func New() *cobra.Command {
 	return cmd
 }
 
-// run serves until ctx ends. It reads the file before it listens, and fails if the file is invalid.
+// run serves until ctx ends. It reads the file with the tickets before it listens, and fails if the file is
+// invalid.
 func run(ctx context.Context, listen, data string, log *slog.Logger) error {
-	desk, err := deskOf(data)
+	desk, err := loadDesk(data)
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,8 @@ func run(ctx context.Context, listen, data string, log *slog.Logger) error {
 	})
 }
 
-func deskOf(path string) (*tickets.Desk, error) {
+// loadDesk returns a desk with the tickets of a file, or with the demo's tickets if path is empty.
+func loadDesk(path string) (*tickets.Desk, error) {
 	if path == "" {
 		return tickets.NewDesk(nil)
 	}

@@ -28,14 +28,14 @@ func TestServesUntilItIsStopped(t *testing.T) {
 	go func() { ended <- errors.Join(cmd.ExecuteContext(ctx), written.Close()) }()
 	lines := bufio.NewScanner(read)
 	if !lines.Scan() {
-		t.Fatalf("it said nothing and ended: %v", <-ended)
+		t.Fatalf("the command ended without a log line: %v", <-ended)
 	}
 	url := listening.FindStringSubmatch(lines.Text())
 	if url == nil {
-		t.Fatalf("it did not say where it listens: %s", lines.Text())
+		t.Fatalf("the first log line is %q, want one with the URL", lines.Text())
 	}
 	go func() {
-		for lines.Scan() { // its log must not block the server
+		for lines.Scan() { // read on, so that the server does not block when it logs
 		}
 	}()
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
@@ -49,9 +49,9 @@ func TestServesUntilItIsStopped(t *testing.T) {
 	// The open stream of the client must not delay the stop.
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("the command ended with %v, want no error", err)
 	}
-	_ = session.Close() // its server is gone
+	_ = session.Close() // fails, because the server has stopped
 }
 
 func TestBadArgumentsAreReported(t *testing.T) {

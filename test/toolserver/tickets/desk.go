@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// maxTickets and maxNotes bound the content of a desk, and maxKeys the idempotency keys that it remembers.
+	// maxTickets bounds the tickets of a desk, maxNotes the notes of a ticket, and maxKeys the idempotency keys that a
+	// desk remembers.
 	maxTickets = 1000
 	maxNotes   = 100
 	maxKeys    = 10_000
@@ -38,7 +39,7 @@ type Ticket struct {
 	Team string `json:"team,omitempty"`
 	// Notes are the notes, oldest first.
 	Notes []string `json:"notes,omitempty"`
-	// Closings counts how often the ticket was closed.
+	// Closings is the number of times that the ticket was closed.
 	Closings int `json:"closings,omitempty"`
 }
 
@@ -85,8 +86,8 @@ func (d *Desk) Tickets() []Ticket {
 	return all
 }
 
-// Search returns at most limit tickets that have a word of the query. Tickets with more of its words come first,
-// and among equals the open ones.
+// Search returns at most limit tickets that have a word of the query. Tickets with more words of the query come first.
+// Among tickets with the same number of words, open tickets come first.
 func (d *Desk) Search(query string, limit int) []Ticket {
 	words := wordsOf(query)
 	hits := map[string]int{}
@@ -108,7 +109,7 @@ func (d *Desk) Search(query string, limit int) []Ticket {
 	return found[:min(limit, len(found))]
 }
 
-// common lists words that say nothing about a ticket.
+// common lists words that Search ignores, because they do not distinguish tickets.
 var common = []string{
 	"the", "a", "an", "of", "on", "in", "for", "to", "its", "it", "is", "and", "or", "no", "new",
 	"every", "ticket", "please", "find",
@@ -134,13 +135,14 @@ func (d *Desk) Get(id string) (Ticket, error) {
 func unknown(id string) error { return fmt.Errorf("there is no ticket %q: search for it", id) }
 
 // Close closes a ticket and returns a confirmation. key is the idempotency key, or empty. If a call with the same key
-// has succeeded before, Close changes nothing and returns its confirmation. Any other call for a closed ticket fails.
+// has succeeded before, Close changes nothing and returns the confirmation of that call. Any other call for a closed
+// ticket fails.
 func (d *Desk) Close(key, id, resolution string) (string, error) {
 	return d.once(key, id, func(t *Ticket) (string, error) {
 		if t.State == stateClosed {
 			return "", fmt.Errorf("ticket %s is closed already", id)
 		}
-		if err := t.note("Closed: " + resolution); err != nil {
+		if err := t.addNote("Closed: " + resolution); err != nil {
 			return "", err
 		}
 		t.State = stateClosed
@@ -153,7 +155,7 @@ func (d *Desk) Close(key, id, resolution string) (string, error) {
 func (d *Desk) AddNote(id, note string) (string, error) {
 	return d.once("", id, func(t *Ticket) (string, error) {
 		if !slices.Contains(t.Notes, note) {
-			if err := t.note(note); err != nil {
+			if err := t.addNote(note); err != nil {
 				return "", err
 			}
 		}
@@ -177,7 +179,8 @@ func (d *Desk) HandOver(id, team string) (string, error) {
 	})
 }
 
-func (t *Ticket) note(note string) error {
+// addNote adds a note. It returns an error if the ticket has the maximum number of notes.
+func (t *Ticket) addNote(note string) error {
 	if len(t.Notes) >= maxNotes {
 		return fmt.Errorf("ticket %s has %d notes and can have no more", t.ID, maxNotes)
 	}
@@ -185,8 +188,8 @@ func (t *Ticket) note(note string) error {
 	return nil
 }
 
-// once changes a ticket. If an earlier call with the same key has changed a ticket, once returns its answer instead. A
-// failed change may be tried again.
+// once changes a ticket and returns the answer of change. If an earlier call with the same key has succeeded, once
+// changes nothing and returns the answer of that call. A call whose change failed may be repeated with the same key.
 func (d *Desk) once(key, id string, change func(*Ticket) (string, error)) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,7 +207,7 @@ func (d *Desk) once(key, id string, change func(*Ticket) (string, error)) (strin
 	return said, err
 }
 
-// remember keeps the answer of a key. If there are too many keys, it removes the oldest one.
+// remember stores the answer of a key. If there are maxKeys keys already, it removes the oldest one.
 func (d *Desk) remember(key, said string) {
 	if len(d.keys) >= maxKeys {
 		delete(d.done, d.keys[0])

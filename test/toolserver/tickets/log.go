@@ -7,9 +7,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// logged logs each tool call: its name, whether it had an idempotency key, and whether it failed. It does not log
-// arguments and results, because they may be confidential.
-func logged(log *slog.Logger) mcp.Middleware {
+// logCalls returns a middleware that logs the name of each called tool, whether the call had an idempotency key, and
+// whether it failed. It does not log arguments and results, because they may be confidential.
+func logCalls(log *slog.Logger) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			result, err := next(ctx, method, req)

@@ -19,7 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// sessionTimeout ends the sessions of clients that have gone away without closing them.
+// sessionTimeout is the idle time after which the server ends a session that its client has not closed.
 const sessionTimeout = 10 * time.Minute
 
 // Handler returns the HTTP handler of a desk. log receives a line for each tool call. If log is nil, nothing is
@@ -29,7 +29,7 @@ func Handler(d *Desk, log *slog.Logger) http.Handler {
 		log = slog.New(slog.DiscardHandler)
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.0.0"}, nil)
-	server.AddReceivingMiddleware(logged(log))
+	server.AddReceivingMiddleware(logCalls(log))
 	addTools(server, d)
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
@@ -37,7 +37,7 @@ func Handler(d *Desk, log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /tickets", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(d.Tickets()) // a client that is gone needs no answer
+		_ = json.NewEncoder(w).Encode(d.Tickets()) // ignore that the client has disconnected
 	})
 	return mux
 }

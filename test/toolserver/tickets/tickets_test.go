@@ -95,7 +95,7 @@ func TestCalls(t *testing.T) {
 		failed    bool
 	}{
 		"search": {
-			"the ticket with most of the words comes first, and of those with as many an open one",
+			"tickets with more words of the query come first, and open tickets before closed ones",
 			tickets.ToolSearch,
 			map[string]any{"query": "Close the ticket of the printer on floor 3."},
 			"1042 [open] Printer on floor 3 jams, for Grace\n0977 [closed] Printer on floor 3 prints stripes, for Alan", false,
@@ -106,12 +106,12 @@ func TestCalls(t *testing.T) {
 			"1057 [open] New laptop for Grace, for Grace", false,
 		},
 		"search with a limit": {
-			"no more than were asked for", tickets.ToolSearch,
+			"the limit bounds the number of tickets", tickets.ToolSearch,
 			map[string]any{"query": "grace printer", "limit": 1},
 			"1042 [open] Printer on floor 3 jams, for Grace", false,
 		},
-		"search in vain": {
-			"words that every text has do not match", tickets.ToolSearch,
+		"search without a result": {
+			"common words do not match", tickets.ToolSearch,
 			map[string]any{"query": "the ticket"},
 			"no ticket matches: use other words", false,
 		},
@@ -121,10 +121,10 @@ func TestCalls(t *testing.T) {
 			"Ticket 1017 [open]: Projector in room 12 shows no picture\nRequester: Edsger\nOpened: 2026-11-02\n- A new cable is ordered.",
 			false,
 		},
-		"get none": {
+		"get an unknown ticket": {
 			"a tool's error is a result", tickets.ToolGet, map[string]any{"id": "9999"}, `there is no ticket "9999": search for it`, true,
 		},
-		"close a closed one": {
+		"close a closed ticket": {
 			"a closed ticket cannot be closed again", tickets.ToolClose,
 			map[string]any{"id": "0977", "resolution": "Done."},
 			"ticket 0977 is closed already", true,
@@ -136,7 +136,7 @@ func TestCalls(t *testing.T) {
 				`open.","source":"tickets/1017"}]}`, false,
 		},
 		"context without facts": {
-			"none is a list, too", tickets.ToolContext, map[string]any{"message": "Hello"}, `{"facts":[]}`, false,
+			"without facts, the list is empty", tickets.ToolContext, map[string]any{"message": "Hello"}, `{"facts":[]}`, false,
 		},
 		"hand over": {
 			"the answer is a text for people", tickets.ToolHandOver,
@@ -154,7 +154,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
+func TestInvalidArgumentsAreRejected(t *testing.T) {
 	session, desk, _ := connect(t)
 	for name, arguments := range map[string]map[string]any{
 		"no number":     {"resolution": "Done."},
@@ -163,7 +163,7 @@ func TestArgumentsThatDoNotFitAreRefused(t *testing.T) {
 	} {
 		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: tickets.ToolClose, Arguments: arguments})
 		if err == nil && !result.IsError {
-			t.Errorf("%s: the call succeeded, want that it is refused", name)
+			t.Errorf("%s: the call succeeded, want an error", name)
 		}
 	}
 	if ticket, err := desk.Get("1042"); err != nil || ticket.State != "open" {
@@ -177,7 +177,7 @@ func TestARepeatedKeyClosesOnce(t *testing.T) {
 	const key = "3f0c/4/call_4_0"
 	for attempt := range 3 {
 		if text, failed := call(t, session, tickets.ToolClose, arguments, key); failed || text != "Ticket 1042 is closed." {
-			t.Errorf("call %d with one key: %q, error %v; want that the ticket is closed", attempt+1, text, failed)
+			t.Errorf("call %d with one key: %q, error %v; want the confirmation", attempt+1, text, failed)
 		}
 	}
 	if text, failed := call(t, session, tickets.ToolClose, arguments, "another"); !failed {
@@ -189,7 +189,7 @@ func TestARepeatedKeyClosesOnce(t *testing.T) {
 	}
 	if last := ticket.Notes[len(ticket.Notes)-1]; ticket.Closings != 1 || len(ticket.Notes) != 3 ||
 		last != "Closed: A new feed roller is built in." {
-		t.Errorf("closed %d times with the notes %q, want once with one note more", ticket.Closings, ticket.Notes)
+		t.Errorf("closed %d times with the notes %q, want once with one more note", ticket.Closings, ticket.Notes)
 	}
 	if all := shown(t, url); !slices.ContainsFunc(all, func(s tickets.Ticket) bool { return s.ID == "1042" && s.Closings == 1 }) {
 		t.Errorf("GET /tickets shows %v, want ticket 1042 closed once", all)
@@ -226,7 +226,7 @@ func TestANoteIsAddedOnce(t *testing.T) {
 		}
 	}
 	if ticket, err := desk.Get("1061"); err != nil || len(ticket.Notes) != 2 {
-		t.Errorf("the notes are %q, error %v; want one more than before", ticket.Notes, err)
+		t.Errorf("the notes are %q, error %v; want one more note than before", ticket.Notes, err)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestManyClientsCloseOneTicketOnce(t *testing.T) {
 	}
 }
 
-func TestDeskRefusesBadData(t *testing.T) {
+func TestNewDeskRejectsInvalidData(t *testing.T) {
 	for name, tc := range map[string]struct{ data, want string }{
 		"no JSON": {"tickets", "failed to read the tickets"},
 		"no id":   {`[{"title": "x"}]`, `tickets[0]: id ""`},
