@@ -23,9 +23,9 @@ func TestEveryFlagOfTheManagerIsOnItsPage(t *testing.T) {
 	o.AddFlags(flags)
 	flags.VisitAll(func(f *pflag.Flag) {
 		line := row(page, "--"+f.Name)
-		twin := manager.EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if !strings.Contains(line, "| `"+twin+"` |") {
-			t.Errorf("%s must have a row for `--%s` with its twin `%s`, has: %q", path, f.Name, twin, line)
+		variable := manager.EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if !strings.Contains(line, "| `"+variable+"` |") {
+			t.Errorf("%s must have a row for `--%s` with its environment variable `%s`, has: %q", path, f.Name, variable, line)
 		}
 		// The default of --executor-name is this machine's host name; the page describes empty defaults in words.
 		if d := f.DefValue; d != "" && d != "[]" && f.Name != "executor-name" && !strings.Contains(line, "| `"+d+"` |") {
@@ -44,7 +44,7 @@ func TestTheHelpOfTheCommandLineIsOnItsPage(t *testing.T) {
 		switch cmd.Name() {
 		case "help":
 		case "render", "run", "logs", "approve", "cancel":
-			// The page has no trailing spaces.
+			// The page omits the trailing spaces of the help.
 			for line := range strings.Lines(help(t, cmd)) {
 				if line = strings.TrimRight(line, " \n"); line != "" && !strings.Contains(page, line) {
 					t.Errorf("%s: the output of capstan %s --help is not current: it lacks %q", path, cmd.Name(), line)
@@ -93,6 +93,6 @@ func TestEveryMetricIsOnItsPage(t *testing.T) {
 		}
 	}
 	if names < 30 {
-		t.Fatalf("internal/metrics declares %d metrics: they must have moved", names)
+		t.Fatalf("found %d metrics in internal/metrics, want at least 30: have they moved?", names)
 	}
 }

@@ -27,7 +27,7 @@ func TestGlossaryDefinesEachTermOnceInOrderWithALink(t *testing.T) {
 		}
 		text := page[start[1]:end]
 		if bound.MatchString(text) {
-			t.Errorf("docs/glossary.md: a heading of another level follows %q: every term belongs to one list", term)
+			t.Errorf("docs/glossary.md: a heading of another level follows %q: want one list of terms", term)
 		}
 		if !link.MatchString(text) {
 			t.Errorf("docs/glossary.md: %q has no link to the page that explains it", term)

@@ -1,5 +1,5 @@
 // Package docs_test checks that the pages are complete and current: each page covers its part of the code, and all
-// links lead somewhere.
+// links have a target.
 package docs_test
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// root is the folder of the repository.
+// root is the directory of the repository.
 const root = "../.."
 
 // read returns a file of the repository.

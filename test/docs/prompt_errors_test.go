@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
-// located matches the command line's name for a field. The page leaves out the name of the object.
+// located matches an error of the command line that names an object and a field. The page leaves out the object's name.
 var located = regexp.MustCompile(`(Turn|Agent|PromptProfile) \S+: (spec.*)`)
 
 func TestPromptPageShowsRealErrors(t *testing.T) {
@@ -21,8 +21,8 @@ func TestPromptPageShowsRealErrors(t *testing.T) {
 	// Each case breaks the manifests of an example in one place.
 	for name, tc := range map[string]struct{ example, right, wrong string }{
 		"undeclared variable": {"hostile-context", "mails for {{ .customer }}", "mails for {{ .custmer }}"},
-		"no function":         {"hostile-context", "mails for {{ .customer }}", `mails for {{ printf "%s" .customer }}`},
-		"no loop":             {"hostile-context", "mails for {{ .customer }}", "mails for {{ range .customer }}x{{ end }}"},
+		"function call":       {"hostile-context", "mails for {{ .customer }}", `mails for {{ printf "%s" .customer }}`},
+		"loop":                {"hostile-context", "mails for {{ .customer }}", "mails for {{ range .customer }}x{{ end }}"},
 		"no conversation":     {"none", "You answer in rhymes.", "You answer in {{ .Session.Name }}."},
 		"no value":            {"full", "  - name: customer\n    value: Grace\n", "  - name: shop\n    value: Lumen\n"},
 		"unknown parameter": {
@@ -32,14 +32,14 @@ func TestPromptPageShowsRealErrors(t *testing.T) {
 		"unknown section":  {"sections", "[instructions, agent,", "[instruction, agent,"},
 		"repeated section": {"sections", "[instructions, agent,", "[instructions, instructions,"},
 		"unknown skill":    {"full", "loaded: [returns]", "loaded: [refunds]"},
-		"no key":           {"full", "key: complaints.md", "key: complaint.md"},
+		"unknown key":      {"full", "key: complaints.md", "key: complaint.md"},
 		"trust":            {"full", "text: Parcels to", "trust: Trusted\n      text: Parcels to"},
 		"unknown model":    {"none", "  promptMode: None", "  model: demo-large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := manifests(t, filepath.Join("examples/prompts", tc.example))
 			if !strings.Contains(text, tc.right) {
-				t.Fatalf("examples/prompts/%s does not hold %q any more", tc.example, tc.right)
+				t.Fatalf("examples/prompts/%s does not contain %q", tc.example, tc.right)
 			}
 			message := failure(t, strings.Replace(text, tc.right, tc.wrong, 1))
 			if !strings.Contains(page, "| `"+message+"` |") {
@@ -49,12 +49,12 @@ func TestPromptPageShowsRealErrors(t *testing.T) {
 	}
 }
 
-// manifests returns all manifests of a folder as one text.
-func manifests(t *testing.T, folder string) string {
+// manifests returns all manifests of a directory as one text.
+func manifests(t *testing.T, directory string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, folder, "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(root, directory, "*.yaml"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests in %s: %v", folder, err)
+		t.Fatalf("no manifests in %s: %v", directory, err)
 	}
 	var all strings.Builder
 	for _, file := range files {
@@ -67,7 +67,7 @@ func manifests(t *testing.T, folder string) string {
 	return all.String()
 }
 
-// failure renders invalid manifests and returns the error in the form of a cluster.
+// failure renders invalid manifests and returns the error, without the name of the object.
 func failure(t *testing.T, text string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -77,7 +77,7 @@ func failure(t *testing.T, text string) string {
 	}, []string{"render", "-f", "-"})
 	m := located.FindStringSubmatch(out.String())
 	if code != exit.Failed || m == nil {
-		t.Fatalf("capstan render ended with %d, want %d and an error that names a field:\n%s", code, exit.Failed, &out)
+		t.Fatalf("capstan render exited with %d, want %d and an error that names a field:\n%s", code, exit.Failed, &out)
 	}
 	return m[1] + " " + m[2]
 }

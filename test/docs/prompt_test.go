@@ -22,7 +22,7 @@ import (
 
 const promptPage = "docs/prompt.md"
 
-var update = flag.Bool("update", false, "write the real output of its commands into "+promptPage)
+var update = flag.Bool("update", false, "update the output of the commands in "+promptPage)
 
 // console finds the blocks that show a command and its output.
 var console = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
@@ -42,9 +42,9 @@ func TestPromptPageShowsRealOutput(t *testing.T) {
 	end := 0
 	for _, at := range blocks {
 		shown := page[at[2]:at[3]]
-		real := session(t, shown)
+		real := runSession(t, shown)
 		if diff := cmp.Diff(real, shown); diff != "" && !*update {
-			t.Errorf("%s shows output that is not current (go test ./test/docs -update writes it anew): -real +shown:\n%s",
+			t.Errorf("%s shows output that is not current (go test ./test/docs -update corrects it): -real +shown:\n%s",
 				promptPage, diff)
 		}
 		current.WriteString(page[end:at[2]] + real)
@@ -74,9 +74,9 @@ func TestPromptPageHasEverySectionAndMessage(t *testing.T) {
 	}
 }
 
-// session runs the commands of a block, which are the lines that begin with a dollar sign. It returns the commands
+// runSession runs the commands of a block, which are the lines that begin with a dollar sign. It returns the commands
 // with their output.
-func session(t *testing.T, block string) string {
+func runSession(t *testing.T, block string) string {
 	t.Helper()
 	var seen strings.Builder
 	code := 0
@@ -92,7 +92,7 @@ func session(t *testing.T, block string) string {
 			continue
 		}
 		var printed string
-		printed, code = typed(t, command)
+		printed, code = runCommand(t, command)
 		seen.WriteString(printed)
 	}
 	return seen.String()
@@ -105,8 +105,8 @@ var (
 	excerpt = regexp.MustCompile(` \| sed -n '/(.+)/,/(.+)/p'$`)
 )
 
-// typed runs a command line of capstan. It returns the output and the exit code.
-func typed(t *testing.T, command string) (printed string, code int) {
+// runCommand runs one command line of capstan. It returns the output and the exit code.
+func runCommand(t *testing.T, command string) (printed string, code int) {
 	t.Helper()
 	input := ""
 	if m := changed.FindStringSubmatch(command); m != nil {

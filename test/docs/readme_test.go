@@ -33,9 +33,9 @@ func TestFirstScreenOfReadmeAnswers(t *testing.T) {
 	}
 }
 
-// TestManifestOfReadmeIsThatOfTheQuickstart checks the manifest above the quickstart's output in the README: it
-// must be the quickstart's own.
-func TestManifestOfReadmeIsThatOfTheQuickstart(t *testing.T) {
+// TestReadmeShowsTheManifestOfTheQuickstart checks that the README shows the same manifest as the quickstart, above the
+// output of the quickstart.
+func TestReadmeShowsTheManifestOfTheQuickstart(t *testing.T) {
 	comment, manifest, _ := strings.Cut(read(t, "examples/quickstart/turn.yaml"), "\n")
 	if !strings.HasPrefix(comment, "#") {
 		t.Fatalf("examples/quickstart/turn.yaml begins with %q, want one line of comment", comment)

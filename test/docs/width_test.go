@@ -14,8 +14,8 @@ import (
 const widest = 120
 
 var (
-	goComment  = regexp.MustCompile(`^\s*//`)
-	goDirector = regexp.MustCompile(`^\s*//(go:|nolint| ?\+)`)
+	goComment   = regexp.MustCompile(`^\s*//`)
+	goDirective = regexp.MustCompile(`^\s*//(go:|nolint| ?\+)`)
 )
 
 // TestProseIsNarrow checks the width of comments in Go and of paragraphs in Markdown, so that people can read them in
@@ -23,8 +23,8 @@ var (
 func TestProseIsNarrow(t *testing.T) {
 	t.Parallel()
 	checked := 0
-	for _, folder := range []string{"api", "charts", "cmd", "docs", "examples", "hack", "internal", "test"} {
-		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, entry fs.DirEntry, err error) error {
+	for _, directory := range []string{"api", "charts", "cmd", "docs", "examples", "hack", "internal", "test"} {
+		err := filepath.WalkDir(filepath.Join(root, directory), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ func TestProseIsNarrow(t *testing.T) {
 }
 
 func isComment(line string, _ *bool) bool {
-	return goComment.MatchString(line) && !goDirector.MatchString(line)
+	return goComment.MatchString(line) && !goDirective.MatchString(line)
 }
 
 // isParagraph reports whether a line of Markdown is neither code, nor a row of a table, nor a heading.

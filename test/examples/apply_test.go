@@ -19,38 +19,38 @@ import (
 )
 
 var _ = Describe("examples", func() {
-	for _, folder := range folders() {
-		It("applies "+folder, func(ctx SpecContext) {
+	for _, directory := range directories() {
+		It("applies "+directory, func(ctx SpecContext) {
 			namespace := newNamespace(ctx)
-			files := filesOf(folder)
-			Expect(files).NotTo(BeEmpty(), "a folder of examples must hold manifests")
+			files := filesOf(directory)
+			Expect(files).NotTo(BeEmpty(), "a directory of examples must contain manifests")
 			for _, file := range files {
 				create(ctx, namespace, file)
 			}
 		})
 
-		It("can be run without a cluster: "+folder, func(ctx SpecContext) {
-			set, err := manifest.Load(ctx, []string{filepath.Join(root, "examples", folder)}, manifest.Options{})
+		It("can be run without a cluster: "+directory, func(ctx SpecContext) {
+			set, err := manifest.Load(ctx, []string{filepath.Join(root, "examples", directory)}, manifest.Options{})
 			Expect(err).NotTo(HaveOccurred())
-			switch folder {
+			switch directory {
 			case "cluster": // its servers are Pods
 				Expect(set.Ignored).To(HaveEach(Or(ContainSubstring("Deployment"), ContainSubstring("Service"))))
-			case "budgets": // their ledger is in the store of a cluster
+			case "budgets": // Budgets count Turns in the store of a cluster
 				Expect(set.Ignored).To(And(HaveLen(3), HaveEach(ContainSubstring("Budget"))))
 			default:
 				Expect(set.Ignored).To(BeEmpty())
 			}
 			Expect(set.Turns()).NotTo(BeEmpty(), "an example must show a Turn")
 			for _, turn := range set.Turns() {
-				expectWhole(set, turn)
+				expectComplete(set, turn)
 			}
 		})
 	}
 
 	It("can all be applied to one namespace: no two share a name", func(ctx SpecContext) {
 		var paths []string
-		for _, folder := range append(folders(), "cluster/servers", "gitops") {
-			paths = append(paths, filepath.Join(root, "examples", folder))
+		for _, directory := range append(directories(), "cluster/servers", "gitops") {
+			paths = append(paths, filepath.Join(root, "examples", directory))
 		}
 		_, err := manifest.Load(ctx, paths, manifest.Options{})
 		Expect(err).NotTo(HaveOccurred())
@@ -69,7 +69,7 @@ var _ = Describe("pages", func() {
 	}
 })
 
-// newNamespace creates a namespace for one spec. envtest cannot delete it, which does no harm.
+// newNamespace creates a namespace for one spec. It does not delete the namespace, because envtest cannot.
 func newNamespace(ctx context.Context) string {
 	GinkgoHelper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "example-"}}
@@ -95,7 +95,7 @@ func create(ctx context.Context, namespace string, from source) {
 	}
 }
 
-// as returns a client of a user who may do anything under their own name.
+// as returns a client of a user with this name and all permissions.
 func as(name string) client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(apiConfig)
@@ -105,42 +105,42 @@ func as(name string) client.Client {
 	return c
 }
 
-// expectWhole asserts that the folder contains all objects that a Turn needs.
-func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
+// expectComplete asserts that the set contains all objects that a Turn needs.
+func expectComplete(set *manifest.Set, turn *v1alpha1.Turn) {
 	GinkgoHelper()
 	agent, ok := set.Agent(turn.Namespace, turn.Spec.AgentRef.Name)
-	Expect(ok).To(BeTrue(), "Agent %q must be there", turn.Spec.AgentRef.Name)
+	Expect(ok).To(BeTrue(), "Agent %q must exist", turn.Spec.AgentRef.Name)
 	profile, ok := set.PromptProfile(turn.Namespace, agent.Spec.PromptProfileRef.Name)
-	Expect(ok).To(BeTrue(), "PromptProfile %q must be there", agent.Spec.PromptProfileRef.Name)
+	Expect(ok).To(BeTrue(), "PromptProfile %q must exist", agent.Spec.PromptProfileRef.Name)
 	for _, ref := range textsOf(turn, agent, profile) {
 		configMap, ok := set.ConfigMap(turn.Namespace, ref.Name)
-		Expect(ok).To(BeTrue(), "ConfigMap %q must be there", ref.Name)
+		Expect(ok).To(BeTrue(), "ConfigMap %q must exist", ref.Name)
 		Expect(configMap.Data).To(HaveKey(ref.Key))
 	}
 	expectTools(set, agent)
 	for _, m := range agent.Spec.Models {
 		provider, ok := set.ModelProvider(turn.Namespace, m.ProviderRef.Name)
-		Expect(ok).To(BeTrue(), "ModelProvider %q must be there", m.ProviderRef.Name)
+		Expect(ok).To(BeTrue(), "ModelProvider %q must exist", m.ProviderRef.Name)
 		if ref := provider.Spec.CredentialsRef; ref != nil {
 			secret, ok := set.Secret(turn.Namespace, ref.Name)
-			Expect(ok).To(BeTrue(), "Secret %q must be there", ref.Name)
+			Expect(ok).To(BeTrue(), "Secret %q must exist", ref.Name)
 			Expect(secret.Data).To(HaveKey(ref.Key))
 		}
 	}
 }
 
-// expectTools asserts that the folder contains the tool servers and sub-agents of an Agent, and those of the
-// sub-agents.
+// expectTools asserts that the set contains the tool servers and sub-agents of an Agent, and the tool servers and
+// sub-agents of these sub-agents.
 func expectTools(set *manifest.Set, agent *v1alpha1.Agent) {
 	GinkgoHelper()
 	for _, t := range agent.Spec.Tools {
 		if t.ServerRef != nil {
 			_, ok := set.ToolServer(agent.Namespace, t.ServerRef.Name)
-			Expect(ok).To(BeTrue(), "ToolServer %q must be there", t.ServerRef.Name)
+			Expect(ok).To(BeTrue(), "ToolServer %q must exist", t.ServerRef.Name)
 			continue
 		}
 		sub, ok := set.Agent(agent.Namespace, t.AgentRef.Name)
-		Expect(ok).To(BeTrue(), "sub-agent %q must be there", t.AgentRef.Name)
+		Expect(ok).To(BeTrue(), "sub-agent %q must exist", t.AgentRef.Name)
 		expectTools(set, sub)
 	}
 }

@@ -29,12 +29,12 @@ func commandLine(ctx context.Context, args ...string) (code int, out, err string
 }
 
 var _ = Describe("examples/backtest", func() {
-	It("reports whose prompts change, replays without calling a tool, and compares the answers", func(ctx SpecContext) {
+	It("reports the Turns whose prompts change, replays them without calling a tool, and compares the answers", func(ctx SpecContext) {
 		_, url := harnesstest.Model(GinkgoTB(), harnesstest.DemoRules(GinkgoTB(), root))
 		_, tools := harnesstest.Tickets(GinkgoTB())
-		folder := filepath.Join(GinkgoT().TempDir(), "backtest")
-		Expect(os.CopyFS(folder, os.DirFS(filepath.Join(root, "examples", "backtest")))).To(Succeed())
-		manifests, data := filepath.Join(folder, "manifests"), filepath.Join(folder, "data")
+		directory := filepath.Join(GinkgoT().TempDir(), "backtest")
+		Expect(os.CopyFS(directory, os.DirFS(filepath.Join(root, "examples", "backtest")))).To(Succeed())
+		manifests, data := filepath.Join(directory, "manifests"), filepath.Join(directory, "data")
 		rewrite(filepath.Join(manifests, "modelprovider.yaml"), strings.NewReplacer(demoURL, url))
 		server := filepath.Join(manifests, "toolserver.yaml")
 		rewrite(server, strings.NewReplacer("http://127.0.0.1:8090/mcp", tools))
@@ -45,7 +45,7 @@ var _ = Describe("examples/backtest", func() {
 		}
 		rewrite(server, strings.NewReplacer(tools, "http://127.0.0.1:1/mcp")) // nothing listens there
 
-		args := []string{"backtest", "-f", filepath.Join(folder, "new-profile.yaml"), "--agent", "triage", "--data-dir", data}
+		args := []string{"backtest", "-f", filepath.Join(directory, "new-profile.yaml"), "--agent", "triage", "--data-dir", data}
 		code, out, err := commandLine(ctx, args...)
 		Expect(code).To(Equal(exit.OK), out+err)
 		Expect(out).To(And(ContainSubstring("The prompts of 2 Turns change: triage-stripes, triage-printer:"),
@@ -57,8 +57,8 @@ var _ = Describe("examples/backtest", func() {
 		Expect(out).To(And(ContainSubstring("### Backtest passed: 2 of 2 Turns passed (100%)"),
 			ContainSubstring("| triage-printer | Passed | Changed | 1 |"), ContainSubstring("helpful 0.95")))
 
-		code, out, err = commandLine(ctx, "replay", "triage-printer", "--data-dir", data, "-f", filepath.Join(folder, "new-profile.yaml"),
-			"--manifests", manifests)
+		code, out, err = commandLine(ctx, "replay", "triage-printer", "--data-dir", data,
+			"-f", filepath.Join(directory, "new-profile.yaml"), "--manifests", manifests)
 		Expect(code).To(Equal(exit.OK), out+err)
 		Expect(out).To(And(MatchRegexp(`(?m)^\+Ticket 1042 .* A technician will look at it\.$`), ContainSubstring("1 from the journal")))
 	}, SpecTimeout(patience))

@@ -25,9 +25,9 @@ const demoURL = "http://127.0.0.1:8089/v1"
 func evaluate(ctx context.Context, change *strings.Replacer, args ...string) (code int, out, err string) {
 	GinkgoHelper()
 	_, url := harnesstest.Model(GinkgoTB(), harnesstest.DemoRules(GinkgoTB(), root))
-	folder := filepath.Join(GinkgoT().TempDir(), "eval")
-	Expect(os.CopyFS(folder, os.DirFS(filepath.Join(root, "examples", "eval")))).To(Succeed())
-	provider, cases := filepath.Join(folder, "manifests", "modelprovider.yaml"), filepath.Join(folder, "cases.yaml")
+	directory := filepath.Join(GinkgoT().TempDir(), "eval")
+	Expect(os.CopyFS(directory, os.DirFS(filepath.Join(root, "examples", "eval")))).To(Succeed())
+	provider, cases := filepath.Join(directory, "manifests", "modelprovider.yaml"), filepath.Join(directory, "cases.yaml")
 	rewrite(provider, strings.NewReplacer(demoURL, url))
 	rewrite(cases, change)
 	var stdout, stderr bytes.Buffer

@@ -16,45 +16,45 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// root is the folder of the repository.
+// root is the directory of the repository.
 const root = "../.."
 
-// source is a text of manifests and its location.
+// source is the text of manifests, and the name of their file.
 type source struct{ name, text string }
 
-// folders returns all folders with manifests, at any depth.
-func folders() []string {
+// directories returns all directories with manifests, at any depth.
+func directories() []string {
 	examples := filepath.Join(root, "examples")
 	var all []string
 	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
 			return err
 		}
-		folder, err := filepath.Rel(examples, filepath.Dir(path))
-		if strings.HasPrefix(folder, "gitops") { // test/gitops applies it, because it contains objects of other tools
+		directory, err := filepath.Rel(examples, filepath.Dir(path))
+		if strings.HasPrefix(directory, "gitops") { // test/gitops applies it, because it contains objects of other tools
 			return err
 		}
-		if folder == filepath.Join("cluster", "servers") { // these are the servers of the example above
+		if directory == filepath.Join("cluster", "servers") { // these are the servers of the example cluster
 			return err
 		}
-		if folder == "eval" || folder == "backtest" { // its file has cases, or a second version of a profile
+		if directory == "eval" || directory == "backtest" { // its file has cases, or a second version of a profile
 			return err
 		}
-		if !slices.Contains(all, folder) {
-			all = append(all, folder)
+		if !slices.Contains(all, directory) {
+			all = append(all, directory)
 		}
 		return err
 	})
 	if err != nil {
-		panic(err) // specs are generated from the folders, so no spec can report the error
+		panic(err) // specs are generated from the directories, so no spec can report the error
 	}
 	return all
 }
 
-// filesOf returns the manifests of a folder of examples.
-func filesOf(folder string) []source {
+// filesOf returns the manifests of a directory of examples.
+func filesOf(directory string) []source {
 	var all []source
-	err := filepath.WalkDir(filepath.Join(root, "examples", folder), func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, "examples", directory), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
 			return err
 		}

@@ -27,8 +27,8 @@ type helpdesk struct {
 	desk      *tickets.Desk
 }
 
-// newHelpdesk starts the model and the tools of the demo and a manager. It applies examples/tools with their
-// addresses.
+// newHelpdesk starts the model of the demo, its tools and a manager. It applies examples/tools with the addresses of
+// the model and the tools.
 func newHelpdesk(ctx context.Context) *helpdesk {
 	GinkgoHelper()
 	h := &helpdesk{namespace: newNamespace(ctx)}
@@ -61,8 +61,8 @@ func set(o *unstructured.Unstructured, value string, path ...string) {
 	Expect(unstructured.SetNestedField(o.Object, value, path...)).To(Succeed())
 }
 
-// reaches waits until the Turn of the example has a state, and returns the Turn.
-func (h *helpdesk) reaches(ctx context.Context, reason string) *v1alpha1.Turn {
+// waitForState waits until the Turn of the example has a state, and returns the Turn.
+func (h *helpdesk) waitForState(ctx context.Context, reason string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var t v1alpha1.Turn
 	Eventually(func(g Gomega) {
@@ -107,36 +107,38 @@ func calls(t *v1alpha1.Turn) []string {
 	return all
 }
 
-const like = "The researcher found one like it. Ticket 0977, Printer on floor 3 prints stripes: The drum was " +
+// similarTicket is the part of the answer about the ticket that the researcher found.
+const similarTicket = "The researcher found one like it. Ticket 0977, Printer on floor 3 prints stripes: The drum was " +
 	"worn. Replaced it, and printed the test page twice."
 
-var before = []string{
+// callsBeforeClosing are the calls before the call that closes the ticket.
+var callsBeforeClosing = []string{
 	"ticket_context Succeeded", "search_tickets Succeeded", "get_ticket Succeeded",
 	"get_ticket Succeeded", "researcher Succeeded",
 }
 
 var _ = Describe("examples/tools", func() {
-	It("searches, reads, hands work on, asks before it closes, closes once, and answers", func(ctx SpecContext) {
+	It("searches, reads, delegates, waits for approval, closes the ticket once, and answers", func(ctx SpecContext) {
 		h := newHelpdesk(ctx)
 
-		waits := h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval)
+		waits := h.waitForState(ctx, v1alpha1.TurnReasonAwaitingApproval)
 		Expect(h.ticket().State).To(Equal("open"), "no ticket is closed before the approval")
 		Expect(waits.Status.PendingApprovals[0]).To(And(HaveField("Name", "close_ticket"), HaveField("Step", BeEquivalentTo(4))))
 		Expect(waits.Status.ParkedTime).NotTo(BeNil())
-		Expect(calls(waits)).To(Equal(append(before[:5:5], "close_ticket Pending")))
+		Expect(calls(waits)).To(Equal(append(callsBeforeClosing[:5:5], "close_ticket Pending")))
 
 		h.decide(ctx, waits, v1alpha1.ApprovalApproved, "")
-		done := h.reaches(ctx, v1alpha1.TurnReasonCompleted)
-		Expect(done.Status.Result.Text).To(Equal("I closed ticket 1042, Printer on floor 3 jams. " + like))
+		done := h.waitForState(ctx, v1alpha1.TurnReasonCompleted)
+		Expect(done.Status.Result.Text).To(Equal("I closed ticket 1042, Printer on floor 3 jams. " + similarTicket))
 		Expect(h.ticket()).To(And(HaveField("State", "closed"), HaveField("Closings", 1)))
 		Expect(h.ticket().Notes).To(HaveExactElements(
 			"Waiting for a spare part: feed roller.", "The new roller is fitted, and the test page looks clean.",
 			"Closed: The new roller is fitted, and the test page looks clean.",
 		))
 
-		By("accounting for all of it")
+		By("recording the calls, the decision and the usage in the status")
 		st := done.Status
-		Expect(calls(done)).To(Equal(append(before[:5:5], "close_ticket Succeeded")))
+		Expect(calls(done)).To(Equal(append(callsBeforeClosing[:5:5], "close_ticket Succeeded")))
 		Expect(st.ToolCalls[5].DecidedBy).To(Equal("grace"))
 		Expect(st.PendingApprovals).To(BeEmpty())
 		Expect(st.StopReason).To(Equal(v1alpha1.StopCompleted))
@@ -145,7 +147,7 @@ var _ = Describe("examples/tools", func() {
 		Expect(st.Decision.ToolsUsed).To(Equal([]string{"close_ticket", "get_ticket", "researcher", "search_tickets", "ticket_context"}))
 		Expect(st.Result.Citations.Local).To(ContainElement("tickets/1042"))
 
-		By("having had a Turn of its own for the sub-agent")
+		By("creating a Turn for the sub-agent")
 		var child v1alpha1.Turn
 		Expect(apiClient.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: st.ToolCalls[4].Turn}, &child)).To(Succeed())
 		Expect(child.OwnerReferences).To(ConsistOf(HaveField("UID", done.UID)))
@@ -158,17 +160,17 @@ var _ = Describe("examples/tools", func() {
 
 	It("leaves the ticket open and reports it if the call is denied", func(ctx SpecContext) {
 		h := newHelpdesk(ctx)
-		h.decide(ctx, h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval), v1alpha1.ApprovalDenied, "Ask Grace first.")
-		done := h.reaches(ctx, v1alpha1.TurnReasonCompleted)
+		h.decide(ctx, h.waitForState(ctx, v1alpha1.TurnReasonAwaitingApproval), v1alpha1.ApprovalDenied, "Ask Grace first.")
+		done := h.waitForState(ctx, v1alpha1.TurnReasonCompleted)
 		Expect(done.Status.Result.Text).To(HavePrefix("I left ticket 1042, Printer on floor 3 jams, as it is"))
-		Expect(calls(done)).To(Equal(append(before[:5:5], "close_ticket Refused")))
+		Expect(calls(done)).To(Equal(append(callsBeforeClosing[:5:5], "close_ticket Refused")))
 		Expect(done.Status.ToolCalls[5].DecidedBy).To(Equal("grace"))
 		Expect(h.ticket()).To(And(HaveField("State", "open"), HaveField("Closings", 0)))
 	}, SpecTimeout(2*patience))
 
 	It("shows the tools of the server, and which of them the Agent has", func(ctx SpecContext) {
 		h := newHelpdesk(ctx)
-		h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval)
+		h.waitForState(ctx, v1alpha1.TurnReasonAwaitingApproval)
 		var s v1alpha1.ToolServer
 		Expect(apiClient.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: "tickets"}, &s)).To(Succeed())
 		Expect(s.Status).To(And(HaveField("ServerName", "tickets"), HaveField("ToolCount", BeEquivalentTo(7))))
@@ -187,7 +189,7 @@ var _ = Describe("examples/tools", func() {
 				v1alpha1.ExposedTool{Name: "close_ticket", Server: "tickets", Effect: "Destructive", Role: "Other", RequiresApproval: true},
 				And(HaveField("Name", "researcher"), HaveField("Agent", "researcher")),
 			))
-			g.Expect(a.Status.Tools).NotTo(ContainElement(HaveField("Name", "hand_over")), "it is not allowed")
+			g.Expect(a.Status.Tools).NotTo(ContainElement(HaveField("Name", "hand_over")), "the Agent does not allow hand_over")
 		}, patience, polling).Should(Succeed())
 	}, SpecTimeout(2*patience))
 })

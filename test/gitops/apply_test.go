@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// apply applies an object on the server's side, like GitOps tools.
+// apply applies an object by server-side apply, as GitOps tools do.
 func apply(t *testing.T, o *unstructured.Unstructured, owner string, options ...client.ApplyOption) *unstructured.Unstructured {
 	t.Helper()
 	applied := o.DeepCopy()
@@ -48,10 +48,10 @@ func TestRepeatedApplyChangesNothing(t *testing.T) {
 		switch o.GetKind() {
 		case "Turn":
 			want := map[string]string{"open-loops": "Completed", "printer-works": "AwaitingApproval"}[o.GetName()]
-			s.reaches("Turn", o.GetName(), want)
+			s.waitForState("Turn", o.GetName(), want)
 		case "Secret":
 		default:
-			s.reaches(o.GetKind(), o.GetName(), "Ready")
+			s.waitForState(o.GetKind(), o.GetName(), "Ready")
 		}
 	}
 	for owner, options := range map[string][]client.ApplyOption{
@@ -59,7 +59,7 @@ func TestRepeatedApplyChangesNothing(t *testing.T) {
 	} {
 		for _, o := range objects {
 			before := s.live(o)
-			// Both tools find differences with a dry run.
+			// Both tools use a dry run to find differences.
 			dry := apply(t, o, owner, append(options, client.DryRunAll)...)
 			if d := cmp.Diff(before.Object, stripped(dry, before).Object); d != "" {
 				t.Errorf("%s %s: a dry run of %s finds a difference (-live +applied):\n%s", o.GetKind(), o.GetName(), owner, d)
@@ -73,7 +73,7 @@ func TestRepeatedApplyChangesNothing(t *testing.T) {
 		}
 	}
 	for _, o := range objects {
-		s.ownedOnce(s.live(o))
+		s.checkOwners(s.live(o))
 	}
 }
 
@@ -106,8 +106,9 @@ func (s *testEnv) live(o *unstructured.Unstructured) *unstructured.Unstructured 
 	return now
 }
 
-// ownedOnce checks that tools own no field of the status, and that the manager owns nothing else.
-func (s *testEnv) ownedOnce(o *unstructured.Unstructured) {
+// checkOwners checks that GitOps tools own no field of the status, and that the manager owns fields of the status and
+// none of the spec.
+func (s *testEnv) checkOwners(o *unstructured.Unstructured) {
 	s.t.Helper()
 	for _, m := range o.GetManagedFields() {
 		var fields map[string]any

@@ -13,26 +13,26 @@ import (
 // repository copies examples/gitops into a new Git repository, with one commit on the branch main.
 func repository(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
-	if err := os.CopyFS(filepath.Join(folder, "examples/gitops"), os.DirFS(filepath.Join(root, "examples/gitops"))); err != nil {
+	directory := t.TempDir()
+	if err := os.CopyFS(filepath.Join(directory, "examples/gitops"), os.DirFS(filepath.Join(root, "examples/gitops"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "-A"}, {"commit", "-qm", "first"}} {
 		cmd := exec.CommandContext(t.Context(), "git",
 			append([]string{"-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"}, args...)...)
-		cmd.Dir = folder
+		cmd.Dir = directory
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v: %s", args, err, out)
 		}
 	}
-	return filepath.Join(folder, "examples/gitops")
+	return filepath.Join(directory, "examples/gitops")
 }
 
-// check runs check.sh.
-func check(t *testing.T, folder string, args ...string) (status int, stdout, stderr string) {
+// check runs check.sh and returns its exit status and output.
+func check(t *testing.T, directory string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut strings.Builder
-	cmd := exec.CommandContext(t.Context(), filepath.Join(folder, "check.sh"), args...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(directory, "check.sh"), args...)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(capstan)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
@@ -45,6 +45,7 @@ func check(t *testing.T, folder string, args ...string) (status int, stdout, std
 	return status, out.String(), errOut.String()
 }
 
+// edit replaces a text of a file. The file must contain the text.
 func edit(t *testing.T, path, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -62,30 +63,30 @@ func edit(t *testing.T, path, from, to string) {
 // TestTheCheckShowsAChangedPrompt checks that examples/gitops/check.sh shows how a change of a PromptProfile
 // affects the prompt.
 func TestTheCheckShowsAChangedPrompt(t *testing.T) {
-	folder := repository(t)
-	if status, out, errOut := check(t, folder, "main"); status != 0 {
+	directory := repository(t)
+	if status, out, errOut := check(t, directory, "main"); status != 0 {
 		t.Errorf("without a change: status %d, want 0: %s%s", status, out, errOut)
 	}
-	profile := filepath.Join(folder, "agents/promptprofile.yaml")
-	edit(t, filepath.Join(folder, "agents/modelprovider.yaml"), "http://127.0.0.1:8089/v1", "http://127.0.0.1:8088/v1")
-	if status, out, errOut := check(t, folder, "main"); status != 0 {
+	profile := filepath.Join(directory, "agents/promptprofile.yaml")
+	edit(t, filepath.Join(directory, "agents/modelprovider.yaml"), "http://127.0.0.1:8089/v1", "http://127.0.0.1:8088/v1")
+	if status, out, errOut := check(t, directory, "main"); status != 0 {
 		t.Errorf("with another address of the model: status %d, want 0, because the prompt is the same: %s%s", status, out, errOut)
 	}
 	edit(t, profile, "at most three sentences", "exactly one sentence")
-	status, out, errOut := check(t, folder, "main")
+	status, out, errOut := check(t, directory, "main")
 	if status != 2 || !strings.Contains(out, "three sentences") || !strings.Contains(out, "exactly one sentence") {
 		t.Errorf("with another prompt: status %d, want 2 and both texts: %s%s", status, out, errOut)
 	}
-	status, out, errOut = check(t, folder, "main", "-o", "json")
+	status, out, errOut = check(t, directory, "main", "-o", "json")
 	var difference map[string]any
 	if err := json.Unmarshal([]byte(out), &difference); err != nil || status != 2 {
 		t.Errorf("as JSON: status %d, %v, want 2 and JSON: %s%s", status, err, out, errOut)
 	}
 	edit(t, profile, "exactly one sentence", "{{ .absent }}")
-	if status, out, errOut := check(t, folder, "main"); status != 1 || !strings.Contains(errOut, "absent") {
+	if status, out, errOut := check(t, directory, "main"); status != 1 || !strings.Contains(errOut, "absent") {
 		t.Errorf("with a prompt that cannot be rendered: status %d, want 1 and why: %s%s", status, out, errOut)
 	}
-	if status, _, errOut := check(t, folder, "nowhere"); status != 1 ||
+	if status, _, errOut := check(t, directory, "nowhere"); status != 1 ||
 		!strings.Contains(errOut, "the revision nowhere has no folder agents") {
 		t.Errorf("against an unknown revision: status %d, want 1 and why: %s", status, errOut)
 	}

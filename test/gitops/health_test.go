@@ -23,8 +23,8 @@ const (
 	degraded    = "Degraded"
 )
 
-// flux returns the health of an object, computed by the code that Flux uses.
-func flux(t *testing.T, o *unstructured.Unstructured) status.Status {
+// fluxHealth returns the health of an object, computed by the code that Flux uses.
+func fluxHealth(t *testing.T, o *unstructured.Unstructured) status.Status {
 	t.Helper()
 	result, err := status.Compute(o)
 	if err != nil {
@@ -59,9 +59,9 @@ func script(t *testing.T) string {
 	return text
 }
 
-// argo runs the script as Argo CD does: in a Lua machine with only the libraries package, base and table, and with
-// the object as obj.
-func argo(t *testing.T, o *unstructured.Unstructured) (health, message string) {
+// argoHealth runs the script as Argo CD does: in a Lua state with only the libraries base and table, and with the
+// object as the global variable obj.
+func argoHealth(t *testing.T, o *unstructured.Unstructured) (health, message string) {
 	t.Helper()
 	l := lua.NewState(lua.Options{SkipOpenLibs: true})
 	defer l.Close()
@@ -166,12 +166,12 @@ func TestHealthOfEveryKindInEveryState(t *testing.T) {
 		{"Turn", "cancelled", "Cancelled", status.FailedStatus, degraded},
 	}
 	for _, want := range states {
-		judge(t, s.get(want.kind, want.name), "before a manager runs", status.InProgressStatus, progressing)
+		checkHealth(t, s.get(want.kind, want.name), "before a manager runs", status.InProgressStatus, progressing)
 	}
 	stop := s.runManager()
 	for _, want := range states {
-		o := s.reaches(want.kind, want.name, want.reason)
-		judge(t, o, want.reason, want.flux, want.argo)
+		o := s.waitForState(want.kind, want.name, want.reason)
+		checkHealth(t, o, want.reason, want.flux, want.argo)
 	}
 	stop()
 	for _, o := range []*unstructured.Unstructured{
@@ -193,18 +193,19 @@ func TestHealthOfEveryKindInEveryState(t *testing.T) {
 		if err := apiClient.Update(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		judge(t, o, "with a spec that the manager has not seen", status.InProgressStatus, progressing)
+		checkHealth(t, o, "with a spec that the manager has not seen", status.InProgressStatus, progressing)
 	}
 }
 
-func judge(t *testing.T, o *unstructured.Unstructured, state string, wantFlux status.Status, wantArgo string) {
+// checkHealth checks the health of an object for Flux and for Argo CD. state describes the object in failures.
+func checkHealth(t *testing.T, o *unstructured.Unstructured, state string, wantFlux status.Status, wantArgo string) {
 	t.Helper()
-	if got := flux(t, o); got != wantFlux {
-		t.Errorf("%s %s, %s: Flux takes it for %s, want %s: %v", o.GetKind(), o.GetName(), state, got, wantFlux, o.Object["status"])
+	if got := fluxHealth(t, o); got != wantFlux {
+		t.Errorf("%s %s, %s: Flux reports %s, want %s: %v", o.GetKind(), o.GetName(), state, got, wantFlux, o.Object["status"])
 	}
-	got, message := argo(t, o)
+	got, message := argoHealth(t, o)
 	if got != wantArgo {
-		t.Errorf("%s %s, %s: Argo CD takes it for %s (%s), want %s", o.GetKind(), o.GetName(), state, got, message, wantArgo)
+		t.Errorf("%s %s, %s: Argo CD reports %s (%s), want %s", o.GetKind(), o.GetName(), state, got, message, wantArgo)
 	}
 	if message == "" || message == "nil" {
 		t.Errorf("%s %s, %s: Argo CD has no message", o.GetKind(), o.GetName(), state)
@@ -217,12 +218,12 @@ func TestAnApprovalIsHealthy(t *testing.T) {
 		"apiVersion": "capstan.dev/v1alpha1", "kind": "ToolApproval",
 		"metadata": map[string]any{"generation": int64(1), "name": "decision"},
 	}}
-	judge(t, o, "recorded", status.CurrentStatus, healthy)
+	checkHealth(t, o, "recorded", status.CurrentStatus, healthy)
 }
 
-// TestTheScriptKnowsTheReasons checks that all reasons in the script belong to the API, and that the script
+// TestHealthScriptNamesTheReasons checks that all reasons in the script belong to the API, and that the script
 // contains all reasons for a missing or unready object.
-func TestTheScriptKnowsTheReasons(t *testing.T) {
+func TestHealthScriptNamesTheReasons(t *testing.T) {
 	text := script(t)
 	source, err := os.ReadFile(filepath.Join(root, "api/v1alpha1/conditions.go"))
 	if err != nil {

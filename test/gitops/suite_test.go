@@ -31,7 +31,7 @@ import (
 
 const (
 	root = "../.."
-	// patience bounds the wait for a state that should be reached at once, on a busy machine.
+	// patience bounds the wait for a state that should be reached within moments, on a busy machine.
 	patience = 2 * time.Minute
 	polling  = 50 * time.Millisecond
 )
@@ -50,34 +50,35 @@ func runTests(m *testing.M) (status int) {
 	klog.SetLogger(logr.Discard())
 	dir, err := os.MkdirTemp("", "capstan-gitops-")
 	if err != nil {
-		return complain(err)
+		return printError(err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // because it is a temporary folder
+	defer os.RemoveAll(dir) //nolint:errcheck // because it is a temporary directory
 	s := harness.New(dir, nil)
 	defer func() {
 		if err := s.Stop(); err != nil {
-			status = complain(err)
+			status = printError(err)
 		}
 	}()
 	controlPlane, err := s.StartControlPlane(context.Background(), harnesstest.Repository(root))
 	if err != nil {
-		return complain(err)
+		return printError(err)
 	}
 	apiConfig = controlPlane.Config
 	scheme, err := manager.Scheme()
 	if err != nil {
-		return complain(err)
+		return printError(err)
 	}
 	if apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme}); err != nil {
-		return complain(err)
+		return printError(err)
 	}
 	if capstan, err = harness.Build(context.Background(), root, filepath.Join(dir, "bin"), "capstan"); err != nil {
-		return complain(err)
+		return printError(err)
 	}
 	return m.Run()
 }
 
-func complain(err error) int {
+// printError prints an error and returns the exit code of a failure.
+func printError(err error) int {
 	fmt.Fprintln(os.Stderr, err)
 	return 1
 }
@@ -142,8 +143,8 @@ func reason(o *unstructured.Unstructured) string {
 	return ""
 }
 
-// reaches waits until an object has a state, which is the reason of its main condition.
-func (s *testEnv) reaches(kind, name, want string) *unstructured.Unstructured {
+// waitForState waits until an object has a state, which is the reason of its main condition.
+func (s *testEnv) waitForState(kind, name, want string) *unstructured.Unstructured {
 	s.t.Helper()
 	tick := time.NewTicker(polling)
 	defer tick.Stop()

@@ -18,7 +18,7 @@ import (
 // cluster is a real API server with a manager.
 type cluster struct {
 	*harness.ControlPlane
-	// dataDir is the data folder of the manager, with its journal.
+	// dataDir is the data directory of the manager, with its journal.
 	dataDir string
 }
 
@@ -32,11 +32,11 @@ func startCluster(t *testing.T) cluster {
 	return c
 }
 
-// run applies a folder in a namespace of its own, approves pending calls, and returns the only Turn after it has
+// run applies a directory in a namespace of its own, approves pending calls, and returns the only Turn after it has
 // ended.
 func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
 	t.Helper()
-	// The command line assumes the namespace default for objects without one. The name does not affect the outcome.
+	// The command line uses the namespace default here. The name of the namespace does not affect the outcome.
 	c.must(t, "create", "namespace", namespace)
 	c.must(t, "apply", "--namespace", namespace, "-f", dir)
 	name := strings.TrimSpace(c.must(t, "get", "-f", filepath.Join(dir, "turn.yaml"), "--namespace", namespace, "-o", "name"))

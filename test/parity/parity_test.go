@@ -21,8 +21,8 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// outcome is the part of a result that must be the same. It leaves out times, names of executors and people, IDs
-// that the model generates, and hashes of these.
+// outcome is the part of a Turn's status that must be the same. It leaves out times, names of executors and people, IDs
+// that the model generates, and hashes of these values.
 type outcome struct {
 	Reason     string
 	StopReason v1alpha1.StopReason
@@ -52,7 +52,7 @@ func outcomeOf(t *v1alpha1.Turn) outcome {
 	}
 	if p := t.Status.Preparation; p != nil {
 		o.Prepared = *p
-		o.Prepared.PromptHash = ""              // it covers the time of day
+		o.Prepared.PromptHash = ""              // the hash depends on the time of day
 		o.Prepared.PromptProfile.Generation = 0 // without a cluster there is no generation
 	}
 	return o
@@ -61,20 +61,20 @@ func outcomeOf(t *v1alpha1.Turn) outcome {
 func TestExamplesHaveTheSameOutcomeWithAndWithoutACluster(t *testing.T) {
 	_, modelURL := harnesstest.Model(t, harnesstest.DemoRules(t, root))
 	c := startCluster(t)
-	for _, folder := range folders(t) {
-		name, err := filepath.Rel(examples, folder)
+	for _, directory := range directories(t) {
+		name, err := filepath.Rel(examples, directory)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Run(name, func(t *testing.T) {
 			// Each run has its own tickets, because a ticket can be closed only once.
-			dir := copyOf(t, folder, modelURL, toolsURL(t))
+			dir := copyOf(t, directory, modelURL, toolsURL(t))
 			namespace := strings.ReplaceAll(name, string(filepath.Separator), "-")
 			turn := c.run(t, namespace, dir)
-			without := outcomeOf(runWithout(t, copyOf(t, folder, modelURL, toolsURL(t))))
+			without := outcomeOf(runWithoutCluster(t, copyOf(t, directory, modelURL, toolsURL(t))))
 			with := outcomeOf(turn)
 			if diff := cmp.Diff(with, without); diff != "" {
-				t.Errorf("the same manifests end otherwise: -cluster +capstan run:\n%s", diff)
+				t.Errorf("the outcome of the same manifests differs: -cluster +capstan run:\n%s", diff)
 			}
 			if with.Prepared.PromptRenderHash == "" {
 				t.Error("the Turn has no promptRenderHash")
@@ -87,7 +87,7 @@ func TestExamplesHaveTheSameOutcomeWithAndWithoutACluster(t *testing.T) {
 	}
 }
 
-// expectTools fails unless a Turn has used every feature of tools, so that there is something to compare.
+// expectTools fails unless a Turn has used every feature of tools. Otherwise the comparison would prove nothing.
 func expectTools(t *testing.T, o outcome) {
 	t.Helper()
 	var approved, delegated, before bool
@@ -95,7 +95,7 @@ func expectTools(t *testing.T, o outcome) {
 		approved, delegated, before = approved || c.DecidedBy != "", delegated || c.Turn != "", before || c.Step == 0
 	}
 	if !approved || !delegated || !before || o.SubAgents == nil || o.Decision == nil || len(o.Decision.ToolsUsed) == 0 {
-		t.Errorf("want calls before the model is asked, of a sub-agent, and with approval, have %+v", o)
+		t.Errorf("want calls before the first request to the model, of a sub-agent, and with approval, have %+v", o)
 	}
 }
 
@@ -106,11 +106,11 @@ func toolsURL(t *testing.T) string {
 	return url
 }
 
-// root is the root folder of the repository, and examples the folder of all examples.
+// root is the root directory of the repository, and examples the directory of all examples.
 const root, examples = "../..", "../../examples"
 
-// folders returns all folders of examples, at any depth.
-func folders(t *testing.T) []string {
+// directories returns all directories of examples, at any depth.
+func directories(t *testing.T) []string {
 	t.Helper()
 	var all []string
 	err := filepath.WalkDir(examples, func(path string, _ fs.DirEntry, err error) error {
@@ -131,12 +131,12 @@ var (
 	toolsAddress = regexp.MustCompile(`http://(127\.0\.0\.1:8090|example-tickets[a-z.:0-9-]*)/mcp\b`)
 )
 
-// copyOf copies manifests into a new folder and replaces the addresses of the model server and of the tool server.
-func copyOf(t *testing.T, folder, baseURL, toolsURL string) string {
+// copyOf copies manifests into a new directory and replaces the addresses of the model server and of the tool server.
+func copyOf(t *testing.T, directory, baseURL, toolsURL string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(directory, "*.yaml"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests in %s: %v", folder, err)
+		t.Fatalf("no manifests in %s: %v", directory, err)
 	}
 	dir := t.TempDir()
 	for _, file := range files {
@@ -153,9 +153,9 @@ func copyOf(t *testing.T, folder, baseURL, toolsURL string) string {
 	return dir
 }
 
-// runWithout runs the only Turn of a folder with the command line, at a terminal that approves each call. The Turn
-// waits for the approval as in a cluster.
-func runWithout(t *testing.T, dir string) *v1alpha1.Turn {
+// runWithoutCluster runs the only Turn of a directory with the command line, at a terminal that approves each call.
+// The Turn waits for the approval as in a cluster.
+func runWithoutCluster(t *testing.T, dir string) *v1alpha1.Turn {
 	t.Helper()
 	return read[v1alpha1.Turn](t, typed(t, "y\n", "run", "-f", dir, "-o", "json"))
 }
@@ -166,7 +166,7 @@ func capstan(t *testing.T, args ...string) []byte {
 	return typed(t, "", args...)
 }
 
-// typed is like capstan, at a terminal with typed input. If text is empty, there is no terminal.
+// typed is like capstan, but types text at a terminal. If text is empty, there is no terminal.
 func typed(t *testing.T, text string, args ...string) []byte {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -175,7 +175,7 @@ func typed(t *testing.T, text string, args ...string) []byte {
 		InIsTerminal: text != "", ErrIsTerminal: text != "",
 	}, args)
 	if code != 0 {
-		t.Fatalf("capstan %s ended with %d:\n%s", strings.Join(args, " "), code, &errOut)
+		t.Fatalf("capstan %s exited with %d:\n%s", strings.Join(args, " "), code, &errOut)
 	}
 	return out.Bytes()
 }

@@ -36,24 +36,24 @@ func (c cluster) expectPromptOfRender(t *testing.T, turn *v1alpha1.Turn, namespa
 	want := read[rendering](t, capstan(t, "render", "-f", dir, "--namespace", namespace, "-o", "json", "--discover",
 		"--now", turn.Status.StartTime.Format(time.RFC3339Nano)))
 
-	all := c.frozen(t, turn)
+	all := c.frozenPrompts(t, turn)
 	if diff := cmp.Diff(want.Tools, all[0].Tools, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("the model is offered other tools in the cluster: -capstan render +journal:\n%s", diff)
+		t.Errorf("the tools of the prompt differ in the cluster: -capstan render +journal:\n%s", diff)
 	}
 	if n := len(turn.Status.ToolCalls); n > 0 && turn.Status.ToolCalls[0].Step == 0 {
 		// Only a run calls the tools that fill the context. Without them, only the system prompt can be compared.
 		want.Messages, all[0].Messages = want.Messages[:1], all[0].Messages[:1]
 		if diff := cmp.Diff(want.Messages, all[0].Messages); diff != "" {
-			t.Errorf("the model sees something else in the cluster: -capstan render +journal:\n%s", diff)
+			t.Errorf("the messages of the prompt differ in the cluster: -capstan render +journal:\n%s", diff)
 		}
 		return
 	}
 	// Later prompts are for fallback models. render uses the first model of the chain.
 	if diff := cmp.Diff(want.Messages, all[0].Messages); diff != "" {
-		t.Errorf("the model sees something else in the cluster: -capstan render +journal:\n%s", diff)
+		t.Errorf("the messages of the prompt differ in the cluster: -capstan render +journal:\n%s", diff)
 	}
 	if diff := cmp.Diff(want.Assembly, all[0].Assembly); diff != "" {
-		t.Errorf("the prompt came about otherwise in the cluster: -capstan render +journal:\n%s", diff)
+		t.Errorf("the assembly of the prompt differs in the cluster: -capstan render +journal:\n%s", diff)
 	}
 	if len(all) > 1 {
 		return
@@ -61,12 +61,12 @@ func (c cluster) expectPromptOfRender(t *testing.T, turn *v1alpha1.Turn, namespa
 	got := *turn.Status.Preparation
 	got.PromptProfile.Generation = 0 // without a cluster there is no generation
 	if diff := cmp.Diff(want.Preparation, got); diff != "" {
-		t.Errorf("the preparation is reported otherwise: -capstan render +status:\n%s", diff)
+		t.Errorf("the reported preparation differs: -capstan render +status:\n%s", diff)
 	}
 }
 
-// frozen returns all prompts of a Turn in the manager's journal, oldest first.
-func (c cluster) frozen(t *testing.T, turn *v1alpha1.Turn) []prepare.Prepared {
+// frozenPrompts returns all prompts of a Turn in the manager's journal, oldest first.
+func (c cluster) frozenPrompts(t *testing.T, turn *v1alpha1.Turn) []prepare.Prepared {
 	t.Helper()
 	store, err := sqlite.OpenReader(t.Context(), filepath.Join(c.dataDir, "journal.db"))
 	if err != nil {

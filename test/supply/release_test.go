@@ -28,54 +28,54 @@ func released(t *testing.T) string {
 // clone copies the current tree, with uncommitted changes, into a new repository with one commit at a fixed time.
 func clone(t *testing.T) string {
 	t.Helper()
-	folder := filepath.Join(t.TempDir(), "capstan")
-	if err := os.Mkdir(folder, 0o750); err != nil {
+	directory := filepath.Join(t.TempDir(), "capstan")
+	if err := os.Mkdir(directory, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	script := `git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do ` +
 		`if [ -e "$f" ]; then printf '%s\0' "$f"; fi; done |
 		tar --null -cf - -T - | tar -xf - -C "$1"
 	cd "$1" && git init -q . && git add -A && git -c user.name=test -c user.email=test@localhost -c commit.gpgsign=false commit -qm test`
-	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-o", "pipefail", "-c", script, "clone", folder)
+	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-o", "pipefail", "-c", script, "clone", directory)
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "GIT_AUTHOR_DATE=2026-01-02T03:04:05Z", "GIT_COMMITTER_DATE=2026-01-02T03:04:05Z")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("failed to copy the tree: %v: %s", err, out)
 	}
-	return folder
+	return directory
 }
 
-// release runs make release in a folder, for this machine's platform only.
-func release(t *testing.T, folder, version string) (string, error) {
+// release runs make release in a directory, for this machine's platform only.
+func release(t *testing.T, directory, version string) (string, error) {
 	t.Helper()
 	platform := "linux/" + runtime.GOARCH
 	cmd := exec.CommandContext(t.Context(), "make", "-s", "release", "VERSION="+version, "IMAGE_PLATFORMS="+platform,
 		"CLI_PLATFORMS="+platform)
-	cmd.Dir = folder
+	cmd.Dir = directory
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// TestAReleaseIsReproducible checks that two builds of the same commit, in different folders and at different
+// TestAReleaseIsReproducible checks that two builds of the same commit, in different directories and at different
 // times, produce the same bytes. make release verifies each of them.
 func TestAReleaseIsReproducible(t *testing.T) {
 	version := released(t)
 	first := clone(t)
-	second := filepath.Join(t.TempDir(), "another", "folder")
+	second := filepath.Join(t.TempDir(), "another", "place")
 	if out, err := exec.CommandContext(t.Context(), "git", "clone", "-q", first, second).CombinedOutput(); err != nil {
 		t.Fatalf("failed to clone the copy: %v: %s", err, out)
 	}
 	var dists []map[string]string
-	for _, folder := range []string{first, second} {
-		if out, err := release(t, folder, "v"+version); err != nil {
+	for _, directory := range []string{first, second} {
+		if out, err := release(t, directory, "v"+version); err != nil {
 			t.Fatalf("make release: %v: %s", err, out)
 		}
 		files := map[string]string{}
-		err := fs.WalkDir(os.DirFS(filepath.Join(folder, "dist")), ".", func(path string, d fs.DirEntry, err error) error {
+		err := fs.WalkDir(os.DirFS(filepath.Join(directory, "dist")), ".", func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
-			data, err := os.ReadFile(filepath.Join(folder, "dist", path))
+			data, err := os.ReadFile(filepath.Join(directory, "dist", path))
 			files[path] = string(data)
 			return err
 		})
@@ -90,7 +90,7 @@ func TestAReleaseIsReproducible(t *testing.T) {
 		}
 	}
 	if len(dists[0]) != len(dists[1]) {
-		t.Errorf("the builds have %d and %d files", len(dists[0]), len(dists[1]))
+		t.Errorf("the builds have %d and %d files, want the same number", len(dists[0]), len(dists[1]))
 	}
 	for _, want := range []string{
 		"capstan_" + version + "_image.tar", "capstan_" + version + "_image_linux_" + runtime.GOARCH + ".docker.tar",
@@ -106,31 +106,31 @@ func TestAReleaseIsReproducible(t *testing.T) {
 // chart or the commit, before it builds anything.
 func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 	version := released(t)
-	git := func(t *testing.T, folder string, args ...string) {
+	git := func(t *testing.T, directory string, args ...string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "git",
 			append([]string{"-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"}, args...)...)
-		cmd.Dir = folder
+		cmd.Dir = directory
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v: %s", args, err, out)
 		}
 	}
 	for name, tc := range map[string]struct {
 		version string
-		prepare func(t *testing.T, folder string)
+		prepare func(t *testing.T, directory string)
 		want    string
 	}{
 		"no version":      {"main", func(*testing.T, string) {}, "is no semantic version"},
 		"another version": {"v9.9.9", func(*testing.T, string) {}, "the appVersion of charts/capstan/Chart.yaml is " + version},
-		"a changed tree": {"v" + version, func(t *testing.T, folder string) {
+		"a changed tree": {"v" + version, func(t *testing.T, directory string) {
 			t.Helper()
-			if err := os.WriteFile(filepath.Join(folder, "new.go"), []byte("package new\n"), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(directory, "new.go"), []byte("package new\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "the tree differs from its commit"},
-		"examples of another version": {"v" + version, func(t *testing.T, folder string) {
+		"examples of another version": {"v" + version, func(t *testing.T, directory string) {
 			t.Helper()
-			manifest := filepath.Join(folder, "examples/cluster/servers/tickets.yaml")
+			manifest := filepath.Join(directory, "examples/cluster/servers/tickets.yaml")
 			data, err := os.ReadFile(manifest)
 			if err != nil {
 				t.Fatal(err)
@@ -139,30 +139,30 @@ func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 			if err := os.WriteFile(manifest, []byte(old), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			git(t, folder, "commit", "-aqm", "an image of another version")
+			git(t, directory, "commit", "-aqm", "an image of another version")
 		}, "examples/cluster/servers/tickets.yaml names the image capstan-dev/capstan-examples:9.9.9"},
-		"a tag of another commit": {"v" + version, func(t *testing.T, folder string) {
+		"a tag of another commit": {"v" + version, func(t *testing.T, directory string) {
 			t.Helper()
-			git(t, folder, "tag", "v"+version)
-			git(t, folder, "commit", "--allow-empty", "-qm", "later")
+			git(t, directory, "tag", "v"+version)
+			git(t, directory, "commit", "--allow-empty", "-qm", "later")
 		}, "the tag v" + version + " is on the commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			folder := clone(t)
-			tc.prepare(t, folder)
-			out, err := release(t, folder, tc.version)
+			directory := clone(t)
+			tc.prepare(t, directory)
+			out, err := release(t, directory, tc.version)
 			if err == nil || !strings.Contains(out, tc.want) {
 				t.Errorf("make release: %v, %s; want %q", err, out, tc.want)
 			}
-			if _, err := os.Stat(filepath.Join(folder, "bin")); err == nil {
-				t.Error("something was built")
+			if _, err := os.Stat(filepath.Join(directory, "bin")); err == nil {
+				t.Error("make release has built programs, want none")
 			}
 		})
 	}
 }
 
-// TestWorkflowsRunTargets checks that the workflows run only make targets, which everyone can run, and that they
-// name actions by commit.
+// TestWorkflowsRunTargets checks that the workflows run only make targets, .ci/run and gh, and that they name actions
+// by commit.
 func TestWorkflowsRunTargets(t *testing.T) {
 	workflows, err := filepath.Glob("../../.github/workflows/*.yml")
 	if err != nil || len(workflows) == 0 {

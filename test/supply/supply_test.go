@@ -53,7 +53,7 @@ func TestVulncheck(t *testing.T) {
 	}
 	broken := t.TempDir()
 	tool := exec.CommandContext(t.Context(), "go", "tool", "-modfile=../../hack/tools/vuln/go.mod", "-n", "govulncheck")
-	if out, err := tool.CombinedOutput(); err != nil { // before the test takes the network away
+	if out, err := tool.CombinedOutput(); err != nil { // before the test cases disable the network
 		t.Fatalf("failed to build govulncheck: %v: %s", err, out)
 	}
 	for name, tc := range map[string]struct {
