@@ -70,7 +70,7 @@ func acceptedButNotLoaded(ctx context.Context, base, patch string) map[string]an
 	return spec
 }
 
-// empty returns an object of one of Capstan's kinds.
+// empty returns an empty object of one of Capstan's kinds.
 func empty(kind string) client.Object {
 	GinkgoHelper()
 	object, err := apiClient.Scheme().New(v1alpha1.GroupVersion.WithKind(kind))
@@ -78,7 +78,7 @@ func empty(kind string) client.Object {
 	return object.(client.Object)
 }
 
-// fromSet returns the object with the same kind and name.
+// fromSet returns the object of the set with the same kind and name, or the only Turn of the set.
 func fromSet(set *manifest.Set, like *unstructured.Unstructured) (object client.Object) {
 	GinkgoHelper()
 	var ok bool
@@ -138,7 +138,7 @@ func rejected(ctx context.Context, base, patch, field, message string) {
 	Expect(err).To(MatchError(ContainSubstring(message)))
 }
 
-// fault is one error of a field, for which an API server rejects an object.
+// fault is the error of one field, because of which an API server rejects an object.
 type fault struct{ Field, Message string }
 
 const unknownField = "unknown field"

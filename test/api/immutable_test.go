@@ -227,7 +227,7 @@ var _ = Describe("a stored Turn", func() {
 		expectImmutable(ctx, bareTurn, `spec: {history: []}`, "spec.history", mustNotChange("history"))
 		expectImmutable(ctx, bareTurn, `spec: {guardrails: []}`, "spec.guardrails", mustNotChange("guardrails"))
 	})
-	DescribeTable("rejects to set a field to its default later",
+	DescribeTable("rejects setting a field to its default later",
 		func(ctx SpecContext, name, patch string) {
 			expectImmutable(ctx, bareTurn, patch, "spec."+name, mustNotChange(name))
 		},

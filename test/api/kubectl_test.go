@@ -13,7 +13,8 @@ import (
 // patience is the maximum time to wait for the API server.
 const patience = 90 * time.Second
 
-// readyStatus returns the status of an object that is Ready, with a field for the hash that its kind has, or without.
+// readyStatus returns the status of an object that is Ready. hash is the line with the kind's field for a hash, or
+// empty.
 func readyStatus(hash string) string {
 	return `
 status:

@@ -71,7 +71,7 @@ var _ = Describe("An approver", func() {
 		createShipped(ctx, "policy", "toolapproval_binding.yaml")
 		createShipped(ctx, "rbac", "people_roles.yaml")
 		bindRole(ctx, "capstan-approver", "ada", "bob")
-		// A new policy is in force a moment later.
+		// A new policy takes effect a moment later.
 		Eventually(func() error { return decide(ctx, "ada", "bob") }).WithContext(ctx).WithTimeout(patience).
 			Should(MatchError(ContainSubstring("spec.decidedBy must be")))
 	})

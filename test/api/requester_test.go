@@ -87,7 +87,7 @@ var _ = Describe("The requester of a Turn", func() {
 		}, [2]string{"policy", "requester_policy.yaml"}, [2]string{"policy", "requester_binding.yaml"})
 	})
 
-	It("is the user who creates the Turn, or not said", func(ctx SpecContext) {
+	It("is the user who creates the Turn, or is absent", func(ctx SpecContext) {
 		for _, user := range []string{"ada", `o'ada \"x\"`, "ünï:cöde"} {
 			name := strings.ReplaceAll(user, `\"`, `"`)
 			Expect(createAs(ctx, name, withRequester(named, user))).To(Equal(name))
@@ -106,7 +106,7 @@ var _ = Describe("The requester of a Turn", func() {
 	It("is another user only for the Turn of a sub-agent that the manager creates", func(ctx SpecContext) {
 		Expect(createAs(ctx, "the-manager", withRequester(child, "ada"))).To(Equal("ada"))
 		_, err := createAs(ctx, "the-manager", withRequester(named, "ada"))
-		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "the Turn is not that of a sub-agent: %v", err)
+		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "the Turn is not the Turn of a sub-agent: %v", err)
 		_, err = createAs(ctx, "bob", withRequester(child, "ada"))
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "bob is not the manager: %v", err)
 		_, err = createAs(ctx, "the-manager", withRequester(strings.Replace(child, "capstan.dev/v1alpha1", "other.example/v1", 1), "ada"))

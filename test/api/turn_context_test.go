@@ -102,8 +102,8 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("from another namespace", `{name: a, configMapKeyRef: {name: c, key: k, namespace: n}}`,
 			".configMapKeyRef.namespace", "unknown field"),
 		Entry("of an unknown trust", `{name: a, text: t, trust: High}`, ".trust", `supported values: "Trusted", "Untrusted"`),
-		Entry("of which nothing may be used", `{name: a, text: t, maxChars: 0}`, ".maxChars", "greater than or equal to 1"),
-		Entry("of which too much may be used", `{name: a, text: t, maxChars: 100001}`, ".maxChars", "less than or equal to 100000"),
+		Entry("with a maximum of 0 characters", `{name: a, text: t, maxChars: 0}`, ".maxChars", "greater than or equal to 1"),
+		Entry("with too high a maximum of characters", `{name: a, text: t, maxChars: 100001}`, ".maxChars", "less than or equal to 100000"),
 		Entry("that is too long", `{name: a, text: `+strings.Repeat("t", 65537)+`}`, ".text", "may not be more than 65536"),
 	)
 
