@@ -16,7 +16,7 @@ var (
 	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
+func TestEveryLinkHasATarget(t *testing.T) {
 	for _, path := range pages(t) {
 		prose := fenced.ReplaceAllString(read(t, path), "")
 		for _, m := range link.FindAllStringSubmatch(prose, -1) {
@@ -29,11 +29,11 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 				file = filepath.Join(filepath.Dir(path), target)
 			}
 			if _, err := os.Stat(filepath.Join(root, file)); err != nil {
-				t.Errorf("%s: the link %q leads nowhere", path, m[1])
+				t.Errorf("%s: the target of the link %q does not exist", path, m[1])
 				continue
 			}
 			if anchor != "" && !slices.Contains(anchors(t, file), anchor) {
-				t.Errorf("%s: the link %q leads to no heading of %s", path, m[1], file)
+				t.Errorf("%s: the link %q names no heading of %s", path, m[1], file)
 			}
 		}
 	}

@@ -129,7 +129,7 @@ var _ = Describe("The commands approve and deny", func() {
 			ToolName: "close_ticket", ToolServerUID: "server", SchemaHash: "schema",
 			ArgumentsHash: t.Status.PendingApprovals[0].ArgumentsHash, Decision: v1alpha1.ApprovalApproved,
 			Reason: "as agreed", DecidedBy: who,
-			// She may not get the Agent, which names the groups that matter.
+			// Without permission to get the Agent, the command names all groups of the user.
 			DecidedByGroups: []string{"system:serviceaccounts", "system:serviceaccounts:" + s.namespace, "system:authenticated"},
 		}))
 

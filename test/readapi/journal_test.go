@@ -63,7 +63,7 @@ func (r *read) next(ctx context.Context) journal.Entry {
 }
 
 var _ = Describe("A journal", func() {
-	It("is JSON lines, from an entry on, with or without conversation texts", func(ctx SpecContext) {
+	It("is served as JSON lines, after any entry, with or without conversation texts", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()...)

@@ -181,14 +181,14 @@ rules:
 	lines := logged.String()
 	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, "outcome=answered") ||
 		!strings.Contains(lines, "outcome=released") {
-		t.Errorf("want one line a request, have:\n%s", lines)
+		t.Errorf("want one line for each request, have:\n%s", lines)
 	}
 	if strings.Contains(lines, "secret") || strings.Contains(lines, "word") {
 		t.Errorf("prompts and answers must not be logged, have:\n%s", lines)
 	}
 }
 
-func TestServeFailsWhenItsListenerDoes(t *testing.T) {
+func TestServeFailsIfItsListenerIsClosed(t *testing.T) {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

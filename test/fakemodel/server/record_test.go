@@ -86,7 +86,7 @@ func TestResetKeepsRequestsInFlight(t *testing.T) {
 	stats, _ = r.snapshot()
 	want.InFlight = 0
 	if diff := cmp.Diff(want, stats); diff != "" {
-		t.Errorf("a request from before the reset must not be counted after it (-want +got):\n%s", diff)
+		t.Errorf("a request that began before the reset must not be counted after it (-want +got):\n%s", diff)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestWaitFailsWithTheCountsWhenTimeIsUp(t *testing.T) {
 	}
 }
 
-func TestFiveHundredAtOnce(t *testing.T) {
+func TestFiveHundredConcurrentClients(t *testing.T) {
 	const clients = 500
 	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	fake := serveRules(t, "rules: [{fault: {latencyMilliseconds: 2000}}]", WithClock(clock))
@@ -125,7 +125,7 @@ func TestFiveHundredAtOnce(t *testing.T) {
 	wg.Wait()
 	stats := fake.Stats()
 	if stats.PeakInFlight != clients || stats.InFlight != 0 || stats.ByOutcome[OutcomeAnswered] != clients {
-		t.Errorf("want %d at once and answered, have %+v", clients, stats)
+		t.Errorf("want %d concurrent requests, all answered, have %+v", clients, stats)
 	}
 }
 
@@ -137,27 +137,27 @@ func TestControlOverHTTP(t *testing.T) {
 	var stats Stats
 	decode(t, fake.do(t, http.MethodGet, "/_fake/stats", ""), &stats)
 	if diff := cmp.Diff(fake.Stats(), stats); diff != "" {
-		t.Errorf("stats over HTTP must be those of the Go API (-want +got):\n%s", diff)
+		t.Errorf("stats over HTTP must equal those of Stats (-want +got):\n%s", diff)
 	}
 	var requests []Request
 	decode(t, fake.do(t, http.MethodGet, "/_fake/requests", ""), &requests)
 	if diff := cmp.Diff(fake.Requests(), requests, cmpopts.EquateApproxTime(0)); diff != "" {
-		t.Errorf("requests over HTTP must be those of the Go API (-want +got):\n%s", diff)
+		t.Errorf("requests over HTTP must equal those of Requests (-want +got):\n%s", diff)
 	}
 
 	if res := fake.do(t, http.MethodPut, "/_fake/rules", "rules: [{reply: {texts: a}}]"); res.status != http.StatusBadRequest {
-		t.Errorf("bad rules must be refused, have %d", res.status)
+		t.Errorf("invalid rules: status %d, want 400", res.status)
 	}
 	if res := fake.do(t, http.MethodPut, "/_fake/rules", "rules: [{reply: {text: new rules}}]"); res.status != http.StatusNoContent {
-		t.Errorf("good rules must be taken, have %d", res.status)
+		t.Errorf("valid rules: status %d, want 204", res.status)
 	}
 	got, err := fake.withKey("any").CreateChatCompletion(t.Context(), ask("hi"))
 	if err != nil || got.Choices[0].Message.Content != "new rules" {
-		t.Errorf("the new rules must replace the old keys too, have %+v and error %v", got.Choices, err)
+		t.Errorf("the new rules must also replace the old keys, have %+v and error %v", got.Choices, err)
 	}
 
 	if res := fake.do(t, http.MethodPost, "/_fake/reset", ""); res.status != http.StatusNoContent {
-		t.Errorf("want a reset, have %d", res.status)
+		t.Errorf("reset: status %d, want 204", res.status)
 	}
 	if stats := fake.Stats(); stats.Requests != 0 || len(fake.Requests()) != 0 {
 		t.Errorf("want nothing after a reset, have %+v", stats)
@@ -186,7 +186,7 @@ func TestModels(t *testing.T) {
 		}
 	}
 	if stats := fake.Stats(); stats.ModelLists != 5 || stats.Requests != 0 {
-		t.Errorf("want 5 look-ups and no completion counted, have %+v", stats)
+		t.Errorf("want 5 requests for models and no completion counted, have %+v", stats)
 	}
 	if res := fake.do(t, http.MethodGet, "/v1/nothing", ""); res.status != http.StatusNotFound {
 		t.Errorf("want 404 for an unknown URL, have %d", res.status)
