@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/mcp"
@@ -54,12 +56,19 @@ func (s *sharedProvider) withoutSecrets(err error) error {
 	if _, ok := errors.AsType[*providers.SecretError](err); ok {
 		return providers.Unsent(s.ref.String(), &providers.SecretError{Reason: "its credentials cannot be used: ask its owner"})
 	}
-	if e, ok := errors.AsType[*model.Error](err); ok && e.Kind == model.Auth {
-		hidden := *e
-		hidden.Message = fmt.Sprintf("the endpoint refused the credentials: ask the owner of ModelProvider %q", s.ref)
-		return &hidden
+	e, ok := errors.AsType[*model.Error](err)
+	if !ok {
+		return err
 	}
-	return err
+	hidden := *e
+	_, unread := errors.AsType[*apierrors.StatusError](err)
+	switch {
+	case unread: // the API server did not return a Secret
+		hidden.Message = fmt.Sprintf("the credentials of ModelProvider %q cannot be read at the moment", s.ref)
+	case e.Kind == model.Auth && !e.Unsent:
+		hidden.Message = fmt.Sprintf("the endpoint refused the credentials: ask the owner of ModelProvider %q", s.ref)
+	}
+	return &hidden
 }
 
 // sharedServers are the ToolServers of a Turn. The memory for results of servers in other namespaces is charged to the

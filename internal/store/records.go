@@ -17,8 +17,8 @@ var ErrTurnDeleted = errors.New("the turn was deleted, and comments are kept onl
 // Records keeps one record of each Turn that has ended, even after the journal of the Turn was purged. The append that
 // ends a Turn stores its record: see journal.Entry.
 type Records interface {
-	// AddRecords adds records of Turns that ended without an entry in a journal. If a Turn already has a record, the new
-	// record is ignored. AddRecords returns the number of added records.
+	// AddRecords adds records of Turns that ended without an entry in a journal. If a Turn already has a record, the
+	// new record is ignored. AddRecords returns the number of added records.
 	AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error)
 
 	// Unrecorded returns the given UIDs that have no record, in any order.

@@ -27,14 +27,14 @@ type Tasks interface {
 	// RenewTask extends a claim until a time.
 	RenewTask(ctx context.Context, h task.Held, until time.Time) error
 
-	// BeginTask counts another attempt, and reserves tokens. If the limits do not allow the attempt, BeginTask returns a
-	// *task.Refusal and changes nothing.
+	// BeginTask counts another attempt, and reserves tokens. If the limits do not allow the attempt, BeginTask returns
+	// a *task.Refusal and changes nothing.
 	BeginTask(ctx context.Context, h task.Held, s task.Start) error
 
-	// ChargeTask ends a request of a task whose work has begun, and begins the next request. It charges the budgets, and
-	// adds the expense to the record of the Turn. If the charge has a partial result, the same transaction stores it,
-	// stores the memories in it, and sets its evaluations in the record of the Turn. Later claims return the partial
-	// result until FinishTask replaces it. If the budgets do not allow the next request, ChargeTask returns a
+	// ChargeTask ends a request of a task whose work has begun, and begins the next request. It charges the budgets,
+	// and adds the expense to the record of the Turn. If the charge has a partial result, the same transaction stores
+	// it, stores the memories in it, and sets its evaluations in the record of the Turn. Later claims return the
+	// partial result until FinishTask replaces it. If the budgets do not allow the next request, ChargeTask returns a
 	// *budget.Refusal and changes nothing.
 	ChargeTask(ctx context.Context, h task.Held, c task.Charge) error
 

@@ -72,7 +72,8 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 			write = func() { refused, err = s.writeWithLedger(ctx, uid, entries, query, args) }
 		}
 		write()
-		// Repeat the write if the connection broke before the server received the statement, or the server takes no writes.
+		// Repeat the write if the connection broke before the server received the statement, or the server takes no
+		// writes.
 		if (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err) {
 			write()
 		}

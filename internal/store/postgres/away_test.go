@@ -29,14 +29,17 @@ func TestIsAway(t *testing.T) {
 		reason, url string
 		want        bool
 	}{
-		"no server listens":       {"the server may not have started yet", gone.url, true},
-		"unknown host":            {"the host name may appear when the server starts", "postgres://u@db.invalid/d", true},
-		"no socket":               {"the server may not have started yet", "postgres://u@/d?host=/nowhere", true},
-		"read-only server":        {"a failover may be in progress", readOnly, true},
-		"unknown user":            {"the server will reject the user again", stranger.String(), false},
-		"unknown database":        {"waiting does not create the database", unknown.String(), false},
-		"invalid URL":             {"the URL stays invalid", "postgres://u:p/q@h/d", false},
-		"missing certificate":     {"the configuration stays invalid", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", false},
+		"no server listens": {"the server may not have started yet", gone.url, true},
+		"unknown host":      {"the host name may appear when the server starts", "postgres://u@db.invalid/d", true},
+		"no socket":         {"the server may not have started yet", "postgres://u@/d?host=/nowhere", true},
+		"read-only server":  {"a failover may be in progress", readOnly, true},
+		"unknown user":      {"the server will reject the user again", stranger.String(), false},
+		"unknown database":  {"waiting does not create the database", unknown.String(), false},
+		"invalid URL":       {"the URL stays invalid", "postgres://u:p/q@h/d", false},
+		"missing certificate": {
+			"the configuration stays invalid", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem",
+			false,
+		},
 		"URL of another database": {"the URL stays invalid", "mysql://h/d", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -53,7 +53,8 @@ const wantURL = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with %-escape
 func configure(databaseURL string) (*pgxpool.Config, error) {
 	u, err := url.Parse(databaseURL)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || hasUnescapedPassword(u) {
-		return nil, errors.New("failed to read the URL of the journal's database (not shown, because it may contain a password): " + wantURL)
+		return nil, errors.New("failed to read the URL of the journal's database (not shown, because it may contain a password): " +
+			"" + wantURL)
 	}
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {

@@ -276,7 +276,8 @@ func TestIncarnationAfterFailover(t *testing.T) {
 				found = append(found, st)
 			}
 			if found[0].Lost != tc.lost || found[1].Lost || found[0].Identity != found[1].Identity {
-				t.Errorf("Mark: %+v, want the first state to report a loss: %t, the second to report none, and the same identity", found, tc.lost)
+				t.Errorf("Mark: %+v, want the first state to report a loss: %t, the second to report none, and the same identity", found,
+					tc.lost)
 			}
 		})
 	}

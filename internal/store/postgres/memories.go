@@ -280,7 +280,8 @@ func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 			batch := &pgx.Batch{}
 			batch.Queue(`UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid = $1`, uid)
-			batch.Queue(`UPDATE capstan_memory SET session_uid = '' WHERE session_uid = $1 AND scope = $2`, uid, string(memories.User))
+			batch.Queue(`UPDATE capstan_memory SET session_uid = '' WHERE session_uid = $1 AND session_uid <> '' AND scope = $2`, uid,
+				string(memories.User))
 			return tx.SendBatch(ctx, batch).Close()
 		})
 	})

@@ -130,7 +130,8 @@ func TestConcurrentPurgesDeleteAll(t *testing.T) {
 func TestAppendIsOneRoundTrip(t *testing.T) {
 	p := newProxy(t, postgrestest.Database(t))
 	s := openAt(t, p.url)
-	// The first append of each kind also prepares its statement, and an append after a pause also checks the connection.
+	// The first append of each kind also prepares its statement, and an append after a pause also checks the
+	// connection.
 	least := int64(100)
 	for seq := range int64(10) {
 		first := entry(2*seq+1, 1)

@@ -256,7 +256,8 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f 
 			}
 			if f.Comment != "" { // a concurrent Retire waits for the lock of the record, and then deletes the comment
 				var retired bool
-				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`, recordUID).
+				err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL)`,
+					recordUID).
 					Scan(&retired)
 				if err != nil {
 					return err

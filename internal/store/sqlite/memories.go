@@ -332,7 +332,8 @@ func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
 		if _, err := t.exec(`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?`, uid); err != nil {
 			return err
 		}
-		_, err := t.exec(`UPDATE memory SET session_uid = '' WHERE session_uid = ? AND scope = ?`, uid, string(memories.User))
+		_, err := t.exec(`UPDATE memory SET session_uid = '' WHERE session_uid = ? AND session_uid <> '' AND scope = ?`, uid,
+			string(memories.User))
 		return err
 	})
 }

@@ -30,8 +30,8 @@ type appendCall struct {
 	refused   error      // the reason why the append is refused, or nil; set by the writer
 	done      chan error // buffered, so that the writer never waits
 
-	// The queue sets these fields: the start of the append in bytes (see queue.now), its number in the order of arrival,
-	// its index in the heap, and whether the append has left the queue.
+	// The queue sets these fields: the start of the append in bytes (see queue.now), its number in the order of
+	// arrival, its index in the heap, and whether the append has left the queue.
 	start  int64
 	number uint64
 	at     int
