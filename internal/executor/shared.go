@@ -56,17 +56,15 @@ func (s *sharedProvider) withoutSecrets(err error) error {
 	if _, ok := errors.AsType[*providers.SecretError](err); ok {
 		return providers.Unsent(s.ref.String(), &providers.SecretError{Reason: "its credentials cannot be used: ask its owner"})
 	}
-	e, ok := errors.AsType[*model.Error](err)
-	if !ok {
-		return err
-	}
-	hidden := *e
+	hidden := *model.AsError(err)
 	_, unread := errors.AsType[*apierrors.StatusError](err)
 	switch {
 	case unread: // the API server did not return a Secret
 		hidden.Message = fmt.Sprintf("the credentials of ModelProvider %q cannot be read at the moment", s.ref)
-	case e.Kind == model.Auth && !e.Unsent:
+	case hidden.Kind == model.Auth && !hidden.Unsent:
 		hidden.Message = fmt.Sprintf("the endpoint refused the credentials: ask the owner of ModelProvider %q", s.ref)
+	default:
+		return err
 	}
 	return &hidden
 }

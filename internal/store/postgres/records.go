@@ -204,17 +204,13 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 }
 
 // DeletedUntil reads the row of a namespace, or the rows of all namespaces. It takes at most a minute.
-func (s *Store) DeletedUntil(ctx context.Context, namespace string) (until time.Time, err error) {
-	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
-		var latest *time.Time
-		err := s.pool.QueryRow(ctx, `SELECT max(until) FROM capstan_record_deleted WHERE namespace = $1 OR $1 = ''`,
-			namespace).Scan(&latest)
-		if err == nil && latest != nil {
-			until = latest.UTC()
-		}
-		return err
-	})
-	return until, err
+func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
+	latest, err := read(ctx, s, pgx.RowTo[time.Time],
+		`SELECT until FROM capstan_record_deleted WHERE namespace = $1 OR $1 = '' ORDER BY until DESC LIMIT 1`, namespace)
+	if err != nil || len(latest) == 0 {
+		return time.Time{}, err
+	}
+	return latest[0].UTC(), nil
 }
 
 // TrimRecords deletes the oldest records of the namespace that has the most records. It takes at most two minutes.
