@@ -199,7 +199,7 @@ func TestMemoryOfAttachments(t *testing.T) {
 	var held int64
 	in.Hold = func(bytes int64) error { held = bytes; return nil }
 	mustRun(t, &journaltest.Memory{}, in)
-	if held < 133_334 || held > 145_000 {
+	if held < 133_334 || held > 140_000 {
 		t.Errorf("%d bytes are reserved at the end, want the size of the content in a request", held)
 	}
 }
