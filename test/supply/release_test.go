@@ -120,7 +120,7 @@ func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 		prepare func(t *testing.T, directory string)
 		want    string
 	}{
-		"no version":      {"main", func(*testing.T, string) {}, "is no semantic version"},
+		"no version":      {"main", func(*testing.T, string) {}, "is not a semantic version"},
 		"another version": {"v9.9.9", func(*testing.T, string) {}, "the appVersion of charts/capstan/Chart.yaml is " + version},
 		"a changed tree": {"v" + version, func(t *testing.T, directory string) {
 			t.Helper()
