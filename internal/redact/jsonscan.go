@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/shopspring/decimal"
 
@@ -21,16 +22,19 @@ const (
 	// longString is the length of a string whose search takes turns with other namespaces, in bytes. It must not be
 	// larger than the bound of package fairgate.
 	longString = 16 << 10
+	// maxEscape is the maximum length of an escape, in bytes: two halves of a surrogate pair, or four bytes of UTF-8.
+	maxEscape = 16
 )
 
 // jsonScan finds the objects and lists in a text, and the parts of them that the rules remove. It never reads a byte
 // twice. It continues after invalid JSON, because a text may be cut off, or have JSON within other text.
 type jsonScan struct {
-	ctx   context.Context //nolint:containedctx // because the scan is one call
-	rules *Rules
-	text  string
-	found Matches
-	at    int
+	ctx context.Context //nolint:containedctx // because the scan is one call
+	// rules are the rules of this text. all are the rules of the text that contains it.
+	rules, all *Rules
+	text       string
+	found      Matches
+	at         int
 	// stack are the open values, outermost first. states are the states of the paths for each open value.
 	stack  []openValue
 	states []uint32
@@ -40,9 +44,8 @@ type jsonScan struct {
 	values []span
 	// selected is the depth of the outermost open value that a path selects, or 0.
 	selected int
-	// depth is the number of strings that contain the text. unreadable is the offset up to which the text has no
-	// escaped JSON that can be read.
-	depth, unreadable int
+	// depth is the number of strings that contain the text.
+	depth int
 	// done ends the turn of the namespace at the processors, which began at the offset turnStart.
 	done      func()
 	turnStart int
@@ -294,30 +297,34 @@ func (s *jsonScan) replaceString(end int, text string) {
 	if s.selected > 0 {
 		return
 	}
-	if clean := s.removeMatches(s.inside(text)); clean != text {
+	if clean := s.removeMatches(s.rules, s.inside(text)); clean != text {
 		s.edits = append(s.edits, edit{span{s.at, end}, encodeString(clean)})
 	}
 }
 
-// inside returns the text of a string without the values that paths select in JSON within it. It looks through as many
-// strings within strings as the search for patterns looks through escapes.
-func (s *jsonScan) inside(text string) string {
+// inside returns the text of a string without the values that paths select in JSON within it.
+func (s *jsonScan) inside(text string) string { return applyEdits(text, s.pathEdits(text)) }
+
+// pathEdits returns the edits that remove the values that paths select in JSON within a string, in the order of their
+// positions. It looks through as many strings within strings as the search for patterns looks through escapes.
+func (s *jsonScan) pathEdits(text string) []edit {
 	if s.depth == rounds || len(s.rules.paths) == 0 || !strings.ContainsAny(text, "{[") {
-		return text
+		return nil
 	}
 	if len(text) >= longString {
 		s.done() // the scan takes turns itself
 		defer s.resume()
 	}
-	inner := jsonScan{ctx: s.ctx, rules: &Rules{paths: s.rules.paths}, text: text, found: s.found, depth: s.depth + 1}
+	inner := jsonScan{ctx: s.ctx, rules: &Rules{paths: s.rules.paths}, all: s.all, text: text, found: s.found, depth: s.depth + 1}
 	edits, _ := inner.run()
-	return applyEdits(text, edits)
+	return edits
 }
 
 // readEscaped reads JSON that is escaped, as in a quoted string of a log: {\"password\":\"secret\"}. It must be called
-// at the position of a mistake, and returns false if there is no escaped JSON.
+// at the position of a mistake, and returns false if there is no escape. It reads up to the quote that ends the string,
+// also over line breaks and over escapes that JSON does not have, as in output for a terminal.
 func (s *jsonScan) readEscaped() bool {
-	if s.selected > 0 || s.at >= len(s.text) || s.text[s.at] != '\\' || s.at < s.unreadable || s.depth == rounds {
+	if s.selected > 0 || s.at == len(s.text) || s.text[s.at] != '\\' || s.depth == rounds {
 		return false
 	}
 	from := s.at
@@ -328,27 +335,38 @@ func (s *jsonScan) readEscaped() bool {
 		from = s.stack[i].from
 	}
 	to := s.at
-	for to < len(s.text) && s.text[to] != '"' && s.text[to] >= ' ' { // to the end of the string, or of the line
+	for to < len(s.text) && s.text[to] != '"' {
 		if s.text[to] == '\\' {
-			if to+1 == len(s.text) {
-				break
-			}
 			to++
 		}
 		to++
 	}
-	var text string
-	if from == s.at || json.Unmarshal([]byte(`"`+s.text[from:to]+`"`), &text) != nil {
-		s.unreadable = to
-		return false
+	to = min(to, len(s.text))
+	plain, offsets := unescapeString(s.text[from:to])
+	for _, e := range s.pathEdits(plain) {
+		source := span{from + offsets[e.from], from + offsets[e.to]}
+		with := e.with
+		if with[0] == '"' { // not text with escapes, which an inner scan has searched
+			with = encodeString(s.removeMatches(s.all, decodeString(with)))
+		}
+		literal := encodeString(with)
+		s.edits = append(s.edits, edit{source, literal[1 : len(literal)-1]})
+		s.values = append(s.values, source) // the patterns were searched for
 	}
-	s.at = to
-	if clean := s.inside(text); clean != text {
-		literal := encodeString(s.removeMatches(clean))
-		s.edits = append(s.edits, edit{span{from, to}, literal[1 : len(literal)-1]})
-		s.values = append(s.values, span{from, to}) // the patterns were searched for
-	}
+	s.at = max(s.at+1, to-unquotedBeginning(s.text[s.at:to]))
 	return true
+}
+
+// unquotedBeginning returns the length of the beginning of a JSON value that a text ends with, before the first quote
+// of the value: {"a":1} after a text with escapes.
+func unquotedBeginning(text string) int {
+	length := 0
+	for i := len(text) - 1; i >= 0 && strings.IndexByte(" \t\r\n{[+-.,0123456789Eaeflnrstu", text[i]) >= 0; i-- {
+		if text[i] == '{' || text[i] == '[' {
+			length = len(text) - i
+		}
+	}
+	return length
 }
 
 // replaceNumber replaces a number that has a match in its own form, or as an integer without an exponent.
@@ -357,12 +375,12 @@ func (s *jsonScan) replaceNumber(from, to int) {
 		return
 	}
 	literal := s.text[from:to]
-	clean := s.removeMatches(literal)
+	clean := s.removeMatches(s.rules, literal)
 	if clean == literal && len(literal) <= maxNumber && strings.ContainsAny(literal, ".eE") {
 		n, err := decimal.NewFromString(literal)
 		if err == nil && n.Exponent() <= maxExponent && n.Exponent() >= -maxExponent && n.IsInteger() {
 			if plain := n.String(); plain != literal {
-				if other := s.removeMatches(plain); other != plain {
+				if other := s.removeMatches(s.rules, plain); other != plain {
 					clean = other
 				}
 			}
@@ -373,21 +391,21 @@ func (s *jsonScan) replaceNumber(from, to int) {
 	}
 }
 
-// removeMatches returns a text without the matches of the patterns.
-func (s *jsonScan) removeMatches(text string) string {
+// removeMatches returns a text without the matches of the patterns of rules.
+func (s *jsonScan) removeMatches(rules *Rules, text string) string {
 	if len(text) >= longString {
 		s.done() // search waits for turns of its own
 		defer s.resume()
 	}
 	var edits []edit
-	for _, m := range s.rules.search(s.ctx, text) {
-		edits = append(edits, edit{m.span, s.rules.patterns[m.rule].replacement})
-		s.found[s.rules.patterns[m.rule].name]++
+	for _, m := range rules.search(s.ctx, text) {
+		edits = append(edits, edit{m.span, rules.patterns[m.rule].replacement})
+		s.found[rules.patterns[m.rule].name]++
 	}
 	return applyEdits(text, edits)
 }
 
-// decodeString returns the text of a string of JSON.
+// decodeString returns the text of a string of JSON. It also accepts line breaks and unknown escapes in the string.
 func decodeString(literal string) string {
 	inner := literal[1 : len(literal)-1]
 	if strings.IndexByte(inner, '\\') < 0 {
@@ -395,9 +413,48 @@ func decodeString(literal string) string {
 	}
 	var text string
 	if json.Unmarshal([]byte(literal), &text) != nil {
-		return inner
+		text, _ = unescapeString(inner)
 	}
 	return text
+}
+
+// unescapeString removes one level of escapes from the content of a quoted string of JSON, a shell or a log. Unknown
+// escapes stay. offsets has the offset in the content of each byte of the text and of its end.
+func unescapeString(content string) (text string, offsets []int) {
+	out := make([]byte, 0, len(content))
+	offsets = make([]int, 0, len(content)+1)
+	for at := 0; at < len(content); {
+		r, size := rune(0), 0
+		if content[at] == '\\' {
+			r, size = escapedCharacter(content[at:])
+		}
+		before := len(out)
+		if size == 0 {
+			out, size = append(out, content[at]), 1
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+		for range len(out) - before {
+			offsets = append(offsets, at)
+		}
+		at += size
+	}
+	return string(out), append(offsets, len(content))
+}
+
+// escapedCharacter returns the character of the escape at the beginning of a text, and the length of the escape, or 0
+// if JSON, JavaScript and shells do not have the escape.
+func escapedCharacter(text string) (r rune, size int) {
+	if len(text) < 2 {
+		return 0, 0
+	}
+	if i := strings.IndexByte("bfnrt", text[1]); i >= 0 {
+		return rune("\b\f\n\r\t"[i]), 2
+	}
+	if text[1] == '$' || text[1] == '`' {
+		return rune(text[1]), 2
+	}
+	return backslash([]byte(text[:min(len(text), maxEscape)]))
 }
 
 // encodeString returns a text as a string of JSON.

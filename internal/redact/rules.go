@@ -134,7 +134,7 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 	var edits []edit
 	var values []span
 	if strings.ContainsAny(text, "{[") {
-		s := jsonScan{ctx: ctx, rules: r, text: text, found: found}
+		s := jsonScan{ctx: ctx, rules: r, all: r, text: text, found: found}
 		edits, values = s.run()
 		if len(values) == 1 && strings.TrimSpace(text[:values[0].from]) == "" && strings.TrimSpace(text[values[0].to:]) == "" {
 			return applyEdits(text, edits) // the whole text is JSON

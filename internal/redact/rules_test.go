@@ -145,7 +145,7 @@ func TestRules(t *testing.T) {
 			nil, []string{"$.a"}, `x {\\\"a\\\":1}`, `x {\\\"a\\\":\\\"[redacted]\\\"}`, redact.Matches{"$.a": 1},
 		},
 		"escaped value cut off": {
-			nil, []string{"$.a"}, `x {\"b\":1,\"a\":\"secr\`, `x {\"b\":1,\"a\":\"[redacted]\"\`, redact.Matches{"$.a": 1},
+			nil, []string{"$.a"}, `x {\"b\":1,\"a\":\"secr\`, `x {\"b\":1,\"a\":\"[redacted]\"`, redact.Matches{"$.a": 1},
 		},
 		"string cut off": {nil, []string{"$.a"}, `{"x":"{\"a\":\"secr`, `{"x":"{\"a\":\"[redacted]\"`, redact.Matches{"$.a": 1}},
 		"path and patterns in a quoted string": {
@@ -160,6 +160,43 @@ func TestRules(t *testing.T) {
 			[]string{"$.a"},
 			`{\d+} a@b.example {"a":1}`, `{\d+} [redacted:email] {"a":"[redacted]"}`,
 			redact.Matches{"$.a": 1, "email": 1},
+		},
+		"escaped JSON on several lines": {
+			all, []string{"$..password"},
+			"curl -d \"{\n  \\\"user\\\": \\\"a@b.example\\\",\r\n  \\\"password\\\": \\\"hunter2\\\"\n}\" http://x",
+			"curl -d \"{\n  \\\"user\\\": \\\"[redacted:email]\\\",\r\n  \\\"password\\\": \\\"[redacted]\\\"\n}\" http://x",
+			redact.Matches{"$..password": 1, "email": 1},
+		},
+		"escaped JSON between colors": {
+			nil, []string{"$.password"},
+			`msg="\x1b[32m{\"password\":\"a\"}\x1b[0m \u001b[1m[{\"password\":1}] it\'s \$HOME {\"password\":2}"`,
+			`msg="\x1b[32m{\"password\":\"[redacted]\"}\x1b[0m \u001b[1m[{\"password\":1}] it\'s \$HOME {\"password\":\"[redacted]\"}"`,
+			redact.Matches{"$.password": 2},
+		},
+		"escaped JSON with other escapes in its strings": {
+			nil, []string{"$.password"},
+			`"{\"re\":\"\d+\",\"cost\":\"\$5\",\"name\":\"O\'Neill\",\"password\":\"hunter2\"}"`,
+			`"{\"re\":\"\d+\",\"cost\":\"\$5\",\"name\":\"O\'Neill\",\"password\":\"[redacted]\"}"`,
+			redact.Matches{"$.password": 1},
+		},
+		"JSON after an escape": {
+			nil, []string{"$..a"}, `[\n] [1, {"a":1}] [\t [2, {"a":3}]`, `[\n] [1, {"a":"[redacted]"}] [\t [2, {"a":"[redacted]"}]`,
+			redact.Matches{"$..a": 2},
+		},
+		"escaped JSON after a quote": {
+			nil, []string{"$.a"}, `{"log": \"{\"a\":1}\"`, `{"log": \"{\"a\":\"[redacted]\"}\"`, redact.Matches{"$.a": 1},
+		},
+		"JSON in a string with a line break": {
+			nil, []string{"$.password"},
+			"{\"log\":\"{\\\"password\\\":\\\"x\\\"}\n\"}", `{"log":"{\"password\":\"[redacted]\"}\n"}`, redact.Matches{"$.password": 1},
+		},
+		"JSON in a string of escaped JSON": {
+			all, []string{"$.a"},
+			`x="{\"b\":\"{\\\"a\\\":1} a@b.example\"}"`, `x="{\"b\":\"{\\\"a\\\":\\\"[redacted]\\\"} [redacted:email]\"}"`,
+			redact.Matches{"$.a": 1, "email": 1},
+		},
+		"escaped list cut off in a string": {
+			nil, []string{"$.a"}, `x="{\"a\":[1,2" {"a":3}`, `x="{\"a\":\"[redacted]\"" {"a":"[redacted]"}`, redact.Matches{"$.a": 2},
 		},
 		"quoted name": {
 			nil, []string{`$['e-mail']`}, `{"e-mail":"a"}`, `{"e-mail":"[redacted]"}`, redact.Matches{`$['e-mail']`: 1},
@@ -305,6 +342,8 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
 		"matches": strings.Repeat("a@b.cd ", size/7),
 		"escaped": strings.Repeat(`{\"a\":`, size/7), "no escapes": strings.Repeat(`{\x`, size/3),
+		"escapes and quotes": strings.Repeat(`[\n {"`, size/6), "escapes before a list": `[\n` + strings.Repeat("[", size) + `"`,
+		"escaped strings": strings.Repeat(`{"a":\"{`, size/8),
 		"escaped objects": strings.Repeat(`{\"password\":1}`, size/16), "in strings": strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
 		if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
@@ -317,7 +356,7 @@ func TestRulesTakeLinearTime(t *testing.T) {
 func FuzzRules(f *testing.F) {
 	for _, s := range []string{
 		`{"a":["`, "\u200b", `\u00`, "%4", "&#6", "```json\n{", `"},{"a":`, "\xff",
-		`"{\"a\":1,\"b\":\"`, `{\`, `\\\"`,
+		`"{\"a\":1,\"b\":\"`, `{\`, `\\\"`, `[\x1b {\'`, "{\\\"a\\\":\n[1,2\"",
 	} {
 		f.Add(s, s)
 	}
@@ -355,4 +394,29 @@ func BenchmarkRules(b *testing.B) {
 			})
 		}
 	}
+}
+
+// FuzzEscapedPaths checks that a path removes a value from each JSON object in a quoted string, with any text before and
+// after the object that has no quotes.
+func FuzzEscapedPaths(f *testing.F) {
+	for _, s := range []string{"", "\x1b[32m", `it's \d $x`, "\n\t\r", `C:\new\x`, "é\u2028\xff", "}] ", `\`} {
+		f.Add(s, s)
+	}
+	r := rulesOf(f, nil, "$..password")
+	f.Fuzz(func(t *testing.T, before, after string) {
+		if strings.ContainsAny(before, `"{[`) || strings.Contains(after, `"`) {
+			return // another value begins
+		}
+		content, err := json.Marshal(before + `{"user":"zoe","password":"hunter2-hunter2"}` + after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{
+			"JSON": string(content), "log": "msg=" + string(content) + " id=1", "lines": strings.ReplaceAll(string(content), `\n`, "\n"),
+		} {
+			if got := r.Redact(context.Background(), text, nil); strings.Contains(got, "hunter2-hunter2") {
+				t.Errorf("%s: %q contains the value; the text was %q", name, got, text)
+			}
+		}
+	})
 }
