@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -251,39 +253,67 @@ func (f finishedStore) Transformer() cache.TransformFunc {
 
 // MemoryKeeper keeps the memories that were learned from Turns.
 type MemoryKeeper interface {
-	// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it.
-	ReleaseMemories(ctx context.Context, uid string) error
+	// SetExpired notes whether a Turn or a Session is deleted because its time to live is over. The memories of such a
+	// Turn, and the memories of scope User of such a Session, outlive the object.
+	SetExpired(ctx context.Context, uid string, expired bool) error
 }
 
-// releaseTimeout limits the time until the memories of a Turn or a Session are released.
-const releaseTimeout = 10 * time.Second
+// noteTimeout limits the time of one note of a MemoryKeeper.
+const noteTimeout = 10 * time.Second
 
-// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. Its memories are kept,
-// whereas the memories of a Turn that people delete are deleted with its journal. The memories are released only once
-// the Turn is deleted: if the deletion fails and people delete the Turn later, its memories must be deleted, too. The
-// journal is retired seconds after the deletion. If the process is killed before the release, the memories are lost.
+// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read.
 func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn) error {
-	err := c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
-	if apierrors.IsNotFound(err) {
+	err := expire(ctx, m, t, func() error {
+		return c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
+			client.PropagationPolicy(metav1.DeletePropagationBackground))
+	})
+	return client.IgnoreNotFound(err)
+}
+
+// errInUse is the error of a deletion that was not attempted, because the object is in use.
+var errInUse = errors.New("the object is in use")
+
+// expire deletes an object whose time to live is over by calling remove. Its memories are kept, whereas the memories of
+// an object that people delete are deleted with its journal. m may be nil.
+//
+//  1. The note is written first, so the memories are kept even if the process is killed after the deletion. While the
+//     store does not answer, the object stays.
+//  2. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion is
+//     not known, the note stays, because the deletion is repeated.
+func expire(ctx context.Context, m MemoryKeeper, o client.Object, remove func() error) error {
+	if m == nil {
+		return remove()
+	}
+	note := func(expired bool) error {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+		defer cancel()
+		if err := m.SetExpired(bounded, string(o.GetUID()), expired); err != nil {
+			return fmt.Errorf("failed to note whether the memories of %q outlive it: %w", client.ObjectKeyFromObject(o), err)
+		}
 		return nil
 	}
-	if err != nil {
+	if err := note(true); err != nil {
 		return err
 	}
-	return releaseMemories(ctx, m, t)
+	err := remove()
+	if errors.Is(err, errInUse) || isRefused(err) {
+		if failed := note(false); failed != nil {
+			return failed
+		}
+	}
+	return err
 }
 
-// releaseMemories keeps the memories of a Turn or a Session that was deleted because its time to live was over. m may
-// be nil.
-func releaseMemories(ctx context.Context, m MemoryKeeper, o client.Object) error {
-	if m == nil {
-		return nil
+// isRefused reports whether the API server has certainly not done what it was asked to do, and the object exists.
+func isRefused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
-	if err := m.ReleaseMemories(bounded, string(o.GetUID())); err != nil {
-		return fmt.Errorf("failed to keep the memories of the deleted object %q: %w", client.ObjectKeyFromObject(o), err)
+	switch code := status.Status().Code; code {
+	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
 	}
-	return nil
 }

@@ -3,12 +3,14 @@ package controller
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -146,31 +148,59 @@ func TestChangedTimeToLiveApplies(t *testing.T) {
 	}
 }
 
-// releasedMemories records the Turns whose memories are released.
-type releasedMemories struct{ uids []string }
+// expiredObjects records the notes of a MemoryKeeper.
+type expiredObjects struct {
+	notes   map[string]bool
+	failure error
+}
 
-func (r *releasedMemories) ReleaseMemories(_ context.Context, turnUID string) error {
-	r.uids = append(r.uids, turnUID)
+func (e *expiredObjects) SetExpired(_ context.Context, uid string, expired bool) error {
+	if e.failure != nil {
+		return e.failure
+	}
+	if e.notes == nil {
+		e.notes = map[string]bool{}
+	}
+	e.notes[uid] = expired
 	return nil
 }
 
-// TestMemoriesOutliveOnlyADeletedTurn checks that the memories of a Turn are released if the Turn is deleted, and are
-// not released if its deletion fails.
+// TestMemoriesOutliveOnlyADeletedTurn checks that the memories of a Turn outlive the Turn if it is deleted because its
+// time to live is over, and also if the result of the deletion is not known. If the API server refuses the deletion,
+// people may delete the Turn later, together with its memories.
 func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
-	for _, failure := range []error{nil, conflict} {
-		turn, m := turnWith(finished(0), withTTL(0)), &releasedMemories{}
-		c := interceptor.NewClient(inMemory(t, turn), interceptor.Funcs{Delete: func(
-			context.Context, client.WithWatch, client.Object, ...client.DeleteOption,
-		) error {
-			if len(m.uids) > 0 {
-				t.Error("the memories are released before it is known whether the Turn is deleted")
+	timeout, away := apierrors.NewTimeoutError("the API server is slow", 1), errors.New("the store is away")
+	for name, tc := range map[string]struct {
+		deleted, noted error
+		outlive        bool
+		deletions      int
+		failure        error
+	}{
+		"deleted":       {nil, nil, true, 1, nil},
+		"deleted twice": {notFound, nil, true, 1, nil},
+		"changed":       {conflict, nil, false, 1, conflict},
+		"forbidden":     {forbidden, nil, false, 1, forbidden},
+		"timeout":       {timeout, nil, true, 1, timeout},
+		"cut off":       {io.ErrUnexpectedEOF, nil, true, 1, io.ErrUnexpectedEOF},
+		"store away":    {nil, away, false, 0, away},
+	} {
+		t.Run(name, func(t *testing.T) {
+			turn, m, deletions := turnWith(finished(0), withTTL(0)), &expiredObjects{failure: tc.noted}, 0
+			c := interceptor.NewClient(inMemory(t, turn), interceptor.Funcs{Delete: func(
+				context.Context, client.WithWatch, client.Object, ...client.DeleteOption,
+			) error {
+				deletions++
+				if !m.notes[string(turn.UID)] {
+					t.Error("the Turn is deleted before the note about its memories")
+				}
+				return tc.deleted
+			}})
+			err := removeTurn(t.Context(), c, m, turn)
+			if !errors.Is(err, tc.failure) || deletions != tc.deletions || m.notes[string(turn.UID)] != tc.outlive {
+				t.Errorf("removeTurn = %v after %d deletions, and the memories outlive the Turn: %t; want %v, %d, %t",
+					err, deletions, m.notes[string(turn.UID)], tc.failure, tc.deletions, tc.outlive)
 			}
-			return failure
-		}})
-		err := removeTurn(t.Context(), c, m, turn)
-		if !errors.Is(err, failure) || len(m.uids) > 0 != (failure == nil) {
-			t.Errorf("removeTurn = %v with released memories of %q, want %v, and a release only without an error", err, m.uids, failure)
-		}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -65,11 +66,7 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			return ctrl.Result{}, err
 		}
 		if !inUse {
-			removed, result, err := r.remove(ctx, &s)
-			if removed { // memories about users are used in other Sessions, too
-				err = releaseMemories(ctx, r.Turns.Memories, &s)
-			}
-			return result, err
+			return r.remove(ctx, &s)
 		}
 	}
 	// If unfinished Turns keep a Session beyond its time, the end of such a Turn reconciles it again.
@@ -119,20 +116,23 @@ func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, e
 // remove deletes a Session whose time is over, unless it has changed since it was read. It also keeps the Session if
 // the API server has an unfinished Turn of it that the cache does not show yet. While enterMu is locked, no Turn can
 // enter the Session. A Turn that enters later does not find the Session, and creates a new one.
-func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (removed bool, result ctrl.Result, err error) {
-	r.Turns.enterMu.Lock()
-	defer r.Turns.enterMu.Unlock()
-	inUse, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
-	if err != nil {
-		return false, ctrl.Result{}, err
+func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ctrl.Result, error) {
+	err := expire(ctx, r.Turns.Memories, s, func() error {
+		r.Turns.enterMu.Lock()
+		defer r.Turns.enterMu.Unlock()
+		inUse, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
+		if err != nil {
+			return err
+		}
+		if inUse {
+			return errInUse
+		}
+		return r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion})
+	})
+	if errors.Is(err, errInUse) {
+		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
-	if inUse {
-		return false, ctrl.Result{RequeueAfter: staleInterval}, nil
-	}
-	err = r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion})
-	removed = err == nil
-	result, err = resultAfterWrite(ctrl.Result{}, err)
-	return removed, result, err
+	return resultAfterWrite(ctrl.Result{}, err)
 }
 
 // hasTurns reports whether c finds a Turn with these fields. The fields must select Turns that name the Session.

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -153,13 +152,13 @@ func TestSessionEnds(t *testing.T) {
 		"being deleted": {"a Session that is being deleted is left alone", sessionWith(keptFor(60), beingDeleted), nil, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, m := newTestEnv(t, interceptor.Funcs{}, append(tc.turns, tc.session)...), &releasedMemories{}
+			b, m := newTestEnv(t, interceptor.Funcs{}, append(tc.turns, tc.session)...), &expiredObjects{}
 			b.turns.Memories = m
 			if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != tc.after {
 				t.Errorf("%s: got %v, %v, want a requeue after %s", tc.reason, result, err, tc.after)
 			}
-			if kept := slices.Equal(m.uids, []string{string(tc.session.UID)}); kept == tc.kept || tc.kept && len(m.uids) > 0 {
-				t.Errorf("%s: the memories of %q outlive their Session, want those of a deleted one alone", tc.reason, m.uids)
+			if m.notes[string(tc.session.UID)] == tc.kept {
+				t.Errorf("%s: the memories about users outlive the Session: %t, want %t", tc.reason, !tc.kept, tc.kept)
 			}
 			if got := b.hasSession(t); got != tc.kept {
 				t.Errorf("%s: the Session exists: %t, want %t", tc.reason, got, tc.kept)

@@ -11,9 +11,8 @@ import (
 )
 
 // Memories keeps what was learned from Turns. A task that is finished with memories stores them: see Tasks. The store
-// deletes the memories and observations of a Turn or a Session when its journal is retired. If the object was deleted
-// because its time to live was over, ReleaseMemories first lets its memories outlive it: all memories of a Turn, but of
-// a Session only the memories of scope User.
+// deletes the memories and observations of a Turn or a Session when its journal is retired, except for memories that
+// outlive the object: see SetExpired.
 type Memories interface {
 	memories.Learner
 
@@ -37,10 +36,12 @@ type Memories interface {
 	// scope, and lose their claims. Otherwise they end, and the observations of the Turns are deleted.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
-	// ReleaseMemories makes the memories of a Turn outlive the Turn: it clears their TurnUID, so that Retire no longer
-	// deletes them. If uid is the UID of a Session, ReleaseMemories clears the SessionUID of the memories of scope User
-	// that were learned in the Session.
-	ReleaseMemories(ctx context.Context, uid string) error
+	// SetExpired notes whether a Turn or a Session is deleted because its time to live is over. It must be called before
+	// the deletion, and again with false if the deletion fails. Retire and Forget let memories outlive such an object:
+	// all memories of a Turn, which lose their TurnUID, but of a Session only those of scope User, which lose their
+	// SessionUID. This includes memories of the Session that are learned later. SetExpired may skip objects from which
+	// nothing was learned and no task learns. It skips UIDs without entries.
+	SetExpired(ctx context.Context, uid string, expired bool) error
 
 	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
 	// memories; fewer than limit means that there are no more.
@@ -103,6 +104,41 @@ func (s MemorySelector) Selects(m *memories.Memory) bool {
 	is := func(want, got string) bool { return want == "" || want == got }
 	return is(s.Namespace, m.Namespace) && is(s.Turn, m.Turn) && is(s.Agent, m.Agent) && is(s.Session, m.Session) &&
 		is(s.Requester, m.Requester) && is(string(s.Scope), string(m.Scope)) && is(s.ID, m.ID)
+}
+
+// SessionState says which memories are kept that a task learns in a Session.
+type SessionState int
+
+const (
+	// SessionDeleted is the state of a Session that was deleted, or that has no journal: no memories are kept.
+	SessionDeleted SessionState = iota
+	// SessionExpired is the state of a Session that was deleted because its time to live was over: the memories of scope
+	// User are kept without the Session.
+	SessionExpired
+	// SessionLive is the state of a Session that was not deleted: all memories are kept.
+	SessionLive
+)
+
+// SessionStateOf returns the state of a Session. deleted reports whether its journal was retired, or its memories were
+// forgotten. expired is the value that SetExpired has set.
+func SessionStateOf(deleted, expired bool) SessionState {
+	switch {
+	case !deleted:
+		return SessionLive
+	case expired:
+		return SessionExpired
+	}
+	return SessionDeleted
+}
+
+// Keeps reports whether a memory that was learned in the Session is kept. It clears the SessionUID of a memory that
+// outlives the Session.
+func (s SessionState) Keeps(m *memories.Memory) bool {
+	if s == SessionExpired && m.Scope == memories.User {
+		m.SessionUID = ""
+		return true
+	}
+	return s == SessionLive
 }
 
 // SortNewestFirst sorts memories by the time at which they were learned, newest first.

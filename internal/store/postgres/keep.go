@@ -55,6 +55,7 @@ func (s *Store) Forget(ctx context.Context, uids ...string) error {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}
+				batch.Queue(`UPDATE capstan_turn SET forgotten = true WHERE turn_uid = ANY($1) AND NOT forgotten`, chunk)
 				forget(batch, chunk)
 				return tx.SendBatch(ctx, batch).Close()
 			})

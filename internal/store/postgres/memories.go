@@ -31,22 +31,25 @@ const upsertMemory = `INSERT INTO capstan_memory AS m (id, owner, namespace, age
 const memoryLock = 0x6d65_6d6f
 
 // keep stores memories, and then deletes the oldest memories of each owner that exceed the owner's limits. It skips the
-// memories of a Session that was deleted; a lock on the row of the Session's journal excludes a concurrent deletion.
-// keep locks the owners in a fixed order, so that two transactions cannot deadlock.
+// memories of a Session that was deleted, except for those that outlive the Session. A lock on the row of the Session's
+// journal excludes a concurrent deletion. keep locks the owners in a fixed order, so that two transactions cannot
+// deadlock.
 func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
-	live := map[string]bool{"": true}
+	sessions := map[string]store.SessionState{"": store.SessionLive}
 	var kept []memories.Memory
 	for _, m := range l.Memories {
-		if _, known := live[m.SessionUID]; !known {
-			var one int
-			err := tx.QueryRow(ctx, `SELECT 1 FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NULL FOR SHARE`,
-				m.SessionUID).Scan(&one)
+		state, known := sessions[m.SessionUID]
+		if !known {
+			var deleted, expired bool
+			err := tx.QueryRow(ctx, `SELECT retired_at IS NOT NULL OR forgotten, expired FROM capstan_turn WHERE turn_uid = $1 FOR SHARE`,
+				m.SessionUID).Scan(&deleted, &expired)
 			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
-			live[m.SessionUID] = err == nil
+			state = store.SessionStateOf(deleted || err != nil, expired)
+			sessions[m.SessionUID] = state
 		}
-		if live[m.SessionUID] {
+		if state.Keeps(&m) {
 			kept = append(kept, m)
 		}
 	}
@@ -75,9 +78,14 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	return nil
 }
 
-// forget queues the statements that delete what was learned from deleted Turns and Sessions. Retire first ends the
+// forget queues the statements that delete what was learned from deleted Turns and Sessions, except for memories that
+// outlive them. Retire first ends the
 // tasks of the Turns, and marks the journals as retired in the same transaction, so that nothing is learned afterwards.
 func forget(batch *pgx.Batch, uids []string) {
+	const expired = ` = ANY(ARRAY(SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND expired))`
+	batch.Queue(`UPDATE capstan_memory SET session_uid = '' WHERE scope = $2 AND session_uid <> '' AND session_uid`+expired, uids,
+		string(memories.User))
+	batch.Queue(`UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid <> '' AND turn_uid`+expired, uids)
 	batch.Queue(`DELETE FROM capstan_memory WHERE turn_uid = ANY($1) AND turn_uid <> ''`, uids)
 	batch.Queue(`DELETE FROM capstan_memory WHERE session_uid = ANY($1) AND session_uid <> ''`, uids)
 	batch.Queue(`DELETE FROM capstan_observation WHERE turn_uid = ANY($1)`, uids)
@@ -273,17 +281,13 @@ func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) 
 	})
 }
 
-// ReleaseMemories makes the memories of a Turn, or the memories of scope User of a Session, outlive the object. It
-// takes at most 10 s.
-func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
+// SetExpired notes whether an object is deleted because its time to live is over. It takes at most 10 s.
+func (s *Store) SetExpired(ctx context.Context, uid string, expired bool) error {
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			batch := &pgx.Batch{}
-			batch.Queue(`UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid = $1`, uid)
-			batch.Queue(`UPDATE capstan_memory SET session_uid = '' WHERE session_uid = $1 AND session_uid <> '' AND scope = $2`, uid,
-				string(memories.User))
-			return tx.SendBatch(ctx, batch).Close()
-		})
+		_, err := s.pool.Exec(ctx, `UPDATE capstan_turn SET expired = $2 WHERE turn_uid = $1 AND expired <> $2 AND (NOT $2
+			OR EXISTS (SELECT 1 FROM capstan_memory WHERE turn_uid = $1) OR EXISTS (SELECT 1 FROM capstan_memory WHERE session_uid = $1)
+			OR EXISTS (SELECT 1 FROM capstan_task WHERE state < 2 AND kind = 'memory'))`, uid, expired)
+		return err
 	})
 }
 
@@ -313,7 +317,7 @@ func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
 		if o.SessionUID != "" {
 			uids = append(uids, o.SessionUID)
 		}
-		rows, err := tx.Query(ctx, `SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND retired_at IS NULL
+		rows, err := tx.Query(ctx, `SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND retired_at IS NULL AND NOT forgotten
 			ORDER BY turn_uid FOR SHARE`, uids)
 		if err != nil {
 			return err

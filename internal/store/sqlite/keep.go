@@ -39,7 +39,15 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 // Forget deletes what was learned from deleted Turns and Sessions.
 func (s *Store) Forget(ctx context.Context, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
-		if err := s.change(ctx, func(t *tx) error { return t.forget(chunk) }); err != nil {
+		err := s.change(ctx, func(t *tx) error {
+			for _, uid := range chunk {
+				if _, err := t.exec(`UPDATE head SET forgotten = 1 WHERE uid = ? AND forgotten = 0`, uid); err != nil {
+					return err
+				}
+			}
+			return t.forget(chunk)
+		})
+		if err != nil {
 			return err
 		}
 	}

@@ -16,21 +16,21 @@ import (
 )
 
 // keep stores memories, and then deletes the oldest memories of each owner that exceed the owner's limits. It skips the
-// memories of a Session that was deleted. Only older versions of Capstan use the column turn_expires_at.
+// memories of a Session that was deleted, except for those that outlive the Session. Only older versions of Capstan use
+// the column turn_expires_at.
 func (t *tx) keep(l *task.Learned) error {
-	live := map[string]bool{"": true}
+	sessions := map[string]store.SessionState{"": store.SessionLive}
 	var kept []memories.Memory
 	for _, m := range l.Memories {
-		if _, known := live[m.SessionUID]; !known {
-			var n int
-			//nolint:noctx // because the transaction carries the context
-			err := t.QueryRow(`SELECT count(*) FROM head WHERE uid = ? AND retired_at IS NULL`, m.SessionUID).Scan(&n)
-			if err != nil {
-				return fmt.Errorf("failed to find the session of a memory: %w", err)
+		state, known := sessions[m.SessionUID]
+		if !known {
+			var err error
+			if state, err = t.sessionState(m.SessionUID); err != nil {
+				return err
 			}
-			live[m.SessionUID] = n > 0
+			sessions[m.SessionUID] = state
 		}
-		if !live[m.SessionUID] {
+		if !state.Keeps(&m) {
 			continue
 		}
 		if _, err := t.exec(`INSERT INTO memory (id, owner, namespace, agent, scope, requester, session, session_uid, turn, turn_uid,
@@ -64,10 +64,30 @@ func (s *Store) Keep(ctx context.Context, l *task.Learned) error {
 	return s.change(ctx, func(t *tx) error { return t.keep(l) })
 }
 
-// forget deletes what was learned from deleted Turns and Sessions.
+// sessionState returns the state of a Session by its UID.
+func (t *tx) sessionState(uid string) (store.SessionState, error) {
+	var deleted, expired bool
+	//nolint:noctx // because the transaction carries the context
+	err := t.QueryRow(`SELECT retired_at IS NOT NULL OR forgotten, expired FROM head WHERE uid = ?`, uid).Scan(&deleted, &expired)
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.SessionDeleted, nil
+	}
+	if err != nil {
+		return store.SessionDeleted, fmt.Errorf("failed to find the session of a memory: %w", err)
+	}
+	return store.SessionStateOf(deleted, expired), nil
+}
+
+// forget deletes what was learned from deleted Turns and Sessions, except for memories that outlive them.
 func (t *tx) forget(uids []string) error {
+	const isExpired = ` AND EXISTS (SELECT 1 FROM head WHERE uid = ?1 AND expired)`
 	for _, uid := range uids {
+		if _, err := t.exec(`UPDATE memory SET session_uid = '' WHERE session_uid = ?1 AND session_uid <> '' AND scope = ?2`+isExpired,
+			uid, string(memories.User)); err != nil {
+			return fmt.Errorf("failed to keep the memories about users from %q: %w", uid, err)
+		}
 		for _, query := range []string{
+			`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?1` + isExpired,
 			`DELETE FROM memory WHERE turn_uid = ? AND turn_uid <> ''`,
 			`DELETE FROM memory WHERE session_uid = ? AND session_uid <> ''`,
 			`DELETE FROM observation WHERE turn_uid = ?`,
@@ -317,11 +337,12 @@ func collect(rows *sql.Rows) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// ReleaseMemories makes the memories of a Turn, or the memories of scope User of a Session, outlive the object. Most
-// Turns have no memories, so ReleaseMemories first checks whether there are any.
-func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
-	found, err := s.queryStrings(ctx, `SELECT id FROM memory WHERE turn_uid = ? AND turn_uid <> ''
-		UNION ALL SELECT id FROM memory WHERE session_uid = ? AND session_uid <> '' AND scope = ? LIMIT 1`, uid, uid, string(memories.User))
+// SetExpired notes whether an object is deleted because its time to live is over. A transaction of the writer costs a
+// flush to disk, and most Turns have no memories, so SetExpired first checks whether the note matters.
+func (s *Store) SetExpired(ctx context.Context, uid string, expired bool) error {
+	found, err := s.queryStrings(ctx, `SELECT uid FROM head WHERE uid = ?1 AND expired <> ?2 AND (NOT ?2
+		OR EXISTS (SELECT 1 FROM memory WHERE turn_uid = ?1) OR EXISTS (SELECT 1 FROM memory WHERE session_uid = ?1)
+		OR EXISTS (SELECT 1 FROM task WHERE state < 2 AND kind = 'memory'))`, uid, expired)
 	if err != nil {
 		return s.failed(err)
 	}
@@ -329,11 +350,7 @@ func (s *Store) ReleaseMemories(ctx context.Context, uid string) error {
 		return nil
 	}
 	return s.change(ctx, func(t *tx) error {
-		if _, err := t.exec(`UPDATE memory SET turn_uid = '' WHERE turn_uid = ?`, uid); err != nil {
-			return err
-		}
-		_, err := t.exec(`UPDATE memory SET session_uid = '' WHERE session_uid = ? AND session_uid <> '' AND scope = ?`, uid,
-			string(memories.User))
+		_, err := t.exec(`UPDATE head SET expired = ? WHERE uid = ?`, expired, uid)
 		return err
 	})
 }
@@ -361,7 +378,7 @@ func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
 	return s.change(ctx, func(t *tx) error {
 		_, err := t.exec(`INSERT INTO observation (turn_uid, namespace, agent, turn, session, session_uid, requester, ended_at, details)
 			SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL)
-			AND (? = '' OR EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL)) ON CONFLICT DO NOTHING`,
+			AND (? = '' OR EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL AND NOT forgotten)) ON CONFLICT DO NOTHING`,
 			o.TurnUID, o.Namespace, o.Agent, o.Turn, o.Session, o.SessionUID, o.Requester, o.Time.UnixMicro(), string(details),
 			o.TurnUID, o.SessionUID, o.SessionUID)
 		return err

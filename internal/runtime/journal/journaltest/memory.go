@@ -44,6 +44,8 @@ type memoryJournal struct {
 	retired   time.Time // zero if the journal is not retired
 	namespace string
 	bytes     int64
+	// expired and forgotten are what SetExpired and Forget have set.
+	expired, forgotten bool
 }
 
 // Read yields entries one by one, including those that are appended during the iteration.
@@ -189,6 +191,9 @@ func (m *Memory) Forget(ctx context.Context, uids ...string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, uid := range uids {
+		if h := m.journals[uid]; h != nil {
+			h.forgotten = true
+		}
 		m.forget(uid)
 	}
 	return nil

@@ -28,7 +28,7 @@ func (m *Memory) keep(l *task.Learned) {
 	}
 	var kept []memories.Memory
 	for _, memory := range l.Memories {
-		if memory.SessionUID != "" && !m.isLive(memory.SessionUID) {
+		if memory.SessionUID != "" && !m.sessionState(memory.SessionUID).Keeps(&memory) {
 			continue
 		}
 		kept = append(kept, memory)
@@ -63,6 +63,9 @@ func (m *Memory) memoriesWhere(selects func(*memories.Memory) bool) []memories.M
 func (m *Memory) forget(uid string) {
 	if uid == "" { // memories may have no Session or no Turn
 		return
+	}
+	if h := m.journals[uid]; h != nil && h.expired {
+		m.release(uid)
 	}
 	maps.DeleteFunc(m.memories, func(_ string, memory memories.Memory) bool { return memory.SessionUID == uid || memory.TurnUID == uid })
 	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
@@ -183,13 +186,21 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 	return len(all), nil
 }
 
-// ReleaseMemories makes the memories of a Turn, or those about users of a Session, outlive it.
-func (m *Memory) ReleaseMemories(ctx context.Context, uid string) error {
+// SetExpired notes whether an object is deleted because its time to live is over.
+func (m *Memory) SetExpired(ctx context.Context, uid string, expired bool) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if h := m.journals[uid]; h != nil {
+		h.expired = expired
+	}
+	return nil
+}
+
+// release makes memories outlive an expired object.
+func (m *Memory) release(uid string) {
 	for id, memory := range m.memories {
 		if memory.TurnUID == uid {
 			memory.TurnUID = ""
@@ -199,7 +210,15 @@ func (m *Memory) ReleaseMemories(ctx context.Context, uid string) error {
 		}
 		m.memories[id] = memory
 	}
-	return nil
+}
+
+// sessionState returns the state of a Session by its UID.
+func (m *Memory) sessionState(uid string) store.SessionState {
+	h := m.journals[uid]
+	if h == nil {
+		return store.SessionDeleted
+	}
+	return store.SessionStateOf(!h.retired.IsZero() || h.forgotten, h.expired)
 }
 
 // PurgeMemories deletes expired memories.
@@ -224,7 +243,7 @@ func (m *Memory) Observe(ctx context.Context, o memories.Observation) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.observed[o.TurnUID]; known || !m.isLive(o.TurnUID) || o.SessionUID != "" && !m.isLive(o.SessionUID) {
+	if _, known := m.observed[o.TurnUID]; known || !m.isLive(o.TurnUID) || o.SessionUID != "" && m.sessionState(o.SessionUID) != store.SessionLive {
 		return nil
 	}
 	if m.observed == nil {

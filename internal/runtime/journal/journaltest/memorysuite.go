@@ -366,23 +366,54 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	inOver := func(m *memories.Memory) { m.Session, m.SessionUID = "over", "uid-over" }
 	learn(t, s, "a-7", learnedFrom("a-7", "of a Session whose time is over", 1, ofSession("uid-over")))
 	learn(t, s, "a-8", learnedFrom("a-8", "of a user in such a Session", 1, inOver))
-	expectError(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), "uid-over"), nil)
+	setExpired := func(uid string, expired bool) {
+		t.Helper()
+		expectError(t, "SetExpired", s.SetExpired(t.Context(), uid, expired), nil)
+	}
+	setExpired("uid-over", true)
+	expectMemories(t, s, "before an expired Session was retired", store.MemorySelector{},
+		"of a user in such a Session", "of a Session whose time is over")
 	retire(t, s, later(50), "uid-over")
 	expectMemories(t, s, "after the time of a Session was over", store.MemorySelector{}, "of a user in such a Session")
 	retire(t, s, later(50), "a-8")
+	learn(t, s, "b-1", learnedFrom("b-1", "of an expired Session, late", 1, ofSession("uid-over")),
+		learnedFrom("b-1", "of a user in an expired Session, late", 1, inOver))
+	late := list(t, s, store.MemorySelector{})
+	if len(late) != 1 || late[0].Text != "of a user in an expired Session, late" || late[0].SessionUID != "" || late[0].Session != "over" {
+		t.Errorf("a task that ended after the time of its Session has learned %+v, want only the memory about the user", late)
+	}
+	retire(t, s, later(50), "b-1")
 	inUsed := func(m *memories.Memory) { m.Session, m.SessionUID = "used", "uid-used" }
 	learn(t, s, "a-9", learnedFrom("a-9", "of a user in a Session that is used", 1, inUsed))
 	expectError(t, "Forget", s.Forget(t.Context(), "uid-used", ""), nil)
 	expectMemories(t, s, "after a Session was forgotten", store.MemorySelector{})
 	expectLive(t, s, "a-7", "a-9", "uid-gone", "uid-talk", "uid-used")
+	learn(t, s, "b-2", learnedFrom("b-2", "of a user in a forgotten Session", 1, inUsed))
+	expectError(t, "Observe", s.Observe(t.Context(), memories.Observation{
+		TurnUID: "b-2", Namespace: "a", Turn: "b-2", Agent: "desk", Session: "used", SessionUID: "uid-used", Time: begin,
+	}), nil)
+	if all, err := s.Observations(t.Context(), "a", "desk", 10); len(all) > 0 || err != nil {
+		t.Errorf("a forgotten Session has the observations %+v, %v; want none", all, err)
+	}
+	expectMemories(t, s, "after a task learned in a forgotten Session", store.MemorySelector{})
+	endLearning(t, s, "b-3", "ada@example.com")
+	setExpired("uid-used", true)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), claim(t, s, "", later(0), "b-3").Held(), learnedResult(
+		learnedFrom("b-3", "of a user in a forgotten Session that was expired", 1, inUsed)), 0), nil)
+	expectMemories(t, s, "after a task learned in such a Session", store.MemorySelector{}, "of a user in a forgotten Session that was expired")
+	expectError(t, "Forget", s.Forget(t.Context(), "uid-used"), nil)
+	expectMemories(t, s, "after it was forgotten again", store.MemorySelector{}, "of a user in a forgotten Session that was expired")
+	retire(t, s, later(50), "b-2", "b-3")
+	expectMemories(t, s, "after the Turns of forgotten Sessions were deleted", store.MemorySelector{})
 	learn(t, s, "a-1", learnedFrom("a-1", "of a Turn", 1), learnedFrom("a-1", "of its Session", 1, ofSession("uid-talk")))
 	inTalk := func(m *memories.Memory) { m.Session, m.SessionUID = "talk", "uid-talk" }
 	learn(t, s, "a-2", learnedFrom("a-2", "of a user in a Session", 2, inTalk))
 	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose time is over", 3))
 	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn that is deleted early", 4))
-	for _, uid := range []string{"a-3", "unknown", ""} {
-		expectError(t, "ReleaseMemories", s.ReleaseMemories(t.Context(), uid), nil)
+	for _, uid := range []string{"a-3", "a-4", "unknown", ""} {
+		setExpired(uid, true)
 	}
+	setExpired("a-4", false) // the deletion has failed, and people delete the Turn
 	retire(t, s, later(50), "a-1", "a-3", "a-4")
 	expectMemories(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
 	retire(t, s, later(50), "")
@@ -663,7 +694,7 @@ func testEndedContextOfMemories(t *testing.T, s MemoryStore) {
 	_, observed := s.Observations(ctx, "a", "desk", 10)
 	for name, err := range map[string]error{
 		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted,
-		"ReleaseMemories": s.ReleaseMemories(ctx, "a-1"), "PurgeMemories": purged, "Observations": observed,
+		"SetExpired": s.SetExpired(ctx, "a-1", true), "PurgeMemories": purged, "Observations": observed,
 		"EmbedMemories": s.EmbedMemories(ctx, []memories.Embedded{{ID: "m"}}),
 		"Observe":       s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
 	} {
