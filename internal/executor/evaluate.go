@@ -96,7 +96,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	}
 	limits := v.agent.Spec.Evaluation
 	perHour := ptr.Deref(limits.MaxPerHour, v1alpha1.DefaultEvaluationsPerHour)
-	if end := v.begin(ctx, questions, perHour, limits.MaxTokensPerDay); end != nil {
+	if end := v.begin(ctx, questions, 0, perHour, limits.MaxTokensPerDay); end != nil {
 		return *end
 	}
 	return v.ask(ctx, judges, s, chain, redaction.Redact)

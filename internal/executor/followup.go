@@ -163,10 +163,11 @@ type modelQuestion struct {
 	request func(structured bool) model.Request
 }
 
-// begin begins the work: it checks the limits of the Agent, with an estimate of one request for each question, and
-// opens the account of the requests. It returns the end of the attempt if the work may not begin, or nil.
-func (f *followUp) begin(ctx context.Context, questions []modelQuestion, perHour int32, perDay *int64) *done {
-	start := task.Start{Now: f.executor.Now(), MaxPerHour: int64(perHour)}
+// begin begins the work: it checks the limits of the Agent, with an estimate of one request for each question and the
+// tokens of further requests, and opens the account of the requests. It returns the end of the attempt if the work may
+// not begin, or nil.
+func (f *followUp) begin(ctx context.Context, questions []modelQuestion, further int64, perHour int32, perDay *int64) *done {
+	start := task.Start{Now: f.executor.Now(), MaxPerHour: int64(perHour), Tokens: further}
 	if perDay != nil {
 		start.MaxTokensPerDay = *perDay
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/ask"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -24,8 +25,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// observeTimeout limits the time of the learner for one Turn.
-const observeTimeout = 5 * time.Second
+const (
+	// observeTimeout limits the time of the learner for one Turn.
+	observeTimeout = 5 * time.Second
+	// memoryTokens is the estimated number of tokens of the longest memory, at four characters for each token.
+	memoryTokens = memories.MaxText / 4
+)
 
 // verifiedRequester returns the name of the user who asked for a Turn, or an empty string if the API server has not
 // checked the name.
@@ -158,7 +163,11 @@ func (l *learning) do(ctx context.Context) (o done) {
 	}
 	spec := l.agent.Spec.Memory.Learning
 	perHour := ptr.Deref(spec.MaxPerHour, v1alpha1.DefaultLearningPerHour)
-	if end := l.begin(ctx, all, perHour, spec.MaxTokensPerDay); end != nil {
+	var forVectors int64
+	if l.agent.Spec.Embeddings != nil {
+		forVectors = memoryTokens * int64(max(len(questions)*limits.MaxPerTurn, model.MaxEmbedTexts))
+	}
+	if end := l.begin(ctx, all, forVectors, perHour, spec.MaxTokensPerDay); end != nil {
 		return *end
 	}
 	return l.ask(ctx, &ask.Learning{
@@ -234,7 +243,7 @@ func (l *learning) callLearner(ctx context.Context, observation memories.Observa
 // ask asks the questions, and stores the memories from each reply.
 func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 	unpaid, isOpen, refused, sent := &task.Learned{}, false, false, 0
-	var kept []memories.Memory
+	var kept task.Learned
 	questions.Each(ctx, func(one *task.Learned, o ask.Outcome) bool {
 		if l.requests.err != nil || one.Failed > 0 && ctx.Err() != nil { // learned memories are kept even if the process stops
 			return false
@@ -248,31 +257,40 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 		}
 		l.found = *l.found.With(one)
 		l.requests.settle(ctx, &task.Result{Learned: &l.found})
-		kept = append(kept, one.Memories...)
+		kept.Memories = append(kept.Memories, one.Memories...)
 		l.found.Memories = nil // a later write must not restore a memory that was deleted in the meantime
 		return true
 	})
-	l.embed(ctx, kept)
+	l.embed(ctx, kept.Owners(), max(len(kept.Memories), model.MaxEmbedTexts), questions.Redact)
 	if end := l.requests.close(ctx, isOpen, refused); end != nil {
 		return *end
 	}
 	return l.learned(unpaid)
 }
 
-// embed stores vectors for memories that are in the store, if the Agent has a model for vectors. A memory without a
-// vector is found by its words, so a failure of embed does not fail the task.
-func (l *learning) embed(ctx context.Context, kept []memories.Memory) {
-	if len(kept) == 0 || l.requests.err != nil || ctx.Err() != nil {
+// embed stores vectors for the newest memories of owners that have none, at most limit, if the Agent has a model for
+// vectors: the memories that were just stored, and older ones, such as memories from before the Agent had this model. A
+// memory without a vector is found by its words, so a failure of embed does not fail the task. redact applies the current
+// redaction of the Agent, which an older memory has not had.
+func (l *learning) embed(ctx context.Context, owners []memories.Owner, limit int, redact func(string) string) {
+	if len(owners) == 0 || l.requests.err != nil || ctx.Err() != nil {
 		return
 	}
 	e, err := l.executor.embeddings(ctx, &l.turn, l.agent, pace.Caller{Namespace: l.task.Namespace, Agent: l.task.Agent, Low: true})
 	if e == nil && err == nil {
 		return
 	}
+	var missing []memories.Memory
+	if err == nil {
+		missing, err = l.Store.UnembeddedMemories(ctx, owners, e.Space, l.executor.Now(), limit)
+		for i := range missing {
+			missing[i].Text = redact(missing[i].Text)
+		}
+	}
 	if err == nil {
 		var all []memories.Embedded
 		var used ask.Outcome
-		all, used, err = ask.Embed(ctx, &e.Model, e.Space, e.Dimensions, kept, l.requests)
+		all, used, err = ask.Embed(ctx, &e.Model, e.Space, e.Dimensions, missing, l.requests)
 		l.found.Usage = l.found.Usage.Add(used.Usage)
 		l.requests.settle(ctx, nil)
 		if len(all) > 0 {

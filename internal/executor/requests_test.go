@@ -102,7 +102,7 @@ func newEvaluationHarness(t *testing.T, limits budget.Limits) *evaluationHarness
 // ask asks one question whose replies are never usable. It returns the account, the end of the attempt, and the error.
 func (j *evaluationHarness) ask(t *testing.T, chain ...loop.Candidate) (*requests, *done, error) {
 	t.Helper()
-	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 60, nil); end != nil {
+	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 0, 60, nil); end != nil {
 		t.Fatalf("begin: %+v", end)
 	}
 	account := j.work.requests
@@ -264,7 +264,7 @@ func TestQuestionOutOfTimeDoesNotEndTheAttempt(t *testing.T) {
 	j := newEvaluationHarness(t, budget.Limits{})
 	c, q := priced("first", model.Usage{InputTokens: 7, OutputTokens: 1})
 	chain := []loop.Candidate{c}
-	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 60, nil); end != nil {
+	if end := j.work.begin(t.Context(), []modelQuestion{{chain, question}}, 0, 60, nil); end != nil {
 		t.Fatalf("begin: %+v", end)
 	}
 	account := j.work.requests

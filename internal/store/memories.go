@@ -27,6 +27,10 @@ type Memories interface {
 	// again keeps its vector, because its words are the same.
 	EmbedMemories(ctx context.Context, all []memories.Embedded) error
 
+	// UnembeddedMemories returns the newest memories of owners that have no vector of a space and have not expired at a
+	// time, newest first for each owner, at most limit together.
+	UnembeddedMemories(ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int) ([]memories.Memory, error)
+
 	// ListMemories returns the memories that a query selects, newest first, at most MaxMemories.
 	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)
 

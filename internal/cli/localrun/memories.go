@@ -10,7 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/runtime/ask"
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -113,19 +115,27 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 	if err := j.store.Keep(ctx, learned); err != nil {
 		return 0, err
 	}
-	if err := j.embed(ctx, w, learned.Memories); err != nil {
+	if err := j.embed(ctx, w, learned); err != nil {
 		j.Env.Logf("note: the memories have no vectors, so they are found only by their words: %s", err)
 	}
 	return len(learned.Memories), nil
 }
 
-// embed computes and stores the vectors of memories, if the Agent has a model that turns texts into vectors.
-func (j *localRun) embed(ctx context.Context, w *localTurn, learned []memories.Memory) error {
+// embed computes and stores vectors for the memories that were just learned and for older ones of the same owners, if the
+// Agent has a model that turns texts into vectors.
+func (j *localRun) embed(ctx context.Context, w *localTurn, l *task.Learned) error {
 	e := w.in.Embeddings
-	if e == nil || len(learned) == 0 {
+	if e == nil || len(l.Memories) == 0 {
 		return nil
 	}
-	all, _, err := ask.Embed(ctx, &e.Model, e.Space, e.Dimensions, learned, nil)
+	missing, err := j.store.UnembeddedMemories(ctx, l.Owners(), e.Space, j.Clock()(), max(len(l.Memories), model.MaxEmbedTexts))
+	if err != nil {
+		return err
+	}
+	for i := range missing {
+		missing[i].Text = w.in.Redact(missing[i].Text)
+	}
+	all, _, err := ask.Embed(ctx, &e.Model, e.Space, e.Dimensions, missing, nil)
 	return errors.Join(err, j.store.EmbedMemories(ctx, all))
 }
 

@@ -186,6 +186,16 @@ type Learned struct {
 	Usage model.Usage `json:"usage"`
 }
 
+// Owners returns the owners of the memories, each once.
+func (l *Learned) Owners() (owners []memories.Owner) {
+	for i := range l.Memories {
+		if o := l.Memories[i].Owner(); !slices.Contains(owners, o) {
+			owners = append(owners, o)
+		}
+	}
+	return owners
+}
+
 // With returns the combined result of two questions, or groups of questions.
 func (l *Learned) With(o *Learned) *Learned {
 	kept := maps.Clone(l.Kept)

@@ -9,9 +9,18 @@ import (
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
+
+func BenchmarkMemories(b *testing.B) {
+	journaltest.BenchmarkMemories(b, func(b *testing.B) journaltest.MemoryStore {
+		b.Helper()
+		databaseURL, _ := postgrestest.Restartable(b)
+		return openAt(b, databaseURL)
+	})
+}
 
 // BenchmarkAppend measures appends of 4 KiB with full durability, by one Turn and by 32 concurrent Turns. The metric
 // x-sqlite is the time of an append divided by the time of an append to SQLite in the same run.

@@ -148,6 +148,22 @@ func (s *Store) FindMemories(
 	return all, nil
 }
 
+// UnembeddedMemories returns the newest memories of owners that have no vector of a space. It takes at most a minute for
+// each owner.
+func (s *Store) UnembeddedMemories(
+	ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int,
+) (all []memories.Memory, err error) {
+	for _, o := range owners {
+		found, err := read(ctx, s, scanMemory, `SELECT `+memoryColumns+` FROM capstan_memory WHERE owner = $1 AND expires_at > $2
+			AND space <> $3 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4`, o.Key(), now.UnixMicro(), space, max(limit-len(all), 0))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
 // EmbedMemories sets the vectors of memories. Each memory has its own transaction, so that no transaction waits for one
 // lock while it holds another. Each transaction takes at most 10 s.
 func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {

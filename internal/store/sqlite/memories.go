@@ -211,6 +211,21 @@ func (s *Store) nearest(ctx context.Context, owner string, to ranking.Vector, no
 	return n, s.failed(rows.Err())
 }
 
+// UnembeddedMemories returns the newest memories of owners that have no vector of a space.
+func (s *Store) UnembeddedMemories(
+	ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int,
+) (all []memories.Memory, err error) {
+	for _, o := range owners {
+		found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM memory AS m WHERE m.owner = ? AND m.expires_at > ? AND m.space <> ?
+			ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), space, max(limit-len(all), 0))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
 // EmbedMemories sets the vectors of memories in one transaction.
 func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
 	return s.change(ctx, func(t *tx) error {

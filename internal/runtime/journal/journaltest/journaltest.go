@@ -282,7 +282,7 @@ func read(ctx context.Context, j journal.Journal, uid string, after int64, limit
 // payload compares payloads as a whole, because they may be long. A nil payload differs from an empty payload.
 var payload = cmp.Comparer(func(a, b json.RawMessage) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) })
 
-func add(t *testing.T, j journal.Journal, uid string, want error, entries ...journal.Entry) {
+func add(t testing.TB, j journal.Journal, uid string, want error, entries ...journal.Entry) {
 	t.Helper()
 	if err := j.Append(t.Context(), uid, entries...); !errors.Is(err, want) {
 		t.Fatalf("Append(%s): error %v, want %v", uid, err, want)

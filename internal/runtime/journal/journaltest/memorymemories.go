@@ -102,6 +102,23 @@ func (m *Memory) FindMemories(
 	return all, nil
 }
 
+// UnembeddedMemories returns the newest memories of owners that have no vector of a space.
+func (m *Memory) UnembeddedMemories(
+	ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int,
+) (all []memories.Memory, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range owners {
+		all = append(all, m.memoriesWhere(func(memory *memories.Memory) bool {
+			return memory.Owner() == o && memory.Expires.After(now) && m.vectors[memory.ID].Space != space
+		})...)
+	}
+	return all[:min(len(all), max(limit, 0))], nil
+}
+
 // EmbedMemories sets the vectors of memories.
 func (m *Memory) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
 	if err := ctx.Err(); err != nil {

@@ -71,7 +71,7 @@ func ofUser(name string) func(*memories.Memory) {
 }
 
 // endLearning ends a Turn of a requester with a task to learn from it.
-func endLearning(t *testing.T, s MemoryStore, uid, requester string) {
+func endLearning(t testing.TB, s MemoryStore, uid, requester string) {
 	t.Helper()
 	r := recordOf(uid, 0)
 	r.Namespace, _, _ = strings.Cut(uid, "-")
@@ -303,6 +303,23 @@ func testVectorsOfMemories(t *testing.T, s MemoryStore, reopen func(t *testing.T
 	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); got["has an hp 4000"] != "0.60" {
 		t.Errorf("a memory that was learned again is found as %v, want it with the vector of the first time", got)
 	}
+	unembedded := func(what, space string, minutes, limit int, want ...string) {
+		t.Helper()
+		bob := ada
+		bob.ID = "bob"
+		found, err := s.UnembeddedMemories(t.Context(), []memories.Owner{ada, bob}, space, later(minutes), limit)
+		var got []string
+		for _, m := range found {
+			got = append(got, m.Text)
+		}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("the memories without a vector, %s (error %v): -want +got:\n%s", what, err, diff)
+		}
+	}
+	unembedded("in the usual space", "m", 200, 10, "Drinks tea.", "Is in Oslo.")
+	unembedded("at most one", "m", 200, 1, "Drinks tea.")
+	unembedded("in a new space", "o", 200, 3, "Number 39 is a fact.", "Number 38 is a fact.", "Number 37 is a fact.")
+	unembedded("after the end of some", "m", 1004, 10)
 	retire(t, s, later(300), "a-2")
 	expectError(t, "EmbedMemories of a memory that is gone", s.EmbedMemories(t.Context(), vectors), nil)
 	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); len(got) > 0 {
@@ -692,11 +709,12 @@ func testEndedContextOfMemories(t *testing.T, s MemoryStore) {
 	_, deleted := s.DeleteMemories(ctx, store.MemorySelector{}, begin, 10)
 	_, purged := s.PurgeMemories(ctx, later(10_000), 10)
 	_, observed := s.Observations(ctx, "a", "desk", 10)
+	_, unembedded := s.UnembeddedMemories(ctx, []memories.Owner{ada}, "m", begin, 10)
 	for name, err := range map[string]error{
 		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted,
 		"SetExpired": s.SetExpired(ctx, "a-1", true), "PurgeMemories": purged, "Observations": observed,
-		"EmbedMemories": s.EmbedMemories(ctx, []memories.Embedded{{ID: "m"}}),
-		"Observe":       s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
+		"UnembeddedMemories": unembedded, "EmbedMemories": s.EmbedMemories(ctx, []memories.Embedded{{ID: "m"}}),
+		"Observe": s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want the error of the context", name, err)

@@ -77,7 +77,7 @@ func endTurns(t *testing.T, s TaskStore, uids ...string) {
 }
 
 // claim claims a task for half an hour, and expects the task of the Turn with this UID, or no task if want is empty.
-func claim(t *testing.T, s TaskStore, after string, now time.Time, want string) *task.Task {
+func claim(t testing.TB, s TaskStore, after string, now time.Time, want string) *task.Task {
 	t.Helper()
 	k, err := s.ClaimTask(t.Context(), task.Search{After: after, Now: now, Until: now.Add(30 * time.Minute)})
 	var got string
@@ -91,7 +91,7 @@ func claim(t *testing.T, s TaskStore, after string, now time.Time, want string) 
 }
 
 // expectError expects an error.
-func expectError(t *testing.T, what string, got, want error) {
+func expectError(t testing.TB, what string, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) {
 		t.Errorf("%s: %v, want %v", what, got, want)
