@@ -41,9 +41,9 @@ const (
 // cluster and its binding of the same name have been in force. It keeps its finding for a short time.
 type Policy struct {
 	name string
-	// checks is what the policy checks, for messages. value is the chart's value that installs the policy, and flag is
+	// checks is what the policy checks, and uses is what Capstan uses only if it is checked, for messages. value is the chart's value that installs the policy, and flag is
 	// the manager's flag with the name of the policy.
-	checks, value, flag string
+	checks, uses, value, flag string
 
 	api admissionclient.AdmissionregistrationV1Interface
 	now func() time.Time
@@ -78,8 +78,8 @@ type finding struct {
 // objects. The Policy logs when the API server begins or stops to check who decides.
 func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
 	return &Policy{
-		name: name, checks: "who decides", value: "approvalPolicy.install=true", flag: "--approval-policy", api: api, now: now, log: log,
-		lock: make(chan struct{}, 1),
+		name: name, checks: "who decides", uses: "ToolApprovals", value: "approvalPolicy.install=true", flag: "--approval-policy",
+		api: api, now: now, log: log, lock: make(chan struct{}, 1),
 	}
 }
 
@@ -87,7 +87,7 @@ func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface
 // both kinds of objects.
 func NewRequesterPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
 	p := NewPolicy(name, api, now, log)
-	p.checks, p.value, p.flag = "requesters", "requesterPolicy.install=true", "--requester-policy"
+	p.checks, p.uses, p.value, p.flag = "requesters", "the names of requesters", "requesterPolicy.install=true", "--requester-policy"
 	return p
 }
 
@@ -184,9 +184,9 @@ func (f finding) isUsable(now, newest time.Time) bool {
 func (p *Policy) logChange(found finding) {
 	switch {
 	case found.problem != "" && found.problem != p.last.problem:
-		p.log.Info("Not using ToolApprovals: cannot confirm that the API server checks "+p.checks, "cause", found.problem)
+		p.log.Info("Not using "+p.uses+": cannot confirm that the API server checks "+p.checks, "cause", found.problem)
 	case found.problem == "" && p.last.problem != "":
-		p.log.Info("Using ToolApprovals again: the API server checks "+p.checks, "policy", p.name, "since", found.since)
+		p.log.Info("Using "+p.uses+" again: the API server checks "+p.checks, "policy", p.name, "since", found.since)
 	}
 }
 

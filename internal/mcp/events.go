@@ -8,19 +8,21 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// event reads one event and returns its message, or nil if the event has none. An incomplete event is not returned.
+// event reads one event and returns its message, or nil if the event has none or its message is skipped. An incomplete
+// event is not returned.
 func (s *stream) event() ([]byte, error) {
 	var data []byte
 	message := true
-	s.size, s.oversized = 0, false
+	s.size, s.oversized, s.skipped = 0, false, nil
 	s.flow.Wait(s.ctx)
 	for {
-		line, err := s.readLine()
+		line, err := s.readLine(data == nil)
 		if err != nil {
 			return nil, err
 		}
@@ -54,8 +56,8 @@ func (s *stream) event() ([]byte, error) {
 	}
 }
 
-// readLine reads a line and returns it without its end.
-func (s *stream) readLine() ([]byte, error) {
+// readLine reads a line and returns it without its end. isFirst reports whether the event has no data so far.
+func (s *stream) readLine(isFirst bool) ([]byte, error) {
 	if cap(s.line) > unreservedBytes { // its reservation may have been released
 		s.line = nil
 	}
@@ -65,9 +67,15 @@ func (s *stream) readLine() ([]byte, error) {
 		if s.left -= len(part); s.left < 0 {
 			return nil, errTooLong
 		}
+		isLarge := s.size+len(part) > unreservedBytes
+		if isLarge && s.size <= unreservedBytes { // the limit is reached now
+			if s.oversized = s.standing; !s.standing && isFirst {
+				s.skipped = s.peek(append(s.line, part...)) // at most two buffers of the reader
+				s.oversized = s.skipped != nil
+			}
+		}
 		s.size += len(part)
-		s.oversized = s.oversized || s.standing && s.size > unreservedBytes
-		if s.size > unreservedBytes && !s.standing {
+		if isLarge && !s.oversized {
 			if _, err := s.ex.reserve(s.ctx, s.wire, int64(s.size), MaxResponseBytes, s.cancel); err != nil {
 				return nil, err
 			}
@@ -76,6 +84,10 @@ func (s *stream) readLine() ([]byte, error) {
 		switch {
 		case !s.oversized:
 			s.line = append(s.line, part...)
+		case len(s.line) == 0 && err == nil && bytes.HasPrefix(part, []byte("id:")): // where to resume the stream
+			s.line = append(s.line, part...)
+		case s.skipped != nil && len(s.line) > 0: // the beginning of a skipped message, which is not used
+			s.line = append(s.line[:0], ':')
 		case len(s.line) == 0 && len(bytes.TrimRight(part, "\r\n")) > 0:
 			s.line = append(s.line, ':') // the line is skipped like a comment
 		}
@@ -88,8 +100,56 @@ func (s *stream) readLine() ([]byte, error) {
 	}
 }
 
+// peek returns the envelope of a message by the beginning of its event, if the message is not the response that the
+// stream is for. It returns nil if the beginning does not show this. So a server that sends large notifications, such as
+// logs, needs neither memory nor the work of decoding them.
+func (s *stream) peek(line []byte) *envelope {
+	value, ok := bytes.CutPrefix(line, []byte("data:"))
+	if !ok {
+		return nil
+	}
+	var m envelope
+	members := json.NewDecoder(bytes.NewReader(value))
+	if begin, err := members.Token(); err != nil || begin != json.Delim('{') {
+		return nil
+	}
+	for {
+		name, err := members.Token()
+		if err != nil {
+			return nil
+		}
+		if name != "jsonrpc" && name != "method" && name != "id" {
+			if m.id.IsValid() && m.id != s.call { // the response to another request
+				return &m
+			}
+			return nil
+		}
+		value, err := members.Token()
+		if err != nil {
+			return nil
+		}
+		switch name {
+		case "method":
+			if m.Method, ok = value.(string); !ok {
+				return nil
+			}
+		case "id":
+			if m.id, err = jsonrpc.MakeID(value); err != nil {
+				return nil
+			}
+		}
+		if strings.HasPrefix(m.Method, "notifications/") || m.Method != "" && m.id.IsValid() {
+			return &m
+		}
+	}
+}
+
 // handle processes one message.
 func (s *stream) handle(data []byte) {
+	if s.skipped != nil {
+		s.handleOther(s.skipped)
+		return
+	}
 	if len(data) == 0 {
 		return
 	}
@@ -107,6 +167,11 @@ func (s *stream) handle(data []byte) {
 		s.done = true
 		return
 	}
+	s.handleOther(&m)
+}
+
+// handleOther processes a message that is not the response of the stream.
+func (s *stream) handleOther(m *envelope) {
 	s.resumes = 0
 	if s.pause != nil {
 		s.pause.Reset()
@@ -114,7 +179,7 @@ func (s *stream) handle(data []byte) {
 	switch {
 	case m.Method == "": // the response to another request
 	case m.id.IsValid():
-		s.replyTo(&m)
+		s.replyTo(m)
 	case m.Method == "notifications/tools/list_changed":
 		s.wire.onChange()
 	}

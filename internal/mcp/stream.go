@@ -48,11 +48,14 @@ type stream struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
 	size  int // size of the current event in bytes
-	// oversized is true from the moment when an event of the standing stream is too large to be kept.
+	// oversized is true from the moment when an event is too large to be kept: any large event of the standing stream,
+	// and an event with a skipped message.
 	oversized bool
-	line      []byte
-	left      int // number of bytes that may still be read
-	flow      fairgate.Flow
+	// skipped is the envelope of a message of the current event that is not kept, or nil.
+	skipped *envelope
+	line    []byte
+	left    int // number of bytes that may still be read
+	flow    fairgate.Flow
 
 	lastID  string
 	retry   time.Duration // requested by the server; 0 if it has not requested any

@@ -155,7 +155,8 @@ func (s *Store) UnembeddedMemories(
 ) (all []memories.Memory, err error) {
 	for _, o := range owners {
 		found, err := read(ctx, s, scanMemory, `SELECT `+memoryColumns+` FROM capstan_memory WHERE owner = $1 AND expires_at > $2
-			AND space <> $3 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4`, o.Key(), now.UnixMicro(), space, max(limit-len(all), 0))
+			AND space <> $3 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4`, o.Key(), now.UnixMicro(), space,
+			max(limit-len(all), 0))
 		if err != nil {
 			return nil, err
 		}
