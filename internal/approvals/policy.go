@@ -41,8 +41,8 @@ const (
 // cluster and its binding of the same name have been in force. It keeps its finding for a short time.
 type Policy struct {
 	name string
-	// checks is what the policy checks, and uses is what Capstan uses only if it is checked, for messages. value is the chart's value that installs the policy, and flag is
-	// the manager's flag with the name of the policy.
+	// checks is what the policy checks, and uses is what Capstan uses only if it is checked, for messages. value is the
+	// chart's value that installs the policy, and flag is the manager's flag with the name of the policy.
 	checks, uses, value, flag string
 
 	api admissionclient.AdmissionregistrationV1Interface
