@@ -1,12 +1,9 @@
 package redact
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/shopspring/decimal"
 
@@ -24,10 +21,14 @@ const (
 	longString = 16 << 10
 	// maxEscape is the maximum length of an escape, in bytes: two halves of a surrogate pair, or four bytes of UTF-8.
 	maxEscape = 16
+	// maxSpace is the length of the text after a value in which its end is looked for, and maxOtherString the maximum
+	// length of a string in single quotes, in bytes.
+	maxSpace, maxOtherString = 64, 4 << 10
 )
 
-// jsonScan finds the objects and lists in a text, and the parts of them that the rules remove. It never reads a byte
-// twice. It continues after invalid JSON, because a text may be cut off, or have JSON within other text.
+// jsonScan finds the objects and lists in a text, and the parts of them that the rules remove. It reads each byte a
+// bounded number of times. It continues after invalid JSON, because a text may be cut off, have JSON within other text,
+// or have JSON with comments, with NaN or with the quotes of another language.
 type jsonScan struct {
 	ctx context.Context //nolint:containedctx // because the scan is one call
 	// rules are the rules of this text. all are the rules of the text that contains it.
@@ -42,6 +43,9 @@ type jsonScan struct {
 	next   []uint32
 	edits  []edit
 	values []span
+	// pending are the edits in the outermost open value, and broken is true if this value is not JSON.
+	pending []pendingEdit
+	broken  bool
 	// selected is the depth of the outermost open value that a path selects, or 0.
 	selected int
 	// depth is the number of strings that contain the text.
@@ -57,8 +61,21 @@ type openValue struct {
 	object bool
 	// expects is the next expected token.
 	expects expectation
-	// name is the name of the current member.
-	name string
+	// name is the name of the current member of an object, or the last item of a list if that is a string. quoted is
+	// true if it has quotes.
+	name   string
+	quoted bool
+	// broken is true after invalid JSON in the value. Objects and lists in the rest of the value may belong to it, or may
+	// be values of their own.
+	broken bool
+}
+
+// pendingEdit is an edit whose outermost value has not ended. If this value is not JSON, the patterns are searched for in
+// the whole text, and only the edits of paths are kept.
+type pendingEdit struct {
+	edit
+	ofPath bool
+	found  Matches // of patterns
 }
 
 type expectation int
@@ -92,6 +109,7 @@ func (s *jsonScan) run() ([]edit, []span) {
 		}
 		s.skipSpace()
 		if s.at == len(s.text) || !s.step() {
+			s.commit(false)
 			if !s.readEscaped() && s.handleBroken() {
 				return s.edits, s.values
 			}
@@ -109,24 +127,76 @@ func (s *jsonScan) resume() {
 // ends. If a path selects the value, the rest of the text is removed, because the end of the value is not known.
 func (s *jsonScan) handleBroken() bool {
 	if s.selected > 0 {
-		s.edits = append(s.edits, edit{span{s.stack[s.selected-1].from, len(s.text)}, `"` + redacted + `"`})
+		s.removeRest(s.stack[s.selected-1].from)
 		return true
 	}
 	return s.at == len(s.text)
 }
 
-// initial returns the states of the paths at the root of a value.
-func (s *jsonScan) initial() []uint32 {
-	states := make([]uint32, len(s.rules.paths))
-	for i := range states {
-		states[i] = 1
-	}
-	return states
+// removeRest removes the text from a selected value on, because the end of the value is not known.
+func (s *jsonScan) removeRest(from int) {
+	rest := span{from, len(s.text)}
+	s.edits, s.at = append(s.edits, edit{rest, `"` + redacted + `"`}), len(s.text)
+	s.addValue(rest)
 }
 
+// addValue notes a part of the text in which the patterns were searched for. It joins neighbors, because a text may have
+// a value in every second byte. Nothing uses the parts of a text within a string.
+func (s *jsonScan) addValue(v span) {
+	if s.depth > 0 {
+		return
+	}
+	if n := len(s.values); n > 0 {
+		last := &s.values[n-1]
+		if gap := v.from - last.to; gap >= 0 && gap <= maxSpace && strings.TrimSpace(s.text[last.to:v.from]) == "" {
+			last.to = v.to
+			return
+		}
+	}
+	s.values = append(s.values, v)
+}
+
+// commit ends the outermost value. whole reports whether it is JSON; otherwise only the edits of paths are kept.
+func (s *jsonScan) commit(whole bool) {
+	for _, p := range s.pending {
+		if !whole && !p.ofPath {
+			continue
+		}
+		s.edits = append(s.edits, p.edit)
+		s.found.add(p.found)
+		if !whole {
+			s.addValue(p.span)
+		}
+	}
+	s.pending, s.broken = s.pending[:0], false
+}
+
+// initial returns the states of the paths at the root of a value. They are valid until the next call.
+func (s *jsonScan) initial() []uint32 {
+	s.next = s.next[:0]
+	for range s.rules.paths {
+		s.next = append(s.next, 1)
+	}
+	return s.next
+}
+
+// skipSpace skips white space, and line breaks and tabs that are escaped, as in a string of another language in single
+// quotes.
 func (s *jsonScan) skipSpace() {
-	for s.at < len(s.text) && strings.IndexByte(" \t\r\n", s.text[s.at]) >= 0 {
-		s.at++
+	for s.at < len(s.text) {
+		if strings.IndexByte(" \t\r\n", s.text[s.at]) >= 0 {
+			s.at++
+			continue
+		}
+		end := s.at
+		for end < len(s.text) && s.text[end] == '\\' {
+			end++
+		}
+		if end == s.at || end == len(s.text) || strings.IndexByte("ntr", s.text[end]) < 0 {
+			return
+		}
+		s.top().broken, s.broken = true, true
+		s.at = end + 1
 	}
 }
 
@@ -143,33 +213,26 @@ func (s *jsonScan) open(states []uint32) {
 // top returns the innermost open value.
 func (s *jsonScan) top() *openValue { return &s.stack[len(s.stack)-1] }
 
-// step reads the next token. It returns false if the text is not JSON at this position.
+// step reads the next token. It returns false if the scan cannot continue in the open values.
 func (s *jsonScan) step() bool {
 	v, c := s.top(), s.text[s.at]
 	switch v.expects {
 	case aNameOrEnd, aName:
-		if c == '}' && v.expects == aNameOrEnd {
-			return s.closeValue()
-		}
-		if c != '"' {
-			return false
-		}
-		end, whole := s.stringEnd()
-		if !whole {
-			return false
-		}
-		v.name = decodeString(s.text[s.at:end])
-		s.replaceString(end, v.name)
-		s.at, v.expects = end, aColon
+		return s.readName()
 	case aColon:
-		if c != ':' {
-			return false
+		if c != ':' { // not a member
+			return s.recover(aName)
 		}
 		s.at++
 		v.expects = aValue
 	case aValue, aValueOrEnd:
-		if c == ']' && v.expects == aValueOrEnd {
+		switch {
+		case c == ']' && v.expects == aValueOrEnd:
 			return s.closeValue()
+		case c == '}' || c == ']':
+			return s.closeBroken()
+		case c == ',' || c == ':':
+			return s.skip()
 		}
 		v.expects = aCommaOrEnd
 		return s.readValue()
@@ -181,11 +244,63 @@ func (s *jsonScan) step() bool {
 			v.expects = aValue
 		case c == '}' && v.object, c == ']' && !v.object:
 			return s.closeValue()
+		case c == '}' || c == ']':
+			return s.closeBroken()
+		case v.object:
+			return s.recover(aName)
+		case c == ':' && v.quoted:
+			return s.leaveList()
+		case c == '"' && !s.isStringItem():
+			return s.skip()
 		default:
-			return false
+			return s.recover(aValue)
 		}
 		s.at++
 	}
+	return true
+}
+
+// readName reads the name of a member, or the end of an object. Names without quotes, and names in single quotes, are
+// those of other languages.
+func (s *jsonScan) readName() bool {
+	v, c := s.top(), s.text[s.at]
+	switch {
+	case c == '}' && v.expects == aNameOrEnd:
+		return s.closeValue()
+	case c == '}' || c == ']':
+		return s.closeBroken()
+	case c == '"':
+		end, whole := s.stringEnd()
+		if !whole {
+			return false
+		}
+		v.name, v.quoted = s.decodeString(s.text[s.at:end]), true
+		s.replaceString(end, v.name)
+		s.at, v.expects = end, aColon
+		return true
+	case c == '{' || c == '[':
+		if !s.recover(aCommaOrEnd) {
+			return false
+		}
+		v.name = ""
+		return s.readValue()
+	case c == '\\':
+		return false
+	}
+	if end, ok := s.otherStringEnd(); ok && s.recover(aColon) {
+		v.name, v.quoted = s.decodeString(s.text[s.at:end]), true
+		s.at = end
+		return true
+	}
+	end := s.wordEnd()
+	if end == s.at {
+		return s.skip()
+	}
+	v.name, v.quoted = s.text[s.at:end], false
+	if !s.recover(aColon) {
+		return false
+	}
+	s.at = end
 	return true
 }
 
@@ -196,11 +311,15 @@ func (s *jsonScan) closeValue() bool {
 	s.at++
 	if s.selected == depth {
 		s.selected = 0
-		s.edits = append(s.edits, edit{span{from, s.at}, `"` + redacted + `"`})
+		s.pending = append(s.pending, pendingEdit{edit: edit{span{from, s.at}, `"` + redacted + `"`}, ofPath: true})
 	}
 	s.stack, s.states = s.stack[:depth-1], s.states[:(depth-1)*len(s.rules.paths)]
 	if depth == 1 {
-		s.values = append(s.values, span{from, s.at})
+		whole := !s.broken
+		s.commit(whole)
+		if whole {
+			s.addValue(span{from, s.at})
+		}
 	}
 	return true
 }
@@ -208,7 +327,8 @@ func (s *jsonScan) closeValue() bool {
 // readValue reads the beginning of an object or a list, or the whole of another value.
 func (s *jsonScan) readValue() bool {
 	states, path := s.childStates()
-	c := s.text[s.at]
+	v, c := s.top(), s.text[s.at]
+	v.quoted = v.quoted && v.object
 	if c == '{' || c == '[' {
 		if len(s.stack) == maxNesting {
 			return false
@@ -216,6 +336,11 @@ func (s *jsonScan) readValue() bool {
 		if path != "" && s.selected == 0 {
 			s.selected = len(s.stack) + 1
 			s.found[path]++
+		}
+		for i := range states {
+			if v.broken { // it may be a value of its own
+				states[i] |= 1
+			}
 		}
 		s.open(states)
 		return true
@@ -228,7 +353,11 @@ func (s *jsonScan) readValue() bool {
 		case selected:
 			s.replace(from, end, path)
 		case whole:
-			s.replaceString(end, decodeString(s.text[from:end]))
+			text := s.decodeString(s.text[from:end])
+			s.replaceString(end, text)
+			if !v.object {
+				v.name, v.quoted = text, true
+			}
 		default:
 			return false
 		}
@@ -240,10 +369,11 @@ func (s *jsonScan) readValue() bool {
 		end++
 	}
 	literal := s.text[from:end]
+	if !s.isDelimiter(end) || !json.Valid([]byte(literal)) {
+		return s.readOther(selected, path)
+	}
 	switch {
-	case literal == "null" || !json.Valid([]byte(literal)):
-		s.at = end
-		return literal == "null"
+	case literal == "null":
 	case selected:
 		s.replace(from, end, path)
 	case literal != "true" && literal != "false":
@@ -288,7 +418,7 @@ func (s *jsonScan) stringEnd() (end int, whole bool) {
 
 // replace replaces a value that a path selects.
 func (s *jsonScan) replace(from, to int, path string) {
-	s.edits = append(s.edits, edit{span{from, to}, `"` + redacted + `"`})
+	s.pending = append(s.pending, pendingEdit{edit: edit{span{from, to}, `"` + redacted + `"`}, ofPath: true})
 	s.found[path]++
 }
 
@@ -297,76 +427,10 @@ func (s *jsonScan) replaceString(end int, text string) {
 	if s.selected > 0 {
 		return
 	}
-	if clean := s.removeMatches(s.rules, s.inside(text)); clean != text {
-		s.edits = append(s.edits, edit{span{s.at, end}, encodeString(clean)})
+	inside := s.inside(text)
+	if clean, found := s.removeMatches(s.rules, inside); clean != text {
+		s.pending = append(s.pending, pendingEdit{edit{span{s.at, end}, encodeString(clean)}, inside != text, found})
 	}
-}
-
-// inside returns the text of a string without the values that paths select in JSON within it.
-func (s *jsonScan) inside(text string) string { return applyEdits(text, s.pathEdits(text)) }
-
-// pathEdits returns the edits that remove the values that paths select in JSON within a string, in the order of their
-// positions. It looks through as many strings within strings as the search for patterns looks through escapes.
-func (s *jsonScan) pathEdits(text string) []edit {
-	if s.depth == rounds || len(s.rules.paths) == 0 || !strings.ContainsAny(text, "{[") {
-		return nil
-	}
-	if len(text) >= longString {
-		s.done() // the scan takes turns itself
-		defer s.resume()
-	}
-	inner := jsonScan{ctx: s.ctx, rules: &Rules{paths: s.rules.paths}, all: s.all, text: text, found: s.found, depth: s.depth + 1}
-	edits, _ := inner.run()
-	return edits
-}
-
-// readEscaped reads JSON that is escaped, as in a quoted string of a log: {\"password\":\"secret\"}. It must be called
-// at the position of a mistake, and returns false if there is no escape. It reads up to the quote that ends the string,
-// also over line breaks and over escapes that JSON does not have, as in output for a terminal.
-func (s *jsonScan) readEscaped() bool {
-	if s.selected > 0 || s.at == len(s.text) || s.text[s.at] != '\\' || s.depth == rounds {
-		return false
-	}
-	from := s.at
-	for i := range slices.Backward(s.stack) {
-		if strings.IndexByte(s.text[s.stack[i].from:from], '"') >= 0 {
-			break
-		}
-		from = s.stack[i].from
-	}
-	to := s.at
-	for to < len(s.text) && s.text[to] != '"' {
-		if s.text[to] == '\\' {
-			to++
-		}
-		to++
-	}
-	to = min(to, len(s.text))
-	plain, offsets := unescapeString(s.text[from:to])
-	for _, e := range s.pathEdits(plain) {
-		source := span{from + offsets[e.from], from + offsets[e.to]}
-		with := e.with
-		if with[0] == '"' { // not text with escapes, which an inner scan has searched
-			with = encodeString(s.removeMatches(s.all, decodeString(with)))
-		}
-		literal := encodeString(with)
-		s.edits = append(s.edits, edit{source, literal[1 : len(literal)-1]})
-		s.values = append(s.values, source) // the patterns were searched for
-	}
-	s.at = max(s.at+1, to-unquotedBeginning(s.text[s.at:to]))
-	return true
-}
-
-// unquotedBeginning returns the length of the beginning of a JSON value that a text ends with, before the first quote
-// of the value: {"a":1} after a text with escapes.
-func unquotedBeginning(text string) int {
-	length := 0
-	for i := len(text) - 1; i >= 0 && strings.IndexByte(" \t\r\n{[+-.,0123456789Eaeflnrstu", text[i]) >= 0; i-- {
-		if text[i] == '{' || text[i] == '[' {
-			length = len(text) - i
-		}
-	}
-	return length
 }
 
 // replaceNumber replaces a number that has a match in its own form, or as an integer without an exponent.
@@ -375,95 +439,36 @@ func (s *jsonScan) replaceNumber(from, to int) {
 		return
 	}
 	literal := s.text[from:to]
-	clean := s.removeMatches(s.rules, literal)
+	clean, found := s.removeMatches(s.rules, literal)
 	if clean == literal && len(literal) <= maxNumber && strings.ContainsAny(literal, ".eE") {
 		n, err := decimal.NewFromString(literal)
 		if err == nil && n.Exponent() <= maxExponent && n.Exponent() >= -maxExponent && n.IsInteger() {
 			if plain := n.String(); plain != literal {
-				if other := s.removeMatches(s.rules, plain); other != plain {
-					clean = other
+				if other, more := s.removeMatches(s.rules, plain); other != plain {
+					clean, found = other, more
 				}
 			}
 		}
 	}
 	if clean != literal {
-		s.edits = append(s.edits, edit{span{from, to}, encodeString(clean)})
+		s.pending = append(s.pending, pendingEdit{edit{span{from, to}, encodeString(clean)}, false, found})
 	}
 }
 
-// removeMatches returns a text without the matches of the patterns of rules.
-func (s *jsonScan) removeMatches(rules *Rules, text string) string {
+// removeMatches returns a text without the matches of the patterns of rules, and the number of matches; nil if there are
+// none.
+func (s *jsonScan) removeMatches(rules *Rules, text string) (clean string, found Matches) {
 	if len(text) >= longString {
 		s.done() // search waits for turns of its own
 		defer s.resume()
 	}
 	var edits []edit
 	for _, m := range rules.search(s.ctx, text) {
+		if found == nil {
+			found = Matches{}
+		}
 		edits = append(edits, edit{m.span, rules.patterns[m.rule].replacement})
-		s.found[rules.patterns[m.rule].name]++
+		found[rules.patterns[m.rule].name]++
 	}
-	return applyEdits(text, edits)
-}
-
-// decodeString returns the text of a string of JSON. It also accepts line breaks and unknown escapes in the string.
-func decodeString(literal string) string {
-	inner := literal[1 : len(literal)-1]
-	if strings.IndexByte(inner, '\\') < 0 {
-		return inner
-	}
-	var text string
-	if json.Unmarshal([]byte(literal), &text) != nil {
-		text, _ = unescapeString(inner)
-	}
-	return text
-}
-
-// unescapeString removes one level of escapes from the content of a quoted string of JSON, a shell or a log. Unknown
-// escapes stay. offsets has the offset in the content of each byte of the text and of its end.
-func unescapeString(content string) (text string, offsets []int) {
-	out := make([]byte, 0, len(content))
-	offsets = make([]int, 0, len(content)+1)
-	for at := 0; at < len(content); {
-		r, size := rune(0), 0
-		if content[at] == '\\' {
-			r, size = escapedCharacter(content[at:])
-		}
-		before := len(out)
-		if size == 0 {
-			out, size = append(out, content[at]), 1
-		} else {
-			out = utf8.AppendRune(out, r)
-		}
-		for range len(out) - before {
-			offsets = append(offsets, at)
-		}
-		at += size
-	}
-	return string(out), append(offsets, len(content))
-}
-
-// escapedCharacter returns the character of the escape at the beginning of a text, and the length of the escape, or 0
-// if JSON, JavaScript and shells do not have the escape.
-func escapedCharacter(text string) (r rune, size int) {
-	if len(text) < 2 {
-		return 0, 0
-	}
-	if i := strings.IndexByte("bfnrt", text[1]); i >= 0 {
-		return rune("\b\f\n\r\t"[i]), 2
-	}
-	if text[1] == '$' || text[1] == '`' {
-		return rune(text[1]), 2
-	}
-	return backslash([]byte(text[:min(len(text), maxEscape)]))
-}
-
-// encodeString returns a text as a string of JSON.
-func encodeString(text string) string {
-	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false)
-	if e.Encode(text) != nil {
-		return `"` + redacted + `"` // cannot happen, because every text can be encoded
-	}
-	return strings.TrimSuffix(out.String(), "\n")
+	return applyEdits(text, edits), found
 }

@@ -125,3 +125,30 @@ func BenchmarkLine(b *testing.B) {
 		}
 	}
 }
+
+// TestEscapesTakeLittleMemory checks that a text needs only a few times its own length in memory, however it is escaped,
+// because the memory budget counts only its length.
+func TestEscapesTakeLittleMemory(t *testing.T) {
+	const size, most = 4 << 20, 5
+	r, err := redact.NewRules("redaction", nil, []string{"$..password"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"plain":            "{" + strings.Repeat("x", size),
+		"one level":        `{\"a\":\"` + strings.Repeat("x", size),
+		"three levels":     `{\"a {\\\"a {\\\\\\\"a` + strings.Repeat("x", size),
+		"only escapes":     `{\"` + strings.Repeat(`\n`, size/2),
+		"many backslashes": `{\"` + strings.Repeat(`\`, size),
+		"many objects":     strings.Repeat(`{\"a\":1}`, size/9), "many values": strings.Repeat("[] ", size/3),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_ = r.Redact(t.Context(), text, nil) // only the memory counts
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > most*size {
+			t.Errorf("%s: a text of %d bytes allocates %d bytes, %.1f times as many; want at most %d times", name, len(text), used,
+				float64(used)/size, most)
+		}
+	}
+}

@@ -58,6 +58,13 @@ type compiledPattern struct {
 // Matches counts the matches of rules: by the name of the pattern, or by the JSON path.
 type Matches map[string]int64
 
+// add adds the numbers of other matches.
+func (m Matches) add(other Matches) {
+	for name, n := range other {
+		m[name] += n
+	}
+}
+
 // NewRules compiles rules. The error is an *invalid.Error, whose field begins with the given field.
 func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, error) {
 	r := &Rules{}
@@ -162,8 +169,11 @@ type match struct {
 // overlap.
 func (r *Rules) search(ctx context.Context, text string) []match {
 	var all []match
-	var vs views
+	var vs *views
 	isTextPlain := isPlain(text)
+	if !isTextPlain { // most texts of JSON are short and plain
+		vs = &views{}
+	}
 	for i := range r.patterns {
 		p := &r.patterns[i]
 		done := fairgate.AcquireProcessor(ctx, len(text))
@@ -173,7 +183,7 @@ func (r *Rules) search(ctx context.Context, text string) []match {
 			next := boundary(text, start+chunk)
 			from, to := boundary(text, max(0, start-ruleReach)), boundary(text, next+ruleReach)
 			done := fairgate.AcquireProcessor(ctx, to-from)
-			for _, s := range p.hiddenMatchesIn(&vs, text[from:to]) {
+			for _, s := range p.hiddenMatchesIn(vs, text[from:to]) {
 				found = append(found, span{from + s.from, from + s.to})
 			}
 			done()

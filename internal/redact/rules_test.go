@@ -161,6 +161,78 @@ func TestRules(t *testing.T) {
 			`{\d+} a@b.example {"a":1}`, `{\d+} [redacted:email] {"a":"[redacted]"}`,
 			redact.Matches{"$.a": 1, "email": 1},
 		},
+		"words that are no JSON": {
+			nil,
+			[]string{"$..password", "$.customer.phone"},
+			`{"score": NaN, "ok": True, "user": $USER, "limit": -Infinity, "customer": {"phone": 1}, "password": "hunter2"}`,
+			`{"score": NaN, "ok": True, "user": $USER, "limit": -Infinity, "customer": {"phone": "[redacted]"}, "password": "[redacted]"}`,
+			redact.Matches{"$..password": 1, "$.customer.phone": 1},
+		},
+		"comments and gaps": {
+			nil,
+			[]string{"$.password"},
+			"{\"a\":1, // what a \"b\" is\n ..., /* [x */ \"password\": 1,, \"c\" 2, \"d\":, \"password\":3,}",
+			"{\"a\":1, // what a \"b\" is\n ..., /* [x */ \"password\": \"[redacted]\",, \"c\" 2, \"d\":, \"password\":\"[redacted]\",}",
+			redact.Matches{"$.password": 2},
+		},
+		"ends that do not fit": {
+			nil,
+			[]string{"$.password"},
+			`{"a":[1,{"b":2], "password":1} ] {"a":[}, "password":2}`,
+			`{"a":[1,{"b":2], "password":"[redacted]"} ] {"a":[}, "password":2}`,
+			redact.Matches{"$.password": 1},
+		},
+		"other quotes": {
+			nil,
+			[]string{"$.password", "$.n"},
+			`{'password': 'it\'s', password: "x", 'n': None, "password": 'y'} it's {n: 'z', 'b': ""}`,
+			`{'password': "[redacted]", password: "[redacted]", 'n': "[redacted]", "password": "[redacted]"} it's {n: "[redacted]", ` +
+				`'b': ""}`,
+			redact.Matches{"$.password": 3, "$.n": 2},
+		},
+		"selected words": {
+			nil,
+			[]string{"$.password"},
+			`{"password": hunter2, "b": 1} {"password": 12-hunter2} {"password":12345hunter2} {"password":null}`,
+			`{"password": "[redacted]", "b": 1} {"password": "[redacted]"} {"password":"[redacted]"} {"password":null}`,
+			redact.Matches{"$.password": 3},
+		},
+		"a selected word without an end": {
+			nil,
+			[]string{"$.password"},
+			`{"a": 1, "password": hunter2 and more, "b": 1}`, `{"a": 1, "password": "[redacted]"`,
+			redact.Matches{"$.password": 1},
+		},
+		"a selected string without an end": {
+			nil, []string{"$.password"}, `{"password": 'hunter 2, "b": 1}`, `{"password": "[redacted]"`, redact.Matches{"$.password": 1},
+		},
+		"a text in braces": {
+			nil,
+			[]string{"$.*"},
+			`{note: this and that, see: x} [see the docs](x) end`,
+			`{note: "[redacted]", see: "[redacted]"} [see the docs](x) end`,
+			redact.Matches{"$.*": 2},
+		},
+		"a text in brackets": {
+			nil,
+			[]string{"$[*]"},
+			`[see the docs](x) [NaN,1]`, `[see the docs](x) ["[redacted]","[redacted]"]`,
+			redact.Matches{"$[*]": 2},
+		},
+		"escaped line breaks between plain quotes": {
+			all,
+			[]string{"$.password"},
+			`b'{\n  "user": "a@b.example",\r\n\t"password": "hunter2"\n}' and {"x":"'{\n \"password\": \"hunter2\"}'"}`,
+			`b'{\n  "user": "[redacted:email]",\r\n\t"password": "[redacted]"\n}' and {"x":"'{\n \"password\": \"[redacted]\"}'"}`,
+			redact.Matches{"$.password": 2, "email": 1},
+		},
+		"patterns in broken JSON count once": {
+			all,
+			[]string{"$.a"},
+			`{"b": "a@b.example", "c": NaN, "a": {"x": "c@b.example"}, "d": "e@b.example"`,
+			`{"b": "[redacted:email]", "c": NaN, "a": "[redacted]", "d": "[redacted:email]"`,
+			redact.Matches{"$.a": 1, "email": 2},
+		},
 		"escaped JSON on several lines": {
 			all,
 			[]string{"$..password"},
@@ -351,7 +423,12 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"matches": strings.Repeat("a@b.cd ", size/7),
 		"escaped": strings.Repeat(`{\"a\":`, size/7), "no escapes": strings.Repeat(`{\x`, size/3),
 		"escapes and quotes": strings.Repeat(`[\n {"`, size/6), "escapes before a list": `[\n` + strings.Repeat("[", size) + `"`,
-		"escaped strings": strings.Repeat(`{"a":\"{`, size/8),
+		"escaped strings": strings.Repeat(`{"a":\"{`, size/8), "apostrophes": "{" + strings.Repeat("'", size),
+		"words": "{" + strings.Repeat("a ", size/2), "quoted words": "{" + strings.Repeat("'a ", size/3),
+		"ends":       strings.Repeat("[", 500) + strings.Repeat("}", size),
+		"mixed ends": strings.Repeat("[{]}", size/4), "escaped lines": "{" + strings.Repeat(`\n`, size/2),
+		"colons":  "[" + strings.Repeat(":", size),
+		"no ends": strings.Repeat("[{", size/2), "backslashes": "{" + strings.Repeat(`\`, size),
 		"escaped objects": strings.Repeat(`{\"password\":1}`, size/16), "in strings": strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
 		if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
@@ -421,6 +498,7 @@ func FuzzEscapedPaths(f *testing.F) {
 		}
 		for name, text := range map[string]string{
 			"JSON": string(content), "log": "msg=" + string(content) + " id=1", "lines": strings.ReplaceAll(string(content), `\n`, "\n"),
+			"single quotes": `b'{\n "n": NaN,\n "text": ` + string(content) + `,\n\t"password": "hunter2-hunter2"\n}'`,
 		} {
 			if got := r.Redact(context.Background(), text, nil); strings.Contains(got, "hunter2-hunter2") {
 				t.Errorf("%s: %q contains the value; the text was %q", name, got, text)
